@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any, Final
 
 from presence import node
-from presence.core import Core
+from presence.core.engine import Core
 from presence.store import scripting
 from presence.ticker import Ticker
 

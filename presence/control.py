@@ -15,12 +15,12 @@ from typing import Final, Protocol
 import structlog
 import trio
 
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import TrioCaller
 from presence.messaging.letters import Delivery
 from presence.node import Node
-from presence.outages import Outage
-from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.replies import Erasure, News, Question
+from presence.outbox.outage_log import Outage
+from presence.outbox.replies import Erasure, News, Question
 
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds

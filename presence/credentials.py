@@ -13,7 +13,7 @@ from presence.common.clock import Clock
 from presence.config.settings import Settings
 
 if TYPE_CHECKING:
-    from presence.auth.gate import TokenGate
+    from presence.auth.token_authenticator import TokenGate
     from presence.transports.tls import Certificate
 
 from dataclasses import asdict
@@ -50,8 +50,8 @@ def load_modules(settings: Settings) -> None:
     Later the files of these modules may be those of another version.
     """
     if settings.token_keys is not None:
-        import presence.auth.gate  # noqa: PLC0415 - see above
-        import presence.auth.rotation  # noqa: PLC0415 - see above
+        import presence.auth.key_rotation  # noqa: PLC0415 - see above
+        import presence.auth.token_authenticator  # noqa: PLC0415 - see above
     if settings.tls_cert is not None:
         import presence.transports.tls  # noqa: F401, PLC0415 - see above
 
@@ -64,8 +64,8 @@ def gate(settings: Settings, clock: Clock) -> "TokenGate | None":
     """
     if settings.token_keys is None:
         return None
-    from presence.auth.gate import from_settings  # noqa: PLC0415 - see above
     from presence.auth.key_file import KeyFileError  # noqa: PLC0415 - see above
+    from presence.auth.token_authenticator import from_settings  # noqa: PLC0415 - see above
 
     try:
         return from_settings(settings, clock, time.time)
@@ -103,11 +103,11 @@ def problems_of_operators(settings: Settings) -> Iterator[CredentialsError]:
     """Give what is wrong with the tokens of operators as they are now; no worker needs them."""
     if settings.admin_tokens is None or settings.no_admin:
         return
-    from presence.admin import token_file  # noqa: PLC0415 - see above
+    from presence.auth import operator_tokens  # noqa: PLC0415 - see above
 
     try:
-        token_file.load(settings.admin_tokens)
-    except token_file.TokenFileError as error:
+        operator_tokens.load(settings.admin_tokens)
+    except operator_tokens.TokenFileError as error:
         yield CredentialsError("admin_tokens", error)
 
 
@@ -134,7 +134,7 @@ class Credentials:
         self.certificate = certificate(settings)
         self._rotation = None
         if self.gate is not None and settings.token_keys is not None:
-            from presence.auth.rotation import Rotation  # noqa: PLC0415 - see above
+            from presence.auth.key_rotation import Rotation  # noqa: PLC0415 - see above
 
             self._rotation = Rotation(self.gate, settings.token_keys)
         self._aside = Aside()

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from presence.changes import PLAIN, Change, Op, Sink
 from presence.common.clock import Clock
-from presence.core import Core
-from presence.registry import Connected, Session
+from presence.core.changes import PLAIN, Change, Op, Sink
+from presence.core.engine import Core
+from presence.core.registry import Connected, Session
 from protocol import Code
 
 ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names

@@ -25,11 +25,11 @@ import structlog
 import trio
 
 from presence.common.clock import Clock
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.rate_limit import Buckets
 from presence.common.runtime import Runtime
-from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.replies import Question
+from presence.outbox.replies import Question
 
 SAMPLE_VERSION: Final = 1  # a process that serves operators and finds another one here says so
 

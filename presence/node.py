@@ -13,31 +13,32 @@ from weakref import ref
 
 import structlog
 
-from presence.admission import Admission, AdmissionLimits, PacketRate
-from presence.auth.verdicts import Gate
-from presence.backlog import Parted
-from presence.changes import Change, Profile, SessionName
-from presence.cluster import Cluster
+from presence.cluster.leases import LeaseTable
+from presence.cluster.membership import Cluster
 from presence.common import files
 from presence.common.clock import Clock
 from presence.common.faults import Faults
 from presence.common.histogram import Delays
 from presence.common.runtime import Runtime
 from presence.common.text import printable
-from presence.comparison import Memory
 from presence.config.settings import Settings
-from presence.core import Core
+from presence.core.admission import Admission, AdmissionLimits, PacketRate
+from presence.core.authenticator import Gate
+from presence.core.changes import Change, Profile, SessionName
+from presence.core.engine import Core
+from presence.core.flap_damping import Flapping
+from presence.core.registry import Registry, Session, SessionKey
+from presence.core.server_protocol import SessionLimit, SessionProtocol
+from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.explaining import LatelyEnded
-from presence.flapping import Flapping
 from presence.inquiries import Readiness
-from presence.outbox import Ages, Outbox
-from presence.registry import Registry, Session, SessionKey
-from presence.relay import Relay, Verdicts
-from presence.session import SessionLimit, SessionProtocol
-from presence.store.interface import LeaseTable, Store
-from presence.store.replies import Erasure, News, NewsKind, Superseded
+from presence.outbox.backlog import Parted
+from presence.outbox.queue import Ages, Outbox
+from presence.outbox.reconciler import Memory
+from presence.outbox.relay import Relay, Verdicts
+from presence.outbox.replies import Erasure, News, NewsKind, Superseded
+from presence.outbox.store import Store
 from presence.ticker import Ticker
-from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go

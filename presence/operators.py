@@ -26,7 +26,7 @@ from presence.inquiries import line_pair
 from presence.ports import Address, CannotListen
 from presence.prefork.arbiter import ended
 from presence.prefork.control_pipe import SilenceWatch
-from presence.transports import tcp
+from presence.transports import sockets
 
 END_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not
 BACKLOG: Final = 128
@@ -213,12 +213,12 @@ def pause_s(ends: int) -> float:
 def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
     host, port = admin_host(settings.admin), admin_port(settings.admin)
     try:
-        listeners = tcp.open_listeners(host, port)
+        listeners = sockets.open_listeners(host, port)
     except OSError as error:
         if asked_for:
             raise CannotListen(settings.admin, error) from error
         log.warning("operators are served at another port", address=settings.admin, error=error.strerror)
-        listeners = tcp.open_listeners(host, 0)
+        listeners = sockets.open_listeners(host, 0)
     for each in listeners:
         each.listen(BACKLOG)
     return listeners

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from presence.config.settings import Settings
-from presence.transports import tcp
+from presence.transports import sockets
 
 
 class CannotListen(Exception):
@@ -63,7 +63,7 @@ def listening(settings: Settings, *, shared: bool = False) -> Ports:
     Raises:
         CannotListen: an address cannot be had; then none is.
     """
-    return _opened(settings, lambda host, port: tcp.open_listeners(host, port, shared=shared))
+    return _opened(settings, lambda host, port: sockets.open_listeners(host, port, shared=shared))
 
 
 def reserved(settings: Settings) -> Ports:
@@ -72,7 +72,7 @@ def reserved(settings: Settings) -> Ports:
     Raises:
         CannotListen: see `listening`.
     """
-    return _opened(settings, tcp.reserve)
+    return _opened(settings, sockets.reserve)
 
 
 def settled(settings: Settings, ports: Ports) -> Settings:
@@ -102,6 +102,6 @@ def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket
         raise
 
 
-def _address_of(sockets: list[socket.socket]) -> Address:
-    host, port = sockets[0].getsockname()[:2]
+def _address_of(bound: list[socket.socket]) -> Address:
+    host, port = bound[0].getsockname()[:2]
     return Address(host, port)

@@ -15,6 +15,7 @@ import trio
 
 from presence.common import files
 from presence.common.clock import Clock
+from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
@@ -23,7 +24,6 @@ from presence.ports import CannotListen
 from presence.prefork.control_pipe import STOPS
 from presence.prefork.systemd import SILENT, Notifier, Pulse
 from presence.server import Server
-from presence.store.batches import StoreError, StoreMismatch, StoreUnavailable
 
 FAILED = 1
 REFUSED = 2  # the settings ask for what cannot be had

@@ -24,11 +24,14 @@ import protocol
 from presence import __version__, ports
 from presence.common import networks
 from presence.common.clock import Clock
+from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.redis_url import redacted
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.control import Control
+from presence.core.registry import Connected, Session
+from presence.core.requests import Message, Request
 from presence.credentials import Credentials
 from presence.explaining import Explaining
 from presence.followups.task import TurningTask
@@ -37,10 +40,7 @@ from presence.footprint import Footprint
 from presence.inquiries import SAMPLE_VERSION, Answering, Answers, Inquiries, Readiness
 from presence.messaging.courier import Courier
 from presence.node import Node, Stores
-from presence.registry import Connected, Session
-from presence.requests import Message, Request
 from presence.store import privileges
-from presence.store.batches import StoreUnavailable
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
 from presence.store.packing import Shape
@@ -58,26 +58,26 @@ from protocol import Code
 
 @dataclass(eq=False, repr=False)
 class FrontDesk:
-    """See `presence.requests.Desk`."""
+    """See `presence.core.requests.Desk`."""
 
     watching: Watching  # serves queries, watches and unwatches
     carry: Callable[[Session, Message], None]  # serves messages
     faults: Faults  # contains mistakes where no request is at hand that could be refused
 
     def take(self, session: Session, request: Request) -> None:
-        """See `presence.requests.Desk`."""
+        """See `presence.core.requests.Desk`."""
         if isinstance(request, Message):
             self.carry(session, request)
         else:
             self.watching.take(session, request)
 
     def drained(self, session: Session) -> None:
-        """See `presence.requests.Desk`."""
+        """See `presence.core.requests.Desk`."""
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.drained(session)
 
     def left(self, session: Session) -> None:
-        """See `presence.requests.Desk`."""
+        """See `presence.core.requests.Desk`."""
         with self.faults.contained("watch"):
             self.watching.left(session)
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from presence.registry import Session
-from presence.requests import Message, Request, grant, refuse
+from presence.core.registry import Session
+from presence.core.requests import Message, Request, grant, refuse
 from protocol import Code
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgpack
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
+from presence.outbox.replies import Question
 from presence.store.inquiring import AnswerKeys
 from presence.store.keys import Keys
-from presence.store.replies import Question
 from presence.store.subscription import ControlChannel
 
 NOW_MS = 1_700_000_030_000

@@ -11,6 +11,7 @@ from typing import Any, cast
 import trio
 
 from presence.common.clock import Clock
+from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
@@ -18,11 +19,10 @@ from presence.control import DELIVERIES_A_TURN, Control
 from presence.embedded import EmbeddedRedis
 from presence.messaging.letters import Delivery
 from presence.node import Node
+from presence.outbox.replies import Erasure, News, NewsKind, Question
 from presence.server import Server
-from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
-from presence.store.replies import Erasure, News, NewsKind, Question
 from protocol import Code
 from tests.transports.harness import Client
 from tests.waiting import until

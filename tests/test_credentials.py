@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from presence import credentials
 from presence.auth import key_file
-from presence.auth.verdicts import Granted
 from presence.common import runtime
 from presence.common.clock import Clock
 from presence.config.settings import Settings
+from presence.core.authenticator import Granted
 from presence.credentials import Credentials, CredentialsError
 from presence.transports import tls
 from protocol import Code

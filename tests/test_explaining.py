@@ -6,10 +6,10 @@ import msgpack
 import pytest
 
 import protocol
-from presence.changes import PLAIN, Change, Op, Profile
+from presence.core.changes import PLAIN, Change, Op, Profile
+from presence.core.registry import Connected
 from presence.explaining import ENDED_MAX, ENDS_MAX, KEPT_S, SESSIONS_MAX, Explaining, LatelyEnded
 from presence.inquiries import ANSWER_BYTES
-from presence.registry import Connected
 from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from tests.auth.gates import WordGate
 from tests.worlds import GRACE, TICK, T, World

@@ -9,10 +9,10 @@ import structlog
 import trio
 
 from presence.common.clock import Clock
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import TrioRuntime
 from presence.inquiries import PATIENCE_S, QUESTIONS_A_S, QUEUE_MAX, Answering, Inquiries, line_pair, question
-from presence.store.batches import StoreError, StoreUnavailable
-from presence.store.replies import Question
+from presence.outbox.replies import Question
 from tests.waiting import until
 
 ANN, BROKEN = Question("ann", "0" * 32), Question("broken", "0" * 32)

@@ -21,10 +21,10 @@ from presence.config.settings import Settings
 from presence.embedded import EmbeddedRedis
 from presence.inquiries import ANSWER_BYTES, Readiness
 from presence.node import Node, Stores
+from presence.outbox.replies import Opened, Reply, Status
+from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
+from presence.outbox.steps import Batch, Item
 from presence.server import Server
-from presence.shard_writer import BATCH_ITEMS, ShardWriter
-from presence.store.batches import Batch, Item
-from presence.store.replies import Opened, Reply, Status
 from protocol import Kind
 from tests.transports import certificates
 from tests.transports.harness import Client

@@ -10,8 +10,8 @@ from trio.testing import MockClock
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
 from presence.common.runtime import TrioRuntime
+from presence.core.ticks import StallGuard, Ticks
 from presence.ticker import LAG_INTERVAL_S, Ticker, watch_lag
-from presence.ticks import StallGuard, Ticks
 
 
 @given(origin=st.floats(0, 1e6), slot_s=st.floats(0.001, 5), after_s=st.floats(0, 4e7))

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import protocol
-from presence.admission import Admission, AdmissionLimits, PacketRate
-from presence.auth.verdicts import Gate
-from presence.changes import Change, Op
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
-from presence.core import Core
-from presence.flapping import Flapping
-from presence.registry import Guest, Peer, Registry, Session, SessionKey
-from presence.session import NO_LIMIT, SessionLimit, SessionProtocol
-from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.admission import Admission, AdmissionLimits, PacketRate
+from presence.core.authenticator import Gate
+from presence.core.changes import Change, Op
+from presence.core.engine import Core
+from presence.core.flap_damping import Flapping
+from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
+from presence.core.server_protocol import NO_LIMIT, SessionLimit, SessionProtocol
+from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code, Decoder, Kind, Packet
 from tests.cells import brief
 

@@ -10,7 +10,7 @@ import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.registry import Session
+from presence.core.registry import Session
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore

@@ -13,9 +13,9 @@ import trio
 import uvloop
 
 import protocol
-from presence.ticks import Ticks
-from presence.transports.tcp import open_listeners
-from presence.wheel import TimingWheel
+from presence.core.ticks import Ticks
+from presence.core.wheel import TimingWheel
+from presence.transports.sockets import open_listeners
 from protocol import KEEPALIVE, keepalive_answer
 
 IDLE_TIMEOUT_S = 30.0

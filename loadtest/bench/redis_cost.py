@@ -18,9 +18,9 @@ import trio
 import protocol
 from loadtest.bench.inprocess import Node
 from loadtest.outcome import markdown
+from presence.core.registry import Session
 from presence.embedded import embedded_redis
-from presence.registry import Session
-from presence.relay import PROBE_INTERVAL_S
+from presence.outbox.relay import PROBE_INTERVAL_S
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 

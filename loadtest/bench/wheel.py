@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtest.outcome import markdown
-from presence.wheel import TimingWheel
+from presence.core.wheel import TimingWheel
 
 SIZES = (10_000, 100_000, 1_000_000)
 TOUCHES_LEAST = 500_000

@@ -23,7 +23,7 @@ import trio
 
 from loadtest.compare.techniques import Technique, opened
 from loadtest.outcome import percentile
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
 
 BEAT_SHARE: Final = 0.4  # of T: two beats may get lost; 12 s of 30

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 import trio
 
+from presence.core.ticks import SLOTS_PER_TICK, Ticks
+from presence.core.wheel import TimingWheel
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
-from presence.ticks import SLOTS_PER_TICK, Ticks
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.handing import Leasing, SharedTimer
@@ -20,7 +21,6 @@ from presence.timers.interface import Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
 from presence.timers.service import TimerHandle, TimerService, open_timer_service
-from presence.wheel import TimingWheel
 
 NAMES: Final = {
     "wheel": "presence wheel",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from presence.admin.answers import ApiError
-from presence.admin.token_file import Role, Token, Tokens
+from presence.auth.operator_tokens import Role, Token, Tokens
 from presence.common import networks
 
 ANYBODY: Final = Token("act", "anybody", b"")

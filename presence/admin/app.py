@@ -10,7 +10,6 @@ import structlog
 import trio
 from starlette.types import ASGIApp
 
-from presence.admin import token_file
 from presence.admin.access import Access
 from presence.admin.backlog_pages import BacklogPages
 from presence.admin.guard import Audit, Guard, Verb
@@ -20,9 +19,10 @@ from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
 from presence.admin.startup import Start
 from presence.admin.tidings import Tidings
-from presence.admin.token_file import TokenFileError, Tokens
 from presence.admin.views import Views
 from presence.admin.workers import Workers
+from presence.auth import operator_tokens
+from presence.auth.operator_tokens import TokenFileError, Tokens
 from presence.prefork.control_pipe import ALIVE, interval_s
 
 TOKENS_S: Final = 30.0  # between two looks at a file that could not be used
@@ -79,7 +79,7 @@ class App:
         if self._token_file is None:
             return
         try:
-            self._access.tokens = tokens = token_file.load(self._token_file)
+            self._access.tokens = tokens = operator_tokens.load(self._token_file)
         except TokenFileError as error:
             kept = len(self._access.tokens or ())
             log.error("tokens of operators cannot be read", error=str(error), kept=kept)  # noqa: TRY400 - it says all

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from presence.admin.access import NOBODY, Access
 from presence.admin.answers import ApiError, not_found
 from presence.admin.http_figures import OTHER, HttpFigures
-from presence.admin.token_file import Role, Token
+from presence.auth.operator_tokens import Role, Token
 from presence.common.rate_limit import Buckets
 
 GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late

@@ -8,9 +8,9 @@ from presence.commands.options import Place, add_reader, plain_text
 from presence.commands.outcome import FAILED, OK, complain
 from presence.commands.reaching import asks_redis, caller
 from presence.common.text import json_line
+from presence.outbox.replies import Erasure
 from presence.reader import PresenceReader
 from presence.store.operator import Operator
-from presence.store.replies import Erasure
 
 UIDS_LOGGED = 10  # in the line of a server's log
 PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s

@@ -10,8 +10,8 @@ from functools import wraps
 
 from presence.commands.options import Load, Place, servers_data
 from presence.commands.outcome import FAILED, complain
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import RedisError
 from presence.store.failures import passes
 

@@ -15,12 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from presence.admin import token_file
-from presence.admin.token_file import TokenFileError
-from presence.auth import key_file, making, tokens
+from presence.auth import issuing, key_file, operator_tokens, tokens
+from presence.auth.issuing import CannotSign
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import HS256, Unsound
-from presence.auth.making import CannotSign
+from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import Terms, TokenRefused
 from presence.commands.options import Load, UsageError, add_json, add_settings, secret_source, some_seconds
 from presence.commands.outcome import FAILED, OK, complain
@@ -119,15 +118,15 @@ def run(args: argparse.Namespace, load: Load) -> int:
 def _key(args: argparse.Namespace) -> None:
     if args.public is not None and args.alg == HS256:
         raise UsageError("token key: a key of HS256 has no public part")
-    entry = making.make_key(args.kid or secrets.token_hex(4), args.alg)
+    entry = issuing.make_key(args.kid or secrets.token_hex(4), args.alg)
     texts = []
     if args.into is not None:
         texts.append((args.into, _with(args.into, entry), SECRET_MODE))
     if args.public is not None:
-        texts.append((args.public, _with(args.public, making.public_part(entry)), PUBLIC_MODE))
+        texts.append((args.public, _with(args.public, issuing.public_part(entry)), PUBLIC_MODE))
     for path, text, mode in texts:
         replace_file(path, text, mode)
-    print(making.key_set([entry]) if args.into is None else printable(entry["kid"]))
+    print(issuing.key_set([entry]) if args.into is None else printable(entry["kid"]))
 
 
 def _make(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
@@ -135,7 +134,7 @@ def _make(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
         raise UsageError(f"token make: {args.uid!r} is no uid")
     entry = _named(key_file.entries_of(key_file.read(keys)), args.kid)
     audience, now = settings.token_audience, time.time()
-    print(making.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl))
+    print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl))
 
 
 def _check(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
@@ -170,9 +169,9 @@ def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
 def _with(path: Path, entry: Mapping[str, Any]) -> str:
     """Return the text of a key file with one more key."""
     if not path.exists():
-        return making.key_set([entry])
+        return issuing.key_set([entry])
     raw = key_file.read(path)
-    text = making.key_set([*key_file.entries_of(raw), entry])
+    text = issuing.key_set([*key_file.entries_of(raw), entry])
     key_file.parse(text.encode(), path)
     return text
 
@@ -180,7 +179,7 @@ def _with(path: Path, entry: Mapping[str, Any]) -> str:
 def _admin(args: argparse.Namespace) -> None:
     """Print a line with a fresh secret, or add it to a file."""
     try:
-        line = token_file.make_line(args.role, args.name)
+        line = operator_tokens.make_line(args.role, args.name)
     except ValueError as error:
         raise UsageError(f"token admin: {error}") from None
     if args.into is None:
@@ -188,7 +187,7 @@ def _admin(args: argparse.Namespace) -> None:
         return
     before = args.into.read_text("utf-8", "replace") if args.into.exists() else ""
     if before.strip():
-        token_file.load(args.into)  # nothing is added to a file that no server would take
+        operator_tokens.load(args.into)  # nothing is added to a file that no server would take
     end = "" if not before or before.endswith("\n") else "\n"
     replace_file(args.into, f"{before}{end}{line}\n", SECRET_MODE)
     print(f"{args.role} {args.name}")

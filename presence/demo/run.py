@@ -16,13 +16,13 @@ import protocol
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
+from presence.core.ticks import SLOTS_PER_TICK
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
 from presence.operators import Operators, serving
 from presence.server import Server
 from presence.store.access import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
-from presence.ticks import SLOTS_PER_TICK
 from protocol import Kind
 
 IDLE_TIMEOUT_S = 10.0

@@ -19,7 +19,7 @@ from presence.config.settings import Settings, admin_host, admin_port
 from presence.doctor.findings import Finding, count, fail, megabytes, not_tried, ok, warn
 from presence.embedded import EmbeddedError, find_binary
 from presence.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
-from presence.transports import tcp
+from presence.transports import sockets
 
 _STATUS_OFFSET: Final = 40  # of struct timex, linux/timex.h, where a long has 8 bytes
 _TIMEX_BYTES: Final = 256  # more than it has
@@ -159,7 +159,7 @@ def _text(path: Path) -> str:
 def _cannot_bind(port: Port) -> OSError | None:
     """Return why nobody can listen there; what can be had is had for a moment."""
     try:
-        for sock in tcp.reserve(port.host, port.port):
+        for sock in sockets.reserve(port.host, port.port):
             sock.close()
     except OSError as error:
         return error

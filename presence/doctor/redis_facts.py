@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
 from presence.doctor.findings import Unknown
 from presence.store import privileges
 from presence.store.access import Access
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.client import Redis, RedisError
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes

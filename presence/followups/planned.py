@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 
 import msgpack
 
+from presence.common.errors import StoreError
 from presence.config.followup_rules import AFTER_MAX_S, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, is_name
-from presence.store.batches import StoreError
 from presence.store.followup_keys import Addition, add_call, cancel_call, script_keys
 from presence.store.keys import Keys
 from presence.store.scripting import Call, Scripting

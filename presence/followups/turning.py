@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgpack
 
 from presence.common.backoff import backoff_s, jittered
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.followup_keys import TOLD_MAX, packed_rules, turn_call
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting

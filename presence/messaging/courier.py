@@ -27,13 +27,13 @@ import protocol
 from presence.common.backoff import jittered
 from presence.common.circuit_breaker import Reach
 from presence.common.clock import Clock
+from presence.common.errors import StoreInterrupted
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
+from presence.core.registry import Registry, Session
+from presence.core.requests import Message
 from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
 from presence.messaging.waiting import Bounds, Pending, Waiting
-from presence.registry import Registry, Session
-from presence.requests import Message
-from presence.store.batches import StoreInterrupted
 from presence.store.keys import Keys
 from protocol import Code, Packet
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 
 
 class Letter(NamedTuple):

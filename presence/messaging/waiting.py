@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from presence.core.registry import Session
 from presence.messaging.letters import Letter
-from presence.registry import Session
 
 ITEMS_MAX: Final = 8192  # more than a second's work
 BYTES_MAX: Final = 16 * 1024 * 1024  # a kilobyte each at half of that, 16 KiB at a few

@@ -16,7 +16,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from presence.common.backoff import backoff_s
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.failures import as_failure, passes
 from presence.store.routes import Routes

@@ -19,7 +19,7 @@ from typing import Final
 
 from redis import exceptions
 
-from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
+from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.store.tls import TlsError
 
 CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)

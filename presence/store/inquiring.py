@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgpack
 
+from presence.outbox.replies import Question
 from presence.store.access import Access
 from presence.store.client import open_client
 from presence.store.keys import Keys
-from presence.store.replies import Question
 from presence.store.routes import Connect
 from presence.store.scripting import Scripting
 from protocol import UID_MAX_BYTES

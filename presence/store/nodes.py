@@ -1,7 +1,7 @@
 """The table of leases as readers see it: to be shown, never a reason to act.
 
 Whether a lease has ended is told by the clock of the Redis that keeps it. The nodes themselves go by their
-own clocks and the counters, see `presence.cluster`.
+own clocks and the counters, see `presence.cluster.membership`.
 """
 
 import json

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from presence.outbox.replies import Erasure
 from presence.store.followup_keys import FollowupKeys, cancel_call
 from presence.store.keys import Keys
 from presence.store.packing import Shape, erasure_text, unpacked
-from presence.store.replies import Erasure
 from presence.store.scripting import Scripting, Words
 
 UIDS_A_CALL: Final = 500

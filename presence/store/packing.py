@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import PLAIN, Op, Profile, SessionName
-from presence.outbox import Gap
-from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
-from presence.store.interface import LEFT, LeaseRow
-from presence.store.keys import Keys
-from presence.store.replies import (
+from presence.cluster.leases import LEFT, LeaseRow
+from presence.core.changes import PLAIN, Op, Profile, SessionName
+from presence.outbox.event_counts import Told
+from presence.outbox.queue import Gap
+from presence.outbox.replies import (
     Erasure,
     News,
     NewsKind,
@@ -27,8 +26,9 @@ from presence.store.replies import (
     Trace,
     Traces,
 )
+from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
+from presence.store.keys import Keys
 from presence.store.scripting import Call
-from presence.transitions import Told
 from protocol.constants import Code
 
 _FORGOTTEN: Final = "forgotten"  # a kind of message on control channels

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import RedisError, ResponseError
 
+from presence.common.errors import StoreError
 from presence.common.redis_url import user
-from presence.store.batches import StoreError
 from presence.store.client import Redis, open_client
 from presence.store.failures import as_failure, code_of
 from presence.store.keys import Keys

@@ -9,11 +9,13 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
+from presence.cluster.leases import LeaseRow
+from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.messaging.letters import Found, Letter
-from presence.store.batches import Step, StoreError, StoreMismatch, StoreUnavailable
+from presence.outbox.replies import Probe, Reply
+from presence.outbox.steps import Step
 from presence.store.client import open_client
-from presence.store.interface import LeaseRow
 from presence.store.keys import Keys
 from presence.store.packing import (
     FENCE_KEPT_S,
@@ -24,7 +26,6 @@ from presence.store.packing import (
     read_reply,
     unpacked,
 )
-from presence.store.replies import Probe, Reply
 from presence.store.routes import Connect
 from presence.store.scripting import Call, Scripting
 

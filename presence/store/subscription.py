@@ -19,14 +19,14 @@ from typing import Any, Final, TypeVar
 import msgpack
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery
-from presence.store.batches import StoreUnavailable
+from presence.outbox.replies import Erasure, News, Question
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.failures import calling
 from presence.store.inquiring import read_question
 from presence.store.keys import Keys
 from presence.store.packing import read_erasure, read_message, read_news
-from presence.store.replies import Erasure, News, Question
 from presence.store.routes import Connect, Routes
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgpack
 
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.expiries import Expiries, ExpiriesOff
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 import trio
 
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import Caller, TrioBell
-from presence.outages import Outage
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.outbox.outage_log import Outage
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
 FAILURES: Final = (StoreUnavailable, StoreError, TimerError)

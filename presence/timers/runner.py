@@ -31,11 +31,11 @@ import trio
 
 from presence.common import logs
 from presence.common.backoff import jittered
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.common.runtime import Caller, TrioBell, TrioCaller
-from presence.outages import Outage
+from presence.outbox.outage_log import Outage
 from presence.prefork.control_pipe import Orders
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.timers import handlers
 from presence.timers.handing import Leasing
 from presence.timers.handlers import Handler, HandlerError, PutOff

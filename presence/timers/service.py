@@ -21,7 +21,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from presence.ticks import Ticks
+from presence.core.ticks import Ticks
 from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull, check_delay
 from presence.timers.levels import Entry, Levels
 

@@ -23,20 +23,20 @@ from contextlib import contextmanager, suppress
 import structlog
 import trio
 
-from presence.admission import FULL_RETRY_S, Admission, Refusal
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.common.logs import RateLimited
 from presence.common.rate_limit import RETRY_MIN_S, spread
-from presence.core import Core
-from presence.registry import Guest, Link
-from presence.transports import tcp
+from presence.core.admission import FULL_RETRY_S, Admission, Refusal
+from presence.core.engine import Core
+from presence.core.registry import Guest, Link
+from presence.transports import sockets
 from presence.transports.connections import READ, Connections
-from presence.transports.handshakes import Handshakes
 from presence.transports.limits import LOGIN_TIMED_OUT, TOO_MANY_CONNECTIONS, told
 from presence.transports.proxy_protocol import ProxyHeaders
-from presence.transports.reading import Reading
+from presence.transports.reader import Reading
 from presence.transports.tls import TlsListening
+from presence.transports.tls_handshake import Handshakes
 from protocol import Code
 
 ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
@@ -160,7 +160,7 @@ class Acceptor:
     async def stop(self) -> None:
         """Take in what waits already, which closing would reset, and close the listeners."""
         for listener in self._listeners:
-            for _ in range(0, tcp.BACKLOG + 1, ACCEPTS_A_TURN):
+            for _ in range(0, sockets.BACKLOG + 1, ACCEPTS_A_TURN):
                 before = self._connections.counted.accepted
                 self._accept(listener)
                 while self._admit_some():
@@ -258,8 +258,8 @@ class Acceptor:
             return False
         if client:
             return self._settle(fd, client, told=True)
-        with tcp.borrowed(fd) as sock:
-            proxy = tcp.peer_address(sock)
+        with sockets.borrowed(fd) as sock:
+            proxy = sockets.peer_address(sock)
         return self._settle(fd, proxy)
 
     def time_is_up(self, fd: int, guest: Guest) -> None:

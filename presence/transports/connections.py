@@ -22,12 +22,13 @@ from typing import TypeAlias
 
 import trio
 
-from presence.admission import Admission, Refusal
 from presence.common import networks
 from presence.common.clock import Clock
-from presence.core import Core
-from presence.registry import Guest, Peer, Session
-from presence.transports import tcp
+from presence.core.admission import Admission, Refusal
+from presence.core.engine import Core
+from presence.core.registry import Guest, Peer, Session
+from presence.core.wheel import TimingWheel
+from presence.transports import sockets
 from presence.transports.limits import (
     DRAIN_BYTES,
     DRAIN_S,
@@ -37,8 +38,7 @@ from presence.transports.limits import (
     Limits,
     TransportStatistics,
 )
-from presence.transports.tls_wire import TlsWire
-from presence.wheel import TimingWheel
+from presence.transports.tls_connection import TlsWire
 from protocol import Code
 
 ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
@@ -112,8 +112,8 @@ class Addresses:
         """Return what limits count a connection by, see `networks.client_of`; "": nothing."""
         if (address := self.told.get(fd)) is not None:
             return address
-        with tcp.borrowed(fd) as sock:
-            return networks.client_of(tcp.peer_address(sock))
+        with sockets.borrowed(fd) as sock:
+            return networks.client_of(sockets.peer_address(sock))
 
     def forget(self, fd: int) -> None:
         """The connection is closed."""
@@ -382,7 +382,7 @@ class Connections:
         self.deadlines.set(fd, DRAIN_S)
         if fd in self.wires:
             self.wires[fd].shut()
-        with suppress(OSError), tcp.borrowed(fd) as sock:
+        with suppress(OSError), sockets.borrowed(fd) as sock:
             sock.shutdown(socket.SHUT_WR)
 
     def drain(self, fd: int, closing: Closing) -> None:

@@ -24,12 +24,12 @@ from dataclasses import replace
 
 import trio
 
-from presence.admission import Admission
 from presence.common import networks
 from presence.common.clock import Clock
-from presence.core import Core
-from presence.registry import Connected, Guest, Session
-from presence.transports import tcp
+from presence.core.admission import Admission
+from presence.core.engine import Core
+from presence.core.registry import Connected, Guest, Session
+from presence.transports import sockets
 from presence.transports.acceptor import Acceptor
 from presence.transports.connections import (
     ATTENTIVE,
@@ -44,7 +44,7 @@ from presence.transports.limits import (
     Limits,
     TransportStatistics,
 )
-from presence.transports.reading import Reading
+from presence.transports.reader import Reading
 from presence.transports.tls import TlsListening
 
 ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
@@ -210,8 +210,8 @@ class EpollTransport:
 
     def unread_s(self, handle: int, now: float) -> float:
         """See `Link`: the kernel knows when the last data arrived."""
-        with tcp.borrowed(handle) as sock:
-            return tcp.unread_s(sock, now, self._clock)
+        with sockets.borrowed(handle) as sock:
+            return sockets.unread_s(sock, now, self._clock)
 
     def address(self, handle: int) -> str:
         """See `Link`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import protocol
-from presence.admission import Refusal
+from presence.core.admission import Refusal
 from protocol import Code
 
 # A read that is not the usual keepalive. It completes any frame, and no more: what one read holds is

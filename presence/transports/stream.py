@@ -14,12 +14,12 @@ import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
-from presence.admission import Admission, Refusal
 from presence.common import networks
 from presence.common.logs import RateLimited
-from presence.core import Core
-from presence.registry import Connected, Guest, Peer, Session
-from presence.transports import tcp
+from presence.core.admission import Admission, Refusal
+from presence.core.engine import Core
+from presence.core.registry import Connected, Guest, Peer, Session
+from presence.transports import sockets
 from presence.transports.limits import (
     DRAIN_BYTES,
     DRAIN_S,
@@ -96,8 +96,8 @@ class StreamTransport:
                     if listeners:
                         accepting.start_soon(accept, self.serve, list(listeners))
                     if self._tls is not None:
-                        sockets = map(trio.socket.from_stdlib_socket, self._tls.listeners)
-                        secured = [trio.SocketListener(each) for each in sockets]
+                        listening = map(trio.socket.from_stdlib_socket, self._tls.listeners)
+                        secured = [trio.SocketListener(each) for each in listening]
                         accepting.start_soon(accept, self._serve_secured, secured)
 
     async def stop_accepting(self) -> None:
@@ -224,7 +224,7 @@ class StreamTransport:
         """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return (
-            tcp.unread_s(stream.socket, now, self._core.clock)
+            sockets.unread_s(stream.socket, now, self._core.clock)
             if isinstance(stream, trio.SocketStream)
             else 0.0
         )
@@ -234,7 +234,7 @@ class StreamTransport:
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         if not isinstance(stream, trio.SocketStream):
             return ""
-        return networks.client_of(tcp.peer_address(stream.socket))
+        return networks.client_of(sockets.peer_address(stream.socket))
 
     def connected(self, handle: _Connection) -> Connected:
         """Return what is told of a logged-in connection to operators."""

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Final
 
 import protocol
-from presence import requests
-from presence.registry import Session
+from presence.core import requests
+from presence.core.registry import Session
 from presence.watching.states import OFFLINE, UNKNOWN, State
 from protocol import Code
 from protocol.prepacked import pack_state, states_answer

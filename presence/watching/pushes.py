@@ -19,7 +19,7 @@ import trio
 
 import protocol
 from presence.common.faults import Faults
-from presence.registry import Session
+from presence.core.registry import Session
 from presence.watching.answers import sound
 from presence.watching.states import REASON_CHARS, Entry, State
 from presence.watching.watches import Watches

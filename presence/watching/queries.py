@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 import trio
 
-from presence import requests
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
-from presence.registry import Session
-from presence.requests import Query
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.core import requests
+from presence.core.registry import Session
+from presence.core.requests import Query
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.states import State
 from presence.watching.waiting import Patience

@@ -21,12 +21,12 @@ from typing import Any, Final
 
 import trio
 
-from presence import requests
 from presence.common.faults import Faults
 from presence.common.rate_limit import Buckets
 from presence.common.runtime import Runtime, TrioBell, TrioRuntime
-from presence.registry import Session
-from presence.requests import Query, Unwatch, Watch
+from presence.core import requests
+from presence.core.registry import Session
+from presence.core.requests import Query, Unwatch, Watch
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes

@@ -22,9 +22,9 @@ import trio
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.watching.channel import Channel, Confirmed, Heard, Left, Pong
 from presence.watching.states import Entry, EntryId, Snapshot
 from presence.watching.view import Phase, View

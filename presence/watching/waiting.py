@@ -15,7 +15,7 @@ import trio
 
 from presence.common.faults import Faults
 from presence.common.runtime import TrioBell
-from presence.registry import Session
+from presence.core.registry import Session
 
 
 class Waits(Protocol):

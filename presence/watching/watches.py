@@ -6,7 +6,7 @@ change knows of it already. An entry costs some 200 bytes, whichever way it is f
 
 from collections.abc import Iterable
 
-from presence.registry import Session
+from presence.core.registry import Session
 
 
 class Shares:

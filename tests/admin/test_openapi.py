@@ -11,7 +11,7 @@ from openapi_spec_validator import validate
 from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
 from presence.admin.requests import UIDS_MAX, USERS_DEFAULT, USERS_MAX
-from presence.changes import Profile
+from presence.core.changes import Profile
 from presence.embedded import EmbeddedRedis
 from presence.inquiries import Readiness
 from tests.admin.asking import Answered, Operators, operators

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from presence.auth import key_file
-from presence.auth.gate import TokenGate, budget_of
+from presence.auth.issuing import Signer, key_set, make_key
 from presence.auth.keys import Keyring
-from presence.auth.making import Signer, key_set, make_key
+from presence.auth.token_authenticator import TokenGate, budget_of
 from presence.auth.tokens import Terms
-from presence.auth.verdicts import Denied, Granted, Verdict
 from presence.common.rate_limit import TokenBucket
+from presence.core.authenticator import Denied, Granted, Verdict
 from protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from jwt.algorithms import HMACAlgorithm
 
+from presence.auth.issuing import Signer, make_key, public_part
 from presence.auth.keys import ALGORITHMS, PUBLIC
-from presence.auth.making import Signer, make_key, public_part
 
 TTL_S = 3600
 AUDIENCE = "presence"

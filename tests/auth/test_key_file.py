@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from presence.auth.issuing import key_set, public_part
 from presence.auth.key_file import FILE_MAX_BYTES, KEYS_MAX, KeyFileError, load
-from presence.auth.making import key_set, public_part
 from tests.auth.gates import ALGORITHMS, entry
 
 CANARY = "canary-canary-canary-canary-canary-canary-x"

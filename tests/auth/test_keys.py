@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from presence.auth.issuing import CannotSign, Signer, make_key, make_token, public_part
 from presence.auth.keys import Key, Unsound
-from presence.auth.making import CannotSign, Signer, make_key, make_token, public_part
 from tests.auth.gates import ALGORITHMS, entry, every_key, keyring
 
 

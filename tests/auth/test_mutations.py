@@ -10,7 +10,7 @@ import pytest
 
 from presence.auth import tokens
 from presence.auth.keys import Key
-from presence.auth.verdicts import Granted
+from presence.core.authenticator import Granted
 from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, token
 from tests.auth.mutations import mutations
 

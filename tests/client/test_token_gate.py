@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from presence.auth import gate
+from presence.auth import token_authenticator
 from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
@@ -27,8 +27,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         yield harness
 
 
-def made(settings: Settings, clock: Clock) -> gate.TokenGate:
-    found = gate.from_settings(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
+def made(settings: Settings, clock: Clock) -> token_authenticator.TokenGate:
+    found = token_authenticator.from_settings(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
     assert found is not None
     return found
 

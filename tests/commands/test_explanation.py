@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.changes import Profile
+from presence.core.changes import Profile
 from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
 from presence.store.client import Redis

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from presence.admin.token_file import load as load_tokens
 from presence.auth.key_file import load
+from presence.auth.operator_tokens import load as load_tokens
 from presence.cli import main
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -15,9 +15,9 @@ from presence.common.circuit_breaker import (
     SLOW_CALL_S,
     Reach,
 )
-from presence.outages import Outage
-from presence.relay import PROBE_INTERVAL_S
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.outbox.outage_log import Outage
+from presence.outbox.relay import PROBE_INTERVAL_S
 
 
 def test_an_answer_is_fresh_for_a_moment_and_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:

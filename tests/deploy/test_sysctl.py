@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from presence.config.settings import Settings, admin_port
-from presence.transports.tcp import BACKLOG
+from presence.transports.sockets import BACKLOG
 from tests.deploy.units import DEPLOY, value
 
 FILE = DEPLOY / "sysctl" / "60-presence.conf"

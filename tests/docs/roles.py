@@ -14,15 +14,16 @@ import trio
 
 import presence
 from presence.admin.backlog_pages import BacklogPages
-from presence.changes import PLAIN, Op, Profile, SessionName
 from presence.config.followup_rules import Rule
+from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.explanation import Explainer
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
-from presence.outbox import Gap as Skipped
+from presence.outbox.queue import Gap as Skipped
+from presence.outbox.replies import News, NewsKind, Question, Status
+from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
-from presence.store.batches import Compare, Counter
 from presence.store.client import Redis
 from presence.store.expiries import SETTING
 from presence.store.followup_keys import script_keys
@@ -31,7 +32,6 @@ from presence.store.keys import Keys
 from presence.store.operator import Operator
 from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
-from presence.store.replies import News, NewsKind, Question, Status
 from presence.store.scripting import Scripting
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from presence.common.errors import StoreError
 from presence.followups import FollowUps
 from presence.store import followup_keys
-from presence.store.batches import StoreError
 from presence.store.client import Redis
 from presence.timers.interface import TimerError, TimerFull
 from tests.followups.shards import Shard

@@ -6,12 +6,12 @@ import pytest
 import structlog.testing
 import trio
 
+from presence.common.errors import StoreUnavailable
 from presence.config.followup_rules import Rule
 from presence.followups import task as task_room
 from presence.followups import turning
 from presence.followups.task import TurningTask
 from presence.followups.turning import LOOK_S, META_LOOK_S, Outage, Turner
-from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard

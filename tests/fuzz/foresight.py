@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from presence.registry import Guest, Session
-from presence.requests import KINDS
-from presence.session import Outcome
+from presence.core.registry import Guest, Session
+from presence.core.requests import KINDS
+from presence.core.server_protocol import Outcome
 from protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,

@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
-from presence.auth import expiries
-from presence.auth.gate import BURST_S, Caller, TokenGate, budget_of
+from presence.auth.issuing import make_token
 from presence.auth.key_file import key_of
 from presence.auth.keys import Keyring
-from presence.auth.making import make_token
+from presence.auth.token_authenticator import BURST_S, Caller, TokenGate, budget_of
 from presence.auth.tokens import Terms
 from presence.common.clock import Clock
+from presence.core import token_expiry
 
 WALL_S: Final = 1_700_000_000.0  # Unix time at which each story begins
 AUDIENCE: Final = "presence"
@@ -20,7 +20,7 @@ UIDS: Final = ("ada", "bob", "eve")
 CHECKS_LEFT: Final = 1  # that a stranger is granted where the budget is all but spent
 
 # An hour of slots takes milliseconds to make, and no story is so long.
-vars(expiries)["REACH_SLOTS"] = 12
+vars(token_expiry)["REACH_SLOTS"] = 12
 
 
 class Made(NamedTuple):

@@ -5,8 +5,8 @@ It reads the private parts of registry, wheel and tables on purpose: that they a
 
 from typing import Any, Final
 
-from presence.auth.expiries import SLOT_S as EXPIRY_SLOT_S
-from presence.registry import Guest, Session
+from presence.core.registry import Guest, Session
+from presence.core.token_expiry import SLOT_S as EXPIRY_SLOT_S
 from protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
 from tests.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, Stage
 

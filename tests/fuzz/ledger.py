@@ -8,7 +8,7 @@ come and go with the first and the last of their sessions, so their transitions 
 from dataclasses import dataclass
 from typing import Final
 
-from presence.changes import Change, Op, Profile
+from presence.core.changes import Change, Op, Profile
 from protocol import Code
 
 _OPS: Final = {Op.LOGIN, Op.END, Op.UPDATE, Op.REGISTER}

@@ -8,10 +8,10 @@ each other. An exception out of `run` is a finding.
 from collections.abc import Callable
 from typing import Final
 
-from presence import requests
-from presence.changes import Op
-from presence.registry import Session, SessionKey
-from presence.session import NO_LIMIT, SessionLimit
+from presence.core import requests
+from presence.core.changes import Op
+from presence.core.registry import Session, SessionKey
+from presence.core.server_protocol import NO_LIMIT, SessionLimit
 from protocol import Code, goodbye
 from protocol import encode as encode_packet
 from tests.fuzz import frames, invariants

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from presence import core
-from presence.admission import Admission, AdmissionLimits, PacketRate
-from presence.changes import Change, Op
 from presence.common.clock import Clock
-from presence.core import Core
-from presence.flapping import Flapping
-from presence.registry import Link, Peer, Registry, Session
-from presence.requests import Message, Request
-from presence.session import NO_LIMIT, Outcome, SessionLimit, SessionProtocol
-from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core import engine
+from presence.core.admission import Admission, AdmissionLimits, PacketRate
+from presence.core.changes import Change, Op
+from presence.core.engine import Core
+from presence.core.flap_damping import Flapping
+from presence.core.registry import Link, Peer, Registry, Session
+from presence.core.requests import Message, Request
+from presence.core.server_protocol import NO_LIMIT, Outcome, SessionLimit, SessionProtocol
+from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code, Kind, Packet, State
 from tests.fuzz import foresight
 from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate
@@ -47,7 +47,7 @@ FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
-vars(core)["SLICE"] = 2  # sessions that end together: so few that some have to wait for the next slice
+vars(engine)["SLICE"] = 2  # sessions that end together: so few that some have to wait for the next slice
 
 
 class Scene(NamedTuple):
@@ -81,16 +81,16 @@ class Desk:
         self.left_by: set[int] = set()
 
     def take(self, session: Session, request: Request) -> None:
-        """See `presence.requests.Desk`."""
+        """See `presence.core.requests.Desk`."""
         assert session.link is not None or isinstance(request, Message)
         self.waiting.append((session, request))
 
     def drained(self, session: Session) -> None:
-        """See `presence.requests.Desk`."""
+        """See `presence.core.requests.Desk`."""
         assert session.link is not None
 
     def left(self, session: Session) -> None:
-        """See `presence.requests.Desk`."""
+        """See `presence.core.requests.Desk`."""
         assert session.number not in self.left_by, "a session leaves twice"
         self.left_by.add(session.number)
 
@@ -179,34 +179,34 @@ class Stage(Link):
     # Link
 
     def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         (goodbye,) = foresight.packets(farewell)
         assert goodbye.kind == Kind.GOODBYE
         # Whose server stops has no grace but all the time of its silence to come back, here or elsewhere.
         self._gone(handle, is_lost=goodbye.payload["code"] != Code.SERVER_DRAIN)
 
     def send(self, handle: int, data: bytes) -> None:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         assert isinstance(self.peers[handle], Session)
         foresight.packets(data)
 
     def offer(self, handle: int, data: bytes) -> bool:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         self.send(handle, data)
         return True
 
     def look(self, handle: int) -> bool:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         if not self.needs_a_turn:
             self.read(handle)
         return not self.needs_a_turn
 
     def unread_s(self, handle: int, now: float) -> float:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         return self.lain_s
 
     def address(self, handle: int) -> str:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         return ADDRESSES[handle % len(ADDRESSES)]
 
     # What a transport does by itself

@@ -7,11 +7,11 @@ import pytest
 
 import protocol.codec
 import protocol.scan
-from presence.core import Core
-from presence.endings import Endings
-from presence.registry import Profiles, Registry
-from presence.ticks import Ticks
-from presence.wheel import TimingWheel
+from presence.core.engine import Core
+from presence.core.registry import Profiles, Registry
+from presence.core.termination import Endings
+from presence.core.ticks import Ticks
+from presence.core.wheel import TimingWheel
 from protocol import Code
 from tests.fuzz import codec, session
 from tests.fuzz.__main__ import SEEDS, inputs

@@ -7,14 +7,14 @@ import trio
 
 import protocol
 from presence.common.clock import Clock
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
+from presence.core.registry import Guest, Registry, Session
+from presence.core.requests import Message
 from presence.messaging.courier import Courier
 from presence.messaging.letters import Found, Letter
 from presence.messaging.waiting import Bounds
-from presence.registry import Guest, Registry, Session
-from presence.requests import Message
-from presence.store.batches import StoreError, StoreUnavailable
 from presence.store.keys import Keys
 from protocol import Packet
 from tests.watching.fakes import Line

@@ -10,10 +10,10 @@ import trio
 from trio.testing import MockClock
 
 import protocol
+from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.messaging.courier import GATHER_S, PATIENCE_S, RETRY_MAX_S
 from presence.messaging.letters import Delivery
 from presence.messaging.waiting import CALL_ITEMS, SECOND_LOOK_S, Bounds
-from presence.store.batches import StoreError, StoreInterrupted, StoreUnavailable
 from presence.store.keys import Keys
 from tests.messaging.desks import CALL_S, HERE, Office
 

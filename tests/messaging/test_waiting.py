@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from presence.core.registry import Session
 from presence.messaging.letters import Letter
 from presence.messaging.waiting import CALL_BYTES, CALL_ITEMS, SECOND_LOOK_S, Bounds, Pending, Waiting
-from presence.registry import Session
 from tests.messaging.desks import Wire
 
 NOW = 1000.0

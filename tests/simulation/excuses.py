@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from loadtest.checker.endings import NO_CLAIM, Claim, is_false
-from presence.cluster import BEATS_A_LEASE
+from presence.cluster.membership import BEATS_A_LEASE
 from tests.simulation.plan import Fault, Kind
 from tests.simulation.sockets import WINDOW_S
 from tests.simulation.truth import LONG_AGO, Key, Life

@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from loadtest.checker.comparison import Left, differences, last_events
-from presence.changes import Profile
 from presence.common import meta_json
-from presence.registry import Session
+from presence.core.changes import Profile
+from presence.core.registry import Session
 from presence.store.records import online_state
 from tests.simulation.fake.values import Hash, Members, Stream
 from tests.simulation.truth import LONG_AGO
@@ -147,7 +147,7 @@ def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> N
     is_away = said.away
     if settings.away_after and not said.away:
         silent_s = (world.agenda.now - connection.said_at) * host.clock.rate
-        # A tick that is late credits up to a time-out, see `presence.ticks`.
+        # A tick that is late credits up to a time-out, see `presence.core.ticks`.
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
         is_away = silent_s > settings.away_after

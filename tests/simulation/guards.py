@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
-from presence import observation, settling, shard_writer
-from presence.comparison import Comparison
-from presence.core import Core
-from presence.relay import Relay
+from presence.cluster import failure_detector
+from presence.core.engine import Core
+from presence.outbox import peer_barrier, shard_writer
+from presence.outbox.reconciler import Comparison
+from presence.outbox.relay import Relay
 from presence.store import scripting
 
 
@@ -63,7 +64,7 @@ FOREVER_S: Final = 1e6
 _take_due = Core.take_due
 _probe = Relay._probe
 _next = shard_writer.ShardWriter.next
-_fenced = observation.Observer.fenced
+_fenced = failure_detector.Observer.fenced
 
 
 def _take_due_unread(core: Core, tick: int) -> bool:
@@ -86,13 +87,13 @@ def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
     return _next(writer, now)
 
 
-def _made_always(contact: observation.Contact, now: float) -> None:
+def _made_always(contact: failure_detector.Contact, now: float) -> None:
     contact._time = now
     contact.unbroken_s = math.inf
     contact._last = now
 
 
-def _fenced_and_due(observer: observation.Observer, node: observation.Watched, shard: int) -> None:
+def _fenced_and_due(observer: failure_detector.Observer, node: failure_detector.Watched, shard: int) -> None:
     _fenced(observer, node, shard)
     node.shards[shard].due_at = -math.inf
 
@@ -175,17 +176,17 @@ GUARDS: Final = (
         seed=136,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
-    Guard("hold-after-resync", attributes={(settling, "SETTLE_S"): 0.0}, seed=11),
+    Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_S"): 0.0}, seed=11),
     Guard("fence", _FENCE, seed=8),
     Guard(
         "wait-before-sweep",  # the observer's and the script's: each covers the other
         attributes={
-            (observation.Observer, "fenced"): _fenced_and_due,
-            (observation.Observer, "waited_s"): lambda *_: FOREVER_S,
+            (failure_detector.Observer, "fenced"): _fenced_and_due,
+            (failure_detector.Observer, "waited_s"): lambda *_: FOREVER_S,
         },
         seed=416,
     ),
-    Guard("patience", attributes={(observation.Contact, "made"): _made_always}, seed=6),
+    Guard("patience", attributes={(failure_detector.Contact, "made"): _made_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=194),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),

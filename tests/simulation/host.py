@@ -6,11 +6,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 import protocol
-from presence.changes import Change, Op
 from presence.common.clock import Clock
+from presence.common.errors import StoreUnavailable
+from presence.core.changes import Change, Op
 from presence.inquiries import Readiness
 from presence.node import Node, Stores
-from presence.store.batches import StoreUnavailable
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from protocol import Code
@@ -181,18 +181,18 @@ class Host:
     # Link
 
     def hang_up(self, handle: Connection, farewell: bytes) -> None:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         handle.hang_up(farewell)
 
     def send(self, handle: Connection, data: bytes) -> None:
-        """See `presence.registry.Link`: nobody asks for what is answered later."""
+        """See `presence.core.registry.Link`: nobody asks for what is answered later."""
 
     def offer(self, handle: Connection, data: bytes) -> bool:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         return True
 
     def look(self, handle: Connection) -> bool:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
             self.machine.post_after(0.0, handle.read)
             return False
@@ -200,7 +200,7 @@ class Host:
         return True
 
     def unread_s(self, handle: Connection, now: float) -> float:
-        """See `presence.registry.Link`."""
+        """See `presence.core.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 
     def address(self, handle: Connection) -> str:

@@ -65,8 +65,8 @@ from loadtest.checker import Broken
 from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
 from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing, Shown
-from presence.changes import Change, Op
-from presence.cluster import BEATS_A_LEASE
+from presence.cluster.membership import BEATS_A_LEASE
+from presence.core.changes import Change, Op
 from protocol import Code
 from tests.simulation import excuses
 from tests.simulation.excuses import Liveness

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.changes import PLAIN, Change, Op, Profile, SessionName
-from presence.outbox import Gap
-from presence.store.batches import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
+from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
+from presence.outbox.queue import Gap
+from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys
 from presence.store.packing import FIELDS_A_CALL, Shape
 from presence.store.scripting import Call, source

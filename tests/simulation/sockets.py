@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 import protocol
-from presence.registry import Peer, Session
+from presence.core.registry import Peer, Session
 from protocol import KEEPALIVE, Code, Decoder, Kind, Packet
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from presence.outbox.replies import Status
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import Status
 from tests.store.driving import Hand
 from tests.store.servers import BINARIES, BINARY, Server
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import redis
 
-from presence.changes import PLAIN, Change, Op, Profile
-from presence.outbox import Gap
-from presence.store.batches import (
+from presence.core.changes import PLAIN, Change, Op, Profile
+from presence.outbox.event_counts import TYPES
+from presence.outbox.queue import Gap
+from presence.outbox.replies import Probe, Reply, Status
+from presence.outbox.steps import (
     NO_ENTRY_ID,
     Batch,
     Counter,
@@ -22,8 +24,6 @@ from presence.store.batches import (
 )
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
-from presence.store.replies import Probe, Reply, Status
-from presence.transitions import TYPES
 
 NOW_S = 1000.0  # monotonic, of every sending here
 NOW_MS = 1_700_000_000_000

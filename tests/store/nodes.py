@@ -4,15 +4,15 @@ from collections import Counter as Tally
 from collections.abc import Callable
 from enum import Enum
 
-from presence.changes import Change, Op
-from presence.outbox import Outbox
-from presence.shard_writer import ShardWriter
-from presence.store.batches import Batch, Retirement
+from presence.core.changes import Change, Op
+from presence.outbox.event_counts import Transitions
+from presence.outbox.queue import Outbox
+from presence.outbox.replies import Probe, Reply, Superseded
+from presence.outbox.shard_writer import ShardWriter
+from presence.outbox.steps import Batch, Retirement
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import Probe, Reply, Superseded
-from presence.transitions import Transitions
 
 START_MS = 1_700_000_000_000
 

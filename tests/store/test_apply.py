@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from presence.changes import PLAIN, Profile
-from presence.outbox import Gap
-from presence.store.batches import Batch, Counter, Opening, StoreError
+from presence.common.errors import StoreError
+from presence.core.changes import PLAIN, Profile
+from presence.outbox.queue import Gap
+from presence.outbox.replies import News, NewsKind, Probe, Reply, Status, Superseded, Trace
+from presence.outbox.steps import Batch, Counter, Opening
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import News, NewsKind, Probe, Reply, Status, Superseded, Trace
 from tests.store.driving import (
     NOW_MS,
     NOW_S,

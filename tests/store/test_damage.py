@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from presence.changes import Profile
-from presence.store.batches import StoreError, StoreMismatch
+from presence.common.errors import StoreError, StoreMismatch
+from presence.core.changes import Profile
+from presence.outbox.replies import Status
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
-from presence.store.replies import Status
 from tests.store.driving import (
     Hand,
     check_alternation,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from presence.changes import Profile
+from presence.core.changes import Profile
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore

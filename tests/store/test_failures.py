@@ -1,13 +1,13 @@
 """What each error reply means: whether it passes, whether another may serve then, whether somebody is needed.
 
-What the relay does then is in tests/test_relay.py; what real servers say, in test_redis_store.py.
+What the relay does then is in tests/outbox/test_relay.py; what real servers say, in test_redis_store.py.
 """
 
 import pytest
 import redis
 from redis._parsers.base import BaseParser
 
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.failures import as_failure, code_of, is_elsewhere, needs_operator, passes
 
 PASSES, ELSEWHERE, OPERATORS, NONE = (

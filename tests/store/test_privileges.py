@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from presence.store.batches import StoreError
+from presence.common.errors import StoreError
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.privileges import EVENTS, FOLLOWUPS, OTHERS_KEYS, SERVER, TOO_MUCH, MissingRight, look

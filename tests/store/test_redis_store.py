@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 import pytest
 
-from presence.store.batches import NO_ENTRY_ID, StoreError, StoreMismatch, StoreUnavailable
+from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
+from presence.outbox.replies import Reply
+from presence.outbox.steps import NO_ENTRY_ID
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import Reply
 from presence.store.subscription import ControlChannel, WatchChannel
 from tests.store.driving import Hand, login, probed, story
 from tests.store.servers import Server

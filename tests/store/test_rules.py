@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from presence.outbox.event_counts import Transitions
+from presence.outbox.replies import NewsKind, Status
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.records import online_state
 from presence.store.redis_store import RedisStore
-from presence.store.replies import NewsKind, Status
-from presence.transitions import Transitions
 from tests.store.driving import (
     Hand,
     check_alternation,

@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from loadtest.servers import free_port
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape

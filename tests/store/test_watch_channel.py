@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.changes import Profile
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.core.changes import Profile
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.subscription import WatchChannel

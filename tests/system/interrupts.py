@@ -20,16 +20,17 @@ from typing import Any, Final
 import trio
 
 from loadtest.outcome import spread_ms
-from presence.changes import Change, Op
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import Caller, TrioRuntime
+from presence.core.changes import Change, Op
 from presence.embedded import embedded_redis
+from presence.outbox.replies import Probe, Reply, Status
+from presence.outbox.steps import Batch, Counter, Item, Opening, Step
 from presence.store.access import Access
-from presence.store.batches import Batch, Counter, Item, Opening, Step, StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.replies import Probe, Reply, Status
 from presence.store.routes import Connect
 from protocol import Code
 from tests.support.proxy import Faults, Proxy

@@ -3,8 +3,8 @@
 import pytest
 import structlog
 
+from presence.common.errors import StoreUnavailable
 from presence.embedded import EmbeddedRedis
-from presence.store.batches import StoreUnavailable
 from presence.store.subscription import ControlChannel
 from tests.test_control import serving
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.client.test_rewatching_model import TestWatching
-from tests.test_core_model import TestCoreAgainstModel
-from tests.test_wheel import TestWheelAgainstDict
+from tests.core.test_engine_model import TestCoreAgainstModel
+from tests.core.test_wheel import TestWheelAgainstDict
 from tests.watching.test_view_model import TestViews
 
 pytestmark = pytest.mark.nightly

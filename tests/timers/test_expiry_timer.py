@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from presence.common.errors import StoreUnavailable
 from presence.embedded import EmbeddedRedis
-from presence.store.batches import StoreUnavailable
 from presence.store.client import Redis, open_client
 from presence.store.expiries import SETTING
 from presence.store.keys import Keys

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from presence.store.client import Redis
 from presence.store.scripting import Scripting
 from presence.timers.handing import Leasing, SharedTimer

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from presence.common.errors import StoreError
 from presence.embedded import EmbeddedRedis
-from presence.store.batches import StoreError
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.subscriber import Offline, Online, subscribe_sync

@@ -14,7 +14,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from presence.store.batches import StoreError, StoreUnavailable
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.timers.handing import Leasing
 from presence.timers.handlers import PutOff, handler
 from presence.timers.interface import Due, Event, TimerError

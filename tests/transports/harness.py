@@ -10,18 +10,18 @@ import trio
 from trio.abc import Stream
 
 import protocol
-from presence.admission import Admission, AdmissionLimits, PacketRate
-from presence.auth.verdicts import Gate
-from presence.changes import Change, Op
 from presence.common import networks
 from presence.common.clock import Clock
-from presence.core import Core
-from presence.flapping import Flapping
-from presence.registry import Registry, Session, SessionKey
-from presence.session import SessionProtocol
+from presence.core.admission import Admission, AdmissionLimits, PacketRate
+from presence.core.authenticator import Gate
+from presence.core.changes import Change, Op
+from presence.core.engine import Core
+from presence.core.flap_damping import Flapping
+from presence.core.registry import Registry, Session, SessionKey
+from presence.core.server_protocol import SessionProtocol
+from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.ticker import Ticker
-from presence.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.transports import tcp
+from presence.transports import sockets
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits, TransportStatistics
 from presence.transports.stream import StreamTransport
@@ -284,7 +284,7 @@ async def serving(
     harness = Harness(
         limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), gate, packet_rate
     )
-    listeners = tcp.open_listeners("127.0.0.1", 0) if listen else []
+    listeners = sockets.open_listeners("127.0.0.1", 0) if listen else []
     for listener in listeners:
         if send_buffer:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
@@ -310,8 +310,8 @@ async def serving(
         else:
             harness.transport = StreamTransport(harness.core, harness.limits, harness.admission, tls)
             if listeners:
-                sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in plain]
-                nursery.start_soon(harness.transport.run, sockets)
+                listening = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in plain]
+                nursery.start_soon(harness.transport.run, listening)
         nursery.start_soon(harness.ticker.run)
         try:
             yield harness

@@ -11,9 +11,9 @@ import trio.lowlevel
 
 import protocol
 from presence.common.clock import Clock
-from presence.registry import Connected, Peer
-from presence.session import ARRIVAL_ERROR_S, Outcome, SessionProtocol
-from presence.transports import connections, stream, tcp
+from presence.core.registry import Connected, Peer
+from presence.core.server_protocol import ARRIVAL_ERROR_S, Outcome, SessionProtocol
+from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits
 from protocol import KEEPALIVE, TABLE, Answer, Code, Kind, Other, State
@@ -167,7 +167,7 @@ async def test_a_login_that_trickles_in_has_no_more_time(kind: TransportKind) ->
 async def test_a_pause_of_the_process_makes_no_login_older(
     kind: TransportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = tcp.unread_s
+    ask = sockets.unread_s
 
     def after_a_pause(sock: socket.socket, now: float, clock: Clock) -> float:
         time.sleep(5 * ARRIVAL_ERROR_S)  # as if others had the processor
@@ -176,7 +176,7 @@ async def test_a_pause_of_the_process_makes_no_login_older(
     async with serving(kind) as server:
         old = await server.logged_in()
         await trio.sleep(2 * ARRIVAL_ERROR_S)
-        monkeypatch.setattr(tcp, "unread_s", after_a_pause)
+        monkeypatch.setattr(sockets, "unread_s", after_a_pause)
         await server.logged_in()
         assert [brief(each) for each in await old.rest()] == [(Kind.GOODBYE, None, Code.REPLACED)]
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 import protocol
-from presence.admission import AdmissionLimits, PacketRate
+from presence.core.admission import AdmissionLimits, PacketRate
 from presence.transports.limits import Limits
 from protocol import Code, Kind, Packet
 from tests.transports.harness import TransportKind, both, every_kind, serving

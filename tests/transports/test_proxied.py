@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import protocol
-from presence.admission import AdmissionLimits
+from presence.core.admission import AdmissionLimits
 from presence.transports import proxy_protocol
 from presence.transports.limits import Limits
 from presence.transports.proxy_protocol import FIXED_BYTES, HEADER_MAX_BYTES, SIGNATURE, HeaderError, missing

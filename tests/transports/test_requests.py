@@ -8,9 +8,9 @@ import pytest
 import trio
 
 import protocol
-from presence.admission import PacketRate
-from presence.registry import Session
-from presence.requests import Message, Query, Request, grant
+from presence.core.admission import PacketRate
+from presence.core.registry import Session
+from presence.core.requests import Message, Query, Request, grant
 from presence.transports.connections import PATIENT
 from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
 from protocol import KEEPALIVE, Code, Kind, Packet

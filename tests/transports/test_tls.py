@@ -10,9 +10,9 @@ import pytest
 import trio
 
 import protocol
-from presence.admission import AdmissionLimits
+from presence.core.admission import AdmissionLimits
 from presence.transports.limits import Limits
-from presence.transports.tls_wire import RECORD_BYTES, TlsWire
+from presence.transports.tls_connection import RECORD_BYTES, TlsWire
 from protocol import Code, Kind
 from tests.cells import brief
 from tests.transports import certificates

@@ -3,7 +3,7 @@
 from typing import Any
 
 import protocol
-from presence.registry import Session
+from presence.core.registry import Session
 from presence.watching.states import Entry, State, id_text
 from protocol import Decoder, Packet
 

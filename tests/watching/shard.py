@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
 from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_text
 

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from presence.common.faults import Faults
-from presence.requests import Query
+from presence.core.requests import Query
 from presence.watching.service import PATIENCE_S
 from presence.watching.states import Snapshot, State
 from protocol import Code, Kind, Packet

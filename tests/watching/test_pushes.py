@@ -3,7 +3,7 @@
 import pytest
 
 from presence.common.faults import Faults
-from presence.registry import Session
+from presence.core.registry import Session
 from presence.watching import pushes as module
 from presence.watching.pushes import Pushes
 from presence.watching.watches import Watches

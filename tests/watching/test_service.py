@@ -10,11 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import TrioBell
-from presence.registry import Session
-from presence.requests import Query, Unwatch, Watch
-from presence.store.batches import StoreUnavailable
+from presence.core.registry import Session
+from presence.core.requests import Query, Unwatch, Watch
 from presence.watching import service
 from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
 from presence.watching.service import OWN_WATCHES, PATIENCE_S, Watching

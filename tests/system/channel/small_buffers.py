@@ -8,14 +8,14 @@ import socket
 import sys
 
 from presence.cli import main
-from presence.transports import tcp
+from presence.transports import sockets
 
 SEND_BYTES = 8192
 
 
 def keep_little() -> None:
     """Make the buffers of this process's connections small."""
-    make = tcp.open_listeners
+    make = sockets.open_listeners
 
     def small(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
         listeners = make(host, port, shared=shared)
@@ -23,7 +23,7 @@ def keep_little() -> None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         return listeners
 
-    tcp.open_listeners = small
+    sockets.open_listeners = small
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from presence.admin.answers import ApiError
+from presence.common.errors import StoreError
 from presence.store import scripting
-from presence.store.batches import StoreError
 from presence.store.client import Redis, RedisError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.scripting import Scripting

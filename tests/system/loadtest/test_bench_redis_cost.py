@@ -1,10 +1,10 @@
 """What a node costs Redis, measured small, and the arithmetic that follows."""
 
 from loadtest.bench.redis_cost import measure
-from presence.cluster import BEATS_A_LEASE
+from presence.cluster.membership import BEATS_A_LEASE
 from presence.config.settings import Settings
 from presence.embedded import embedded_redis
-from presence.relay import PROBE_INTERVAL_S
+from presence.outbox.relay import PROBE_INTERVAL_S
 from presence.store.keys import Keys
 
 

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 import protocol
 from loadtest.client_loop import LOGIN_ID
-from presence.auth.making import Signer, key_set, make_key, public_part
+from presence.auth.issuing import Signer, key_set, make_key, public_part
 
 AUDIENCE = "presence"
 HOST = IPv4Address("127.0.0.1")

@@ -2,7 +2,7 @@
 
 import time
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from tests.store.driving import Hand
 from tests.store.servers import Server
 from tests.store.test_redis_store import answer, ask

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, ResponseError
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from presence.store.client import CALL_TIMEOUT_S
 from presence.store.failures import Interrupted
 from presence.store.keys import Keys

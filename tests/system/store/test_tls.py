@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from loadtest.servers import free_port
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from tests.store.test_tls import TlsServer, contact, refusal
 
 

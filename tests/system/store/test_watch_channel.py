@@ -2,7 +2,7 @@
 
 import pytest
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from presence.changes import Op, Profile
+from presence.core.changes import Op, Profile
 from presence.reader import PresenceReader
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys

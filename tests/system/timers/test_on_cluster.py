@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from presence.store.batches import StoreUnavailable
+from presence.common.errors import StoreUnavailable
 from presence.store.keys import Keys
 from presence.store.scripting import Scripting
 from presence.timers.expiry_timer import ExpiryTimer

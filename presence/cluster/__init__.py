@@ -1,0 +1,1 @@
+"""Nodes among themselves: leases, failure detection, fences, and the sweep of dead nodes."""

@@ -1,0 +1,185 @@
+"""Which of the other nodes are dead, as one node sees it: pure, time is an argument.
+
+Silence is measured on this node's own clock, from the moment at which it first saw a counter that has stood
+still since. No times of two machines are compared. And only time *in contact* counts, in which Redis answered
+this node: in an outage nobody can renew, so it is nobody's silence, and neither is a pause of the observer.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from presence.cluster.leases import LeaseRow
+from presence.outbox.replies import Reply, Status
+
+NEVER_RENEWED = "0"  # the counter in the certificate of a node that has no row
+
+
+@dataclass
+class Contact:
+    """A clock that runs only while Redis answers."""
+
+    limit_s: float  # between two answers; what is longer does not count, and breaks the contact
+    unbroken_s: float = 0.0  # how long the contact has lasted
+    _time: float = 0.0
+    _last: float | None = None
+
+    def made(self, now: float) -> None:
+        """Redis has answered; `now` is in monotonic seconds."""
+        gap_s = self.limit_s + 1 if self._last is None else now - self._last
+        if gap_s <= self.limit_s:
+            self._time += gap_s
+            self.unbroken_s += gap_s
+        else:
+            self.unbroken_s = 0.0
+        self._last = now
+
+    def time(self) -> float:
+        """Return the seconds of contact so far."""
+        return self._time
+
+
+@dataclass(slots=True)
+class ShardSweep:
+    """How far the sweep of a dead node has come in one shard; times are seconds of contact."""
+
+    fenced_at: float  # when its fence was seen
+    due_at: float  # when the next call may be made
+    cursor: str = "0"  # where the next call goes on
+    # until the first of the sessions left for later in this pass is due; 0: none was left so far
+    wait_s: float = 0.0
+    done: bool = False  # whether it owns nothing there any more
+
+
+@dataclass(slots=True)
+class Watched:
+    """Another node."""
+
+    node: str  # its id
+    row: LeaseRow | None  # its row in the table of leases; None if it has none and only left traces
+    since: float  # seconds of contact at which its counter was first seen as it is
+    sweeper_since: float  # the same of what its certificate says
+    shards: dict[int, ShardSweep] = field(default_factory=dict)  # the shards in which it is fenced
+    has_left: bool = False  # whether it has drained and ended; it remains so when it has its certificate
+    # sessions that this node has ended of it, as its only sweeper; None: there was another
+    ended: int | None = 0
+    offline: int = 0  # the users who went offline by that
+
+    @property
+    def text(self) -> str:
+        """Its row's text; "" without one."""
+        return self.row.text if self.row else ""
+
+
+@dataclass(eq=False, repr=False)
+class Observer:
+    """All other nodes, and what is to be done about them."""
+
+    lease_s: float  # silence after which a node is fenced
+    # T; a node that was silent for lease + T is dead, and a shard is swept no sooner than T after its fence
+    # was seen there
+    idle_timeout_s: float
+    contact: Contact  # this node's own contact with Redis
+
+    def __post_init__(self) -> None:
+        self.watched: dict[str, Watched] = {}
+
+    def saw(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
+        """Take what the table of leases and the shards show; `own` is this node's id."""
+        now = self.contact.time()
+        ids = {*rows, *traced} - {own}
+        for node in [*self.watched]:
+            if node not in ids:
+                del self.watched[node]
+        for node in sorted(ids):
+            row, known = rows.get(node), self.watched.get(node)
+            if known is None or _counter(known.row) != _counter(row):
+                self.watched[node] = known = Watched(node, row, now, now)
+            elif known.text != (row.text if row else ""):
+                known.sweeper_since = now
+            known.row = row
+            known.has_left = known.has_left or (row is not None and row.left_ms > 0)
+
+    def claimed(self, node: Watched, row: LeaseRow) -> None:
+        """This node has changed another's row."""
+        node.row, node.sweeper_since = row, self.contact.time()
+
+    def is_alive(self, node: str) -> bool:
+        """Whether a node may be at work; of one never heard of that is assumed."""
+        known = self.watched.get(node)
+        if known is None:
+            return True
+        has_certificate = known.row is not None and known.row.sweeper
+        return not has_certificate and self.silence_s(known) < self.lease_s
+
+    def leased(self) -> set[str]:
+        """Return the nodes that have renewed a lease which has not ended."""
+        return {node for node, each in self.watched.items() if each.row and self.is_alive(node)}
+
+    def silence_s(self, node: Watched) -> float:
+        """Return for how long a node's counter has stood still, in seconds of contact."""
+        return self.contact.time() - node.since
+
+    def may_act(self) -> bool:
+        """Whether this node's own contact has lasted long enough to judge others."""
+        return self.contact.unbroken_s >= self.lease_s
+
+    def lapsed(self) -> list[Watched]:
+        """Return the nodes whose lease has ended."""
+        return [each for each in self.watched.values() if self.silence_s(each) >= self.lease_s]
+
+    def is_dead(self, node: Watched) -> bool:
+        """Whether a node was silent for so long that its users end."""
+        return self.silence_s(node) >= self.lease_s + self.idle_timeout_s
+
+    def is_orphan(self, node: Watched) -> bool:
+        """Whether the sweeper that a dead node's certificate names has stopped."""
+        return self.contact.time() - node.sweeper_since >= self.lease_s
+
+    def fenced(self, node: Watched, shard: int) -> None:
+        """The fence of a node was seen in a shard."""
+        now = self.contact.time()
+        node.shards.setdefault(shard, ShardSweep(now, now + self.idle_timeout_s))
+
+    def due(self, node: Watched, shard: int) -> ShardSweep | None:
+        """Return the sweep of a node in a shard if its next call may be made."""
+        sweep = node.shards.get(shard)
+        return sweep if sweep and not sweep.done and self.contact.time() >= sweep.due_at else None
+
+    def waited_s(self, sweep: ShardSweep) -> float:
+        """Return for how long a fence has been seen."""
+        return self.contact.time() - sweep.fenced_at
+
+    def swept(self, node: Watched, shard: int, reply: Reply) -> None:
+        """Take the answer to a call of a sweep."""
+        sweep, now = node.shards[shard], self.contact.time()
+        if reply.status is Status.UNFENCED:  # Redis lost the fence: all over again
+            del node.shards[shard]
+        elif reply.status is not Status.OK:  # this node has fallen behind, which its relay finds out
+            sweep.due_at = now + self.lease_s
+        elif reply.done:
+            sweep.done = True
+        else:
+            sweep.cursor = reply.cursor
+            if reply.wait_ms:
+                sweep.wait_s = min(sweep.wait_s or math.inf, reply.wait_ms / 1000)
+            if reply.cursor == "0":
+                sweep.due_at, sweep.wait_s = now + sweep.wait_s, 0.0
+
+    def is_swept(self, node: Watched, shards: int) -> bool:
+        """Whether a node owns nothing any more."""
+        return len(node.shards) == shards and all(sweep.done for sweep in node.shards.values())
+
+    def next_due_s(self) -> float:
+        """Return the seconds until the next step against a silent node is due; infinity if none is."""
+        now = self.contact.time()
+        moments = []
+        for each in self.watched.values():
+            moments += [each.since + self.lease_s, each.since + self.lease_s + self.idle_timeout_s]
+            moments += [sweep.due_at for sweep in each.shards.values() if not sweep.done]
+        return min((moment - now for moment in moments if moment > now), default=math.inf)
+
+
+def _counter(row: LeaseRow | None) -> str:
+    """Return what must stand still; a node without a row is as one that has never renewed."""
+    return row.counter if row else NEVER_RENEWED

@@ -1,0 +1,372 @@
+"""The synchronous heart: it performs what the pure parts decide.
+
+Transports hand it bytes and lost connections, the ticker hands it ticks; it keeps registry and wheel in
+step, appends every change to the outbox in order, and tells transports whom to hang up. No method waits,
+so each is atomic and none needs a lock.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from typing import Any, Final
+
+import protocol
+from presence.common.clock import Clock
+from presence.common.histogram import DETECTION_S, Histogram
+from presence.core.admission import PacketRate
+from presence.core.changes import Change, Op, SessionName, Sink
+from presence.core.flap_damping import Flapping
+from presence.core.registry import Guest, Link, Peer, Registry, Session, SessionKey, Standing
+from presence.core.requests import Desk, Message
+from presence.core.server_protocol import Outcome, SessionProtocol
+from presence.core.termination import CoreStatistics, Endings, Vouching
+from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.token_expiry import Expiries
+from presence.core.wheel import TimingWheel
+from protocol import Code
+
+SPARE_SLOTS: Final = 3  # a deadline is put into the slot after it, and the first slots may be overdue
+SLOTS_MAX: Final = 1200  # of an outlook, ten minutes of the usual slots: some 4 KB, and 0.1 ms to count
+
+_DISPLACED = {code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)}
+_IDLE = protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT))
+_FAILED = protocol.encode(protocol.goodbye(Code.SERVER_ERROR))
+_EXPIRED = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
+
+
+@dataclass(eq=False, repr=False)
+class Core:
+    """Sessions and their deadlines.
+
+    Attributes:
+        endings: how its sessions end; other nodes and operators end them there.
+    """
+
+    registry: Registry  # who is here
+    rules: SessionProtocol  # what a connection may do next
+    outbox: Sink  # where changes go
+    _: KW_ONLY
+    ticks: Ticks  # time to slots
+    guard: StallGuard  # told whenever connections were read
+    clock: Clock  # monotonic time
+    idle_timeout: float  # T of a session that asked for nothing else, seconds
+    disconnect_grace: float  # seconds that a lost connection's session lives on; 0: none
+    max_idle_timeout: InitVar[float]  # seconds; sizes the ring
+    flapping: Flapping  # how long who comes and goes may be gone
+    # whether connections are read once more before their sessions end; tests switch it off
+    look: InitVar[bool] = True
+    # seconds with nothing but keepalives after which a session is away by itself; 0: never
+    away_after: float = 0.0
+    packet_rate: PacketRate | None = None  # how many packets a user may send; None: any number
+    # takes how late ends for silence are; see `Delays.detection_delay`
+    delays: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
+
+    def __post_init__(self, max_idle_timeout: float, look: bool) -> None:
+        self._vouching = Vouching(self.registry, self.clock, self.ticks.slot_s * SLOTS_PER_TICK, look=look)
+        reach = int(max(self.idle_timeout, max_idle_timeout, self.away_after) / self.ticks.slot_s) + 2
+        begun = self.ticks.begun(self.clock.now())
+        self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, begun)
+        self._attention: TimingWheel[SessionKey] = TimingWheel(reach if self.away_after else 0, begun)
+        self._expiries: Expiries[SessionKey] = Expiries(self.clock.now())
+        self._counted = CoreStatistics()
+        self.endings = Endings(
+            self.registry,
+            self._counted,
+            deadlines=self._wheel,
+            attention=self._attention,
+            expiries=self._expiries,
+            vouching=self._vouching,
+            flapping=self.flapping,
+            outbox=self.outbox,
+            clock=self.clock,
+            look=look,
+        )
+        self._desk: Desk | None = None
+
+    # What transports call
+
+    def opened(self, link: Link, handle: Any) -> Guest:
+        """A connection was accepted."""
+        return Guest(link, handle)
+
+    def received(self, peer: Peer, data: bytes, most: int = sys.maxsize) -> Outcome:
+        """Bytes were read; the caller sends the reply, hangs up with an end code, and calls `attend`.
+
+        Args:
+            peer: whose they are.
+            data: the bytes; b"" goes on with what an unfinished outcome left.
+            most: how many packets to handle; see `Outcome.unfinished`.
+        """
+        now = self.clock.now()
+        outcome: Outcome | None = None
+        try:
+            outcome = self.rules.receive(peer, data, now, most)
+            self._counted.beats += outcome.keepalives
+            self._counted.frames += outcome.frames - outcome.keepalives
+            after = outcome.peer
+            if isinstance(after, Session):
+                if outcome.changes is not None:
+                    self._append_all(outcome.changes)
+                if after is not peer:
+                    self._enter(after, outcome)
+                elif outcome.frames and after in self.registry:
+                    after.last_seen = now
+                    self._wheel.touch(after.key, self.ticks.at_or_after(now + after.idle_timeout))
+                if outcome.expires_at is not None and after in self.registry:
+                    self._expiries.set(after.key, outcome.expires_at)
+                if outcome.crowded is not None:
+                    self.endings.crowd_out(outcome.crowded, now)
+                if self.away_after and outcome.attentive and after in self.registry:
+                    self._attention.touch(after.key, self.ticks.at_or_after(now + self.away_after))
+                if self.packet_rate is not None and outcome.end_code is None:
+                    self._count_packets(after.uid, outcome, now)
+            if outcome.end_code is not None:
+                if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
+                    _count(self._counted.refused, outcome.end_code)
+                self.closed(after, outcome.end_code)
+        except Exception as error:  # whatever it is, it is reported with the outcome
+            outcome = outcome or Outcome(peer)
+            self.closed(outcome.peer, Code.SERVER_ERROR)
+            outcome.failure, outcome.end_code = error, Code.SERVER_ERROR
+            outcome.reply += _FAILED
+            outcome.requests, outcome.unfinished = None, False
+        return outcome
+
+    def _enter(self, session: Session, outcome: Outcome) -> None:
+        """A login that Redis is told of: the wheel and whoever it takes the place of come to know."""
+        self._counted.logins += 1
+        self._wheel.touch(session.key, self.ticks.at_or_after(session.last_seen + session.idle_timeout))
+        self.flapping.returned(session.key, session.last_seen)
+        if (old := outcome.displaced) is None:
+            return
+        self._vouching.forget(old)
+        if old.link is None:
+            self._counted.returned_in_grace += 1
+        else:
+            self._counted.taken_over += 1
+            self.endings.part(old, _DISPLACED[outcome.displaced_code])
+
+    def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
+        """End a connection that floods us. What it said is said; what it asked is not answered."""
+        packets = max(1, outcome.frames)  # a read that completes none costs as much as one that does
+        goodbye = self.packet_rate.count(uid, packets, now) if self.packet_rate else None
+        if goodbye is not None:
+            outcome.reply += goodbye
+            outcome.end_code = Code.RATE_LIMITED
+            outcome.requests = None
+            outcome.unfinished = False
+
+    def _append_all(self, changes: list[Change]) -> None:
+        for change in changes:
+            self.outbox.append(change)
+            self._counted.updates += change.op is Op.UPDATE
+
+    def beats(self, sessions: Iterable[Session]) -> None:
+        """Each of these sent exactly one keepalive; called after the whole batch was read.
+
+        The time is taken here, after the reads: a time taken before them could end a session early whose
+        packet arrived while the batch was being read. A session that lost its connection within the batch
+        is skipped: its key may belong to another session by now, or to none.
+        """
+        now = self.clock.now()
+        self.guard.alive(now)
+        usual = self.idle_timeout
+        keys = []
+        for session in sessions:
+            if session.link is None:
+                continue
+            session.last_seen = now
+            if session.idle_timeout == usual:
+                keys.append(session.key)
+            else:
+                self._wheel.touch(session.key, self.ticks.at_or_after(now + session.idle_timeout))
+                self._counted.beats += 1
+        if keys:
+            self._counted.beats += len(keys)
+            self._wheel.touch_all(keys, self.ticks.at_or_after(now + usual))
+
+    def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
+        """The connection is gone, or about to be hung up by its transport, for the reason `code`.
+
+        A client that may come back has its grace; for reasons that forbid a return the session ends at once.
+        """
+        if not isinstance(peer, Session) or peer.link is None:
+            return
+        peer.link = peer.handle = peer.partial = None
+        if self._desk is not None:
+            self._desk.left(peer)
+        if peer not in self.registry:
+            return
+        now = self.clock.now()
+        if not code.reconnect or not self.disconnect_grace:
+            self.endings.end(peer, code, now)
+            return
+        peer.end_code = code
+        idle_deadline = self._wheel.tick_of(peer.key)
+        grace = self.flapping.lost(peer.key, now)
+        if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
+            self._wheel.touch(peer.key, min(idle_deadline, self.ticks.at_or_after(now + grace)))
+
+    def fail(self, session: Session) -> None:
+        """A mistake of this server has to do with a session's connection: it ends, and its client returns."""
+        link, handle = session.link, session.handle
+        if link is not None:
+            self.closed(session, Code.SERVER_ERROR)
+            link.hang_up(handle, _FAILED)
+
+    def attend(self, outcome: Outcome) -> Exception | None:
+        """Have the requests among some bytes answered; the caller has sent the reply to these bytes.
+
+        Returns:
+            What went wrong: a mistake of this server, over which the connection ends, and no other.
+        """
+        session = outcome.peer
+        if self._desk is None or not isinstance(session, Session):
+            return None
+        try:
+            for request in outcome.requests or ():
+                # Whoever has left watches nobody; what he said before is said.
+                if session.link is not None or isinstance(request, Message):
+                    self._desk.take(session, request)
+        except Exception as error:
+            self.fail(session)
+            return error
+        return None
+
+    def drained(self, session: Session) -> None:
+        """A connection that had unsent bytes has none any more."""
+        if self._desk is not None:
+            self._desk.drained(session)
+
+    def note_refusal(self, code: Code) -> None:
+        """A transport refused a connection by itself."""
+        _count(self._counted.refused, code)
+
+    # What the ticker calls
+
+    def take_due(self, tick: int) -> bool:
+        """Take a slice of what is due; its connections are read before anybody's session ends."""
+        return self.endings.take_due(tick, self.clock.now())
+
+    def end_silent(self, now: float) -> int:
+        """End those of the slice that nothing was heard of: a touch puts a key back into the wheel.
+
+        And let go of those whose tokens have ended, if no fresh one has come.
+        """
+        ended = 0
+        for session in self.endings.silent():
+            if session.end_code is Code.IDLE_TIMEOUT:
+                self.delays.note(now - session.last_seen - session.idle_timeout)
+            self.endings.end(session, session.end_code, now)
+            if session.link is not None:
+                self.endings.part(session, _IDLE)
+            ended += 1
+        for session in self.endings.inattentive():
+            change = self.registry.doze(session, now)
+            self._append_all([] if change is None else [change])
+        for session in self.endings.expired():
+            self._let_expire(session)
+        self.endings.clear_due()
+        return ended
+
+    def _let_expire(self, session: Session) -> None:
+        """Hang up, with the grace of a lost connection; one that is lost has it already."""
+        link, handle = session.link, session.handle
+        if link is None:
+            return
+        self._counted.tokens_expired += 1
+        self.closed(session, Code.AUTH_EXPIRED)
+        link.hang_up(handle, _EXPIRED)
+
+    def ticked(self, now: float) -> None:
+        """Register those that were too silent to be registered, and have been heard since; tidy tables."""
+        self._vouching.register_heard(now, self.outbox.append)
+        self.rules.tidy(now)
+        if self.packet_rate is not None:
+            self.packet_rate.tidy(now)
+
+    # What the relay and the server call
+
+    def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
+        """Return registrations of sessions that live at this moment, see `Vouching.registrations`."""
+        return self._vouching.registrations(sessions)
+
+    def vouched(self) -> Iterator[SessionName]:
+        """Return the sessions that ought to be on record; nothing changes."""
+        return self._vouching.vouched()
+
+    def refuse_logins(self, return_after: Callable[[], float]) -> None:
+        """Take no logins any more: this server stops, and `return_after` names seconds to come back in."""
+        self.rules.return_after = return_after
+
+    def slot_sizes(self, slots: int) -> list[int]:
+        """Return how many sessions are due in each of the next slots, soonest first."""
+        return self._wheel.slot_sizes(slots)
+
+    def outlook(self) -> dict[str, Any]:
+        """Return how many are due in each of the next slots, for operators; as cheap for many as for few.
+
+        Returns:
+            `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if it is overdue; `sizes`: of the
+            slots that follow each other, soonest first, as far as T; `later`: how many are due after these.
+        """
+        wheel, slot_s = self._wheel, self.ticks.slot_s
+        sizes = wheel.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, SLOTS_MAX))
+        next_s = max(0.0, self.ticks.starts(wheel.cursor + 1) - self.clock.now())
+        return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(wheel) - sum(sizes)}
+
+    def ends_at(self, session: Session) -> float:
+        """Return when a session ends if nothing more is heard of it."""
+        slot = self._wheel.tick_of(session.key)
+        return self.clock.now() if slot is None else self.ticks.starts(slot)
+
+    def standing(self, session: Session) -> Standing:
+        """Return when a session's time is up, as things stand; nothing changes."""
+        wheel, starts = self._wheel, self.ticks.starts
+        slot, away = wheel.tick_of(session.key), self._attention.tick_of(session.key)
+        return Standing(
+            slot,
+            wheel.cursor,
+            self.ticks.slot_s,
+            None if slot is None else starts(slot),
+            None if away is None else starts(away),
+            self._expiries.at(session.key),
+            self._vouching.vouches_for(session),
+        )
+
+    @property
+    def desk(self) -> Desk | None:
+        """Who answers requests; without it they are not supported."""
+        return self._desk
+
+    @desk.setter
+    def desk(self, desk: Desk | None) -> None:
+        self._desk = self.endings.desk = desk
+        self.rules.takes_requests = desk is not None
+
+    @property
+    def awaits_readers(self) -> bool:
+        """Whether somebody has yet to read connections of the slice."""
+        return self.endings.awaits_readers
+
+    @property
+    def sessions(self) -> Registry:
+        """The registry, to be read."""
+        return self.registry
+
+    def statistics(self) -> CoreStatistics:
+        """Return the counters."""
+        return replace(
+            self._counted,
+            sessions=len(self.registry),
+            away=self.registry.profiles.away,
+            flapping=self.flapping.statistics(),
+            expiring=len(self._expiries),
+            packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
+            packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.kept,
+        )
+
+
+def _count(counters: dict[str, int], code: Code) -> None:
+    counters[code.reason] = counters.get(code.reason, 0) + 1

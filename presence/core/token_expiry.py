@@ -1,0 +1,80 @@
+"""When whose token expires: a wheel of its own, so that a session without a token pays nothing.
+
+Deadlines here are plain monotonic time. A stall of the server credits nobody with a longer token, as it
+credits deadlines of silence.
+
+A token may be good for years, and a ring has a slot for each step up to its furthest deadline. So nothing is
+armed further ahead than `REACH_SLOTS`; what ends later waits in a table beside the wheel, and is armed again
+whenever its turn comes, once an hour. Set and forget are O(1), `take` O(keys taken + slots passed). Memory
+per key 100 to 150 bytes, and 60 more while its end is beyond reach.
+"""
+
+import math
+from typing import Final, Generic, TypeVar
+
+from presence.core.wheel import TimingWheel
+
+K = TypeVar("K")
+
+SLOT_S: Final = 0.5  # by so much at most a session outlives its token, the tick of whoever drives this apart
+REACH_SLOTS: Final = 7200  # an hour, about as long as most tokens are good; empty slots take 1.6 MB
+
+
+class Expiries(Generic[K]):
+    """Keys with the moment at which each token ends.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._wheel: TimingWheel[K] = TimingWheel(cursor=_begun(now))
+        self._far: dict[K, float] = {}  # of those beyond reach when they were armed
+
+    def __len__(self) -> int:
+        return len(self._wheel)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._wheel
+
+    def set(self, key: K, at: float) -> None:
+        """Let the token of `key` end at `at`, in place of what was set before."""
+        slot, furthest = math.ceil(at / SLOT_S), self._wheel.cursor + REACH_SLOTS
+        if slot > furthest:
+            self._far[key] = at
+            slot = furthest
+        elif self._far:
+            self._far.pop(key, None)
+        self._wheel.touch(key, slot)
+
+    def at(self, key: K) -> float | None:
+        """Return when the token of `key` ends, to the step that it was set to; None without one."""
+        slot = self._wheel.tick_of(key)
+        return None if slot is None else self._far.get(key, slot * SLOT_S)
+
+    def forget(self, key: K) -> None:
+        """There is no session of `key` any more."""
+        if self._wheel.forget(key) and self._far:
+            self._far.pop(key, None)
+
+    def take(self, now: float, limit: int) -> tuple[list[K], bool]:
+        """Take keys whose tokens have ended, looking at no more than `limit`.
+
+        Returns:
+            The keys, and whether more may be due at `now`; a key that is set again meanwhile is not.
+        """
+        looked_at = self._wheel.expire(_begun(now), limit)
+        if not self._far:
+            return looked_at, bool(looked_at)
+        ended = []
+        for key in looked_at:
+            at = self._far.pop(key, now)
+            if at > now:
+                self.set(key, at)
+            else:
+                ended.append(key)
+        return ended, bool(looked_at)
+
+
+def _begun(now: float) -> int:
+    return math.floor(now / SLOT_S)

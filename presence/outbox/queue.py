@@ -1,0 +1,257 @@
+"""The bounded, ordered queue between the core and Redis.
+
+Appending never waits: presence goes on in memory while Redis is away. One bound holds for all shards
+together; beyond it each of several has a little room of its own, so that one whose server is away takes
+nothing from the others. Once a shard has hit it, nothing of the shard is queued any more, not even when there
+is room again: a later change must not overtake a skipped one. What is skipped is counted, until a resync
+compares the live sessions with Redis and writes the count into the stream (`begin_resync`).
+
+A change counts against the bounds, of items and of bytes, from `append` until `release`, so what was taken
+but not yet acknowledged counts too.
+"""
+
+import math
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from presence.common.histogram import Histogram
+from presence.core.changes import Change
+from protocol import Code
+
+# Whoever logs out may log in on another node at once; Redis is to hear of it in that order.
+PROMPT_CODES = frozenset({Code.LOGOUT, Code.BACKGROUND})
+# What a change takes beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
+# in the queue (sys.getsizeof and 8: 306).
+CHANGE_BYTES = 310
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes of one shard that were skipped because the outbox was full."""
+
+    dropped: int  # how many
+    from_ms: int  # Unix milliseconds of the earliest decision among them
+    to_ms: int  # Unix milliseconds of the latest
+    from_at: float  # earliest `Change.at` among them, monotonic seconds: a login before it was not skipped
+
+    def with_change(self, change: Change) -> "Gap":
+        """Return the gap with one more change in it."""
+        return self.merged(Gap(1, change.at_ms, change.at_ms, change.at))
+
+    def merged(self, other: "Gap") -> "Gap":
+        """Return the gap that covers both."""
+        return Gap(
+            self.dropped + other.dropped,
+            min(self.from_ms, other.from_ms),
+            max(self.to_ms, other.to_ms),
+            min(self.from_at, other.from_at),
+        )
+
+
+@dataclass(slots=True)
+class OutboxStatistics:
+    """How full the outbox is."""
+
+    held: int = 0  # changes that wait or are under way; what a stop would leave behind
+    held_bytes: int = 0  # memory that they take
+    queued: int = 0  # those of them that nobody has taken yet
+    high_water: int = 0  # the most that were held at once
+    appended_total: int = 0  # changes accepted since the start
+    dropped_total: int = 0  # changes skipped since the start because the bound was hit
+    skipping_shards: int = 0  # shards that skip now, until their resync
+    max_items: int = 0  # the bounds
+    max_bytes: int = 0
+
+
+STEP_MS: Final = 50  # by so much at most the oldest is told as older than it is: ages of seconds matter
+
+
+class Ages:
+    """How long changes wait: the age of the oldest, and of each when it is acknowledged.
+
+    Changes leave in another order than they came (ends wait after an outage), so what waits is counted by the
+    moment of its decision, in steps: O(1) for each that comes or goes. There are as many steps as an outage
+    is long, 5 MB an hour, and never more than changes. Moments are of the node's own clock, which no step of
+    the wall clock moves.
+
+    Args:
+        now_ms: Unix milliseconds of decisions.
+        acknowledged: takes the age of each change that Redis has acknowledged, seconds.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], acknowledged: Histogram) -> None:
+        self._now_ms = now_ms
+        self._acknowledged = acknowledged
+        self._waiting: dict[int, int] = {}  # steps, oldest first: time does not go back
+
+    def came(self, change: Change) -> None:
+        """A change waits from now on."""
+        step = change.at_ms // STEP_MS
+        self._waiting[step] = self._waiting.get(step, 0) + 1
+
+    def left(self, change: Change) -> None:
+        """A change that came waits no more, whatever became of it."""
+        step = change.at_ms // STEP_MS
+        remaining = self._waiting[step] - 1
+        if remaining:
+            self._waiting[step] = remaining
+        else:
+            del self._waiting[step]
+
+    def note_acknowledged(self, changes: Iterable[Change]) -> None:
+        """Redis has these."""
+        now_ms = self._now_ms()
+        for change in changes:
+            self._acknowledged.note((now_ms - change.at_ms) / 1000)
+
+    def oldest_s(self) -> float:
+        """Return the age of the oldest that waits; 0.0 if none does."""
+        step = next(iter(self._waiting), None)
+        return 0.0 if step is None else max(0.0, (self._now_ms() - step * STEP_MS) / 1000)
+
+
+class Outbox:
+    """Changes on their way to Redis, first in first out in each shard.
+
+    Args:
+        shard_of: the shard of a uid, from 0 to `shards` - 1.
+        shards: how many shards there are.
+        max_items: the bound over all shards; several may have a quarter more, in equal parts.
+        max_bytes: the bound of the memory that changes take, over all shards; roughly, and as above.
+        ages: takes how long changes wait; None: nobody asks.
+
+    Attributes:
+        shard_of, shards: as above.
+        has_logouts: whether a logout was queued since its reader set this to False.
+    """
+
+    def __init__(
+        self,
+        shard_of: Callable[[str], int],
+        shards: int,
+        *,
+        max_items: int,
+        max_bytes: int = sys.maxsize,
+        ages: Ages | None = None,
+    ) -> None:
+        self.shards = shards
+        self.shard_of = shard_of
+        self._counted = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
+        self._ages = ages
+        self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
+        self._gaps: list[Gap | None] = [None] * shards
+        self._skipping = [False] * shards
+        self._held_in = [0] * shards
+        self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
+        self.has_logouts = False
+        self._wanted = 0  # so many queued changes ring; 0: none do
+        self._ring: Callable[[], None] = lambda: None
+
+    @property
+    def held(self) -> int:
+        """Changes that wait or are under way."""
+        return self._counted.held
+
+    @property
+    def offered(self) -> int:
+        """Changes accepted and skipped since the start."""
+        return self._counted.appended_total + self._counted.dropped_total
+
+    def append(self, change: Change) -> None:
+        """Queue one change, or skip and count it when a bound was hit. Never waits."""
+        shard = self.shard_of(change.uid)
+        counted = self._counted
+        is_full = counted.held >= counted.max_items or counted.held_bytes >= counted.max_bytes
+        if is_full and self._held_in[shard] >= self._own_room:
+            self._skipping[shard] = True
+        if self._skipping[shard]:
+            self._skip(shard, change)
+            return
+        self._queues[shard].append(change)
+        self._held_in[shard] += 1
+        counted.appended_total += 1
+        counted.queued += 1
+        counted.held += 1
+        counted.held_bytes += size_of(change)
+        if self._ages is not None:
+            self._ages.came(change)
+        counted.high_water = max(counted.high_water, counted.held)
+        if change.code in PROMPT_CODES:
+            self.has_logouts = True
+        if self._wanted and (self.has_logouts or self._wanted <= counted.queued):
+            self._wanted = 0
+            self._ring()
+
+    def extend(self, changes: Iterable[Change]) -> None:
+        """Append several changes in order. Never waits."""
+        for change in changes:
+            self.append(change)
+
+    def _skip(self, shard: int, change: Change) -> None:
+        gap = self._gaps[shard]
+        self._counted.dropped_total += 1
+        self._gaps[shard] = gap.with_change(change) if gap else Gap(1, change.at_ms, change.at_ms, change.at)
+
+    def take(self, shard: int, limit: int) -> list[Change]:
+        """Hand out the oldest changes of a shard, at most `limit`; they are held until `release`."""
+        queue = self._queues[shard]
+        taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
+        self._counted.queued -= len(taken)
+        return taken
+
+    def release(self, shard: int, changes: Iterable[Change]) -> None:
+        """Forget changes of a shard that were taken."""
+        for change in changes:
+            self._held_in[shard] -= 1
+            self._counted.held -= 1
+            self._counted.held_bytes -= size_of(change)
+            if self._ages is not None:
+                self._ages.left(change)
+
+    def acknowledged(self, shard: int, changes: Iterable[Change]) -> None:
+        """Forget changes of a shard that were taken: Redis has them."""
+        changes = list(changes)
+        if self._ages is not None:
+            self._ages.note_acknowledged(changes)
+        self.release(shard, changes)
+
+    def queued(self, shard: int) -> int:
+        """Return how many changes of a shard nobody has taken yet."""
+        return len(self._queues[shard])
+
+    def is_skipping(self, shard: int) -> bool:
+        """Whether changes of this shard are skipped until its resync begins."""
+        return self._skipping[shard]
+
+    def skipped_from(self, shard: int) -> float:
+        """Return the earliest `Change.at` skipped in this shard since its last resync; infinity if none."""
+        gap = self._gaps[shard]
+        return gap.from_at if gap else math.inf
+
+    def begin_resync(self, shard: int) -> Gap | None:
+        """Queue again what comes from now on; return what was skipped, which the caller now answers for."""
+        gap, self._gaps[shard] = self._gaps[shard], None
+        self._skipping[shard] = False
+        return gap
+
+    def call_at(self, queued: int, ring: Callable[[], None]) -> None:
+        """Call `ring` once so many changes, or a logout, are queued; 0: never. One wish at a time."""
+        if 0 < queued <= self._counted.queued:
+            self._wanted = 0
+            ring()
+        else:
+            self._wanted, self._ring = queued, ring
+
+    def statistics(self) -> OutboxStatistics:
+        """Return the counters as they are now."""
+        return replace(self._counted, skipping_shards=sum(self._skipping))
+
+
+def size_of(change: Change) -> int:
+    """Return the memory that a change takes, in bytes, roughly."""
+    return (
+        CHANGE_BYTES + len(change.uid) + len(change.device) + len(change.session) + len(change.profile.meta)
+    )

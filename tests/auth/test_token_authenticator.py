@@ -1,0 +1,158 @@
+"""The gate: who gets in, one answer for everybody else, and what that costs."""
+
+import os
+from pathlib import Path
+from time import time
+
+import pytest
+
+from presence.auth.issuing import key_set
+from presence.auth.key_file import KeyFileError
+from presence.auth.keys import Keyring
+from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, Caller, budget_of, from_settings
+from presence.common.clock import Clock
+from presence.common.rate_limit import TokenBucket
+from presence.config.settings import Settings
+from presence.core.authenticator import Denied, Granted
+from protocol import Code
+from tests.auth.gates import ADDRESS, ALGORITHMS, WALL, Gated, entry, keyring, signer, token
+
+BAD = [
+    "x",
+    token()[:-8] + "AAAAAAAA",
+    token(exp=1),
+    token(aud="other"),
+    token("bob"),
+    token(alg="EdDSA").replace(token(alg="EdDSA").split(".")[0], token().split(".")[0]),
+    signer("HS256").token("ann", audience="presence", now=1, ttl_s=1),
+]
+
+
+@pytest.mark.parametrize("uid", ["ann", None])
+@pytest.mark.parametrize("alg", ALGORITHMS)
+def test_a_good_token_lets_its_bearer_in(alg: str, uid: str | None) -> None:
+    assert Gated().login(token(alg=alg), uid) == Granted("ann", 50.0 + 60.0)
+
+
+@pytest.mark.parametrize("slept_s", [3600.0, -3600.0])
+def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) -> None:
+    """Which was set since the start, or went on while the machine slept and monotonic time stood still."""
+    gated = Gated()
+    gated.step_s = slept_s
+    made = WALL + slept_s
+    fresh = token(exp=made + 60, nbf=made)
+    assert gated.login(fresh) == Granted("ann", 50.0 + 60.0)
+    assert gated.renewal(fresh) == Granted("ann", 50.0 + 60.0)
+    for dead in (token(exp=made), token(exp=made + 60, nbf=made + 1)):
+        assert gated.refused(dead).code is Code.AUTH_FAILED
+        assert isinstance(gated.renewal(dead), Denied)
+    assert gated.gate.statistics().refused == {"expired": 1, "not_yet": 1}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_every_refusal_is_the_same(bad: object) -> None:
+    missing, refusal = Gated().refused(None), Gated().refused("no token at all")
+    assert Gated().refused(bad, "ann") == refusal
+    assert missing.message.startswith("no token was given")
+    assert missing.code is refusal.code is Code.AUTH_FAILED
+
+
+def test_a_renewal_moves_the_end() -> None:
+    gated = Gated()
+    gated.now += 30
+    assert gated.renewal(token(ttl_s=90)) == Granted("ann", 50.0 + 90)
+    for bad in (token("bob"), "x", token(exp=1)) * 5:
+        assert gated.renewal(bad) == Denied(Code.AUTH_FAILED, gated.refused("x", None, "").message)
+    figures = gated.gate.statistics()
+    assert figures.renewed == 1
+    assert figures.renewals_refused == {"other_uid": 5, "malformed": 5, "expired": 5}
+
+
+def test_beyond_the_budget_nothing_is_checked() -> None:
+    gated = Gated(share=0.01, ring=dear(0.5))
+    bad = token()[:-8] + "AAAAAAAA"
+    while (verdict := gated.refused(bad)).code is Code.AUTH_FAILED:
+        pass
+    assert verdict.code is Code.BUSY
+    assert verdict.retry_after is not None
+    assert verdict.retry_after >= 1.0
+    assert gated.refused(token()).code is Code.BUSY, "a good one neither"
+    assert gated.renewal(token()) == Granted("ann", 110.0), "who is logged in is"
+    assert gated.gate.statistics().unchecked == 2
+
+
+def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> None:
+    gated = Gated(share=0.01, ring=dear(0.06))
+    for _ in range(100):
+        gated.refused(token()[:-8] + "AAAAAAAA", "bob")
+    assert gated.refused(token("bob"), "bob").code is Code.BUSY
+    assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
+    assert gated.gate.statistics().addresses_kept == 1
+    gated.now += 3 * BAD_TOKENS_BURST
+    assert gated.login(token(exp=WALL + 300)) == Granted("ann", 50.0 + 300.0), "and it is forgiven"
+
+
+COST_S = 0.001
+
+
+def spend(budget: TokenBucket, caller: Caller, now: float) -> int:
+    """Return how many checks a caller gets at a moment."""
+    count = 0
+    while budget.take(now, COST_S, reserve=BURST_S * caller.value):
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("caller", Caller)
+def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(caller: Caller) -> None:
+    budget = budget_of(0.25, 0.0)
+    assert spend(budget, caller, 0.0) == pytest.approx(BURST_S * (1 - caller.value) / COST_S, abs=2)
+    granted = sum(spend(budget, caller, now / 10) for now in range(1, 1001))
+    assert granted * COST_S == pytest.approx(0.25 * 100, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("caller", "flood"),
+    [(Caller.CONNECTED, (Caller.SUSPECT, Caller.STRANGER)), (Caller.STRANGER, (Caller.SUSPECT,))],
+)
+def test_who_has_more_to_lose_is_checked_beside_any_flood(caller: Caller, flood: tuple[Caller, ...]) -> None:
+    budget = budget_of(0.5, 0.0)
+    checked = 0
+    for now in range(100):
+        for each in flood:
+            spend(budget, each, float(now))
+        reserve = BURST_S * caller.value
+        checked += sum(budget.take(now + 0.5, COST_S, reserve=reserve) for _ in range(400))
+    assert checked == 100 * 400
+
+
+def test_what_is_no_token_costs_nothing() -> None:
+    gated = Gated(share=0.01, ring=dear(1.0))
+    for _ in range(100):
+        assert gated.refused("x").code is Code.AUTH_FAILED
+    assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
+
+
+def test_the_settings_say_whether_there_is_a_gate(tmp_path: Path) -> None:
+    clock = Clock()
+    assert from_settings(Settings(), clock, time) is None
+    path = tmp_path / "keys.json"
+    path.write_text(key_set([entry("HS256")]))
+    path.chmod(0o600)
+    settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
+    gate = from_settings(settings, clock, time)
+    assert gate is not None
+    now = clock.now()
+    good = signer("HS256").token("ann", audience="app", now=time() - 65, ttl_s=60)
+    assert isinstance(gate.login(good, None, ADDRESS, now), Granted)
+    os.truncate(path, 10)
+    with pytest.raises(KeyFileError):
+        from_settings(settings, clock, time)
+
+
+def dear(cost_s: float) -> Keyring:
+    """Return a key whose checks are said to cost so much."""
+    ring = keyring(entry("HS256"))
+    for key in ring._keys.values():
+        key.cost_s = cost_s
+    return ring

@@ -1,0 +1,387 @@
+"""Who takes it upon himself to sweep after a dead node, in time that jumps."""
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from presence.cluster.failure_detector import Contact, Observer, Watched
+from presence.cluster.leases import LeaseRow, LeaseTable
+from presence.cluster.membership import Cluster
+from presence.common.errors import StoreError
+from presence.outbox.event_counts import Told, Transitions
+from presence.outbox.relay import Relay
+from presence.outbox.replies import Reply, Status
+from presence.outbox.steps import Counter, Fencing, Step, Sweep
+from presence.outbox.store import Store
+from presence.store.packing import read_lease_row
+from protocol import Code
+from tests.waiting import AtOnce
+
+LEASE_S, IDLE_S = 2.0, 3.0
+DEAD = "dead"
+SESSIONS, ENDED = 7, 2  # of the dead node, and of these in each shard
+
+
+class Claim(NamedTuple):
+    """What was done to a row."""
+
+    kind: str
+    node: str
+
+
+ME = Counter("me", 1, 1)
+KINDS = {Fencing: "fence", Sweep: "sweep"}
+
+
+@dataclass
+class Writer:
+    """What a cluster asks of the writer of a shard."""
+
+    shard: int
+    settled: bool = True
+    settling: Any = field(default_factory=lambda: SimpleNamespace(others=(), swept=lambda _node: None))
+
+    def is_settled(self, _now: float) -> bool:
+        return self.settled
+
+    def fencing(self, other: str) -> Fencing:
+        return Fencing(self.shard, ME, "r", other)
+
+    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+        return Sweep(self.shard, ME, "r", other, cursor, waited_ms, latest_ms)
+
+
+@dataclass
+class Redis:
+    """Relay, table and store in one: a node has died, and everything that is asked for is done."""
+
+    writers: list[Writer] = field(default_factory=lambda: [Writer(0), Writer(1)])
+    rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
+    did: list[Claim | Step] = field(default_factory=list)
+    node: str = "me"
+    former: set[str] = field(default_factory=set)
+    away: set[int] = field(default_factory=set)
+    told: list[str] = field(default_factory=list)
+    transitions: Transitions = field(default_factory=Transitions)
+
+    def answers(self, writer: Writer) -> bool:
+        return writer.shard not in self.away
+
+    def renew(self, node: str, counter: int, told: str, *_: object) -> Mapping[str, LeaseRow]:
+        self.told.append(told)
+        return {**self.rows, node: LeaseRow(str(counter), str(counter))}
+
+    def claim(self, node: str, _seen: str, wanted: str) -> bool:
+        self.did.append(Claim("claim" if wanted else "bury", node))
+        if wanted:
+            self.rows[node] = read_lease_row(wanted, 0)
+        else:
+            del self.rows[node]
+        return True
+
+    def bury(self, node: str, seen: str) -> str:
+        self.claim(node, seen, "")
+        return json.dumps({"sessions": SESSIONS})
+
+    def apply(self, steps: Sequence[Step]) -> list[Reply]:
+        self.did += steps
+        told = (Told("offline", Code.NODE_DOWN, ENDED),)
+        return [Reply(Status.OK, "r", cursor="0", done=True, ended=ENDED, told=told) for _ in steps]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [each.kind if isinstance(each, Claim) else KINDS[type(each)] for each in self.did]
+
+
+@pytest.fixture
+def redis() -> Redis:
+    return Redis()
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+def made(redis: Redis, *, healthy: bool = True) -> Cluster:
+    return Cluster(
+        cast(Relay, redis),
+        cast(LeaseTable, redis),
+        cast(Store, redis),
+        lease_s=LEASE_S,
+        idle_timeout_s=IDLE_S,
+        healthy=lambda: healthy,
+        describe=dict,
+        clock=trio.current_time,
+        runtime=AtOnce(),
+    )
+
+
+async def live(redis: Redis, seconds: float) -> None:
+    """Let a node watch for so long."""
+    with trio.move_on_after(seconds):
+        await made(redis).run()
+
+
+async def test_the_dead_are_fenced_claimed_swept_and_buried(clock: MockClock, redis: Redis) -> None:
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "fence", "claim", "sweep", "sweep", "bury"]
+    assert redis.rows == {}
+
+
+@pytest.mark.parametrize("has_left", [True, False], ids=["left", "died"])
+async def test_who_left_is_swept_without_a_warning_and_each_sweep_ends_with_numbers(
+    clock: MockClock, redis: Redis, *, has_left: bool
+) -> None:
+    row = LeaseRow("7", "7")
+    redis.rows[DEAD] = row.left_at(1_700_000_000_000) if has_left else row
+    with capture_logs() as lines:
+        await live(redis, LEASE_S + IDLE_S + 1)
+    levels = [line["log_level"] for line in lines]
+    assert levels == (["info"] * 3 if has_left else ["warning", "warning", "info"])
+    assert lines[-1]["users_offline"] == 2 * ENDED
+    assert lines[-1]["returned"] == SESSIONS - 2 * ENDED
+
+
+async def test_a_node_that_leaves_says_so_and_renews_no_more(clock: MockClock, redis: Redis) -> None:
+    cluster = made(redis)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.run)
+        await trio.sleep(LEASE_S)
+        await cluster.leave(1_700_000_000_000, 40, 1.0)
+        assert trio.current_time() < LEASE_S + 2, "it says so at once"
+        await trio.sleep(LEASE_S)
+    (told,) = [each for each in redis.did if isinstance(each, Claim)]
+    assert told == Claim("claim", redis.node)
+    assert redis.rows[redis.node].left_ms == 1_700_000_000_000
+    last = json.loads(redis.told[-1])
+    assert last["left_ms"] == 1_700_000_000_000
+    assert last["sessions"] == 40, "whoever came back elsewhere in the meantime is to be counted as returned"
+
+
+async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, redis: Redis) -> None:
+    redis.away = {0}
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "claim", "sweep"], "and no burial"
+    assert {step.shard for step in redis.did if isinstance(step, (Fencing, Sweep))} == {1}
+
+
+@pytest.mark.parametrize("alive", [True, False])
+async def test_who_sweeps_is_left_to_it_until_it_stops(
+    clock: MockClock, redis: Redis, alive: bool, nursery: trio.Nursery
+) -> None:
+    redis.rows[DEAD] = LeaseRow("7 other 1", "7", "other", 1)
+
+    async def sweep() -> None:
+        while alive:
+            await trio.sleep(LEASE_S / 2)
+            n = redis.rows[DEAD].sweeper_n + 1
+            redis.rows[DEAD] = LeaseRow(f"7 other {n}", "7", "other", n)
+
+    nursery.start_soon(sweep)
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "fence"] + ([] if alive else ["claim", "sweep", "sweep", "bury"])
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_hanging_loop_lets_its_lease_end(clock: MockClock, redis: Redis) -> None:
+    with trio.move_on_after(2 * LEASE_S):
+        await made(redis, healthy=False).run()
+    assert (redis.told, redis.did) == ([], [])
+
+
+async def test_nobody_is_claimed_too_early(clock: MockClock, redis: Redis) -> None:
+    await live(redis, LEASE_S + IDLE_S - 0.1)
+    assert redis.kinds == ["fence", "fence"]
+
+
+@pytest.mark.parametrize("settled", [[False, False], [True, False]], ids=["nowhere", "in one shard"])
+async def test_who_cannot_sweep_yet_leaves_a_dead_node_to_others(
+    clock: MockClock, redis: Redis, settled: list[bool]
+) -> None:
+    for writer, is_settled in zip(redis.writers, settled, strict=True):
+        writer.settled = is_settled
+    await live(redis, 2 * (LEASE_S + IDLE_S))
+    assert "claim" not in redis.kinds
+
+
+async def test_who_has_claimed_goes_on_when_a_resync_is_over(clock: MockClock, redis: Redis) -> None:
+    redis.rows[DEAD] = LeaseRow("7 me 1", "7", "me", 1)
+    redis.writers[1].settled = False
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds == ["fence", "sweep"]
+    redis.writers[1].settled = True
+    await live(redis, LEASE_S + IDLE_S + 1)
+    assert redis.kinds[-1] == "bury"
+
+
+async def test_one_that_cannot_be_swept_holds_up_no_other(clock: MockClock, redis: Redis) -> None:
+    """The sweep of one fails again and again, or never comes to an end."""
+    redis.rows = {"bad": LeaseRow("7", "7"), "endless": LeaseRow("7", "7"), DEAD: LeaseRow("7", "7")}
+    well = redis.apply
+
+    def apply(steps: Sequence[Step]) -> list[Reply]:
+        others = {step.other for step in steps if isinstance(step, Sweep)}
+        if "bad" in others:
+            raise StoreError("damaged")
+        return [replace(each, done="endless" not in others) for each in well(steps)]
+
+    redis.apply = apply  # type: ignore[method-assign]  # as this test has it
+    with contextlib.suppress(StoreError):
+        await live(redis, LEASE_S + IDLE_S + 2)
+    assert DEAD not in redis.rows
+
+
+LONG_LEASE_S, T, BEAT_S = 10.0, 30.0, 1.25
+
+
+class Sight:
+    """An observer that looks at each beat; `rows` is what it sees."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.rows: dict[str, LeaseRow] = {}
+        self.traced: set[str] = set()
+        self.contact = Contact(2 * BEAT_S)
+        self.observer = Observer(LONG_LEASE_S, T, self.contact)
+
+    def renew(self, node: str, counter: int) -> None:
+        self.rows[node] = LeaseRow(str(counter), str(counter))
+
+    def look(self) -> None:
+        self.contact.made(self.now)
+        self.observer.saw(self.rows, self.traced, "me")
+
+    def pass_time(self, seconds: float, *, contact: bool = True) -> None:
+        for _ in range(round(seconds / BEAT_S)):
+            self.now += BEAT_S
+            if contact:
+                self.look()
+
+    def other(self, node: str = "other") -> Watched:
+        return self.observer.watched[node]
+
+    def silence_s(self) -> float:
+        return self.observer.silence_s(self.other())
+
+    def is_due(self, shard: int = 0) -> bool:
+        return self.observer.due(self.other(), shard) is not None
+
+
+@pytest.fixture
+def sight() -> Sight:
+    sight = Sight()
+    sight.renew("other", 1)
+    sight.look()
+    return sight
+
+
+def test_silence_is_a_counter_that_stands_still_and_dead_is_who_is_silent_for_long(sight: Sight) -> None:
+    for counter in (*range(2, 20), 7):  # going back is a sign of life, too
+        sight.renew("other", counter)
+        sight.pass_time(BEAT_S)
+    assert sight.silence_s() == 0.0
+    sight.pass_time(LONG_LEASE_S - BEAT_S)
+    assert sight.observer.lapsed() == []
+    assert sight.observer.next_due_s() == pytest.approx(BEAT_S)
+    sight.pass_time(BEAT_S)
+    assert sight.observer.lapsed() == [sight.other()]
+    assert not sight.observer.is_alive("other")
+    sight.pass_time(T - BEAT_S)
+    assert not sight.observer.is_dead(sight.other())
+    sight.pass_time(BEAT_S)
+    assert sight.observer.is_dead(sight.other())
+
+
+def test_an_outage_is_nobodys_silence_and_after_it_a_lease_of_contact_is_needed_to_act(sight: Sight) -> None:
+    sight.pass_time(100)
+    sight.renew("other", 2)
+    sight.pass_time(LONG_LEASE_S / 2)
+    silence_s = sight.silence_s()
+    sight.pass_time(BEAT_S, contact=False)  # one answer late breaks no contact
+    sight.look()
+    assert sight.observer.may_act()
+    sight.pass_time(3600, contact=False)
+    sight.look()
+    assert sight.silence_s() == pytest.approx(silence_s + BEAT_S)
+    assert not sight.observer.may_act()
+    sight.pass_time(LONG_LEASE_S - BEAT_S)
+    assert not sight.observer.may_act()
+    sight.pass_time(BEAT_S)
+    assert sight.observer.may_act()
+
+
+def test_it_watches_who_has_a_row_or_traces_and_never_itself(sight: Sight) -> None:
+    sight.renew("me", 1)
+    sight.traced |= {"me", "ghost"}
+    sight.look()
+    assert sight.observer.watched.keys() == {"other", "ghost"}
+    sight.pass_time(LONG_LEASE_S + T)
+    assert sight.observer.is_dead(sight.other("ghost"))
+    sight.rows["ghost"] = LeaseRow("0 sweeper 1", "0", "sweeper", 1)  # is no sign of life
+    sight.look()
+    assert sight.observer.is_dead(sight.other("ghost"))
+    assert not sight.observer.is_alive("ghost")
+    sight.rows.clear()
+    sight.traced.clear()
+    sight.look()
+    assert sight.observer.watched == {}
+    assert sight.observer.is_alive("other")
+    assert sight.observer.next_due_s() == math.inf
+
+
+def fenced(sight: Sight, waited_s: float = T) -> None:
+    sight.pass_time(LONG_LEASE_S)
+    sight.observer.fenced(sight.other(), 0)
+    sight.pass_time(waited_s)
+
+
+def swept(sight: Sight, status: Status = Status.OK, **answer: object) -> None:
+    sight.observer.swept(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
+
+
+def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_calls(sight: Sight) -> None:
+    fenced(sight, T - BEAT_S)
+    assert not sight.is_due()
+    sight.pass_time(BEAT_S)
+    assert (sight.is_due(0), sight.is_due(1)) == (True, False)
+    swept(sight, cursor="17", wait_ms=20_000)
+    assert sight.other().shards[0].cursor == "17"
+    assert sight.is_due()
+    swept(sight, cursor="0", wait_ms=50_000)  # what is left for later is looked at when the first is due
+    sight.pass_time(20 - BEAT_S)
+    assert not sight.is_due()
+    sight.pass_time(BEAT_S)
+    assert sight.is_due()
+    swept(sight, done=True)
+    assert not sight.is_due()
+    assert sight.observer.is_swept(sight.other(), 1)
+    assert not sight.observer.is_swept(sight.other(), 2)
+
+
+def test_a_sweeper_that_fell_behind_waits(sight: Sight) -> None:
+    fenced(sight)
+    swept(sight, Status.UNKNOWN)
+    assert not sight.is_due()
+    sight.pass_time(LONG_LEASE_S)
+    assert sight.is_due()
+
+
+@pytest.mark.parametrize("event", ["it woke", "the fence was lost"])
+def test_who_is_fenced_no_more_must_be_fenced_and_waited_for_anew(sight: Sight, event: str) -> None:
+    fenced(sight)
+    if event == "it woke":
+        sight.renew("other", 2)
+        sight.look()
+    else:
+        swept(sight, Status.UNFENCED)
+    assert sight.other().shards == {}

@@ -1,0 +1,231 @@
+"""Token buckets: what they let in, and when they ask the others to come back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from presence.common.rate_limit import RETRY_MAX_S, RETRY_MIN_S, Buckets, TokenBucket
+from presence.core.admission import (
+    FULL_RETRY_S,
+    Admission,
+    AdmissionLimits,
+    Refusal,
+)
+from protocol import Code
+
+ADDRESS = "192.0.2.7"
+
+
+@given(st.lists(st.floats(0, 5), max_size=200), st.integers(1, 50), st.integers(1, 50))
+def test_no_stretch_of_time_gives_more_than_burst_and_rate(
+    pauses: list[float], rate: int, burst: int
+) -> None:
+    bucket, now, granted = TokenBucket(rate, burst, 0.0), 0.0, []
+    for pause in pauses:
+        now += pause
+        if bucket.take(now):
+            granted.append(now)
+    for first in range(len(granted)):
+        for last in range(first, len(granted)):
+            assert last - first + 1 <= burst + rate * (granted[last] - granted[first]) + 1e-6
+
+
+def test_a_crowd_that_obeys_is_served_at_the_rate_and_without_end() -> None:
+    bucket, rate, crowd = TokenBucket(rate=100, burst=200, now=0.0), 100, 3000
+    due = [0.0] * crowd
+    attempts = 0
+    served: list[float] = []
+    while due:
+        due.sort()
+        now = due.pop(0)
+        attempts += 1
+        if bucket.take(now):
+            served.append(now)
+        else:
+            due.append(now + bucket.retry_after())
+    least = (crowd - 200) / rate
+    assert served[-1] < 4 * least, "nobody waits much longer than the rate demands"
+    assert attempts < 4 * crowd, "and few knock in vain more than once or twice"
+    waves = [sum(second <= at < second + 1 for at in served[200:]) for second in range(1, int(least))]
+    assert max(waves) <= 2 * rate + 200
+
+
+@pytest.mark.parametrize(("open_now", "welcome"), [(9, True), (10, False), (11, False)])
+def test_connections_at_once_are_bounded(open_now: int, welcome: bool) -> None:
+    admission = Admission(AdmissionLimits(max_connections=10), 0.0)
+    retry_after = admission.connection(open_now, 0.0)
+    assert (retry_after is None) is welcome
+    assert retry_after is None or RETRY_MIN_S <= retry_after <= FULL_RETRY_S
+
+
+def test_connections_of_one_address_are_bounded_and_no_other_pays() -> None:
+    admission = Admission(AdmissionLimits(address_connections=3), 0.0)
+    assert [admission.enter(ADDRESS) for _ in range(3)] == [None] * 3
+    refusal = admission.enter(ADDRESS)
+    assert refusal is not None
+    assert refusal.code is Code.RATE_LIMITED
+    assert RETRY_MIN_S <= refusal.retry_after <= FULL_RETRY_S
+    assert admission.enter("192.0.2.8") is None
+    admission.leave(ADDRESS)
+    assert admission.enter(ADDRESS) is None
+    assert admission.statistics().address_connections_refused == 1
+    assert admission.statistics().address_connections_kept == 2
+    for address in (ADDRESS, ADDRESS, ADDRESS, "192.0.2.8"):
+        admission.leave(address)
+    assert admission.statistics().address_connections_kept == 0
+
+
+def logins(admission: Admission, count: int, address: str, uid: str, now: float = 0.0) -> list[Refusal]:
+    """Log in so often; return the refusals."""
+    answers = [admission.login(now, address, uid) for _ in range(count)]
+    return [each for each in answers if each is not None]
+
+
+def test_logins_from_one_address_are_bounded_by_rate_and_burst() -> None:
+    admission = Admission(AdmissionLimits(address_login_rate=10, address_login_burst=20), 0.0)
+    refusals = logins(admission, 50, ADDRESS, "ada")
+    assert len(refusals) == 30
+    assert {each.code for each in refusals} == {Code.RATE_LIMITED}
+    assert 4 < max(each.retry_after for each in refusals) < 8, "30 at 10 a second, spread over twice the time"
+    assert logins(admission, 20, "192.0.2.8", "ada") == []
+    assert len(logins(admission, 20, ADDRESS, "ada", now=1.0)) == 10
+    assert admission.statistics().address_logins_refused == 40
+
+
+def test_logins_of_one_user_are_bounded_wherever_they_come_from() -> None:
+    admission = Admission(AdmissionLimits(uid_login_rate=1, uid_login_burst=5), 0.0)
+    refusals = [admission.login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
+    assert [each and each.code for each in refusals] == [None] * 5 + [Code.RATE_LIMITED] * 3
+    assert logins(admission, 5, ADDRESS, "bob") == []
+    assert admission.statistics().uid_logins_refused == 3
+
+
+def test_a_login_that_one_limit_refuses_is_no_charge_to_the_others() -> None:
+    limits = AdmissionLimits(
+        login_burst=30, login_rate=1, address_login_rate=1, address_login_burst=20, uid_login_rate=1,
+        uid_login_burst=10,
+    )  # fmt: skip
+    admission = Admission(limits, 0.0)
+    assert len(logins(admission, 100, ADDRESS, "ada")) == 90, "the user's limit"
+    assert len(logins(admission, 100, ADDRESS, "")) == 90, "the address has 10 of 20 left"
+    assert len(logins(admission, 100, "", "")) == 90, "the server has 10 of 30 left"
+    assert logins(admission, 1, "", "")[0].code is Code.BUSY
+
+
+def test_whether_a_login_is_expected_is_asked_before_it_is_known_whose_it_is_and_takes_nothing() -> None:
+    admission = Admission(AdmissionLimits(address_login_rate=1, address_login_burst=2), 0.0)
+    assert [admission.login_expected(0.0, ADDRESS) for _ in range(10)] == [None] * 10
+    assert logins(admission, 2, ADDRESS, "ada") == []
+    refusal = admission.login_expected(0.0, ADDRESS)
+    assert refusal is not None
+    assert refusal.code is Code.RATE_LIMITED
+
+
+def test_the_defaults_admit_twenty_thousand_at_once_and_count_nobody_by_address_or_user() -> None:
+    admission = Admission(AdmissionLimits(max_connections=20_000), 0.0)
+    assert all(admission.connection(number, 0.0) is None for number in range(20_000))
+    assert logins(admission, 20_000, ADDRESS, "ada") == []
+    statistics = admission.statistics()
+    assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
+
+
+def test_tables_are_empty_again_when_everybody_may_log_in_as_often_as_at_first() -> None:
+    limits = AdmissionLimits(address_login_rate=10, address_login_burst=10, uid_login_rate=10)
+    admission = Admission(limits, 0.0)
+    for number in range(1000):
+        admission.login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
+    statistics = admission.statistics()
+    assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (1000, 1000)
+    admission.tidy(1.0)
+    statistics = admission.statistics()
+    assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
+
+
+# Buckets by key
+
+
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(1, 4)), max_size=200)
+
+
+@given(STEPS, st.integers(1, 20), st.integers(4, 30))
+def test_each_is_granted_what_a_bucket_by_itself_would_grant(
+    steps: list[tuple[str, float, int]], rate: int, burst: int
+) -> None:
+    buckets = Buckets[str](rate, burst)
+    tokens, at, now = dict.fromkeys("abc", float(burst)), dict.fromkeys("abc", 0.0), 0.0
+    for key, pause, wanted in steps:
+        now += pause
+        tokens[key] = min(burst, tokens[key] + (now - at[key]) * rate)
+        at[key] = now
+        if 1e-12 < abs(tokens[key] - wanted) < 1e-6:
+            continue  # a matter of rounding
+        granted = tokens[key] >= wanted - 1e-12
+        assert buckets.has(key, now, wanted) is granted
+        assert buckets.take(key, now, wanted) is granted
+        if granted:
+            tokens[key] -= wanted
+
+
+def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> None:
+    buckets, single = Buckets[str](rate=10, burst=5), TokenBucket(rate=1, burst=1, now=0.0)
+    for _ in range(25):
+        buckets.take("ada", 0.0)
+    for _ in range(10_000):
+        single.take(0.0)
+    alone = [single.retry_after() for _ in range(1000)]
+    assert RETRY_MIN_S <= min(alone) < max(alone) <= RETRY_MAX_S
+    waits = [buckets.retry_after("ada", 0.0) for _ in range(200)]
+    assert min(waits) >= RETRY_MIN_S
+    assert 4.0 < max(waits) <= RETRY_MIN_S + 2 * 2.0, "spread over twice that time"
+    assert max(buckets.retry_after("ada", 1.9) for _ in range(200)) <= 2 * RETRY_MIN_S
+
+
+def test_whoever_lacks_tokens_is_told_for_how_long_and_pays_for_what_he_gets_only() -> None:
+    buckets = Buckets[str](rate=10, burst=100)
+    assert not buckets.take("ada", 0.0, 200)
+    assert buckets.lack_s("ada", 0.0, 200) == 10
+    assert buckets.take("ada", 0.0, 100)
+    assert buckets.lack_s("ada", 0.0) == pytest.approx(0.1)
+    assert buckets.lack_s("ada", 2.0, 30) == pytest.approx(1.0)
+    assert buckets.lack_s("bob", 0.0, 100) == 0
+
+
+def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
+    buckets = Buckets[str](rate=10, burst=100)
+    buckets.charge("ada", 0.0, 90)
+    assert buckets.lack_s("ada", 0.0, 20) == pytest.approx(1.0)
+    buckets.charge("ada", 0.0, 10**6)
+    assert not buckets.has("ada", 10.0, 10)
+    assert buckets.has("ada", 11.0, 10), "a debt has a bound"
+    buckets.drop("ada")
+    assert len(buckets) == 0
+
+
+def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:
+    buckets = Buckets[int](rate=10, burst=10_000)
+    assert buckets.take(-1, 0.0, 10_000)
+    for number in range(10_000):
+        buckets.take(number, now=number / 1000)
+    assert len(buckets) < 500
+    assert not buckets.has(-1, 10.0, 5000)
+
+
+def test_tidying_empties_a_table_that_nobody_uses_any_more() -> None:
+    buckets = Buckets[int](rate=10, burst=10)
+    for number in range(1000):
+        buckets.take(number, 0.0)
+    buckets.tidy(1.0, 600)
+    assert len(buckets) == 400
+    buckets.tidy(1.0, 600)
+    assert len(buckets) == 0
+
+
+def test_the_table_is_bounded_and_the_idlest_is_forgotten() -> None:
+    buckets = Buckets[int](rate=1, burst=2, size=100)
+    for number in range(1000):
+        buckets.take(number, 0.0)
+        buckets.take(-1, 0.0)  # refused from the third time on
+    assert len(buckets) <= 100
+    assert buckets.forgotten >= 900
+    assert not buckets.has(-1, 0.0), "whoever keeps asking is not"
+    assert buckets.has(0, 0.0, 2), "it was forgotten, and is full"

@@ -1,0 +1,165 @@
+"""What sessions are shown as, from packets to changes: updates, and being away by themselves."""
+
+from typing import Any
+
+import pytest
+
+import protocol
+from presence.common import meta_json
+from presence.core.changes import PLAIN, Op, Profile
+from protocol import Code, Kind, Packet
+from tests.desks import NotingDesk
+from tests.worlds import TICK, World
+
+AWAY_AFTER = 100.0
+AWAY = Profile(away=True)
+APP = {"app": "3.1"}
+APP_TEXT = meta_json.to_text(APP)
+GRANTED = [(Kind.OK, 7, None)]
+
+
+def shown(world: World) -> list[tuple[Op, int, Profile]]:
+    return [(each.op, each.code, each.profile) for each in world.changes]
+
+
+def codes(world: World) -> list[int]:
+    """Return the codes of what followed the login."""
+    return [each.code for each in world.changes[1:]]
+
+
+def update(world: World, handle: int, **parts: Any) -> list[tuple[Kind, int | None, int | None]]:
+    return world.say(handle, protocol.update(id=7, **parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "profile"),
+    [
+        ({"meta": APP, "status": "away"}, Profile(True, APP_TEXT)),
+        ({}, PLAIN),
+        ({"status": "online", "meta": {}}, PLAIN),
+    ],
+)
+def test_a_login_says_how_its_session_is_shown_and_a_registration_how_it_is_now(
+    parts: dict[str, Any], profile: Profile
+) -> None:
+    world = World()
+    handle = world.login(**parts)
+    assert shown(world) == [(Op.LOGIN, Code.LOGIN, profile)]
+    world.login("bob")
+    update(world, handle, status="away", meta={"now": 1})
+    profiles = {each.uid: each.profile for each in world.core.registrations([*world.registry])}
+    assert profiles == {"ada": Profile(True, meta_json.to_text({"now": 1})), "bob": PLAIN}
+
+
+def test_updates_have_the_code_of_what_they_change_and_nothing_is_told_where_nothing_changes() -> None:
+    world = World()
+    handle = world.login()
+    wishes: list[dict[str, Any]] = [{"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}]
+    for parts in wishes:
+        assert update(world, handle, **parts) == update(world, handle, **parts) == GRANTED
+    assert update(world, handle) == GRANTED
+    assert shown(world)[1:] == [
+        (Op.UPDATE, Code.UPDATED, Profile(meta=APP_TEXT)),
+        (Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT)),
+        (Op.UPDATE, Code.UPDATED, AWAY),
+        (Op.UPDATE, Code.BACK, PLAIN),
+    ]
+    assert world.core.statistics().updates == 4
+
+
+def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays() -> None:
+    world = World()
+    handle = world.login()
+    wish = Packet(Kind.UPDATE, 7, {"idle_timeout": 300, "status": "away"})
+    assert world.say(handle, wish) == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
+    assert len(world.changes) == 1
+    assert not world.is_hung_up(handle)
+
+
+def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
+    world = World()
+    handle = world.login()
+    refused = [(Kind.ERROR, 7, Code.RATE_LIMITED)]
+    answers = [update(world, handle, status=each) for each in ["away", "online"] * 50]
+    assert answers == [GRANTED] * 10 + [refused] * 90
+    assert len(world.changes) == 1 + 10
+    world.now += 0.75
+    world.sockets.feed(handle, protocol.encode(protocol.update(id=8, status="away")))
+    (refusal,) = world.sockets.answers(handle)
+    assert refusal.payload["retry_after"] == 0.25
+    world.now += 0.25
+    assert update(world, handle, status="away") == GRANTED
+    assert update(world, handle, status="online") == refused
+
+
+def test_login_updates_and_logout_in_one_read_are_told_in_order() -> None:
+    world = World()
+    says = (protocol.update(status="away"), protocol.update(meta=APP), protocol.logout())
+    world.say(world.sockets.connect(), protocol.login("ada"), *says)
+    assert codes(world) == [Code.AWAY, Code.UPDATED, Code.LOGOUT]
+
+
+# Away by itself
+
+
+def test_nothing_but_keepalives_for_long_is_being_away() -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login(meta=APP)
+    began = world.now
+    world.stay(handle, AWAY_AFTER / 2)
+    world.say(handle, protocol.keepalive(1))  # nor does one that wants an answer
+    world.stay(handle, AWAY_AFTER / 2 - 1)
+    assert len(world.changes) == 1
+    world.pass_time(2.0)
+    assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))]
+    assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
+    world.stay(handle, 3 * AWAY_AFTER)
+    assert len(world.changes) == 2, "told once"
+    assert world.core.statistics().away == 1
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [Packet(9, 1), protocol.message("bob", "hi"), protocol.query(["bob"]), protocol.update(id=1)],
+    ids=["unknown kind", "message", "query", "update of nothing"],
+)
+def test_anything_else_puts_it_off_and_ends_it_at_once(packet: Packet) -> None:
+    world = World(away_after=AWAY_AFTER)
+    world.core.desk = NotingDesk()
+    handle = world.login()
+    for _ in range(3):
+        world.stay(handle, AWAY_AFTER - 5)
+        world.say(handle, packet)
+    world.stay(handle, AWAY_AFTER - 0.1)
+    world.sockets.arrive(handle, protocol.encode(packet))  # and lies there when the time is up
+    world.stay(handle, AWAY_AFTER - 5)
+    assert len(world.changes) == 1
+    world.stay(handle, 10)
+    world.say(handle, packet)
+    assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, AWAY), (Op.UPDATE, Code.BACK, PLAIN)]
+    assert world.changes[-1].at == world.now
+
+
+@pytest.mark.parametrize(
+    ("by_itself", "parts", "told"),
+    [
+        (False, {"status": "away"}, [Code.AWAY]),
+        (True, {"status": "away"}, [Code.AWAY]),
+        (True, {"meta": APP}, [Code.AWAY, Code.BACK]),
+    ],
+    ids=["says so", "says so, too", "shows something else"],
+)
+def test_who_said_that_it_is_away_is_not_back_by_sending(
+    by_itself: bool, parts: dict[str, Any], told: list[Code]
+) -> None:
+    world = World(away_after=AWAY_AFTER)
+    handle = world.login()
+    world.stay(handle, AWAY_AFTER + TICK if by_itself else 1)
+    update(world, handle, **parts)
+    world.say(handle, Packet(9))
+    world.stay(handle, AWAY_AFTER - 5)
+    assert codes(world) == told
+    assert world.core.statistics().away == (told[-1] is Code.AWAY)
+    update(world, handle, status="online")
+    world.stay(handle, AWAY_AFTER + TICK)
+    assert codes(world)[-1] == Code.AWAY

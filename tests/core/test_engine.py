@@ -1,0 +1,302 @@
+"""The core's promises one by one: deadlines, the last look, resync, stalls, a mass expiry."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+import protocol
+from presence.common.clock import Clock
+from presence.core.changes import Op
+from presence.core.engine import SLOTS_MAX
+from presence.core.termination import SLICE
+from presence.ticker import Ticker
+from protocol import Code, Kind
+from tests.auth.gates import WordGate
+from tests.cells import brief
+from tests.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
+
+SLOT = TICK / 2
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
+    """Or somebody who comes and goes would have memory here that no limit of connections counts."""
+    for end in (world.sockets.close, lambda _: world.core.endings.farewell([world.session()], lambda: b"")):
+        handle = world.login()
+        world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
+        assert world.session().partial is not None
+        end(handle)
+        assert world.session().partial is None
+
+
+def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: World) -> None:
+    """Keepalives are counted after the whole batch was read, and by then their sender may be gone."""
+    old, lost, ended_ = world.login(), world.login("bob"), world.login("eve")
+    senders = [world.session(uid) for uid in ("ada", "bob", "eve")]
+    world.pass_time(10)
+    world.login(idle_timeout=MAX_IDLE_TIMEOUT)
+    world.sockets.close(lost)
+    world.sockets.feed(ended_, protocol.encode(protocol.logout()))
+    assert world.is_hung_up(old)
+    world.core.beats(senders)
+    assert world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
+    world.pass_time(GRACE + SLOT)
+    assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
+    assert world.session().last_seen == START + 10
+    world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
+    assert world.registry.has("ada"), "silent for less than it was granted"
+    assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
+
+
+def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(world: World) -> None:
+    usual, patient = world.login(), world.login("bob", idle_timeout=60)
+    world.pass_time(7.25)
+    world.beat(usual, patient)
+    world.pass_time(T + TICK)
+    assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
+    assert world.changes[-1].last_seen_ms == 1_700_000_007_250
+    assert world.core.statistics().beats == 2
+
+
+def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: World) -> None:
+    world.sockets.close(world.login("bob"))
+    world.say(world.login("eve"), protocol.logout())
+    world.now += 0.25
+    world.login()
+    world.now = START
+    world.pass_time(T + TICK)
+    assert len(world.registry) == 0
+    assert world.delays.report()["counts"] == [0, 1, 0, 0]
+    assert world.delays.report()["sum"] == pytest.approx(0.25)
+
+
+def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_overdue(
+    world: World,
+) -> None:
+    world.login()
+    world.pass_time(10.0)
+    world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
+    world.login("eve")
+    outlook = world.core.outlook()
+    due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
+    assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
+    assert outlook["later"] == 1
+    assert 0 <= outlook["next_s"] <= outlook["slot_s"] == SLOT
+    long = World(idle_timeout=10_000.0)
+    long.login("bob")
+    long.login(idle_timeout=MAX_IDLE_TIMEOUT)
+    long.now += 3.0
+    outlook = long.core.outlook()
+    assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, SLOTS_MAX)
+    assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
+
+
+# The last look
+
+
+def until_due(world: World) -> None:
+    """Let time pass until those that logged in at the start are due at the tick that comes now."""
+    world.pass_time(T - SLOT)
+    world.now += SLOT
+
+
+def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> None:
+    world.sockets.arrive(world.login(), protocol.KEEPALIVE)
+    until_due(world)
+    world.pass_time(TICK)
+    assert world.story() == [LOGIN]
+    assert world.core.statistics().saved_by_a_last_look == 1
+
+
+@pytest.mark.parametrize(
+    ("deed", "story"),
+    [
+        (lambda world: world.sockets.feed(0, protocol.KEEPALIVE), [LOGIN]),
+        (lambda world: world.login(), [LOGIN, LOGIN]),
+        (lambda world: world.say(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
+        (lambda world: world.sockets.close(0), [LOGIN, ended(Code.CLOSED)]),
+        (
+            lambda world: world.core.endings.displace("ada", world.changes[0].session),
+            [LOGIN, ended(Code.REPLACED)],
+        ),
+    ],
+    ids=["keepalive", "login", "logout", "close, with no grace beyond the deadline", "displacement"],
+)
+def test_what_is_read_during_its_own_expiry_wins(
+    world: World, deed: Callable[[World], object], story: list[object]
+) -> None:
+    world.login()
+    until_due(world)
+    world.sockets.needs_a_turn = True
+
+    def reader_has_its_turn() -> None:
+        assert world.core.awaits_readers
+        deed(world)
+
+    world.run_tick(between=reader_has_its_turn)
+    assert world.story() == story
+
+
+def test_a_step_of_the_wall_clock_moves_no_moment() -> None:
+    walls = iter([1e9])  # it is read once
+    clock = Clock(lambda: 5.0, lambda: next(walls))
+    assert clock.seen_ms(6.0009) == clock.decided_ms(6.0) == 1_000_000_001_000
+
+
+# Very many at once
+
+
+async def test_a_mass_expiry_leaves_others_their_turns() -> None:
+    users, turns = 20 * SLICE, 0
+    world = World()
+    for number in range(users):
+        world.login(f"user-{number}")
+    world.now += T + TICK
+    ticker = Ticker(world.core, world.ticks, world.guard, world.clock, credit=False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        before = users
+        while len(world.registry):
+            await trio.lowlevel.checkpoint()
+            assert before - len(world.registry) <= 2 * SLICE, "they come in random order"
+            before, turns = len(world.registry), turns + 1
+        nursery.cancel_scope.cancel()
+    assert [each.op for each in world.changes[users:]] == [Op.END] * users
+    assert turns >= users / SLICE / 2
+
+
+# Who comes back, and who stays too long
+
+
+def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
+    world.sockets.close(world.login())
+    world.pass_time(GRACE / 2)
+    world.login()
+    world.pass_time(T - 1)
+    assert world.story() == [LOGIN, LOGIN]
+    assert world.core.statistics().returned_in_grace == 1
+    assert world.core.statistics().taken_over == 0
+
+
+def test_without_a_grace_the_end_comes_at_once() -> None:
+    world = World(grace=0.0)
+    world.sockets.close(world.login())
+    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost: bool) -> None:
+    handle = world.login()
+    if is_lost:
+        world.sockets.close(handle)
+    session = world.session()
+    assert not world.core.endings.displace(session.key, "another")
+    assert world.core.endings.displace(session.key, world.registry.session_id(session))
+    statistics = world.core.statistics()
+    assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
+
+
+def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
+    handle = world.sockets.connect()
+    world.core.refuse_logins(lambda: 1.5)
+    world.sockets.feed(handle, protocol.encode(protocol.login("ada", id=7)))
+    (answer,) = world.sockets.answers(handle)
+    assert (answer.kind, answer.id) == (Kind.ERROR, 7)
+    assert (answer.payload["code"], answer.payload["retry_after"]) == (Code.SERVER_DRAIN, 1.5)
+    assert world.is_hung_up(handle)
+
+
+def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
+    world = World(away_after=100.0, gate=WordGate())
+    for device in (None, "phone", "tablet", "desk"):
+        handle = world.sockets.connect()
+        login = protocol.login(None, token="ada:60", device=device, meta={"a": 1})
+        world.sockets.feed(handle, protocol.encode(login))
+    left = world.registry.of("ada")
+    assert [each.device for each in left] == ["", "phone", "tablet", "desk"]
+    for session in (left[2], left[0], left[3], left[1]):
+        world.sockets.feed(session.handle, protocol.encode(protocol.logout()))
+        left.remove(session)
+        assert world.registry.of("ada") == left
+    assert (len(world.core._attention), world.core.statistics().expiring) == (0, 0)
+    assert not world.registry.profiles._shown
+    assert not world.registry._devices
+    assert world.registry.end(session, Code.CLOSED, world.now) is None
+
+
+# Registrations for a resync, and the farewell of a stop
+
+
+def test_registrations_are_of_one_moment_though_they_are_made_later(world: World) -> None:
+    handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
+    moment = int(world.changes[0].at_ms)
+    registrations = world.core.registrations([*world.registry])
+    first = next(registrations)
+    world.now += 1.0
+    world.login("new")
+    world.login("eve")
+    world.sockets.feed(handles[1], protocol.encode(protocol.logout()))
+    after = list(registrations)
+    assert [each.session for each in (first, *after)] == [each.session for each in world.changes[:3]]
+    assert {each.at_ms for each in (first, *after)} == {moment}, "before the end that follows"
+
+
+def silent_through_a_stall(world: World) -> int:
+    """Log in and stay silent for longer than T, kept alive by a credit."""
+    handle = world.login()
+    world.pass_time(T - 5)
+    world.now += 20.0
+    world.run_tick()
+    assert len(world.registry) == 1
+    return handle
+
+
+def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: World) -> None:
+    handle = silent_through_a_stall(world)
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    world.run_tick()
+    assert world.story() == [LOGIN], "still silent"
+    world.beat(handle)
+    world.run_tick()
+    world.run_tick()
+    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
+
+
+def test_a_session_whose_packet_may_lie_unread_is_vouched_for(world: World) -> None:
+    world.sockets.arrive(silent_through_a_stall(world), protocol.KEEPALIVE)
+    other = World()
+    other.login()
+    other.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
+    for each in (world, other):
+        assert [change.op for change in each.core.registrations([*each.registry])] == [Op.REGISTER]
+
+
+def test_who_left_while_his_connection_is_looked_at_ends_after_all(world: World) -> None:
+    handle = silent_through_a_stall(world)
+    world.sockets.arrive(handle, protocol.encode(protocol.logout()))
+    list(world.core.registrations([*world.registry]))
+    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
+
+
+def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> None:
+    silent_through_a_stall(world)
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    world.login()
+    world.pass_time(3.0)
+    assert world.story() == [LOGIN, LOGIN]
+
+
+def test_a_logout_that_lies_unread_at_the_stop_counts(world: World) -> None:
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
+    world.core.endings.farewell(
+        list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
+    )
+    assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]
+    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]

@@ -1,0 +1,254 @@
+"""Too many sessions of a user, too many packets, and devices that come and go all the time."""
+
+import pytest
+
+import protocol
+from presence.core.admission import PacketRate
+from presence.core.changes import Op
+from presence.core.flap_damping import MINUTE_S, Flapping
+from presence.core.server_protocol import SessionLimit
+from protocol import Code, Kind
+from tests.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
+
+SLOT = TICK / 2
+OLDEST_GO, NEWEST_IS_REFUSED = SessionLimit(2), SessionLimit(2, refuses=True)
+TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
+
+
+def logins(world: World, *devices: str) -> list[int]:
+    handles = []
+    for device in devices:
+        handles.append(world.login(device=device))
+        world.now += 1
+    return handles
+
+
+# How many sessions a user may have
+
+
+def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
+    world = World(session_limit=OLDEST_GO)
+    phone, tablet, desk = logins(world, "phone", "tablet", "desk")
+    assert world.heard(phone)[-1] == TOO_MANY
+    assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [True, False, False]
+    assert world.story()[2:] == [
+        (Op.LOGIN, "ada", "desk", Code.LOGIN),
+        ended(Code.SESSION_LIMIT, device="phone"),
+    ]
+    assert world.heard(desk)[-1][0] == Kind.OK
+    world.sockets.close(tablet)  # counts in its grace, and has nobody to tell
+    logins(world, "car")
+    assert world.story()[5:] == [ended(Code.SESSION_LIMIT, device="tablet")]
+    assert not world.is_hung_up(desk)
+
+
+def test_the_newest_is_refused_and_told_why() -> None:
+    world = World(session_limit=NEWEST_IS_REFUSED)
+    phone, tablet, desk = logins(world, "phone", "tablet", "desk")
+    assert world.heard(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
+    assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [False, False, True]
+    assert len(world.changes) == 2
+    assert world.core.statistics().refused == {"session_limit": 1}
+
+
+@pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
+def test_a_device_that_comes_back_is_not_one_more(limit: SessionLimit) -> None:
+    world = World(session_limit=limit)
+    phone, tablet = logins(world, "phone", "tablet")
+    again = world.login(device="phone")
+    assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
+    assert world.heard(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
+    assert world.core.statistics().taken_over == 1
+
+
+def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
+    world = World()
+    (phone,) = logins(world, "phone")
+    name = world.changes[0].session
+    assert not world.core.endings.limit(("ada", "phone"), "another")
+    assert world.core.endings.limit(("ada", "phone"), name)
+    assert world.heard(phone)[-1] == TOO_MANY
+    assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
+    assert not world.core.endings.limit(("ada", "phone"), name), "it is gone"
+
+
+# Who comes and goes
+
+
+def flap(world: World, times: int) -> int:
+    """Come and go so often; return one more connection."""
+    for _ in range(times):
+        handle = world.login()
+        world.pass_time(1.0)
+        world.sockets.close(handle)
+        world.pass_time(1.0)
+    return world.login()
+
+
+def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
+    world = World(returns=6)
+    world.sockets.close(flap(world, 7))
+    lost = world.now
+    world.pass_time(2 * GRACE - SLOT)
+    assert world.changes[-1].op is Op.LOGIN
+    world.pass_time(TICK)
+    end = world.changes[-1]
+    assert (end.op, end.code, end.grace_ms) == (Op.END, Code.CLOSED, 2 * GRACE * 1000)
+    assert 2 * GRACE <= end.at - lost <= 2 * GRACE + SLOT
+
+
+def test_no_grace_goes_beyond_the_idle_deadline_and_a_logout_has_none() -> None:
+    world = World(returns=6)
+    handle = flap(world, 20)
+    world.pass_time(10.0)
+    world.sockets.close(handle)
+    world.pass_time(T - 10.0 + SLOT)
+    assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, MAX_GRACE * 1000)
+    world.say(world.login(), protocol.logout())
+    assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, 0)
+
+
+def test_a_return_on_another_node_counts() -> None:
+    world = World(returns=2)
+    for _ in range(3):
+        world.sockets.close(world.login())
+        world.pass_time(1.0)
+        world.core.endings.displace("ada", world.registry.session_id(world.session()))
+        assert world.changes[-1].grace_ms == 0
+        world.pass_time(1.0)
+    world.sockets.close(world.login())
+    world.pass_time(GRACE + TICK)
+    assert world.changes[-1].op is Op.LOGIN
+    world.pass_time(GRACE)
+    assert world.changes[-1].grace_ms == 2 * GRACE * 1000
+
+
+# Floods of packets
+
+RATE, BURST = 10, 50
+KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
+
+
+def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_burst() -> None:
+    world = World(packet_rate=PacketRate(RATE, BURST))
+    ada = world.login()
+    for number in range(BURST - 1):
+        world.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
+    assert not world.is_hung_up(ada)
+    world.sockets.feed(ada, protocol.encode(protocol.keepalive(99)))
+    *answers, goodbye = world.sockets.answers(ada)
+    assert {each.kind for each in answers} == {Kind.OK}
+    assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
+    assert goodbye.payload["reconnect"] is True
+    assert goodbye.payload["retry_after"] >= 1
+    assert world.core.statistics().packet_floods == 1
+    assert world.core.statistics().refused == {"rate_limited": 1}
+    back = world.login()
+    world.sockets.feed(back, KEEPALIVES)
+    assert world.is_hung_up(back)
+    world.now += 2 * BURST / RATE
+    forgiven = world.login()
+    world.sockets.feed(forgiven, KEEPALIVES * (BURST // 2 - 1))
+    assert not world.is_hung_up(forgiven)
+    world.pass_time(2 * BURST / RATE)
+    assert world.core.statistics().packet_buckets_kept == 0
+
+
+def test_bytes_that_complete_no_packet_are_counted_too() -> None:
+    """Each read costs the server as much as a packet, however little it brings."""
+    world = World(packet_rate=PacketRate(RATE, BURST))
+    ada = world.login()
+    packet = protocol.encode(protocol.message("bob", "x" * 2 * BURST))
+    for number, byte in enumerate(packet[: BURST + 1]):
+        assert world.is_hung_up(ada) is (number >= BURST)
+        world.sockets.feed(ada, bytes([byte]))
+    assert world.core.statistics().refused == {"rate_limited": 1}
+
+
+# How long who comes and goes may be gone
+
+
+def flapping(**others: int) -> Flapping:
+    return Flapping(GRACE, 6, MAX_GRACE, **others)
+
+
+def graces(table: Flapping, times: int, *, every_s: float, begin: float = 0.0) -> list[float]:
+    """Lose the connection again and again, and come back half of the time later; return each grace."""
+    found = []
+    for number in range(times):
+        at = begin + number * every_s
+        found.append(table.lost("ada", at))
+        table.returned("ada", at + every_s / 2)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("times", "every_s", "expected"),
+    [(13, 3.0, [GRACE] * 7 + [10.0, 20.0, 40.0, MAX_GRACE, MAX_GRACE, MAX_GRACE]), (60, 10.0, [GRACE] * 60)],
+)
+def test_the_seventh_return_within_a_minute_doubles_the_next_grace_and_each_later_one_again(
+    times: int, every_s: float, expected: list[float]
+) -> None:
+    assert graces(flapping(), times, every_s=every_s) == expected
+
+
+def test_each_quiet_minute_takes_a_doubling_back() -> None:
+    table = flapping()
+    graces(table, 10, every_s=3.0)  # 20 s, and the next would be 40, but for the last return
+    last_return = 9 * 3.0 + 1.5
+    assert table.lost("ada", last_return + 1) == MAX_GRACE
+    table.returned("ada", last_return + 2)
+    quiet_from = last_return + 2
+    assert table.lost("ada", quiet_from + MINUTE_S - 1) == MAX_GRACE
+    assert table.lost("ada", quiet_from + MINUTE_S) == 40.0
+    assert table.lost("ada", quiet_from + 2 * MINUTE_S) == 20.0
+    assert table.lost("ada", quiet_from + 60 * MINUTE_S) == GRACE
+
+
+def test_a_login_of_whom_no_loss_is_known_is_no_return() -> None:
+    table = flapping()
+    for at in range(50):
+        table.returned("ada", float(at))
+    assert table.lost("ada", 50.0) == GRACE
+    table.returned("ada", 51.0)
+    for at in range(52, 100):
+        table.returned("ada", float(at))
+    assert table.lost("ada", 100.0) == GRACE
+
+
+def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
+    table = flapping()
+    table.lost("ada", 0.0)
+    assert table.lengthened_ms("ada") == 0
+    table = flapping()
+    graces(table, 7, every_s=3.0)
+    assert table.lengthened_ms("ada") == 0, "it is here"
+    assert table.lost("ada", 21.0) == 10.0
+    assert table.lengthened_ms("ada") == 10_000
+    assert table.lengthened_ms("bob") == 0
+    assert table.lost(("ada", "phone"), 21.0) == GRACE, "another"
+    assert table.statistics().lengthened == 1
+
+
+@pytest.mark.parametrize(
+    "off", [Flapping(GRACE, 0, MAX_GRACE), Flapping(0.0, 6, MAX_GRACE), Flapping(GRACE, 6, GRACE - 1)]
+)
+def test_where_it_is_off_every_grace_is_the_same_and_nothing_is_kept(off: Flapping) -> None:
+    usual = off.lost("bob", 0.0)
+    assert set(graces(off, 30, every_s=1.0)) == {usual}
+    assert off.statistics().known == 0
+
+
+def test_the_table_is_bounded_and_forgets_whose_last_loss_is_the_longest_ago() -> None:
+    table = flapping(size=3)
+    graces(table, 13, every_s=3.0)
+    for at, key in enumerate(["bob", "eve"]):
+        table.lost(key, 40.0 + at)
+    assert table.lost("ada", 42.0) > GRACE
+    table.lost("joe", 43.0)
+    assert table.statistics().known == 3
+    assert table.statistics().forgotten == 1
+    assert table.lost("ada", 44.0) > GRACE, "bob had to go"
+    for at, key in enumerate(["bob", "eve", "joe"]):
+        table.lost(key, 45.0 + at)
+    assert table.lost("ada", 48.0) == GRACE

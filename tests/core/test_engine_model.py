@@ -1,0 +1,296 @@
+"""The core against a naive model, under whatever clients, time and the ticker may do to it.
+
+The model knows of each live session when its last packet could be read, when it was read, and what was
+credited since. From that alone it says what may end, and what must have ended.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+import protocol
+from presence.core.changes import Op
+from presence.core.registry import Session, SessionKey
+from protocol import Code
+from tests.worlds import GRACE, TICK, T, World
+
+SLOT = TICK / 2
+EPSILON = 1e-6
+USERS = st.sampled_from(["ada", "bob"])
+DEVICES = st.sampled_from([None, "phone"])
+TIMEOUTS = st.sampled_from([None, 5.0, T, 60.0])
+BEAT = protocol.encode(protocol.keepalive(1))
+
+
+@dataclass
+class Known:
+    """What the model knows of the live session of a key."""
+
+    session: str
+    handle: int
+    timeout: float
+    readable: float
+    read: float
+    credited: float = 0.0
+    credited_since_lost: float = 0.0
+    lost: float | None = None
+    half_frame: bool = False
+    waiting: list[bytes] = field(default_factory=list)
+
+
+class CoreAgainstModel(RuleBasedStateMachine):
+    """Every rule does something to the core and tells the model; the changes must fit."""
+
+    connections = Bundle("connections")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.live: dict[SessionKey, Known] = {}
+        self.handles: dict[int, SessionKey] = {}
+        self.sessions: dict[int, Session] = {}
+        self.finished: set[str] = set()
+        self.judged = 0
+
+    # Clients
+
+    @rule(target=connections, uid=USERS, device=DEVICES, timeout=TIMEOUTS)
+    def log_in(self, uid: str, device: str | None, timeout: float | None) -> int:
+        handle = self.world.login(uid, device=device, idle_timeout=timeout)
+        key: SessionKey = (uid, device) if device else uid
+        old = self.live.get(key)
+        now = self.world.now
+        self.judge({Op.LOGIN})
+        assert old is None or self.world.is_hung_up(old.handle)
+        self.live[key] = Known(self.world.changes[-1].session, handle, timeout or T, now, now)
+        self.handles[handle] = key
+        self.sessions[handle] = self.world.session(key)
+        return handle
+
+    def of(self, handle: int) -> Known | None:
+        """Return the live session of a connection that is still there."""
+        known = self.live.get(self.handles[handle])
+        return known if known and known.handle == handle and known.lost is None else None
+
+    def able(self, handle: int) -> Known | None:
+        """Return the same if a whole packet may be sent on it now."""
+        known = self.of(handle)
+        unfinished = known is None or known.half_frame or self.world.sockets.waiting[handle]
+        return None if unfinished else known
+
+    def heard(self, handle: int) -> None:
+        if known := self.of(handle):
+            known.readable = known.read = self.world.now
+            known.credited = 0.0
+
+    @rule(handle=connections)
+    def beat_in_bytes(self, handle: int) -> None:
+        if self.able(handle):
+            self.world.sockets.feed(handle, BEAT)
+            self.heard(handle)
+            self.judge(set())
+
+    @rule(handles=st.lists(connections, unique=True, min_size=1))
+    def beat_in_a_batch(self, handles: list[int]) -> None:
+        able = [each for each in handles if self.able(each)]
+        self.world.beat(*able)
+        for handle in able:
+            self.heard(handle)
+        self.judge(set())
+
+    @rule(handle=connections)
+    def half_a_frame(self, handle: int) -> None:
+        """The first half is no activity, the second completes a packet."""
+        known = self.of(handle)
+        if known is None or self.world.sockets.waiting[handle]:
+            return
+        self.world.sockets.feed(handle, BEAT[3:] if known.half_frame else BEAT[:3])
+        if known.half_frame:
+            self.heard(handle)
+        known.half_frame = not known.half_frame
+        self.judge(set())
+
+    @rule(handle=connections, whole=st.booleans())
+    def bytes_wait_in_the_socket(self, handle: int, whole: bool) -> None:
+        if (known := self.able(handle)) is None:
+            return
+        self.world.sockets.arrive(handle, BEAT if whole else BEAT[:3])
+        known.waiting.append(BEAT if whole else BEAT[:3])
+        if whole:
+            known.readable = self.world.now
+
+    @rule()
+    def everything_is_read(self) -> None:
+        for handle, key in self.handles.items():
+            self.world.sockets.read(handle)
+            self.was_read(self.live.get(key), handle)
+        self.world.core.beats([])
+        self.judge(set())
+
+    def was_read(self, known: Known | None, handle: int) -> None:
+        if known is None or known.handle != handle or known.lost is not None:
+            return
+        for data in known.waiting:
+            if data == BEAT:
+                known.read = self.world.now
+                known.credited = 0.0
+            else:
+                known.half_frame = True
+        known.waiting.clear()
+
+    @rule(handle=consumes(connections))
+    def connection_lost(self, handle: int) -> None:
+        known = self.of(handle)
+        self.world.sockets.close(handle)
+        if known:
+            known.lost = self.world.now
+            known.readable = known.read  # what nobody has read is gone with a reset
+            known.waiting.clear()
+        self.judge(set())
+
+    @rule(handle=consumes(connections), reason=st.sampled_from([Code.LOGOUT, Code.BACKGROUND]))
+    def log_out(self, handle: int, reason: Code) -> None:
+        if known := self.able(handle):
+            self.world.sockets.feed(handle, protocol.encode(protocol.logout(reason.reason)))
+            self.judge({Op.END}, at_once=(known.session, reason))
+
+    @rule(handle=connections)
+    def its_transport_says_late_that_it_is_gone(self, handle: int) -> None:
+        """Of a connection that was hung up, or whose session was replaced: that ends nobody."""
+        if self.of(handle) is None:
+            self.world.core.closed(self.sessions[handle])
+            self.world.core.beats([self.sessions[handle]])
+            self.judge(set())
+
+    @rule(handle=connections)
+    def taken_over_elsewhere(self, handle: int) -> None:
+        key = self.handles[handle]
+        if (known := self.live.get(key)) and known.handle == handle:
+            assert self.world.core.endings.displace(key, known.session)
+            self.judge({Op.END}, at_once=(known.session, Code.REPLACED))
+        self.judge(set())
+
+    # Time
+
+    @rule(seconds=st.floats(0.0, 3.0))
+    def time_passes_without_a_tick(self, seconds: float) -> None:
+        self.world.now += seconds
+
+    @rule(seconds=st.floats(0.0, 40.0))
+    def ticks_in_time(self, seconds: float) -> None:
+        until = self.world.now + seconds
+        while self.world.now < until:
+            self.world.now += SLOT
+            self.tick()
+
+    @rule(seconds=st.floats(1.1, 90.0), reads_first=st.booleans())
+    def stall(self, seconds: float, reads_first: bool) -> None:
+        """The process stands still; afterwards connections or the ticker may come first."""
+        self.world.now += seconds
+        if reads_first:
+            self.everything_is_read()
+        self.tick()
+
+    @rule()
+    def tick(self) -> None:
+        self.settle(self.world.begin_tick())
+        while self.slice():
+            pass
+        self.world.core.ticked(self.world.now)
+        self.judge({Op.END})
+        self.nobody_is_overdue()
+
+    @rule(handle=connections)
+    def tick_while_a_packet_comes(self, handle: int) -> None:
+        """Between the look and the end of the silent: then the packet wins."""
+        self.settle(self.world.begin_tick())
+        while self.world.core.take_due(self.world.tick):
+            self.looked()
+            if (known := self.of(handle)) and not known.half_frame:
+                self.world.sockets.feed(handle, BEAT)
+                self.heard(handle)
+            self.world.core.end_silent(self.world.now)
+        self.judge({Op.END})
+        self.nobody_is_overdue()
+
+    def slice(self) -> bool:
+        due = self.world.core.take_due(self.world.tick)
+        self.looked()
+        self.world.core.end_silent(self.world.now)
+        return due
+
+    def looked(self) -> None:
+        """Find out who was read by the last look."""
+        for known in self.live.values():
+            if known.waiting and not self.world.sockets.waiting[known.handle]:
+                self.was_read(known, known.handle)
+
+    def settle(self, credit: float) -> None:
+        for known in self.live.values():
+            known.credited += credit
+            if known.lost is not None:
+                known.credited_since_lost += credit
+
+    # Judgement
+
+    def judge(self, allowed: set[Op], at_once: tuple[str, Code] | None = None) -> None:
+        """Hold the new changes against what may happen now."""
+        fresh, self.judged = self.world.changes[self.judged :], len(self.world.changes)
+        for change in fresh:
+            assert change.op in allowed
+            if change.op is not Op.END:
+                continue
+            key: SessionKey = (change.uid, change.device) if change.device else change.uid
+            assert change.session not in self.finished, "ended twice, or after it was replaced"
+            known = self.live.pop(key)
+            assert change.session == known.session, "only the session that is current ends"
+            self.finished.add(change.session)
+            if at_once is not None:
+                assert (change.session, change.code) == at_once
+                continue
+            earliest = known.readable + known.timeout
+            if change.code == Code.CLOSED:
+                assert known.lost is not None
+                earliest = min(earliest, known.lost + GRACE)
+            else:
+                assert change.code == Code.IDLE_TIMEOUT
+            assert change.at >= earliest - EPSILON, "early"
+            assert change.at_ms >= change.last_seen_ms
+        if Op.LOGIN in allowed:
+            (login,) = fresh
+            if old := self.live.get((login.uid, login.device) if login.device else login.uid):
+                self.finished.add(old.session)
+
+    def nobody_is_overdue(self) -> None:
+        """After a tick nobody is left whose deadline is more than a slot ago, credits apart."""
+        now = self.world.now
+        for known in self.live.values():
+            latest = known.read + known.timeout + known.credited
+            if known.lost is not None:
+                latest = min(latest, known.lost + GRACE + known.credited_since_lost)
+            assert now < latest + SLOT + EPSILON, "overdue"
+
+    @invariant()
+    def wheel_registry_and_model_agree(self) -> None:
+        keys = {session.key for session in self.world.registry}
+        assert keys == set(self.live)
+        for key in keys:
+            session = self.world.registry.get(key)
+            assert isinstance(session, Session)
+            assert (session.link is None) == (self.live[key].lost is not None)
+            unfinished = self.live[key].half_frame and session.link is not None
+            assert (session.partial is not None) == unfinished
+
+    def teardown(self) -> None:
+        """Everybody falls silent: in the end nobody is left."""
+        for _ in range(500):
+            self.world.now += SLOT
+            self.tick()
+        assert not self.live
+        assert len(self.world.registry) == 0
+
+
+TestCoreAgainstModel = CoreAgainstModel.TestCase
+TestCoreAgainstModel.settings = settings(stateful_step_count=60, deadline=None)

@@ -1,0 +1,181 @@
+"""What a connection may do, cell by cell of the protocol's table, and what becomes of its session."""
+
+import pytest
+
+import protocol
+from presence.core.changes import Op
+from protocol import TABLE, Code, Kind, State
+from tests.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
+from tests.desks import NotingDesk, nobody_is_there
+from tests.worlds import GRACE, LOGIN, World, ended
+
+LOGIN_ADA = protocol.encode(protocol.login("ada"))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize(
+    ("cell", "frame"),
+    [
+        pytest.param(cell, frame, id=f"{cell[0].value}-{cell[1].name}-{number}".lower())
+        for cell in AT_CORE
+        for number, frame in enumerate(frames(cell[1]))
+    ],
+)
+def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
+    state, reaction = cell[0], TABLE[cell]
+    world = World()
+    world.core.desk = desk = NotingDesk()
+    desk.answer = nobody_is_there
+    handle = world.sockets.connect() if state is State.CONNECTED else world.login()
+    before = world.session() if state is State.LOGGED_IN else None
+    heard = world.now
+    world.sockets.answers(handle)
+    world.now += 2.5
+    world.sockets.feed(handle, frame)
+
+    assert world.heard(handle) == [*answers_expected(reaction, frame)]
+    assert world.is_hung_up(handle) == (reaction.then is State.CLOSING)
+    if reaction.then is not State.CLOSING:
+        assert world.is_guest(handle) == (reaction.then is State.CONNECTED)
+    if before is not None:
+        assert before.last_seen == (world.now if reaction.activity else heard)
+        assert (before not in world.registry) == reaction.offline
+    assert [each.op for each in world.changes].count(Op.END) == reaction.offline
+
+
+def test_every_cell_of_the_table_is_driven() -> None:
+    assert {*AT_CORE, *AT_TRANSPORT} == set(TABLE)
+
+
+def test_a_logins_answer_tells_what_holds(world: World) -> None:
+    handle = world.login(id=5, idle_timeout=40)
+    (answer,) = world.sockets.answers(handle)
+    assert answer.kind == Kind.OK
+    assert answer.id == 5
+    assert answer.payload == {
+        "session": world.changes[0].session,
+        "idle_timeout": 40,
+        "keepalive": 16,
+        "time_ms": 1_700_000_000_000,
+        "v": protocol.VERSION,
+    }
+
+
+def test_a_login_with_a_token_alone_is_refused(world: World) -> None:
+    handle = world.sockets.connect()
+    world.sockets.feed(handle, protocol.encode(protocol.login(None, token="secret", id=3)))
+    assert world.heard(handle) == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
+    assert world.changes == []
+
+
+# Several frames in one read, and frames in pieces
+
+
+def test_nothing_after_a_logout_is_obeyed(world: World) -> None:
+    handle = world.login()
+    world.sockets.answers(handle)
+    world.sockets.feed(handle, protocol.encode(protocol.logout(id=1)) + LOGIN_ADA + b"\xff" * 100)
+    assert world.heard(handle) == [(Kind.OK, 1, None)]
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_the_limits_of_frames_are_seen_on_four_bytes(world: World, excess: int) -> None:
+    guest, session = world.sockets.connect(), world.login()
+    limits = protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES, protocol.FRAME_LIMIT_BYTES
+    for handle, limit in zip((guest, session), limits, strict=True):
+        world.sockets.feed(handle, (limit + excess).to_bytes(4, "big"))
+        assert world.is_hung_up(handle) == bool(excess)
+    assert world.heard(guest) == [(Kind.ERROR, None, Code.TOO_LARGE)] * excess
+
+
+def test_pieces_of_every_size_make_the_same_packets() -> None:
+    data = LOGIN_ADA + protocol.encode(protocol.message("bob", b"x" * 300, id=2)) + protocol.KEEPALIVE
+    expected = None
+    for size in (len(data), *range(1, 40)):
+        world = World()
+        handle = world.sockets.connect()
+        for start in range(0, len(data), size):
+            world.sockets.feed(handle, data[start : start + size])
+        counts = world.core.statistics()
+        seen = world.heard(handle), (counts.frames, counts.beats)
+        expected = expected or seen
+        assert seen == expected
+        assert world.session().partial is None
+    assert expected is not None
+    assert expected[1] == (2, 1)
+
+
+# Faults
+
+
+def test_a_logins_age_counts_from_its_arrival_and_one_that_is_too_old_is_refused(
+    world: World,
+) -> None:
+    world.sockets.lain_s = 5.1
+    assert world.say(world.sockets.connect(), protocol.login("ada")) == [
+        (Kind.ERROR, None, Code.LOGIN_TIMEOUT)
+    ]
+    assert world.changes == []
+    world.sockets.lain_s = 4.0
+    world.login()
+    assert world.changes[0].at == world.now - 4.0
+    assert world.session().last_seen == world.now
+
+
+def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first(world: World) -> None:
+    abandoned = world.sockets.connect()
+    world.sockets.lain_s = 1.0
+    present = world.login()
+    session = world.session()
+    world.sockets.lain_s = 2.0
+    world.sockets.feed(abandoned, LOGIN_ADA)
+    assert world.heard(abandoned) == [(Kind.ERROR, None, Code.REPLACED)]
+    assert world.is_hung_up(abandoned)
+    assert not world.is_hung_up(present)
+    assert world.session() is session
+
+
+@pytest.mark.parametrize(
+    ("lain_s", "told"), [((2.0, 2.01), Code.CLOSED), ((2.01, 2.0), Code.CLOSED), ((0.0, 0.0), Code.REPLACED)]
+)
+def test_who_of_two_that_lay_unread_came_later_may_be_unsure(
+    world: World, lain_s: tuple[float, float], told: Code
+) -> None:
+    first, second = world.sockets.connect(), world.sockets.connect()
+    for handle, world.sockets.lain_s in zip((first, second), lain_s, strict=True):
+        world.sockets.feed(handle, LOGIN_ADA)
+    assert world.heard(first)[-1] == (Kind.GOODBYE, None, told)
+    assert not world.is_hung_up(second)
+
+
+def test_a_handler_that_fails_behind_a_login_leaves_no_session_that_nobody_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = world.sockets.connect()
+    monkeypatch.setattr(protocol, "error", None)  # whatever needs an error now fails
+    world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", 1)))
+    assert len(world.sockets.failures) == 1
+    assert world.is_hung_up(handle)
+    world.pass_time(GRACE + 1)
+    assert world.story() == [LOGIN, ended(Code.SERVER_ERROR)]
+    assert len(world.registry) == 0
+
+
+def test_keepalives_are_counted_however_they_are_read() -> None:
+    asking, query = protocol.encode(protocol.keepalive(7)), protocol.encode(protocol.query(["bob"], id=8))
+    sent = protocol.KEEPALIVE * 2 + asking + query + protocol.KEEPALIVE
+    for cut in range(len(sent) + 1):
+        world = World()
+        handle = world.login()
+        before = world.core.statistics()
+        world.now += 3
+        world.sockets.feed(handle, sent[:cut])
+        if cut >= len(protocol.KEEPALIVE):
+            assert world.session().last_seen == world.now, "what came before the rest of a frame is activity"
+        world.sockets.feed(handle, sent[cut:])
+        after = world.core.statistics()
+        assert (after.beats - before.beats, after.frames - before.frames) == (4, 1), cut

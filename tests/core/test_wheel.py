@@ -1,0 +1,77 @@
+"""The wheel, held against a plain dict by a Hypothesis state machine, and its promises one by one."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from presence.core.wheel import TimingWheel
+
+KEYS = st.integers(0, 30)
+AHEAD = st.one_of(st.integers(-3, 40), st.integers(0, 500))
+
+
+class WheelAgainstDict(RuleBasedStateMachine):
+    """Every operation is done to the wheel and to a dict of key to tick; they must agree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wheel: TimingWheel[int] = TimingWheel(8, cursor=100)
+        self.model: dict[int, int] = {}
+        self.swept = 100
+
+    @rule(key=KEYS, ahead=AHEAD)
+    def touch(self, key: int, ahead: int) -> None:
+        tick = self.swept + ahead
+        self.wheel.touch(key, tick)
+        self.model[key] = self.due_at(key, tick)
+
+    @rule(keys=st.lists(KEYS), ahead=AHEAD)
+    def touch_all(self, keys: list[int], ahead: int) -> None:
+        tick = self.swept + ahead
+        self.wheel.touch_all(keys, tick)
+        for key in keys:
+            self.model[key] = self.due_at(key, tick)
+
+    def due_at(self, key: int, tick: int) -> int:
+        cursor = self.wheel.cursor
+        return max(tick, cursor + 1)
+
+    @rule(key=KEYS)
+    def forget(self, key: int) -> None:
+        assert self.wheel.forget(key) == (self.model.pop(key, None) is not None)
+
+    @rule(ticks=st.one_of(st.integers(0, 5), st.integers(0, 600)), limit=st.integers(1, 10))
+    def expire_a_slice(self, ticks: int, limit: int) -> None:
+        now = self.wheel.cursor + ticks
+        taken = self.wheel.expire(now, limit)
+        due = sorted(self.model.values())[: len(taken)]
+        assert len(set(taken)) == len(taken) <= limit
+        assert sorted(self.model[key] for key in taken) == due, "oldest slots first"
+        assert all(self.model[key] <= now for key in taken), "never early"
+        for key in taken:
+            del self.model[key]
+        if len(taken) < limit:
+            assert all(tick > now for tick in self.model.values()), "everything due was taken"
+            self.swept = max(self.swept, now)
+        self.swept = max(self.swept, self.wheel.cursor)
+
+    @invariant()
+    def same_content(self) -> None:
+        assert len(self.wheel) == len(self.model)
+        assert all(self.wheel.tick_of(key) == tick for key, tick in self.model.items())
+        assert all((key in self.wheel) == (key in self.model) for key in range(31))
+
+    @invariant()
+    def sizes_add_up(self) -> None:
+        assert sum(self.wheel.slot_sizes(1200)) == len(self.model)
+
+
+WheelAgainstDict.TestCase.settings = settings(stateful_step_count=60, deadline=None)
+TestWheelAgainstDict = WheelAgainstDict.TestCase
+
+
+def test_an_emptied_slot_gives_its_memory_back() -> None:
+    wheel: TimingWheel[int] = TimingWheel()
+    wheel.touch_all(range(10_000), 1)
+    wheel.expire(1, limit=10_000)
+    assert all(slot.__sizeof__() < 1000 for slot in wheel._ring)

@@ -1,0 +1,140 @@
+"""The outbox: order, bound, skipping, waking."""
+
+import random
+import sys
+
+import pytest
+
+from presence.common.histogram import Histogram
+from presence.core.changes import Change, Op
+from presence.outbox.event_counts import Told, Transitions
+from presence.outbox.queue import STEP_MS, Ages, Gap, Outbox, size_of
+
+
+def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
+    return Change(Op.LOGIN, uid, "", session, 1, at, at_ms, at_ms, 30_000)
+
+
+def two_shards(max_items: int) -> Outbox:
+    """Two shards by the uid's first digit."""
+    return Outbox(lambda uid: int(uid[0]), 2, max_items=max_items)
+
+
+def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
+    outbox = two_shards(3)
+    assert outbox.begin_resync(0) is None
+    outbox.extend(change(f"0{i}", at_ms=i, at=float(i)) for i in range(9))
+    outbox.release(0, outbox.take(0, 3))
+    outbox.append(change("0late", at_ms=9))  # there is room again, but it must not overtake
+    assert outbox.queued(0) == 0
+    outbox.extend(change("1a") for _ in range(4))
+    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (True, True)
+    statistics = outbox.statistics()
+    assert (statistics.held, statistics.queued, statistics.high_water, statistics.max_items) == (3, 3, 3, 3)
+    assert (statistics.appended_total, statistics.dropped_total, statistics.skipping_shards) == (6, 8, 2)
+    assert outbox.begin_resync(0) == Gap(dropped=7, from_ms=3, to_ms=9, from_at=1.0)
+    assert outbox.begin_resync(0) is None
+    assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
+
+
+def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
+    outbox = two_shards(80)
+    outbox.extend(change("0a") for _ in range(200))
+    for _ in range(500):
+        outbox.append(change("1a"))
+        outbox.release(1, outbox.take(1, 1))
+    outbox.extend(change("1a") for _ in range(10))
+    assert (outbox.is_skipping(0), outbox.is_skipping(1), outbox.held) == (True, False, 90)
+    outbox.append(change("1a"))
+    assert outbox.is_skipping(1)
+    alone = Outbox(lambda _uid: 0, 1, max_items=80)
+    alone.extend(change("0a") for _ in range(200))
+    assert alone.held == 80
+
+
+def test_it_rings_once_when_there_is_enough() -> None:
+    outbox, rung = two_shards(9), list[str]()
+    outbox.call_at(2, lambda: rung.append("two"))
+    outbox.append(change("0a"))
+    assert rung == []
+    outbox.append(change("1a"))
+    outbox.append(change("1a"))
+    outbox.call_at(3, lambda: rung.append("at once"))
+    assert rung == ["two", "at once"]
+    outbox.call_at(4, lambda: rung.append("four"))
+    outbox.call_at(0, lambda: rung.append("never"))
+    outbox.append(change("0a"))
+    assert len(rung) == 2
+
+
+def test_bytes_are_a_bound_too() -> None:
+    outbox = Outbox(lambda _uid: 0, 1, max_items=100, max_bytes=2 * size_of(change("0a")))
+    outbox.extend(change("0a") for _ in range(3))
+    assert (outbox.held, outbox.statistics().dropped_total) == (2, 1)
+    outbox.release(0, outbox.take(0, 2))
+    assert outbox.statistics().held_bytes == 0
+
+
+def test_the_size_of_a_change_is_about_what_it_takes() -> None:
+    each = change("0a" * 20)
+    texts = (each.uid, each.session)  # the empty text of the default device is one for all
+    numbers = (each.at, each.at_ms, each.last_seen_ms, each.idle_timeout_ms)
+    assert size_of(each) == pytest.approx(sum(map(sys.getsizeof, (each, *texts, *numbers))), rel=0.1)
+
+
+class Waiting:
+    """An outbox of one shard whose time is set by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.took = Histogram((0.1, 1.0))
+        self.ages = Ages(lambda: self.now_ms, self.took)
+        self.outbox = Outbox(lambda _uid: 0, 1, max_items=1000, ages=self.ages)
+
+    def append(self) -> Change:
+        each = change("u", at_ms=self.now_ms)
+        self.outbox.append(each)
+        return each
+
+
+def test_ages_are_counted_when_redis_has_them() -> None:
+    waiting = Waiting()
+    for _ in range(4):
+        waiting.append()
+        waiting.now_ms += 500
+    waiting.outbox.acknowledged(0, waiting.outbox.take(0, 3))
+    waiting.outbox.release(0, waiting.outbox.take(0, 1))  # forgotten only
+    assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 2], "sum": 4.5}
+
+
+def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
+    waiting, rng = Waiting(), random.Random(7)
+    held: list[Change] = []
+    for _ in range(2000):
+        waiting.now_ms += rng.randrange(40)
+        if rng.random() < 0.5 and len(held) < 900:
+            held.append(waiting.append())
+            waiting.outbox.take(0, 1)
+        elif held:
+            waiting.outbox.release(0, [held.pop(rng.randrange(len(held)))])
+        oldest_s = max(((waiting.now_ms - each.at_ms) / 1000 for each in held), default=0.0)
+        assert oldest_s <= waiting.ages.oldest_s() <= oldest_s + STEP_MS / 1000
+
+
+# What Redis told
+
+
+def test_counts_add_up_by_type_and_reason_and_what_a_later_version_writes_is_called_as_it_is() -> None:
+    transitions = Transitions()
+    transitions.note([Told("online", 1, 2), Told("offline", 201, 1), Told("gap", 0, 1)])
+    transitions.note(
+        [Told("online", 1, 3), Told("online", 2, 1), Told("offline", 999, 1), Told("sleeping", 3, 1)]
+    )
+    assert transitions.report() == {
+        "online": {"login": 5, "returned": 1},
+        "offline": {"idle_timeout": 1, "999": 1},
+        "away": {},
+        "update": {},
+        "gap": {"gap": 1},
+        "sleeping": {"away": 1},
+    }

@@ -1,0 +1,221 @@
+"""Memory beside records: what somebody did to Redis behind everybody's back is found and mended."""
+
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
+from presence.embedded import find_binary
+from presence.outbox import reconciler as comparison_module
+from presence.outbox import relay as relay_module
+from presence.outbox.queue import Outbox
+from presence.outbox.reconciler import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
+from presence.outbox.relay import Relay, Verdicts
+from presence.outbox.replies import News, Reply, Status, Superseded
+from presence.outbox.shard_writer import ShardWriter
+from presence.store.keys import Keys
+from presence.store.packing import Shape
+from presence.store.redis_store import RedisStore
+from tests.store.driving import events, online_sessions, owned, record
+from tests.store.servers import Server
+from tests.waiting import until
+
+KEYS = Keys()
+INBOX_LIMIT = 50  # see lib/news.lua
+
+
+def named(uid: str) -> SessionName:
+    return SessionName(uid, "", f"s-{uid}")
+
+
+class Sessions:
+    """What a node has."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.live = {f"u{n}": named(f"u{n}") for n in range(count)}
+        self.profiles: dict[str, Profile] = {}
+        self.memory = Memory(lambda: iter([*self.live.values()]), self.shown_as)
+
+    def shown_as(self, name: SessionName) -> Profile | None:
+        return self.profiles.get(name.uid, PLAIN) if self.live.get(name.uid) == name else None
+
+
+def comparison(sessions: Sessions) -> tuple[Comparison, ShardWriter]:
+    outbox = Outbox(KEYS.shard, 1, max_items=10)
+    return Comparison(sessions.memory, KEYS.shard), ShardWriter(0, "a", outbox, lambda _shard: [])
+
+
+def answer(**fields: object) -> Reply:
+    return Reply(Status.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
+
+
+def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
+    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
+    asked = []
+    for turn in range(6):
+        (step,) = compared.next([writer])
+        asked.append((len(step.sessions), step.cursor))
+        compared.differences(step, answer(cursor=str(turn + 1)))
+    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]
+
+
+def test_ghosts_and_missing_ones_count_the_second_time() -> None:
+    compared, writer = comparison(Sessions(2))
+    compared.next([writer])
+    (step,) = compared.next([writer])
+    assert compared.differences(step, answer(owned=(named("ghost"), named("u0")), missing=(1,))) == 0
+    (again,) = compared.next([writer])
+    assert {"ghost", "u1"} <= {each.uid for each in again.sessions}
+    missing = [number for number, each in enumerate(again.sessions) if each.uid == "u1"]
+    assert compared.differences(again, answer(missing=tuple(missing))) == 2
+    assert compared.differences(again, answer(missing=tuple(missing))) == 0, "asked about a third time only"
+
+
+def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
+    sessions = Sessions(20)
+    shards = {name: number % 2 for number, name in enumerate(sessions.live)}
+    compared = Comparison(sessions.memory, shards.__getitem__)
+    outbox = Outbox(shards.__getitem__, 2, max_items=10)
+    busy, idle = (ShardWriter(shard, "a", outbox, lambda _shard: []) for shard in (0, 1))
+    compared.next([idle])
+    assert compared.next([]) == [], "the walk waits"
+    assert [len(step.sessions) for step in compared.next([idle])] == [10]
+    assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
+
+
+def test_in_a_hurry_everybody_is_asked_about_in_larger_turns_and_who_misses_more_once_again() -> None:
+    compared, writer = comparison(Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN))
+    compared.next([writer])
+    compared.next([writer])
+    compared.hurry()
+    asked = []
+    while compared.is_hurried:
+        steps = compared.next([writer])
+        asked.append(len(steps[0].sessions))
+        if len(asked) == 1:
+            compared.hurry()
+            compared.hurry()
+    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0] * 2
+    steps = compared.next([writer])
+    compared.unanswered(steps)  # what was answered too late is asked again
+    (again,) = compared.next([writer])
+    assert set(steps[0].sessions) < set(again.sessions)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    binary = find_binary()
+    assert binary
+    with tempfile.TemporaryDirectory(prefix="ps-") as folder:
+        server = Server(binary, Path(folder))
+        yield server
+        server.close()
+
+
+class Mending:
+    """A relay on a real server, whose comparison has little time between turns."""
+
+    def __init__(self, server: Server, node: str = "a") -> None:
+        self.told: set[str] = set()  # whose sessions other nodes have taken over
+        self.sessions = Sessions()
+        self.outbox = Outbox(KEYS.shard, 1, max_items=1000)
+        self.store = RedisStore(server.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**9))
+        self.relay = Relay(
+            self.outbox,
+            self.store,
+            node=node,
+            live=lambda _shard: [self.change(Op.REGISTER, each) for each in self.sessions.live.values()],
+            verdicts=Verdicts(self.gone, self.gone, lambda: "c"),
+            memory=self.sessions.memory,
+        )
+
+    def change(self, op: Op, each: SessionName) -> Change:
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        code = {Op.LOGIN: 1, Op.REGISTER: 2, Op.END: 100}[op]
+        profile = self.sessions.profiles.get(each.uid, PLAIN)
+        return Change(op, each.uid, each.device, each.session, code, now, now_ms, now_ms, 30_000, profile)
+
+    def login(self, uid: str, session: str = "") -> None:
+        each = SessionName(uid, "", session or f"s-{uid}")
+        self.sessions.live[uid] = each
+        self.outbox.append(self.change(Op.LOGIN, each))
+
+    def gone(self, told: Sequence[News | Superseded]) -> None:
+        for each in told:
+            self.told.add(each.uid)
+            self.sessions.live.pop(each.uid, None)
+
+
+@pytest.fixture
+async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mending]:
+    monkeypatch.setattr(comparison_module, "COMPARE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
+    mending = Mending(server)
+    await mending.relay.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mending.relay.run)
+        for n in range(20):
+            mending.login(f"u{n}")
+        assert await mending.relay.drain(5) == 0
+        yield mending
+        nursery.cancel_scope.cancel()
+    mending.store.close()
+
+
+@pytest.mark.parametrize("what", ["records deleted", "shown otherwise", "a ghost"])
+async def test_what_is_not_on_record_as_it_is_here_is_written_again(
+    mending: Mending, server: Server, what: str
+) -> None:
+    sessions = mending.sessions
+    await trio.sleep(0.3)
+    statistics = mending.relay.statistics()
+    assert (statistics.resyncs, statistics.differences) == (0, 0), "where nothing differs nothing is done"
+    if what == "records deleted":
+        server.client.delete(KEYS.online(0))
+    elif what == "shown otherwise":  # and the update was lost
+        sessions.profiles |= {"u7": Profile(away=True, meta='{"mood":"busy"}'), "u8": Profile(away=True)}
+    else:  # gone, and nobody was told
+        del sessions.live["u7"]
+    await until(lambda: online_sessions(server.client) == {tuple(each) for each in sessions.live.values()})
+    await until(lambda: mending.relay.statistics().differences)
+    assert mending.relay.statistics().differences >= {"records deleted": 20, "shown otherwise": 2}.get(
+        what, 1
+    )
+
+    def shown(uid: str) -> tuple[object, object]:
+        session = record(server.client, uid)["sessions"][""]
+        return session.get("away"), session.get("meta")
+
+    if what == "shown otherwise":
+        await until(lambda: (shown("u7"), shown("u8")) == ((True, '{"mood":"busy"}'), (True, None)))
+        assert shown("u6") == (None, None)
+    if what == "a ghost":
+        assert ("u7", "", "s-u7") not in owned(server.client, "a")
+        last = events(server.client)[-1]
+        assert (last["type"], last["uid"], last["reason"]) == ("offline", "u7", "node_down")
+
+
+async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(comparison_module, "COMPARE_INTERVAL_S", 1000.0)
+    here, there = Mending(server), Mending(server, node="b")
+    await here.relay.start()
+    await there.relay.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.relay.run)
+        nursery.start_soon(there.relay.run)
+        for n in range(INBOX_LIMIT + 10):
+            here.login(f"u{n}")
+        assert await here.relay.drain(5) == 0
+        for n in range(INBOX_LIMIT + 10):
+            there.login(f"u{n}", f"elsewhere-{n}")
+        await until(lambda: here.told == {f"u{n}" for n in range(INBOX_LIMIT + 10)})
+        nursery.cancel_scope.cancel()
+    here.store.close()
+    there.store.close()

@@ -1,0 +1,347 @@
+"""The relay against a small fake store, in mock time, and once against a real server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import structlog
+import trio
+from trio.testing import MockClock
+
+from presence.common.circuit_breaker import GLANCE_S
+from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
+from presence.common.runtime import TrioBell
+from presence.core.changes import Change, Op
+from presence.outbox.queue import Outbox
+from presence.outbox.reconciler import Memory
+from presence.outbox.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, Verdicts
+from presence.outbox.replies import Opened, Probe, Reply, Stand, Status
+from presence.outbox.steps import Batch, Counter, Step
+from tests.waiting import AtOnce, until
+
+NOTHING = Memory(lambda: (), lambda _name: None)
+
+
+class FakeStore:
+    """Counters and applied items in memory.
+
+    Attributes:
+        fail: what all calls come to while it is set.
+        away, refusing: shards whose calls come to nothing, and to a refusal.
+    """
+
+    def __init__(self) -> None:
+        self.fail: StoreUnavailable | StoreError | None = None
+        self.away: set[int] = set()
+        self.refusing: set[int] = set()
+        self.meta_away = False
+        self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
+        self.counters: dict[int, Counter] = {}
+        self.fenced: set[str] = set()
+        self.applied: list[Change] = []
+        self.batches: list[Batch] = []
+        self.probed: list[int] = []  # shards
+        self.checks = 0
+
+    def check_meta(self) -> None:
+        self._fail()
+        if self.meta_away:
+            raise StoreUnavailable("away")
+        self.checks += 1
+
+    def _fail(self) -> None:
+        if self.fail is not None:
+            raise self.fail
+
+    def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
+        if self.fail is not None:
+            return [self.fail for _ in steps]
+        return [self.answers.pop(0) if self.answers else self._reply(step) for step in steps]
+
+    def _reply(self, step: Step) -> Reply | StoreUnavailable:
+        if step.shard in self.away:
+            return StoreUnavailable("away")
+        if step.counter.node in self.fenced:
+            return Reply(Status.FENCED, "history")
+        if not isinstance(step, Batch):
+            return Reply(Status.OK, "history")
+        present = self.counters.get(step.shard)
+        opened = None
+        if step.opening:
+            opened = Opened((Stand(present or Counter(step.opening.before, 0, 0)),), {})
+        elif present is None or present.n + 1 != step.counter.n:
+            return Reply(Status.UNKNOWN, "history")
+        self.counters[step.shard] = step.counter
+        self.batches.append(step)
+        self.applied += [item.change for item in step.items]
+        return Reply(Status.OK, "history", opened=opened)
+
+    def probe(
+        self, node: str, inbox_read: Mapping[int, int]
+    ) -> dict[int, Probe | StoreUnavailable | StoreError]:
+        if self.fail is not None:
+            return dict.fromkeys(inbox_read, self.fail)
+        self.probed += inbox_read
+        none = Counter(node, 0, 0)
+        failures: dict[int, Probe | StoreUnavailable | StoreError] = {
+            **dict.fromkeys(self.away, StoreUnavailable("away")),
+            **{shard: StoreError(f"NOPERM in {shard}") for shard in self.refusing},
+        }
+        return {
+            s: failures.get(s)
+            or Probe(s, "history", node in self.fenced, self.counters.get(s, none), "0-0", {}, 1, ())
+            for s in inbox_read
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def login(uid: str, session: str = "s") -> Change:
+    return Change(Op.LOGIN, uid, "", session, 1, 0.0, 1000, 1000, 30_000)
+
+
+class Relaying:
+    """A relay of three shards, by the last digit of uids; without one, of shard 0."""
+
+    def __init__(self, **more: Any) -> None:
+        self.fake, ids = FakeStore(), iter(["second", "third"])
+        self.outbox = Outbox(lambda uid: int(uid[-1]) if uid[-1] in "12" else 0, 3, max_items=10_000)
+        usual: dict[str, Any] = {
+            "node": "first",
+            "live": lambda _shard: [],
+            "verdicts": Verdicts(lambda _: None, lambda _: None, lambda: next(ids)),
+            "memory": NOTHING,
+            "clock": trio.current_time,
+            "runtime": AtOnce(),
+        }
+        self.relay = Relay(self.outbox, self.fake, **usual | more)
+
+    async def run(self, nursery: trio.Nursery) -> "Relaying":
+        """Let it run; return once all shards are opened."""
+        nursery.start_soon(self.relay.run)
+        await until(lambda: len(self.fake.counters) == 3)
+        return self
+
+    @property
+    def applied(self) -> list[str]:
+        return [change.uid for change in self.fake.applied]
+
+    @property
+    def connected(self) -> bool:
+        return self.relay.statistics().connected
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return MockClock(autojump_threshold=0)
+
+
+@pytest.fixture
+async def relaying(nursery: trio.Nursery) -> Relaying:
+    """A relay that runs, a second after all shards were opened."""
+    relaying = await Relaying().run(nursery)
+    await trio.sleep(1)
+    return relaying
+
+
+def end(uid: str, code: int = 201) -> Change:
+    return login(uid)._replace(op=Op.END, code=code)
+
+
+# Start
+
+
+async def test_a_start_needs_one_shard_and_no_refusal(clock: MockClock, nursery: trio.Nursery) -> None:
+    relaying = Relaying()
+    fake = relaying.fake
+    for failure in (StoreUnavailable("away"), StoreMismatch("16 shards, not 1")):
+        fake.fail = failure
+        with pytest.raises(type(failure)):
+            await relaying.relay.start()
+    fake.fail, fake.away = None, {0, 1, 2}
+    with pytest.raises(StoreUnavailable):
+        await relaying.relay.start()
+    fake.away, fake.refusing = set(), {2}
+    with pytest.raises(StoreError):
+        await relaying.relay.start()
+    fake.away, fake.refusing = {2}, set()
+    await relaying.relay.start()
+    assert fake.checks
+    nursery.start_soon(relaying.relay.run)
+    relaying.outbox.extend([login("u2"), login("u0")])
+    await until(lambda: fake.applied)
+    assert not relaying.connected
+    fake.away = set()
+    await until(lambda: len(fake.applied) == 2)
+
+
+# What goes together, and when
+
+
+@pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
+async def test_changes_share_a_batch_and_a_logout_does_not_wait_for_company(
+    clock: MockClock, relaying: Relaying, code: int, waits: bool
+) -> None:
+    before = len(relaying.fake.batches)
+    relaying.outbox.append(login("u"))
+    await trio.sleep(GATHER_S / 4)
+    assert not relaying.applied
+    relaying.outbox.append(end("u", code))
+    await trio.sleep(GATHER_S / 4)
+    assert len(relaying.applied) == (0 if waits else 2)
+    await trio.sleep(GATHER_S)
+    assert (len(relaying.applied), len(relaying.fake.batches)) == (2, before + 1)
+
+
+async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relaying) -> None:
+    before = len(relaying.fake.batches)
+    for i in range(1000):
+        relaying.outbox.append(end(f"u{i}0", 100))
+        await trio.sleep(0.001)
+    await until(lambda: len(relaying.applied) == 1000)
+    assert len(relaying.fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
+
+
+# Verdicts
+
+
+async def test_a_fenced_node_goes_on_under_a_new_id(
+    clock: MockClock, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, relay = relaying.fake, relaying.relay
+    apply, fenced = fake.apply, list[bool]()
+
+    def noting(steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
+        fenced.append(relay.is_fenced)
+        return apply(steps)
+
+    monkeypatch.setattr(fake, "apply", noting)
+    fake.fenced = {"first"}
+    relaying.outbox.append(login("u"))
+    await until(lambda: fake.applied)
+    assert fenced[:2] == [False, True]
+    assert fake.counters[0].node == "second"
+    await until(lambda: not relay.is_fenced)
+    fake.fenced |= {"second"}  # a probe that sees the fence is enough
+    await until(lambda: fake.counters[0].node == "third")
+
+
+# Outages, of one shard or of all
+
+
+async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, relaying: Relaying) -> None:
+    fake = relaying.fake
+    fake.away = {1}
+    relaying.outbox.extend([login("u1"), login("u0"), login("u2")])
+    await until(lambda: len(fake.applied) == 2)
+    assert not relaying.connected
+    await trio.sleep(10)
+    fake.probed.clear()
+    await trio.sleep(10 * PROBE_INTERVAL_S)
+    assert 9 <= fake.probed.count(0) <= 11, "the others are probed as ever"
+    relaying.outbox.append(login("v0"))
+    began = trio.current_time()
+    await until(lambda: len(fake.applied) == 3)
+    assert trio.current_time() - began < 0.3
+    assert relaying.relay.statistics().backlog == 1
+
+
+async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_it(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    fake = relaying.fake
+    fake.away = {1, 2}
+    relaying.outbox.extend([login("u1"), login("u2")])
+    with structlog.testing.capture_logs() as lines:
+        await trio.sleep(10)
+        fake.away = {2}
+        await until(lambda: fake.applied)
+        assert not relaying.connected
+        fake.away = set()
+        await until(lambda: relaying.connected)
+    assert relaying.applied == ["u1", "u2"]
+    assert [line["event"] for line in lines] == ["Redis is away", "Redis is back"]
+    assert 9 < lines[-1]["away_s"] < 12
+    assert lines[-1]["waiting"] in {0, 1}
+
+
+async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    fake = relaying.fake
+    fake.meta_away = True
+    fake.counters.clear()
+    relaying.outbox.append(login("u0"))
+    await until(lambda: fake.applied)
+    assert relaying.relay.statistics().resyncs
+    checks, fake.meta_away = fake.checks, False
+    await until(lambda: fake.checks > checks)
+
+
+async def test_each_refusal_is_told_once_and_what_was_refused_is_sent_again(
+    clock: MockClock, relaying: Relaying
+) -> None:
+    fake = relaying.fake
+    with structlog.testing.capture_logs() as lines:
+        fake.refusing = {0, 1}
+        await trio.sleep(30)
+        fake.refusing = set()
+        await until(lambda: relaying.connected)
+        fake.answers = [StoreError("WRONGTYPE")]
+        relaying.outbox.append(login("u"))
+        await until(lambda: fake.applied)
+    told = [(line["log_level"], line["error"]) for line in lines if line["event"] == "Redis refused"]
+    assert sorted(told) == [("error", "NOPERM in 0"), ("error", "NOPERM in 1"), ("error", "WRONGTYPE")]
+    assert relaying.applied == ["u"]
+
+
+class LateBell(TrioBell):
+    """Wakes half a second late, as on a machine without time to run."""
+
+    async def wait(self, timeout_s: float) -> bool:
+        rung = await super().wait(timeout_s)
+        await trio.sleep(0.5)
+        return rung
+
+
+class Late(AtOnce):
+    """The same."""
+
+    def bell(self) -> TrioBell:
+        return LateBell()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds + (0.5 if seconds else 0.0))
+
+
+async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
+    clock: MockClock, nursery: trio.Nursery
+) -> None:
+    relaying = Relaying(known=lambda: ("second",), runtime=Late())
+    nursery.start_soon(relaying.relay.run)
+    relaying.outbox.append(login("u1"))
+    await until(lambda: relaying.applied)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    relaying.outbox.append(end("u1"))
+    with trio.fail_after(5):
+        await until(lambda: len(relaying.applied) == 2)
+
+
+@pytest.mark.parametrize("peers", [("second",), ()])
+async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
+    peers: tuple[str, ...], clock: MockClock, nursery: trio.Nursery
+) -> None:
+    relaying = await Relaying(known=lambda: peers).run(nursery)
+    relaying.outbox.append(login("u1"))
+    await until(lambda: relaying.applied)
+    await trio.sleep(PROBE_INTERVAL_S + 1.0)
+    relaying.outbox.extend([end("u1"), login("u2")])
+    began = trio.current_time()
+    told: dict[str, float] = {}
+    while len(told) < 2:
+        told |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(told) :]}
+        await trio.sleep(0.001)
+    assert told["u2"] < 0.1
+    assert (told["u1"] >= GLANCE_S) == bool(peers)
+    assert told["u1"] < GLANCE_S + 0.1
