@@ -20,10 +20,10 @@ from loadtest.judge import Finding, Judge, Promise
 from loadtest.options import scenario
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError
-from presence.store.failures import CONNECTION_LOST
+from presence.store.error_classes import CONNECTION_LOST
+from presence.subscriber.connection import Link
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
-from presence.subscriber.link import Link
 
 WAIT_MAX_S = 0.5
 WAKE_S = 0.02  # by so much something may be done late: waking costs more than a beat

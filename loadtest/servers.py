@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from presence.embedded import find_binary
 from presence.store.client import open_client
+from presence.store.embedded import find_binary
 from presence.store.keys import Keys
 
 START_TIMEOUT_S = 40.0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from presence import node
 from presence.core.engine import Core
-from presence.store import scripting
+from presence.store import script_runner
 from presence.ticker import Ticker
 
 Changes = tuple[tuple[str, str], ...]
@@ -61,7 +61,7 @@ def switch_off(guard: str) -> None:
     if guard == READ_BEFORE_EXPIRY:
         _expire_unread()
         return
-    source = _changed(scripting.source, SCRIPTS[guard])
+    source = _changed(script_runner.source, SCRIPTS[guard])
     if absent := absences(guard):
         raise ValueError(f"no script has {absent}")
 
@@ -69,13 +69,15 @@ def switch_off(guard: str) -> None:
     def digest(name: str) -> str:
         return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
-    scripting.source = source
-    scripting.digest = digest
+    script_runner.source = source
+    script_runner.digest = digest
 
 
 def absences(guard: str) -> list[str]:
     """Return what is to be changed for a guard of the scripts and stands in none of them."""
-    return [old for old, _ in SCRIPTS[guard] if not any(old in scripting.source(name) for name in CHANGED)]
+    return [
+        old for old, _ in SCRIPTS[guard] if not any(old in script_runner.source(name) for name in CHANGED)
+    ]
 
 
 def _changed(source: Callable[[str], str], changes: Changes) -> Any:

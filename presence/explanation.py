@@ -20,15 +20,15 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from presence import reasons
 from presence.common.redaction import redact_text
 from presence.common.text import plain_state
-from presence.event_lines import entry_values
 from presence.reader import PresenceReader
-from presence.store import inquiring
-from presence.store.access import Access
+from presence.store import ask_nodes
+from presence.store.ask_nodes import Heard
 from presence.store.client import RedisError
-from presence.store.failures import passes
-from presence.store.inquiring import Heard
+from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState
+from presence.store.shard_clients import Access
+from presence.subscriber.event_json import entry_values
 from presence.subscriber.events import Entry, decode, id_order, read_entry
 from protocol import Kind
 from protocol.schema import SCHEMA
@@ -247,7 +247,7 @@ class Explainer:
         known.state = self._reader.state(uid)
         known.nodes = self._reader.nodes()
         names = {each.node for each in known.nodes} | {str(each["node"]) for each in known.state["sessions"]}
-        known.heard = inquiring.ask(
+        known.heard = ask_nodes.ask(
             self._access, self._reader.keys(), uid, names - known.here.keys(), self._wait_s
         )
 

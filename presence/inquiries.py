@@ -6,7 +6,7 @@ and nobody has to connect again. An answer for which there is no room, since nob
 counted.
 
 Anybody else asks over the node's control channel what it knows of a user, and finds the answer in Redis; see
-`presence.store.inquiring`. Nobody's work may suffer from that: such questions are taken at a bounded rate,
+`presence.store.ask_nodes`. Nobody's work may suffer from that: such questions are taken at a bounded rate,
 wait in a bounded queue, and a thread of their own writes the answers, however slow Redis is. What is beyond
 these bounds is dropped and counted: its asker says that this node did not answer.
 """

@@ -22,12 +22,12 @@ from typing import Self
 
 from presence.common import meta_json
 from presence.common.redis_url import database
-from presence.store.access import Access
 from presence.store.client import RedisError
-from presence.store.failures import passes
+from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
+from presence.store.shard_clients import Access
 
 SHARDS_KEPT_S = 60.0  # the number of shards changes only if somebody empties Redis
 PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time

@@ -38,13 +38,13 @@ from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.footprint import Footprint
 from presence.inquiries import SAMPLE_VERSION, Answering, Answers, Inquiries, Readiness
-from presence.messaging.courier import Courier
+from presence.messaging.router import Courier
 from presence.node import Node, Stores
 from presence.store import privileges
-from presence.store.inquiring import AnswerKeys
+from presence.store.ask_nodes import AnswerKeys
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
+from presence.store.script_arguments import Shape
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
 from presence.ticker import watch_lag

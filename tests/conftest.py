@@ -10,7 +10,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 
 WORKERS = 4  # of the fast tier: some of its tests wait
 
@@ -52,7 +52,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No settings and no servers from outside, and no logging set up by a command once the test is over."""
     for name in [name for name in os.environ if name.startswith("PRESENCE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr("presence.embedded.announced", list)
+    monkeypatch.setattr("presence.store.embedded.announced", list)
     level = logging.root.level
     yield
     structlog.reset_defaults()

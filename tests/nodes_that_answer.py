@@ -9,7 +9,7 @@ import msgpack
 
 from presence.common.errors import StoreUnavailable
 from presence.outbox.replies import Question
-from presence.store.inquiring import AnswerKeys
+from presence.store.ask_nodes import AnswerKeys
 from presence.store.keys import Keys
 from presence.store.subscription import ControlChannel
 

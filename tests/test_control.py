@@ -16,12 +16,12 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.control import DELIVERIES_A_TURN, Control
-from presence.embedded import EmbeddedRedis
 from presence.messaging.letters import Delivery
 from presence.node import Node
 from presence.outbox.replies import Erasure, News, NewsKind, Question
 from presence.server import Server
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from protocol import Code
 from tests.transports.harness import Client

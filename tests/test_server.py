@@ -18,13 +18,13 @@ import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis
 from presence.inquiries import ANSWER_BYTES, Readiness
 from presence.node import Node, Stores
 from presence.outbox.replies import Opened, Reply, Status
 from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Item
 from presence.server import Server
+from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
 from tests.transports import certificates
 from tests.transports.harness import Client

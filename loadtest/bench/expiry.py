@@ -17,9 +17,9 @@ from trio.lowlevel import Task
 
 from loadtest.bench.inprocess import TICK_S, Node
 from loadtest.outcome import markdown
-from presence.embedded import embedded_redis
 from presence.process import tune_interpreter
 from presence.store.client import open_client
+from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
 
 IDLE_TIMEOUT_S: Final = 5.0

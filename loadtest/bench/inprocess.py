@@ -12,8 +12,8 @@ from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.core.registry import Session
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.script_arguments import Shape
 
 TICK_S: Final = 1.0
 LOGINS_A_TURN: Final = 64

@@ -19,9 +19,9 @@ import protocol
 from loadtest.bench.inprocess import Node
 from loadtest.outcome import markdown
 from presence.core.registry import Session
-from presence.embedded import embedded_redis
 from presence.outbox.relay import PROBE_INTERVAL_S
 from presence.store.client import Redis, open_client
+from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
 
 SHARDS: Final = (1, 16)

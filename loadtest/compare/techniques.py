@@ -13,7 +13,7 @@ import trio
 from presence.core.ticks import SLOTS_PER_TICK, Ticks
 from presence.core.wheel import TimingWheel
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.handing import Leasing, SharedTimer

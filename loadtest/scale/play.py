@@ -13,10 +13,10 @@ from loadtest.report import Report
 from loadtest.scale.fleet import Fleet, Status
 from loadtest.scale.verdict import Ends, Promise, judge
 from presence.store.client import RedisError
-from presence.store.failures import passes
+from presence.store.error_classes import passes
+from presence.subscriber.connection import Link
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import Follower
-from presence.subscriber.link import Link
 
 RETRY_S = 0.2
 NICE = 5

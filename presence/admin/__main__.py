@@ -7,7 +7,7 @@ from typing import Final
 
 from presence.admin import startup
 from presence.common.logs import configure
-from presence.embedded import die_with_parent
+from presence.store.embedded import die_with_parent
 
 IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the server that started us gives the orders
 

@@ -7,10 +7,10 @@ import trio
 
 from presence.admin.answers import ApiError
 from presence.admin.views import ask_redis
-from presence.store.access import Access
+from presence.store.shard_clients import Access
+from presence.subscriber.connection import Link, Shards
 from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entry
 from presence.subscriber.follower import Follower
-from presence.subscriber.link import Link, Shards
 
 THREADS: Final = 8
 PAGE_EVENTS: Final = 200  # of all shards; a viewer who takes nothing holds a page, some 300 KB

@@ -25,8 +25,8 @@ from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
-from presence.event_lines import entry_values
 from presence.inquiries import Readiness
+from presence.subscriber.event_json import entry_values
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)

@@ -18,9 +18,9 @@ from presence.admin.streaming import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
 from presence.reader import PresenceReader
-from presence.store.access import Access
 from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
+from presence.store.shard_clients import Access
 
 SAMPLE_S: Final = 1.0
 NODES_S: Final = 2.0

@@ -11,12 +11,12 @@ import trio
 
 from presence.admin.answers import ApiError, redis_away, redis_refuses, to_json
 from presence.common.redaction import redact_text
-from presence.event_lines import entry_of, entry_values
 from presence.store.client import RedisError
-from presence.store.failures import passes
+from presence.store.error_classes import passes
+from presence.subscriber.connection import Link
+from presence.subscriber.event_json import entry_of, entry_values
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
-from presence.subscriber.link import Link
 
 JOIN_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
 RETRY_S: Final = 1.0

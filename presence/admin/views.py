@@ -17,7 +17,7 @@ from presence.explanation import Explainer
 from presence.kicking import Kicked, kick
 from presence.reader import Page, PresenceReader
 from presence.store.client import RedisError
-from presence.store.failures import passes
+from presence.store.error_classes import passes
 
 THREADS: Final = 8
 ACTING_THREADS: Final = 4  # of their own, for a kick may wait for long

@@ -9,8 +9,8 @@ from presence.commands.outcome import FAILED, OK, complain
 from presence.common.files import FileLimitError
 from presence.common.logs import configure
 from presence.common.redis_url import redacted
-from presence.embedded import EmbeddedError, embedded_redis
-from presence.store.failures import CONNECTION_LOST
+from presence.store.embedded import EmbeddedError, embedded_redis
+from presence.store.error_classes import CONNECTION_LOST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -177,7 +177,7 @@ def servers_data(settings: Settings, command: str) -> Place:
     """Return where the data is: without a URL, in the one embedded Redis that this user runs here."""
     if settings.redis:
         return Place(settings.redis, settings.prefix, settings)
-    from presence.embedded import announced  # noqa: PLC0415 - most commands are given a URL
+    from presence.store.embedded import announced  # noqa: PLC0415 - most commands are given a URL
 
     urls = announced()
     if len(urls) == 1:

@@ -13,7 +13,7 @@ from presence.commands.outcome import FAILED, complain
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError
-from presence.store.failures import passes
+from presence.store.error_classes import passes
 
 
 class _Complaints(logging.Handler):

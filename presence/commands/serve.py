@@ -11,8 +11,8 @@ from presence.commands.outcome import FAILED, OK, complain, sighup_ignored, sigt
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.config.loading import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedError, embedded_redis
 from presence.prefork.systemd import Notifier, from_environment
+from presence.store.embedded import EmbeddedError, embedded_redis
 
 if TYPE_CHECKING:  # a server without operators does without all that it loads
     from presence.operators import Operators

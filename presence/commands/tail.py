@@ -10,9 +10,9 @@ from presence.commands.options import Place, UsageError, add_reader, entry_id, p
 from presence.commands.outcome import OK, sigterm_interrupts
 from presence.commands.reaching import asks_redis, subscriber_complains
 from presence.common.text import json_line, printable
-from presence.event_lines import entry_of, entry_values, number
 from presence.reasons import moment
 from presence.subscriber import Entries, entries_sync
+from presence.subscriber.event_json import entry_of, entry_values, number
 from presence.subscriber.events import Entry, Gap
 
 _TYPES = ("online", "offline", "away", "update")

@@ -21,7 +21,7 @@ from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
 from presence.operators import Operators, serving
 from presence.server import Server
-from presence.store.access import forget_prefix
+from presence.store.shard_clients import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
 from protocol import Kind
 

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from presence.common import files
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.doctor.findings import Finding, count, fail, megabytes, not_tried, ok, warn
-from presence.embedded import EmbeddedError, find_binary
 from presence.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
+from presence.store.embedded import EmbeddedError, find_binary
 from presence.transports import sockets
 
 _STATUS_OFFSET: Final = 40  # of struct timex, linux/timex.h, where a long has 8 bytes

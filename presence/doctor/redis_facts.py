@@ -14,10 +14,10 @@ from presence.common.redis_url import redacted
 from presence.config.settings import Settings
 from presence.doctor.findings import Unknown
 from presence.store import privileges
-from presence.store.access import Access
 from presence.store.client import Redis, RedisError
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
+from presence.store.shard_clients import Access
 
 PINGS: Final = 9
 T = TypeVar("T")

@@ -10,9 +10,9 @@ import msgpack
 
 from presence.common.errors import StoreError
 from presence.config.followup_rules import AFTER_MAX_S, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, is_name
-from presence.store.followup_keys import Addition, add_call, cancel_call, script_keys
+from presence.followups.keys import Addition, add_call, cancel_call, script_keys
 from presence.store.keys import Keys
-from presence.store.scripting import Call, Scripting
+from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import ID_BYTES_MAX, TimerError, TimerFull
 
 PAGE: Final = 500  # follow-ups, roughly

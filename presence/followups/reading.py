@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from presence.store.followup_keys import FollowupKeys
+from presence.followups.keys import FollowupKeys
 from presence.subscriber.blocking import BlockingSubscription
+from presence.subscriber.connection import Link
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.group import GroupConsumer, Membership
-from presence.subscriber.link import Link
 
 if TYPE_CHECKING:  # programs without trio need not load it
-    from presence.subscriber.tasks import Subscription
+    from presence.subscriber.trio_subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def due(
     The arguments, and what they raise, are those of `presence.subscriber.subscribe`; but a group that has to
     be created begins with all that is kept, unless `after` says otherwise.
     """
-    from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
+    from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
     member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
     return Subscription(GroupConsumer(Link(url), prefix, member, after, kind=FollowupKeys), decode)

@@ -16,9 +16,9 @@ import msgpack
 from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.store.followup_keys import TOLD_MAX, packed_rules, turn_call
+from presence.followups.keys import TOLD_MAX, packed_rules, turn_call
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 
 LOOK_S: Final = 1.0  # between two turns of a shard that has nothing to do: so late is an event read at most
 LOOK_LEAST_S: Final = 0.05  # where a rule wants its follow-ups sooner than after that

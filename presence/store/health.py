@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from presence.store.access import Access
+from presence.store.shard_clients import Access
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from presence.store.access import Access
 from presence.store.keys import Keys
-from presence.store.packing import read_lease_row
+from presence.store.script_arguments import read_lease_row
+from presence.store.shard_clients import Access
 
 NodeStatus = Literal["alive", "left", "silent", "dead"]
 

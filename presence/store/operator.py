@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from presence.followups.keys import FollowupKeys, cancel_call
 from presence.outbox.replies import Erasure
-from presence.store.followup_keys import FollowupKeys, cancel_call
 from presence.store.keys import Keys
-from presence.store.packing import Shape, erasure_text, unpacked
-from presence.store.scripting import Scripting, Words
+from presence.store.script_arguments import Shape, erasure_text, unpacked
+from presence.store.script_runner import Scripting, Words
 
 UIDS_A_CALL: Final = 500
 ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time

@@ -18,9 +18,9 @@ from redis.exceptions import RedisError, ResponseError
 from presence.common.errors import StoreError
 from presence.common.redis_url import user
 from presence.store.client import Redis, open_client
-from presence.store.failures import as_failure, code_of
+from presence.store.cluster_routes import Connect, Routes
+from presence.store.error_classes import as_failure, code_of
 from presence.store.keys import Keys
-from presence.store.routes import Connect, Routes
 
 
 def _by_word(commands: str) -> dict[str, str]:

@@ -5,10 +5,10 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from presence.store.access import Access
-from presence.store.failures import CONNECTION_LOST, passes
+from presence.store.error_classes import CONNECTION_LOST, passes
 from presence.store.keys import Keys
 from presence.store.nodes import ended_leases
+from presence.store.shard_clients import Access
 
 State = dict[str, Any]
 

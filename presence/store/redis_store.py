@@ -16,8 +16,9 @@ from presence.messaging.letters import Found, Letter
 from presence.outbox.replies import Probe, Reply
 from presence.outbox.steps import Step
 from presence.store.client import open_client
+from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
-from presence.store.packing import (
+from presence.store.script_arguments import (
     FENCE_KEPT_S,
     Shape,
     is_name,
@@ -26,8 +27,7 @@ from presence.store.packing import (
     read_reply,
     unpacked,
 )
-from presence.store.routes import Connect
-from presence.store.scripting import Call, Scripting
+from presence.store.script_runner import Call, Scripting
 
 T = TypeVar("T")
 

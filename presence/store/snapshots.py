@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from presence.store.access import Access
 from presence.store.client import Redis
-from presence.store.failures import as_failure, passes
+from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
 from presence.store.records import online_state, read_states, seen_ms
+from presence.store.shard_clients import Access
 from presence.watching.channel import Replay
 from presence.watching.states import (
     NO_ENTRY,

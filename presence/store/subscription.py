@@ -22,12 +22,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery
 from presence.outbox.replies import Erasure, News, Question
+from presence.store.ask_nodes import read_question
 from presence.store.client import Redis, open_client, open_listener
-from presence.store.failures import calling
-from presence.store.inquiring import read_question
+from presence.store.cluster_routes import Connect, Routes
+from presence.store.error_classes import calling
 from presence.store.keys import Keys
-from presence.store.packing import read_erasure, read_message, read_news
-from presence.store.routes import Connect, Routes
+from presence.store.script_arguments import read_erasure, read_message, read_news
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
 from presence.watching.states import EntryId, Snapshot, id_of, id_text, read_hint

@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from presence.subscriber.blocking import BlockingSubscription
+from presence.subscriber.connection import Link
 from presence.subscriber.events import (
     Away,
     Entry,
@@ -42,11 +43,10 @@ from presence.subscriber.events import (
 )
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import GroupConsumer, Membership
-from presence.subscriber.link import Link
 from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
 
 if TYPE_CHECKING:  # programs without trio need not load it
-    from presence.subscriber.tasks import Subscription
+    from presence.subscriber.trio_subscription import Subscription
 
 __all__ = [
     "Away",
@@ -107,7 +107,7 @@ def subscribe(
     Raises:
         ValueError: the URL or the other arguments make no sense.
     """
-    from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
+    from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
     limits = max_deliveries, claim_idle_s, prefetch
     return Subscription(_source(url, prefix, after, group, consumer, *limits), _decoder(updates))
@@ -159,7 +159,7 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Sub
     Raises:
         ValueError: the URL makes no sense.
     """
-    from presence.subscriber.tasks import Subscription  # noqa: PLC0415 - loads trio
+    from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
     return Subscription(SnapshotFollower(Link(url), prefix, updates), _or_snapshot(updates))
 

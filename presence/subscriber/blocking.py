@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from presence.store.client import RedisError
-from presence.subscriber.link import Retry, Source, log
+from presence.subscriber.connection import Retry, Source, log
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from presence.store.access import Access
 from presence.store.client import RedisError
+from presence.store.shard_clients import Access
+from presence.subscriber.connection import BLOCK_MS, Link, Looks, Shards, Source, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order, read_entry
-from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, Source, log
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 

@@ -21,13 +21,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from presence.common.redaction import redact_text
-from presence.store.access import Access
 from presence.store.client import RedisError
-from presence.store.failures import code_of
+from presence.store.error_classes import code_of
 from presence.store.keys import Keys
+from presence.store.shard_clients import Access
+from presence.subscriber.connection import BLOCK_MS, Link, Looks, Shards, Source, log
+from presence.subscriber.cursor import GroupPlace, unless_missing
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
-from presence.subscriber.link import BLOCK_MS, Link, Looks, Shards, Source, log
-from presence.subscriber.place import GroupPlace, unless_missing
 
 ROWS_PER_LOOK = 100  # pending entries looked at in one call, of each shard
 DEAD_LETTERS_MAX = 100_000  # of each shard, roughly: some 40 MB; somebody should have looked long before

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from presence.store.access import Access
 from presence.store.client import Redis
 from presence.store.records import online_state
+from presence.store.shard_clients import Access
+from presence.subscriber.connection import Link, Source
 from presence.subscriber.events import (
     NO_META,
     Away,
@@ -31,7 +32,6 @@ from presence.subscriber.events import (
     read_meta,
 )
 from presence.subscriber.follower import Follower
-from presence.subscriber.link import Link, Source
 
 USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of Redis' time
 

@@ -1,6 +1,6 @@
 """A delay queue: a sorted set of due times in Redis, and payloads beside it."""
 
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX
 

@@ -7,8 +7,8 @@ from typing import Final
 import msgpack
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.expiries import Expiries, ExpiriesOff
-from presence.store.scripting import Scripting
+from presence.store.key_events import Expiries, ExpiriesOff
+from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgpack
 
 from presence.common.backoff import backoff_s, jittered
-from presence.store.scripting import Call, Scripting
+from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
 from presence.timers.packing import ITEMS_A_CALL, batches, checked_id, delay_ms, names, tokens
 

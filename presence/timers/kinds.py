@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.handing import Leasing, SharedTimer

@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 
 from presence.common.redis_url import CLUSTER_SHARDS, is_cluster
 from presence.store.keys import Keys
-from presence.store.scripting import Call, Scripting
+from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import TimerError
 from presence.timers.packing import checked_id
 from protocol import Code

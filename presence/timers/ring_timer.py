@@ -4,7 +4,7 @@ from typing import Final
 
 import msgpack
 
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, TimerError
 from presence.timers.packing import delay_ms

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.script_arguments import Shape
 from tests.store.driving import Hand
 
 

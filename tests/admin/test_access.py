@@ -16,10 +16,10 @@ from starlette.responses import Response
 from presence.admin import app, guard, views
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis
 from presence.kicking import Kicked
 from presence.server import Server
 from presence.store.client import open_client
+from presence.store.embedded import EmbeddedRedis
 from protocol import Code
 from tests.admin.asking import JSON, Answered, Operators, operators, scope_of
 from tests.admin.hands import a_hand

@@ -9,8 +9,8 @@ import trio
 from presence.admin import event_feed, streaming, tidings
 from presence.admin.answers import ApiError
 from presence.admin.backlog_pages import PAGE_EVENTS, BacklogPages
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
 from presence.subscriber.events import Entry
 from tests.admin.asking import Viewer, operators

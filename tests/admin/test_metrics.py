@@ -14,7 +14,7 @@ from presence.admin.page_files import description
 from presence.admin.workers import Answer
 from presence.auth.tokens import Reason
 from presence.config.followup_rules import Rule
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.admin.scrapes import REDIS, Found, parsed, sample, scrape, value
 from tests.credentials import SECRET, write_keys
 from tests.test_server import served

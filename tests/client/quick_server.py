@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from presence.embedded import embedded_redis
+from presence.store.embedded import embedded_redis
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.waiting import wait_for

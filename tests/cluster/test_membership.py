@@ -22,7 +22,7 @@ from presence.outbox.relay import Relay
 from presence.outbox.replies import Reply, Status
 from presence.outbox.steps import Counter, Fencing, Step, Sweep
 from presence.outbox.store import Store
-from presence.store.packing import read_lease_row
+from presence.store.script_arguments import read_lease_row
 from protocol import Code
 from tests.waiting import AtOnce
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from presence.cli import main
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 ANY_PORT = ("--port", "0", "--no-admin")

@@ -10,10 +10,10 @@ import trio
 import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
 from presence.server import Server
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from tests.commands.conftest import Command
 from tests.nodes_that_answer import answer, ended, listening, session
 from tests.store.driving import NOW_MS, Hand, end, events, login

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from presence.core.changes import Profile
-from presence.embedded import EmbeddedRedis
 from presence.explanation import Explainer
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable
 from tests.nodes_that_answer import answer, listening, session

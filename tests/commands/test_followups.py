@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from tests.commands.conftest import Command
 from tests.followups.shards import Shard
 

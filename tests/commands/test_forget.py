@@ -9,11 +9,11 @@ import pytest
 import structlog
 import trio
 
-from presence.embedded import EmbeddedRedis
 from presence.followups import FollowUps
 from presence.followups.turning import Turner
 from presence.store import operator
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.operator import Operator
 from presence.subscriber import subscribe_sync

@@ -10,9 +10,9 @@ import trio
 
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.operator import Operator
 from protocol import Code

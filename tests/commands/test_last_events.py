@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.explanation import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, Missing, entry_at, last_offline
-from presence.store.access import Access
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.shard_clients import Access
 from tests.store.driving import NOW_MS, Hand, end, login
 
 KEYS = Keys()

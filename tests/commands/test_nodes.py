@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable
 from tests.commands.conftest import Command

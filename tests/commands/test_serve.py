@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from presence.cli import main
 from presence.commands.serve import _tell_changes
 from presence.config.loading import Settings, load
-from presence.embedded import embedded_redis
 from presence.process import Conductor, Signals
 from presence.store.client import open_client
+from presence.store.embedded import embedded_redis
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 DEADLINE_S = 20.0

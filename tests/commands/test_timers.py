@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event

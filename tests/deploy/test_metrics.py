@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from presence.admin.metric_table import TABLE, Kind
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, answers, get, url_of
 from tests.live.server_process import running_server
 from tests.waiting import wait_for

@@ -18,28 +18,28 @@ from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.explanation import Explainer
 from presence.followups import FollowUps
+from presence.followups.keys import script_keys
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox.queue import Gap as Skipped
 from presence.outbox.replies import News, NewsKind, Question, Status
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
+from presence.store.ask_nodes import AnswerKeys
 from presence.store.client import Redis
-from presence.store.expiries import SETTING
-from presence.store.followup_keys import script_keys
-from presence.store.inquiring import AnswerKeys
+from presence.store.key_events import SETTING
 from presence.store.keys import Keys
 from presence.store.operator import Operator
-from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
-from presence.store.scripting import Scripting
+from presence.store.script_arguments import Shape
+from presence.store.script_runner import Scripting
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
+from presence.subscriber.connection import Link
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import GroupConsumer, Membership
-from presence.subscriber.link import Link
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff

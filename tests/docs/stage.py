@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import protocol
-from presence.embedded import embedded_redis
 from presence.reader import PresenceReader
+from presence.store.embedded import embedded_redis
 from tests.admin.processes import answers, url_of
 from tests.credentials import SECRET, token, write_keys
 from tests.docs import commands

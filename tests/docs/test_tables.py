@@ -36,12 +36,12 @@ CONSTANTS = {
     "presence.core.ticks.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
     "presence.outbox.queue.CHANGE_BYTES": "bytes of a change in the outbox, beside its texts",
     "presence.common.runtime.CALL_PATIENCE_S": "seconds after which a file that hangs is given up",
-    "presence.subscriber.link.RETRY_MAX_S": "seconds at most between a subscriber's attempts to reach Redis",
-    "presence.subscriber.link.LOOK_MAX_S": "seconds between two reads of a subscriber at rest, in a cluster",
+    "presence.subscriber.connection.RETRY_MAX_S": "at most so many seconds between a subscriber's attempts",
+    "presence.subscriber.connection.LOOK_MAX_S": "seconds between reads of an idle subscriber, in a cluster",
     "presence.subscriber.group.DEAD_LETTERS_MAX": "dead letters kept per shard",
-    "presence.store.followup_keys.PENDING_MAX": "follow-ups that may wait per shard",
-    "presence.store.followup_keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
-    "presence.store.followup_keys.TOLD_A_TURN": "follow-ups told per shard in one call",
+    "presence.followups.keys.PENDING_MAX": "follow-ups that may wait per shard",
+    "presence.followups.keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
+    "presence.followups.keys.TOLD_A_TURN": "follow-ups told per shard in one call",
     "presence.config.followup_rules.PAYLOAD_BYTES_MAX": "bytes of a follow-up's payload",
 }
 

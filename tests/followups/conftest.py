@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from presence.config.followup_rules import Rule
-from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from tests.followups.shards import Shard
 
 

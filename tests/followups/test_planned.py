@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence.common.errors import StoreError
-from presence.followups import FollowUps
-from presence.store import followup_keys
+from presence.followups import FollowUps, keys
 from presence.store.client import Redis
 from presence.timers.interface import TimerError, TimerFull
 from tests.followups.shards import Shard
@@ -132,8 +131,8 @@ def test_what_breaks_a_limit_is_refused(
 def test_there_are_bounds_for_one_user_and_for_all(
     shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followup_keys, "PENDING_OF_USER_MAX", 1)
-    monkeypatch.setattr(followup_keys, "PENDING_MAX", 2)
+    monkeypatch.setattr(keys, "PENDING_OF_USER_MAX", 1)
+    monkeypatch.setattr(keys, "PENDING_MAX", 2)
     followups.add("ann", after=1, name="x", key="1")
     with pytest.raises(TimerFull, match="1 follow-ups"):
         followups.add("ann", after=1, name="x", key="2")

@@ -4,8 +4,8 @@ import socket
 from pathlib import Path
 
 import protocol
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from tests.followups.shards import Shard
 from tests.live.server_process import running_server
 from tests.waiting import wait_for

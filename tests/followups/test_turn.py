@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from presence.config.followup_rules import Rule
+from presence.followups import keys
 from presence.followups.turning import Turner
-from presence.store import followup_keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -41,7 +41,7 @@ def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
 
 
 def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followup_keys, "TOLD_A_TURN", 2)
+    monkeypatch.setattr(keys, "TOLD_A_TURN", 2)
     for uid in "abcde":
         shard.goes(uid)
     shard.turn()
@@ -127,7 +127,7 @@ def test_another_who_turns_waits_while_the_first_lives(shard: Shard) -> None:
 def test_there_is_a_bound_beyond_which_plans_are_refused_and_counted(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followup_keys, "PENDING_MAX", 2)
+    monkeypatch.setattr(keys, "PENDING_MAX", 2)
     for uid in "abc":
         shard.goes(uid)
     assert shard.turn().tally.refused == 1

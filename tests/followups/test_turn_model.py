@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from presence.config.followup_rules import Rule
-from presence.store import followup_keys
+from presence.followups import keys
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -56,7 +56,7 @@ class Model:
 def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: list[tuple[str, Any]]) -> None:
     client.flushall()
     shard, model, online = Shard(client, url, [Rule("mail", AFTER_MS / 1000)]), Model(), set(USERS)
-    size, followup_keys.EVENTS_A_TURN = followup_keys.EVENTS_A_TURN, EVENTS_A_TURN  # type: ignore[misc] # put back
+    size, keys.EVENTS_A_TURN = keys.EVENTS_A_TURN, EVENTS_A_TURN  # type: ignore[misc] # put back
     try:
         with closing(shard.turner()) as one, closing(shard.turner()) as other:
             one.turn()
@@ -79,6 +79,6 @@ def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: lis
                     model.turn(online)
                     assert Counter(told["offline_id"] for told in shard.told()) == model.told
     finally:
-        followup_keys.EVENTS_A_TURN = size  # type: ignore[misc] # as above
+        keys.EVENTS_A_TURN = size  # type: ignore[misc] # as above
     waiting: Any = client.hlen("presence:{0}:followup:work")
     assert waiting == len(model.waiting) == client.zcard("presence:{0}:followup:due")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.live.server_process import running_server
 from tests.live.swarm import Swarm
 from tests.waiting import PATIENCE_S, wait_for

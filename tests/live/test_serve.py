@@ -14,7 +14,7 @@ import pytest
 
 import protocol
 from presence.config.loading import SPECS
-from presence.embedded import EmbeddedRedis, find_binary
+from presence.store.embedded import EmbeddedRedis, find_binary
 from protocol import Code, Kind
 from tests.live.events import of_type, read_events
 from tests.live.server_process import ServerProcess, running_server

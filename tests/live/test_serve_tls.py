@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import protocol
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
 from tests.live.phone import PATIENCE_S, Phone
 from tests.live.server_process import running_server

@@ -5,7 +5,7 @@ import signal
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
 from tests.credentials import SECRET, token, write_keys
 from tests.live.phone import Phone

@@ -12,9 +12,9 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.core.registry import Guest, Registry, Session
 from presence.core.requests import Message
-from presence.messaging.courier import Courier
 from presence.messaging.letters import Found, Letter
-from presence.messaging.waiting import Bounds
+from presence.messaging.queue import Bounds
+from presence.messaging.router import Courier
 from presence.store.keys import Keys
 from protocol import Packet
 from tests.watching.fakes import Line

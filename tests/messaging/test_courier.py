@@ -11,9 +11,9 @@ from trio.testing import MockClock
 
 import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.messaging.courier import GATHER_S, PATIENCE_S, RETRY_MAX_S
 from presence.messaging.letters import Delivery
-from presence.messaging.waiting import CALL_ITEMS, SECOND_LOOK_S, Bounds
+from presence.messaging.queue import CALL_ITEMS, SECOND_LOOK_S, Bounds
+from presence.messaging.router import GATHER_S, PATIENCE_S, RETRY_MAX_S
 from presence.store.keys import Keys
 from tests.messaging.desks import CALL_S, HERE, Office
 

@@ -15,11 +15,11 @@ import protocol
 from presence.client import RecipientDisconnected, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from presence.store.scripting import digest
+from presence.store.script_runner import digest
 from protocol import Kind, Packet
 from tests.support.proxy import Proxy
 from tests.transports.harness import Client

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from presence.core.registry import Session
 from presence.messaging.letters import Letter
-from presence.messaging.waiting import CALL_BYTES, CALL_ITEMS, SECOND_LOOK_S, Bounds, Pending, Waiting
+from presence.messaging.queue import CALL_BYTES, CALL_ITEMS, SECOND_LOOK_S, Bounds, Pending, Waiting
 from tests.messaging.desks import Wire
 
 NOW = 1000.0

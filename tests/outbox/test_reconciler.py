@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
-from presence.embedded import find_binary
 from presence.outbox import reconciler as comparison_module
 from presence.outbox import relay as relay_module
 from presence.outbox.queue import Outbox
@@ -17,9 +16,10 @@ from presence.outbox.reconciler import HURRIED_SESSIONS, SESSIONS_A_TURN, Compar
 from presence.outbox.relay import Relay, Verdicts
 from presence.outbox.replies import News, Reply, Status, Superseded
 from presence.outbox.shard_writer import ShardWriter
+from presence.store.embedded import find_binary
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from tests.store.driving import events, online_sessions, owned, record
 from tests.store.servers import Server
 from tests.waiting import until

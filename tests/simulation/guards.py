@@ -15,7 +15,7 @@ from presence.core.engine import Core
 from presence.outbox import peer_barrier, shard_writer
 from presence.outbox.reconciler import Comparison
 from presence.outbox.relay import Relay
-from presence.store import scripting
+from presence.store import script_runner
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Guard:
     @contextmanager
     def off(self) -> Iterator[None]:
         """Switch it off."""
-        texts = dict(scripting._TEXTS)
+        texts = dict(script_runner._TEXTS)
         for each in self.scripts:
             assert texts[each.script].count(each.old) == 1, f"{each.script}: {each.old!r} must be there once"
             texts[each.script] = texts[each.script].replace(each.old, each.new)
         with ExitStack() as stack:
             stack.callback(_forget_texts)
-            stack.enter_context(mock.patch.dict(scripting._TEXTS, texts))
+            stack.enter_context(mock.patch.dict(script_runner._TEXTS, texts))
             _forget_texts()
             for (owner, name), value in (self.attributes or {}).items():
                 stack.enter_context(mock.patch.object(owner, name, value))
@@ -55,8 +55,8 @@ class Guard:
 
 def _forget_texts() -> None:
     """Have the scripts put together anew."""
-    scripting.source.cache_clear()
-    scripting.digest.cache_clear()
+    script_runner.source.cache_clear()
+    script_runner.digest.cache_clear()
 
 
 FOREVER_S: Final = 1e6

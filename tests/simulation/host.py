@@ -11,8 +11,8 @@ from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
 from presence.inquiries import Readiness
 from presence.node import Node, Stores
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.script_arguments import Shape
 from protocol import Code
 from tests.simulation.fake.client import connector
 from tests.simulation.machine import Machine, NodeClock

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from presence.store import scripting
+from presence.store import script_runner
 from tests.simulation.fake.commands import COMMANDS, xadd
 from tests.simulation.fake.server import FakeRedis, Snapshot
 from tests.simulation.fake.values import Hash, Reply
@@ -63,7 +63,7 @@ class ObservedRedis(FakeRedis):
         self.on_entry: Callable[[Entry], None] = lambda _: None
         self.on_run: Callable[[Ran], None] = lambda _: None
         self._script, self._caller = "", ""
-        self._names = {scripting.digest(name).encode(): name for name in SCRIPTS}
+        self._names = {script_runner.digest(name).encode(): name for name in SCRIPTS}
         super().__init__(
             lambda: REDIS_START_S + agenda.now + self.clock_offset_s,
             seed=seed,

@@ -13,8 +13,8 @@ from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.outbox.queue import Gap
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys
-from presence.store.packing import FIELDS_A_CALL, Shape
-from presence.store.scripting import Call, source
+from presence.store.script_arguments import FIELDS_A_CALL, Shape
+from presence.store.script_runner import Call, source
 from tests.simulation.twins import Twins
 
 KEYS: Final = Keys()

@@ -3,8 +3,8 @@
 import pytest
 
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from tests.simulation.fake.client import connector
 from tests.simulation.fake.server import FakeRedis
 from tests.simulation.fake.values import Hash, ReplyError, Stream

@@ -12,8 +12,8 @@ import pytest
 
 from presence.outbox.replies import Status
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from tests.store.driving import Hand
 from tests.store.servers import BINARIES, BINARY, Server
 

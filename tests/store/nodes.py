@@ -11,8 +11,8 @@ from presence.outbox.replies import Probe, Reply, Superseded
 from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 
 START_MS = 1_700_000_000_000
 

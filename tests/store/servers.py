@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.servers import RedisServer
-from presence.embedded import find_binary
 from presence.store.client import Redis
+from presence.store.embedded import find_binary
 
 BINARY = "TESTS_REDIS_BINARY"  # environment variable: one of `BINARIES`
 BINARIES: dict[str, Callable[[], str | None]] = {

@@ -14,8 +14,8 @@ from presence.outbox.queue import Gap
 from presence.outbox.replies import News, NewsKind, Probe, Reply, Status, Superseded, Trace
 from presence.outbox.steps import Batch, Counter, Opening
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from tests.store.driving import (
     NOW_MS,
     NOW_S,

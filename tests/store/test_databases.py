@@ -4,8 +4,8 @@ from typing import Any
 
 from presence.core.changes import Profile
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from tests.store.driving import Hand, end, login, update
 from tests.store.servers import Server
 

@@ -14,8 +14,8 @@ from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailabl
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox.replies import Erasure, News, NewsKind, Question
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries, RedisStore
+from presence.store.script_arguments import Shape
 from presence.store.subscription import MESSAGES_A_CALL, ControlChannel, read_deliveries
 from tests.store.driving import Hand, login
 from tests.store.servers import Server

@@ -9,9 +9,9 @@ import pytest
 from presence.outbox.event_counts import Transitions
 from presence.outbox.replies import NewsKind, Status
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.records import online_state
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from tests.store.driving import (
     Hand,
     check_alternation,

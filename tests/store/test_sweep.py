@@ -6,9 +6,9 @@ import pytest
 
 from presence.outbox.replies import News, NewsKind, Status
 from presence.store.keys import Keys
-from presence.store.packing import FENCE_KEPT_S, FIELDS_A_CALL
 from presence.store.redis_store import RedisStore
-from presence.store.scripting import Call
+from presence.store.script_arguments import FENCE_KEPT_S, FIELDS_A_CALL
+from presence.store.script_runner import Call
 from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions, probed, story
 from tests.store.servers import Server
 

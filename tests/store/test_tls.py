@@ -18,10 +18,10 @@ import trustme
 from loadtest.servers import free_port
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
+from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.routes import Connect
+from presence.store.script_arguments import Shape
 from presence.store.subscription import WatchChannel
 from presence.watching.channel import Confirmed, Heard, Pong
 from tests.store.servers import Server

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower, group
 from tests.subscriber.streams import Streams
 

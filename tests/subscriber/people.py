@@ -7,10 +7,10 @@ import threading
 import time
 from typing import Any
 
-from presence.store.access import Access
 from presence.store.client import RedisError
-from presence.store.failures import passes
+from presence.store.error_classes import passes
 from presence.store.keys import Keys
+from presence.store.shard_clients import Access
 from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
 from tests.subscriber.streams import event_fields
 from tests.waiting import wait_for

@@ -3,9 +3,9 @@
 import itertools
 from typing import Any
 
-from presence.store.access import Access
 from presence.store.client import Redis
 from presence.store.keys import Keys
+from presence.store.shard_clients import Access
 from presence.subscriber import BlockingSubscription, Event, Gap
 from protocol import Code
 

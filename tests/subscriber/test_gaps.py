@@ -16,7 +16,7 @@ from presence.subscriber import (
     snapshot,
     subscribe_sync,
 )
-from presence.subscriber.place import GroupPlace
+from presence.subscriber.cursor import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
 
 NAMES = [f"u{n}" for n in range(100)]

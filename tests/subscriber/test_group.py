@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.store.access import Access
 from presence.store.client import Redis, RedisError
+from presence.store.shard_clients import Access
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
+from presence.subscriber.cursor import GroupPlace
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.group import Pending
-from presence.subscriber.place import GroupPlace
 from tests.subscriber.streams import Streams, take, uids
 
 DEADLINE_S = 10.0

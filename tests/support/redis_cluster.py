@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from presence.embedded import die_with_parent, find_binary
 from presence.store.client import RedisError, open_client
+from presence.store.embedded import die_with_parent, find_binary
 
 HOST: Final = "127.0.0.1"
 LOOK_S: Final = 0.01
@@ -250,7 +250,7 @@ class Cluster:
     Args:
         primaries: how many; the slots are spread evenly over them.
         replicas: of each primary.
-        binary: path of a server; `presence.embedded.find_binary()` without it.
+        binary: path of a server; `presence.store.embedded.find_binary()` without it.
         node_timeout_ms: after so long members replace one that is silent.
         announce: given each member's port, returns the port that it announces: where a proxy stands before
             it. Members reach each other there too, but for the bus and the classic move.

@@ -23,15 +23,15 @@ from loadtest.outcome import spread_ms
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import Caller, TrioRuntime
 from presence.core.changes import Change, Op
-from presence.embedded import embedded_redis
 from presence.outbox.replies import Probe, Reply, Status
 from presence.outbox.steps import Batch, Counter, Item, Opening, Step
-from presence.store.access import Access
 from presence.store.client import Redis, open_client
+from presence.store.cluster_routes import Connect
+from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
-from presence.store.routes import Connect
+from presence.store.script_arguments import Shape
+from presence.store.shard_clients import Access
 from protocol import Code
 from tests.support.proxy import Faults, Proxy
 from tests.support.redis_cluster import Cluster

@@ -4,7 +4,7 @@ import pytest
 import structlog
 
 from presence.common.errors import StoreUnavailable
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.subscription import ControlChannel
 from tests.test_control import serving
 

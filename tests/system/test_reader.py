@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from presence.reader import PresenceReader
-from presence.store.access import Access
 from presence.store.redis_store import RedisLeaseTable
+from presence.store.shard_clients import Access
+from tests.subscriber.test_reader import KEYS, set_lease
 from tests.support.redis_cluster import Cluster
-from tests.test_reader import KEYS, set_lease
 
 
 @pytest.fixture

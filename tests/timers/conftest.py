@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
-from presence.store.scripting import Scripting
+from presence.store.embedded import EmbeddedRedis
+from presence.store.script_runner import Scripting
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import msgpack
 
 from presence.store.client import Redis
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreUnavailable
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
-from presence.store.expiries import SETTING
+from presence.store.embedded import EmbeddedRedis
+from presence.store.key_events import SETTING
 from presence.store.keys import Keys
-from presence.store.scripting import Call, Scripting
+from presence.store.script_runner import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event

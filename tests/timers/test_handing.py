@@ -8,7 +8,7 @@ import pytest
 
 from presence.common.errors import StoreUnavailable
 from presence.store.client import Redis
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event, TimerError, TimerFull
 from tests.timers.keeping import BASE, KINDS, TICK_S, a_timer, let_pass, places, wait_for

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from presence.store.client import Redis
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event
 from tests.timers.keeping import BASE, KINDS, LAP_S, a_timer, let_pass, places

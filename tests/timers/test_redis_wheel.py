@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreError
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.subscriber import Offline, Online, subscribe_sync
 from presence.timers.interface import TimerError

@@ -7,7 +7,7 @@ import msgpack
 import pytest
 
 from presence.store.client import Redis
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
 from presence.timers.ring_timer import RingTimer
 from tests.timers.keeping import BASE, wait_for

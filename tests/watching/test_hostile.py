@@ -11,9 +11,9 @@ import trio
 import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis
 from presence.server import Server
 from presence.store.client import open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from protocol import Kind
 from tests.transports.harness import Client

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from presence.embedded import embedded_redis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import embedded_redis
 from presence.timers.kinds import Place
 
 WAIT_S: Final = 30.0  # far more than any of them takes

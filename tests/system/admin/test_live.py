@@ -12,8 +12,8 @@ import trio.testing
 from presence.admin import sampler, streaming
 from presence.admin.http_figures import HttpFigures
 from presence.admin.streaming import Mailbox
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
 from tests.admin.asking import Viewer, operators
 from tests.subscriber.streams import Streams

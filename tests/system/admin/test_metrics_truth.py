@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import protocol
-from presence.embedded import EmbeddedRedis, find_binary
+from presence.store.embedded import EmbeddedRedis, find_binary
 from protocol import KEEPALIVE, Code, Kind
 from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value

@@ -11,7 +11,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from loadtest.client_loop import ClientLoop, LoopThread
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.live.server_process import ServerProcess, running_server

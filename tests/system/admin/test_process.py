@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from presence.admin.startup import NICENESS
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import (
     ADMIN,
     admin_of,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence.embedded import EmbeddedRedis, embedded_redis
-from presence.store.access import Access
 from presence.store.client import open_client
+from presence.store.embedded import EmbeddedRedis, embedded_redis
+from presence.store.shard_clients import Access
 from presence.subscriber import follower
 from tests.admin.asking import ANSWER_S, Operators, operators
 from tests.subscriber.streams import Streams

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.events import Event, WallClock, event_of
 from presence.store.client import RedisError
-from presence.store.failures import CONNECTION_LOST
+from presence.store.error_classes import CONNECTION_LOST
 from presence.store.keys import Keys
 from presence.subscriber import Gap, Offline, Online, Snapshot, follow_sync, subscribe_sync
 from presence.subscriber.events import ZERO_ID, read_entry

@@ -14,7 +14,7 @@ from loadtest.events import Event
 from loadtest.outcome import say
 from loadtest.servers import wait_for
 from presence.store.client import RedisError
-from presence.store.failures import CONNECTION_LOST
+from presence.store.error_classes import CONNECTION_LOST
 from tests.support.proxy import Proxy
 from tests.system.chaos.bounds import HOLD_S, Troubles, rest_s
 from tests.system.chaos.collector import Collector, Subscribers, lost_by_group

@@ -22,7 +22,7 @@ from presence.client import (
     connect,
     connect_blocking,
 )
-from presence.embedded import embedded_redis
+from presence.store.embedded import embedded_redis
 from tests.client.quick_server import QuickServer
 from tests.live.server_process import running_server
 from tests.waiting import wait_for

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from presence.cli import main
-from presence.store.access import Access
 from presence.store.redis_store import RedisLeaseTable
+from presence.store.shard_clients import Access
 from tests.store.nodes import ManualNode
 from tests.support.redis_cluster import Cluster
 

@@ -10,8 +10,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from presence.embedded import EmbeddedRedis
 from presence.store.client import open_client
+from presence.store.embedded import EmbeddedRedis
 
 DEMO = [sys.executable, "-m", "presence", "demo"]
 

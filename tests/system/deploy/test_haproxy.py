@@ -20,7 +20,7 @@ import pytest
 
 import protocol
 from presence.config.settings import Settings
-from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from protocol import Code, Kind
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY

@@ -9,10 +9,10 @@ import pytest
 
 from presence.admin.answers import ApiError
 from presence.common.errors import StoreError
-from presence.store import scripting
+from presence.store import script_runner
 from presence.store.client import Redis, RedisError
 from presence.store.redis_store import RedisLeaseTable, RedisStore
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.subscriber import follower, group
 from tests.docs.roles import ROLES, SHAPE, Stage, ask, permissions
 from tests.store.driving import Hand
@@ -121,6 +121,6 @@ def answer_after_doubt(cluster: Cluster, rules: list[str]) -> Any:
 
 
 def test_a_server_may_call_whatever_its_scripts_call() -> None:
-    text = "".join(scripting.source(name) for name in SERVERS_SCRIPTS)
+    text = "".join(script_runner.source(name) for name in SERVERS_SCRIPTS)
     called = re.findall(r"redis\.call\('(\w+)'(?:, '([A-Z]+)')?", text)
     assert {f"+{command}|{part}".rstrip("|").lower() for command, part in called} <= {*commands("server")}

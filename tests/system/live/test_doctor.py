@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from tests.docs.roles import ask, permissions
 from tests.live.server_process import ServerProcess, running_server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.live.events import assert_alternation, of_type, read_events

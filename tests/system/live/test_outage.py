@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.embedded import find_binary
+from presence.store.embedded import find_binary
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import running_server
 from tests.live.swarm import Swarm

@@ -2,8 +2,8 @@
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from tests.docs.roles import ask, permissions
 from tests.live.events import assert_alternation, read_events
 from tests.live.server_process import running_server

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from presence.cli import main
-from presence.embedded import EmbeddedRedis
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
 from tests.credentials import token, write_keys
 from tests.docs.roles import ask, permissions

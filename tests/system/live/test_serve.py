@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.embedded import find_binary
+from presence.store.embedded import find_binary
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm

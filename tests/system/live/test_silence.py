@@ -6,7 +6,7 @@ import time
 import pytest
 
 from loadtest.usage import Stolen
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import running_server
 from tests.live.swarm import Swarm

@@ -4,7 +4,7 @@ import threading
 import time
 
 from loadtest.unguarded import WITHOUT_STALL_GUARD
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Client, Swarm

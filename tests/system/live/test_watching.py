@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import protocol
-from presence.embedded import find_binary
+from presence.store.embedded import find_binary
 from presence.watching.states import Entry, id_of, read_entry
 from protocol import Code, Kind, Packet
 from tests.live.events import read_events

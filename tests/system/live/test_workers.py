@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
+from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind
 from tests.credentials import write_keys
 from tests.live.events import assert_alternation, of_type, read_events

@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.bench.expiry import Result, play
-from presence.embedded import embedded_redis
+from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
 
 SESSIONS = 1500

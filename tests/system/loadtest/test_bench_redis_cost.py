@@ -3,8 +3,8 @@
 from loadtest.bench.redis_cost import measure
 from presence.cluster.membership import BEATS_A_LEASE
 from presence.config.settings import Settings
-from presence.embedded import embedded_redis
 from presence.outbox.relay import PROBE_INTERVAL_S
+from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
 
 

@@ -19,7 +19,7 @@ import pytest
 from loadtest.check import check_control
 from loadtest.options import add_options
 from loadtest.processes import LOCUSTFILE, run_locust
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.live.events import assert_alternation, read_events
 from tests.live.server_process import running_server
 

@@ -20,7 +20,7 @@ from presence.auth import token_authenticator
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.core.authenticator import Gate
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 from tests.credentials import SECRET, token, write_keys
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server

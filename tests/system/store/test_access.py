@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
-from presence.store.access import Access, forget_prefix
 from presence.store.client import RedisError
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.shard_clients import Access, forget_prefix
 from tests.support.redis_cluster import Cluster
 
 KEYS = Keys(shards=16)

@@ -6,8 +6,8 @@ from contextlib import closing
 import protocol
 from presence.messaging.letters import Found
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import Deliveries
+from presence.store.script_arguments import Shape
 from presence.store.subscription import ControlChannel
 from tests.store.test_deliveries import delivered, letter
 from tests.support.redis_cluster import Cluster

@@ -2,9 +2,9 @@
 
 from contextlib import ExitStack
 
-from presence.store.inquiring import Heard
+from presence.store.ask_nodes import Heard
 from tests.nodes_that_answer import answer, listening
-from tests.store.test_inquiring import asked
+from tests.store.test_ask_nodes import asked
 from tests.support.redis_cluster import Cluster
 
 

@@ -10,10 +10,10 @@ from redis.exceptions import MovedError, ResponseError
 
 from presence.common.errors import StoreUnavailable
 from presence.store.client import CALL_TIMEOUT_S
-from presence.store.failures import Interrupted
+from presence.store.cluster_routes import Routes
+from presence.store.error_classes import Interrupted
 from presence.store.keys import Keys
-from presence.store.routes import Routes
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from tests.store.servers import Server
 from tests.support.redis_cluster import Cluster
 

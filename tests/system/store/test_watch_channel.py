@@ -4,8 +4,8 @@ import pytest
 
 from presence.common.errors import StoreUnavailable
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from presence.store.subscription import WatchChannel
 from tests.store.driving import Hand, login
 from tests.store.test_watch_channel import entries, hear

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.store.access import Access
+from presence.store.shard_clients import Access
 from presence.subscriber import follower, group, subscribe_sync
 from tests.subscriber.people import SHARDS
 from tests.subscriber.streams import Streams, take, uids

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import find_binary
+from presence.store.embedded import find_binary
 from presence.subscriber import (
     BlockingSubscription,
     Event,

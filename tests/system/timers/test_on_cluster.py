@@ -8,7 +8,7 @@ import pytest
 
 from presence.common.errors import StoreUnavailable
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis, embedded_redis
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.interface import Due, Event
 

@@ -23,8 +23,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from presence.embedded import die_with_parent, embedded_redis
 from presence.store.client import open_client
+from presence.store.embedded import die_with_parent, embedded_redis
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Event
 from presence.timers.kinds import Place

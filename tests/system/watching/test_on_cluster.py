@@ -9,8 +9,8 @@ from presence.core.registry import Session
 from presence.core.requests import Watch
 from presence.outbox.replies import Status
 from presence.store.keys import Keys
-from presence.store.packing import Shape
 from presence.store.redis_store import RedisStore
+from presence.store.script_arguments import Shape
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import WatchChannel
 from presence.watching.service import Watching

@@ -14,9 +14,9 @@ from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.client import CALL_TIMEOUT_S, ConnectOnce, Redis, RedisError, open_client
-from presence.store.failures import is_elsewhere
+from presence.store.cluster_routes import Routes
+from presence.store.error_classes import is_elsewhere
 from presence.store.keys import Keys
-from presence.store.routes import Routes
 
 T = TypeVar("T")
 

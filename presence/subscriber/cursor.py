@@ -8,10 +8,10 @@ still have it, or entries older than all that is left; and the group must not ha
 from collections.abc import Iterable
 from typing import Any
 
-from presence.store.access import Access
 from presence.store.client import RedisError
+from presence.store.shard_clients import Access
+from presence.subscriber.connection import Shards, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
-from presence.subscriber.link import Shards, log
 
 _LAST_SEQUENCE = 2**64 - 1
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 import msgpack
 
 from presence.outbox.replies import Question
-from presence.store.access import Access
 from presence.store.client import open_client
+from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
-from presence.store.routes import Connect
-from presence.store.scripting import Scripting
+from presence.store.script_runner import Scripting
+from presence.store.shard_clients import Access
 from protocol import UID_MAX_BYTES
 
 KEPT_MS: Final = 10_000  # far longer than anybody waits for answers

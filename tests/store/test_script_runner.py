@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from presence.store import scripting
+from presence.store import script_runner
 
-FOLDER = Path(scripting.__file__).parent / "scripts"
+FOLDER = Path(script_runner.__file__).parent / "scripts"
 
 
 def test_scripts_are_read_with_the_code_and_not_when_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,5 +17,5 @@ def test_scripts_are_read_with_the_code_and_not_when_they_are_called(monkeypatch
         (FOLDER / f"{name}.lua").read_text() for name in ("lib/shard", "lib/records", "forget", "lease")
     )
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert scripting.source.__wrapped__("forget") == shard + records + forget
-    assert scripting.source.__wrapped__("lease") == lease
+    assert script_runner.source.__wrapped__("forget") == shard + records + forget
+    assert script_runner.source.__wrapped__("lease") == lease

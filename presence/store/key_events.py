@@ -18,8 +18,8 @@ from redis.exceptions import RedisError
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client, open_listener
-from presence.store.failures import as_failure, passes
-from presence.store.routes import Routes
+from presence.store.cluster_routes import Routes
+from presence.store.error_classes import as_failure, passes
 from presence.store.subscription import Subscription
 
 SETTING: Final = "notify-keyspace-events"

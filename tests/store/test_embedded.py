@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from presence.cli import main
-from presence.embedded import announced, embedded_redis
+from presence.store.embedded import announced, embedded_redis
 
 KILLED = """
 import os, signal
-from presence.embedded import EmbeddedRedis
+from presence.store.embedded import EmbeddedRedis
 server = EmbeddedRedis()
 server.announce()
 server.process.kill()

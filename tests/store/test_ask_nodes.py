@@ -10,13 +10,13 @@ import msgpack
 import pytest
 
 from presence.common.errors import StoreError
-from presence.embedded import EmbeddedRedis, embedded_redis
 from presence.outbox.replies import Question
-from presence.store.access import Access
+from presence.store.ask_nodes import KEPT_MS, AnswerKeys, Heard, ask, read_answer, read_question
 from presence.store.client import Redis, open_client
-from presence.store.inquiring import KEPT_MS, AnswerKeys, Heard, ask, read_answer, read_question
+from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
-from presence.store.packing import read_message, read_news
+from presence.store.script_arguments import read_message, read_news
+from presence.store.shard_clients import Access
 from tests.nodes_that_answer import answer, listening, session
 
 TOKEN = "0123456789abcdef" * 2

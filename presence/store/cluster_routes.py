@@ -20,7 +20,7 @@ from redis.exceptions import MovedError, RedisError
 
 from presence.common.redis_url import parse
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.failures import passes
+from presence.store.error_classes import passes
 
 # A server that has just failed a call is asked whether it is there, before it may hold up the others' calls.
 # Now and then it has as long as any call: it may just be slow.

@@ -33,7 +33,7 @@ from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.requests import Message
 from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
-from presence.messaging.waiting import Bounds, Pending, Waiting
+from presence.messaging.queue import Bounds, Pending, Waiting
 from presence.store.keys import Keys
 from protocol import Code, Packet
 

@@ -12,7 +12,7 @@ import trio
 from presence.store.client import Redis, RedisError
 from presence.subscriber import Event, follow, group, subscribe
 from presence.subscriber.snapshot import Snapshot
-from presence.subscriber.tasks import Subscription
+from presence.subscriber.trio_subscription import Subscription
 from tests.subscriber.streams import Streams, uids
 
 DEADLINE_S = 10.0

@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 
 from presence.common.backoff import backoff_s, jittered
 from presence.common.redis_url import is_cluster, redacted
-from presence.store.access import Access
 from presence.store.client import CALL_TIMEOUT_S, RedisError
-from presence.store.failures import CONNECTION_LOST, code_of, needs_operator, passes
+from presence.store.error_classes import CONNECTION_LOST, code_of, needs_operator, passes
 from presence.store.keys import Keys
 from presence.store.records import stored_shards
+from presence.store.shard_clients import Access
 
 BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
 BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection

@@ -7,7 +7,7 @@ from redis import RedisError
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.subscriber.link import Link, Retry
+from presence.subscriber.connection import Link, Retry
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import redis
 from redis._parsers.base import BaseParser
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.failures import as_failure, code_of, is_elsewhere, needs_operator, passes
+from presence.store.error_classes import as_failure, code_of, is_elsewhere, needs_operator, passes
 
 PASSES, ELSEWHERE, OPERATORS, NONE = (
     (True, False, False),

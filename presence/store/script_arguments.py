@@ -28,7 +28,7 @@ from presence.outbox.replies import (
 )
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
 from presence.store.keys import Keys
-from presence.store.scripting import Call
+from presence.store.script_runner import Call
 from protocol.constants import Code
 
 _FORGOTTEN: Final = "forgotten"  # a kind of message on control channels

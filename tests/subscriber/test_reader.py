@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from presence.embedded import EmbeddedRedis
 from presence.reader import PresenceReader
 from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.records import online_state
 from presence.store.redis_store import RedisLeaseTable

@@ -8,7 +8,7 @@ import msgpack
 
 from presence.config.followup_rules import Rule
 from presence.store.keys import Keys
-from presence.store.scripting import Call
+from presence.store.script_runner import Call
 
 PENDING_MAX: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
 PENDING_OF_USER_MAX: Final = 100

@@ -13,7 +13,7 @@ import trio
 
 from presence.store.client import RedisError
 from presence.subscriber.blocking import Face, described
-from presence.subscriber.link import Source, log
+from presence.subscriber.connection import Source, log
 
 LEAVE_TIMEOUT_S = 1.0  # to tell Redis why the loop was left; its answer takes milliseconds
 T = TypeVar("T")

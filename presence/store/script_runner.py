@@ -17,7 +17,8 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.failures import (
+from presence.store.cluster_routes import Connect, NobodyHasIt, Routes
+from presence.store.error_classes import (
     CALL_ERRORS,
     Interrupted,
     as_failure,
@@ -25,7 +26,6 @@ from presence.store.failures import (
     is_elsewhere,
     needs_operator,
 )
-from presence.store.routes import Connect, NobodyHasIt, Routes
 
 T = TypeVar("T")
 
