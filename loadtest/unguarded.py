@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final
 
-from presence import node
 from presence.core.engine import Core
+from presence.server import node
+from presence.server.ticker import Ticker
 from presence.store import script_runner
-from presence.ticker import Ticker
 
 Changes = tuple[tuple[str, str], ...]
 """Parts of the scripts' texts, and what stands in their place."""
@@ -104,7 +104,7 @@ def _expire_unread() -> None:
 def main() -> int:
     """Run `presence` with the arguments after the guard's name."""
     switch_off(sys.argv[1])
-    from presence.cli import main as presence  # noqa: PLC0415 - after the guard is off
+    from presence.cli.main import main as presence  # noqa: PLC0415 - after the guard is off
 
     return presence(sys.argv[2:])
 

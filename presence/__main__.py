@@ -9,9 +9,9 @@ def main() -> int:
     if sys.argv[1:2] == ["serve"]:
         # It takes a while to load. A service manager that has files read again until then must not end it.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    from presence import cli  # noqa: PLC0415 - see above
+    from presence.cli import main  # noqa: PLC0415 - see above
 
-    return cli.main()
+    return main.main()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from trio.lowlevel import Task
 
 from loadtest.bench.inprocess import TICK_S, Node
 from loadtest.outcome import markdown
-from presence.process import tune_interpreter
+from presence.server.process import tune_interpreter
 from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys

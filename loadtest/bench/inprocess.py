@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import trio
 
-import presence.node
+import presence.server.node
 import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
@@ -43,7 +43,7 @@ class _NoSocket:
         return "127.0.0.1"
 
 
-class Node(presence.node.Node):
+class Node(presence.server.node.Node):
     """One node on one Redis; its users come when told, and there is no grace.
 
     Args:
@@ -66,7 +66,7 @@ class Node(presence.node.Node):
             login_burst=2 * sessions,
         )
         shape = Shape(keys, _STREAM_MAXLEN, _SEEN_RETENTION_MS)
-        stores = presence.node.Stores(
+        stores = presence.server.node.Stores(
             relay=RedisStore(redis_url, shape),
             cluster=RedisStore(redis_url, shape),
             leases=RedisLeaseTable(redis_url, keys, settings.lease),

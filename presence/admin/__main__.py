@@ -1,4 +1,4 @@
-"""The process that serves operators; `presence.operators` starts it, and watches it."""
+"""The process that serves operators; `presence.admin.launcher` starts it, and watches it."""
 
 import os
 import signal

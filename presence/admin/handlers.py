@@ -25,7 +25,7 @@ from presence.admin.tidings import Tidings
 from presence.admin.views import Views
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
-from presence.inquiries import Readiness
+from presence.server.stats_socket import Readiness
 from presence.subscriber.event_json import entry_values
 
 ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
@@ -40,7 +40,7 @@ class Context:
     Attributes:
         settings: checked settings; ports may be zeros.
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        lines: the asking ends, see `presence.inquiries`: of the workers 1, 2, …, or of the one that is alone.
+        lines: the asking ends of workers 1, 2, …, or of the only one: see `presence.server.stats_socket`.
         host: where HTTP is served.
         url: the same, for people: ``http://127.0.0.1:7480/``.
         http: what is counted of connections and requests.

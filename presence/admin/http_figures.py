@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from presence.common.histogram import Histogram
-from presence.footprint import Footprint
+from presence.server.process_stats import Footprint
 
 OTHER: Final = "other"
 ROUTES: Final = (

@@ -24,7 +24,7 @@ from presence.admin.http_figures import OTHER, HttpFigures
 from presence.admin.metric_table import TABLE, Kind, Labels, Metric, Place
 from presence.admin.workers import Answer
 from presence.config.settings import Settings
-from presence.inquiries import Readiness
+from presence.server.stats_socket import Readiness
 from presence.store.nodes import NodeState, NodeStatus
 
 Sample = Mapping[str, Any]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.config.settings import Settings
-from presence.ports import Address
+from presence.server.listeners import Address
 
 RELOAD: Final = b"h"  # files are to be read again
 NICENESS: Final = 5  # where processors are short, users come before operators, also while a server starts
@@ -27,7 +27,7 @@ class Start:
         settings: checked settings.
         redis_url: where Redis is.
         listeners: descriptors of sockets that listen.
-        lines: descriptors of the asking ends, see `presence.inquiries`, one a worker.
+        lines: descriptors of the asking ends, see `presence.server.stats_socket`, one a worker.
         address: where the listeners listen.
         url: the same, for people.
     """

@@ -13,8 +13,8 @@ import trio
 from presence.admin.answers import busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.text import plain_state
-from presence.explanation import Explainer
-from presence.kicking import Kicked, kick
+from presence.ops.explain import Explainer
+from presence.ops.kick import Kicked, kick
 from presence.reader import Page, PresenceReader
 from presence.store.client import RedisError
 from presence.store.error_classes import passes

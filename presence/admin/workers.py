@@ -1,4 +1,4 @@
-"""The workers of this machine, asked over their lines; see `presence.inquiries` for the other end.
+"""The workers of this machine, asked over their lines; see `presence.server.stats_socket` for the other end.
 
 Whoever wants figures while a worker is asked for them has that answer, too: however many look, it is asked
 once. Explanations are of one user each, and so many at once.
@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from presence.admin.answers import busy
-from presence.inquiries import ANSWER_BYTES, question
+from presence.server.stats_socket import ANSWER_BYTES, question
 
 ANSWER_WAIT_S: Final = 1.0  # a worker answers in milliseconds, unless it is stalled
 EXPLAINING_MAX: Final = 8  # at once: their answers are long, and samples share the line
@@ -32,7 +32,7 @@ class Answer:
 
     Attributes:
         number: the worker's; 0 of one without a supervisor.
-        sample: see `presence.server.Server.sample`; None: it did not answer in time.
+        sample: see `presence.server.server.Server.sample`; None: it did not answer in time.
         at: when, of trio's clock.
     """
 

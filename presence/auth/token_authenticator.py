@@ -17,12 +17,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from presence.auth import key_file, tokens
+from presence.auth import tokens
 from presence.auth.keys import Keyring
 from presence.auth.tokens import Reason, Terms, TokenRefused
-from presence.common.clock import Clock
 from presence.common.rate_limit import Buckets, TokenBucket
-from presence.config.settings import Settings
 from presence.core.authenticator import Denied, Granted, Verdict
 from protocol import Code
 
@@ -145,24 +143,3 @@ class TokenGate:
 def budget_of(share: float, now: float) -> TokenBucket:
     """Return a budget of so many seconds of processor time a second in the long run."""
     return TokenBucket(share, BURST_S, now)
-
-
-def from_settings(settings: Settings, clock: Clock, wall: Callable[[], float]) -> TokenGate | None:
-    """Return the gate that the settings ask for; None where anybody is who he says.
-
-    Args:
-        settings: checked settings.
-        clock: monotonic time.
-        wall: the machine's clock: Unix seconds.
-
-    Raises:
-        KeyFileError: the file of the keys cannot be used.
-    """
-    if settings.token_keys is None:
-        return None
-    return TokenGate(
-        key_file.load(settings.token_keys),
-        Terms(settings.token_audience, settings.token_leeway),
-        budget_of(settings.token_check_share, clock.now()),
-        wall=wall,
-    )

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from presence.common import networks, redis_url
 from presence.config.followup_rules import Rule
-from presence.store.keys import Keys
 
 VARIABLE_PREFIX = "PRESENCE_"
 
@@ -403,9 +402,9 @@ class Settings:
         return self.shards or (redis_url.CLUSTER_SHARDS if redis_url.is_cluster(self.redis) else 1)
 
     @property
-    def keys(self) -> Keys:
-        """How keys and channels are called."""
-        return Keys(self.prefix, self.shard_count, redis_url.database(self.redis))
+    def database(self) -> int:
+        """The number of the database in Redis."""
+        return redis_url.database(self.redis)
 
     @property
     def shared(self) -> str:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from presence import credentials
 from presence.common.clock import Clock
 from presence.config.loading import exposures
 from presence.config.settings import SPECS, Settings
-from presence.credentials import CredentialsError
 from presence.doctor.findings import Finding, fail, not_tried, ok, warn
+from presence.server import credentials
+from presence.server.credentials import CredentialsError
 from presence.timers.handlers import HandlerError, load
 
 RENEWED_BEFORE: Final = timedelta(days=14)  # what renews certificates by itself does it earlier

@@ -84,7 +84,7 @@ def gather(settings: Settings, redis_url: str) -> RedisFacts:
             servers = [_server(client) for client in access.primaries()]
         except (RedisError, OSError) as error:
             return RedisFacts(url=url, is_cluster=access.is_cluster, failure=_said(error))
-        keys = settings.keys
+        keys = Keys(settings.prefix, settings.shard_count, settings.database)
         missing, rights = _rights(settings, redis_url, keys)
         return RedisFacts(
             url=url,

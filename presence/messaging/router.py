@@ -34,7 +34,6 @@ from presence.core.registry import Registry, Session
 from presence.core.requests import Message
 from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
 from presence.messaging.queue import Bounds, Pending, Waiting
-from presence.store.keys import Keys
 from protocol import Code, Packet
 
 GATHER_S: Final = 0.005  # between two calls, at least: a call costs more than twenty messages in it
@@ -96,22 +95,22 @@ class Handing:
 class Outages:
     """Shards whose last call has failed: whoever writes to a user there is refused at once."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, shard_of: Callable[[str], int]) -> None:
+        self._shard_of = shard_of
         self._away: dict[int, Reach] = {}
 
     def forbids(self, uid: str, now: float) -> bool:
         """Whether a user's shard has failed, and is not to be asked again yet."""
         if not self._away:
             return False
-        reach = self._away.get(self._keys.shard(uid))
+        reach = self._away.get(self._shard_of(uid))
         return reach is not None and now < reach.retry_at
 
     def note(self, answers: Iterable[tuple[str, Answer]], begun: float, now: float) -> None:
         """Learn from the answers of a call, by uid; each outage is told once, and its end."""
         asked, failed = set(), {}
         for uid, answer in answers:
-            asked.add(shard := self._keys.shard(uid))
+            asked.add(shard := self._shard_of(uid))
             if not isinstance(answer, Found):
                 failed[shard] = answer
         were_away = bool(self._away)
@@ -131,7 +130,7 @@ class Courier:
     """See the header. All but `run` is called from the event loop and waits for nothing.
 
     Args:
-        keys: tells the shard of a uid: shards may be on several servers, of which one is away.
+        shard_of: the shard of a uid: shards may be on several servers, of which one is away.
         post: the way through Redis; nobody else uses it.
         node: this node's id at present.
         ends_at: when a session that lost its connection ends, monotonic seconds.
@@ -141,7 +140,7 @@ class Courier:
     def __init__(
         self,
         sessions: Registry,
-        keys: Keys,
+        shard_of: Callable[[str], int],
         post: Post,
         clock: Clock,
         runtime: Runtime,
@@ -162,7 +161,7 @@ class Courier:
         self._bell = runtime.bell()
         self._refusals, self._refusal_bell = Handing(self._faults), runtime.bell()
         self._thread = runtime.caller(post.close)
-        self._outages = Outages(keys)
+        self._outages = Outages(shard_of)
         self._counted = CourierStatistics()
 
     def take(self, sender: Session, message: Message) -> None:

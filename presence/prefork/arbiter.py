@@ -42,7 +42,7 @@ BACKOFF_LIMIT_S: Final = 30.0
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
 FAILED: Final = 1
 
-log = structlog.get_logger("presence.supervisor")
+log = structlog.get_logger("presence.server.supervisor")
 
 Work = Callable[[int, socket.socket, bool], int]
 """A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""

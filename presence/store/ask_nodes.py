@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class AnswerKeys(Scripting):
-    """The node's side; see `presence.inquiries.Mailbox`.
+    """The node's side; see `presence.server.stats_socket.Mailbox`.
 
     Args:
         url, connect: see `Scripting`.
@@ -112,7 +112,7 @@ _ENDED: Final[Mapping[str, Any]] = {
 
 
 def read_answer(packed: bytes) -> dict[str, Any] | None:
-    """Return what a node answered, see `presence.explaining`; None: nobody who knows how has written it."""
+    """Return what a node answered, see `presence.server.session_report`; None: not written by a node."""
     try:
         answer = msgpack.unpackb(packed, unicode_errors="replace")
         known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)

@@ -153,7 +153,7 @@ class Subscription:
 
 
 class ControlChannel(Subscription):
-    """The channel of one node; see `presence.control.Channel`.
+    """The channel of one node; see `presence.server.control.Channel`.
 
     Args:
         url, connect: see `Subscription`; of a cluster any server will do, for all pass messages on.

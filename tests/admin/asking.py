@@ -14,7 +14,7 @@ import trio
 from presence.admin.app import App
 from presence.admin.handlers import Context
 from presence.config.settings import Settings
-from presence.inquiries import Inquiries, line_pair
+from presence.server.stats_socket import Inquiries, line_pair
 from tests.admin.scrapes import sample
 
 HOST = "127.0.0.1:7480"

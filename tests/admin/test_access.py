@@ -16,8 +16,8 @@ from starlette.responses import Response
 from presence.admin import app, guard, views
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.kicking import Kicked
-from presence.server import Server
+from presence.ops.kick import Kicked
+from presence.server.server import Server
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code

@@ -12,7 +12,7 @@ from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
 from presence.admin.requests import UIDS_MAX, USERS_DEFAULT, USERS_MAX
 from presence.core.changes import Profile
-from presence.inquiries import Readiness
+from presence.server.stats_socket import Readiness
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.asking import Answered, Operators, operators
 from tests.admin.hands import a_hand

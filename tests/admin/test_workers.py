@@ -10,7 +10,7 @@ import trio
 from presence.admin import workers as module
 from presence.admin.answers import ApiError
 from presence.admin.workers import Workers
-from presence.inquiries import QUESTION_BYTES, line_pair
+from presence.server.stats_socket import QUESTION_BYTES, line_pair
 from tests.admin.asking import operators
 
 PATIENCE_S = 20.0

@@ -1,21 +1,13 @@
 """The gate: who gets in, one answer for everybody else, and what that costs."""
 
-import os
-from pathlib import Path
-from time import time
-
 import pytest
 
-from presence.auth.issuing import key_set
-from presence.auth.key_file import KeyFileError
 from presence.auth.keys import Keyring
-from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, Caller, budget_of, from_settings
-from presence.common.clock import Clock
+from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, Caller, budget_of
 from presence.common.rate_limit import TokenBucket
-from presence.config.settings import Settings
 from presence.core.authenticator import Denied, Granted
 from protocol import Code
-from tests.auth.gates import ADDRESS, ALGORITHMS, WALL, Gated, entry, keyring, signer, token
+from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, keyring, signer, token
 
 BAD = [
     "x",
@@ -131,23 +123,6 @@ def test_what_is_no_token_costs_nothing() -> None:
     for _ in range(100):
         assert gated.refused("x").code is Code.AUTH_FAILED
     assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
-
-
-def test_the_settings_say_whether_there_is_a_gate(tmp_path: Path) -> None:
-    clock = Clock()
-    assert from_settings(Settings(), clock, time) is None
-    path = tmp_path / "keys.json"
-    path.write_text(key_set([entry("HS256")]))
-    path.chmod(0o600)
-    settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
-    gate = from_settings(settings, clock, time)
-    assert gate is not None
-    now = clock.now()
-    good = signer("HS256").token("ann", audience="app", now=time() - 65, ttl_s=60)
-    assert isinstance(gate.login(good, None, ADDRESS, now), Granted)
-    os.truncate(path, 10)
-    with pytest.raises(KeyFileError):
-        from_settings(settings, clock, time)
 
 
 def dear(cost_s: float) -> Keyring:

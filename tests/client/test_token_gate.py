@@ -8,10 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from presence.auth import token_authenticator
+from presence.auth.token_authenticator import TokenGate
 from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
+from presence.server import credentials
 from protocol import Code
 from tests.client.network import Network
 from tests.credentials import AUDIENCE, SECRET, write_keys
@@ -27,8 +28,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         yield harness
 
 
-def made(settings: Settings, clock: Clock) -> token_authenticator.TokenGate:
-    found = token_authenticator.from_settings(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
+def made(settings: Settings, clock: Clock) -> TokenGate:
+    found = credentials.gate(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
     assert found is not None
     return found
 

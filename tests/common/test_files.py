@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from presence import footprint
 from presence.common import files
 from presence.common.files import opened
-from presence.footprint import Footprint
+from presence.server import process_stats
+from presence.server.process_stats import Footprint
 
 
 class FakeLimit:
@@ -83,8 +83,8 @@ def test_figures_are_those_of_this_process_and_each_descriptor_is_counted() -> N
 def test_where_the_system_does_not_tell_connections_are_added_and_the_most_memory_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(footprint, "_counted", lambda: 0)
-    monkeypatch.setattr(footprint, "_MEMORY", tmp_path / "nothing")
+    monkeypatch.setattr(process_stats, "_counted", lambda: 0)
+    monkeypatch.setattr(process_stats, "_MEMORY", tmp_path / "nothing")
     taken = Footprint()
     assert taken.report(100)["open_fds"] == taken.report(0)["open_fds"] + 100
     assert 5_000_000 < taken.report(0)["rss_bytes"] < 10**11

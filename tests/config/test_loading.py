@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from presence.commands import config as command
+from presence.cli import config as command
 from presence.config.followup_rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
 from presence.config.loading import RULES, SPECS, ConfigError, Loaded, Settings, exposures, load, shown
 

@@ -10,7 +10,7 @@ from presence.common.clock import Clock
 from presence.core.changes import Op
 from presence.core.engine import SLOTS_MAX
 from presence.core.termination import SLICE
-from presence.ticker import Ticker
+from presence.server.ticker import Ticker
 from protocol import Code, Kind
 from tests.auth.gates import WordGate
 from tests.cells import brief

@@ -16,11 +16,12 @@ import presence
 from presence.admin.backlog_pages import BacklogPages
 from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
-from presence.explanation import Explainer
 from presence.followups import FollowUps
 from presence.followups.keys import script_keys
 from presence.followups.turning import Turner
 from presence.messaging.letters import Delivery, Found, Letter
+from presence.ops.explain import Explainer
+from presence.ops.operator_calls import Operator
 from presence.outbox.queue import Gap as Skipped
 from presence.outbox.replies import News, NewsKind, Question, Status
 from presence.outbox.steps import Compare, Counter
@@ -29,7 +30,6 @@ from presence.store.ask_nodes import AnswerKeys
 from presence.store.client import Redis
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
-from presence.store.operator import Operator
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Scripting

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import argument_parser
+from presence.cli.main import argument_parser
 from presence.config.loading import SPECS
 from protocol import Code
 from tests.docs.pages import ROOT, anchors, links, pages, prose

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
 from presence.doctor.examination import Patient, examine

@@ -112,7 +112,7 @@ class Office:
         self.faults = Faults(self.ended.append)
         self.courier = Courier(
             self.registry,
-            Keys(shards=shards),
+            Keys(shards=shards).shard,
             self.post,
             self.clock,
             InlineRuntime(self.post),

@@ -15,7 +15,7 @@ import protocol
 from presence.client import RecipientDisconnected, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.server import Server
+from presence.server.server import Server
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys

@@ -9,8 +9,8 @@ import protocol
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
-from presence.inquiries import Readiness
-from presence.node import Node, Stores
+from presence.server.node import Node, Stores
+from presence.server.stats_socket import Readiness
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from protocol import Code

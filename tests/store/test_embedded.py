@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.store.embedded import announced, embedded_redis
 
 KILLED = """

@@ -1,6 +1,6 @@
 """Users explained from a Redis Cluster whose slots move."""
 
-from presence.explanation import Explainer
+from presence.ops.explain import Explainer
 from presence.store.keys import Keys
 from tests.store.driving import NOW_MS
 from tests.support.redis_cluster import Cluster

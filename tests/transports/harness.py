@@ -20,7 +20,7 @@ from presence.core.flap_damping import Flapping
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.server_protocol import SessionProtocol
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.ticker import Ticker
+from presence.server.ticker import Ticker
 from presence.transports import sockets
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits, TransportStatistics

@@ -11,7 +11,7 @@ import trio
 import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.server import Server
+from presence.server.server import Server
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys

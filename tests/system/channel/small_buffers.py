@@ -7,7 +7,7 @@ that reads nothing, in bursts, over minutes, and the server itself notices nothi
 import socket
 import sys
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.transports import sockets
 
 SEND_BYTES = 8192

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import main
+from presence.cli.main import main
 from tests.client.quick_server import QuickServer, quick_server
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

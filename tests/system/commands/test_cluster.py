@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.store.redis_store import RedisLeaseTable
 from presence.store.shard_clients import Access
 from tests.store.nodes import ManualNode

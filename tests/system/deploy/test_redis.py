@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.reader import PresenceReader
-from tests.commands.test_doctor import told
+from tests.cli.test_doctor import told
 from tests.deploy.units import DEPLOY
 from tests.docs.roles import PAGE, ROLES, permissions
 from tests.live.server_process import running_server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
@@ -115,11 +115,11 @@ def test_with_redaction_off_the_canary_is_found(
     def crash(url: str, *_: object, **__: object) -> int:
         raise RuntimeError(f"cannot go on with {url}")
 
-    monkeypatch.setattr("presence.commands.nodes.run", crash)
+    monkeypatch.setattr("presence.cli.nodes.run", crash)
     words = ["nodes", "--redis", f"redis://u:{PASSWORD}@h"]
     assert main(words) == 1
     look_for([PASSWORD], "a crash", "".join(capfd.readouterr()))
-    monkeypatch.setattr("presence.commands.outcome.redact_text", str)
+    monkeypatch.setattr("presence.cli.errors.redact_text", str)
     assert main(words) == 1
     with pytest.raises(AssertionError, match="a crash"):
         look_for([PASSWORD], "a crash", "".join(capfd.readouterr()))

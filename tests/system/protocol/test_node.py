@@ -16,10 +16,10 @@ import pytest
 import trio
 
 from loadtest.servers import free_port
-from presence.auth import token_authenticator
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.core.authenticator import Gate
+from presence.server import credentials
 from presence.store.embedded import EmbeddedRedis
 from tests.credentials import SECRET, token, write_keys
 from tests.live.events import read_events
@@ -271,7 +271,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Gate:
-        found = token_authenticator.from_settings(settings, clock, time.time)
+        found = credentials.gate(settings, clock)
         assert found is not None
         return found
 

@@ -6,7 +6,7 @@ may say.
 
 import sys
 
-from presence.cli import main
+from presence.cli.main import main
 from presence.config.settings import Settings
 
 WISH_S = 66.6

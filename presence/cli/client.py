@@ -1,0 +1,313 @@
+"""``presence client``: one device, from a shell."""
+
+import argparse
+import os
+import signal
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from presence.cli.errors import FAILED, OK, USAGE, complain
+from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
+from presence.client import (
+    Client,
+    Connected,
+    Delivered,
+    Disconnected,
+    EncodeError,
+    Ended,
+    Goodbye,
+    PresenceError,
+    Push,
+    RequestError,
+    TokenSource,
+    UserState,
+    WatchEnded,
+    connect,
+)
+from presence.client.shell import why
+from presence.common.text import printable
+from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
+
+STDIN = 0
+READ_BYTES = 65_536
+LINE_MAX_BYTES = 65_536  # no frame holds as much
+HELP = (
+    "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /back | /status [TEXT] | "
+    "/quit [background]"
+)
+
+
+_DESCRIPTION = (
+    "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /who, /away, /back, /status and "
+    "/quit do what they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device "
+    "stays online. A token comes from a file, standard input or PRESENCE_TOKEN, never from the command line."
+)
+_SETTINGS = {
+    "host": "address of the server",
+    "port": "TCP port of the server",
+    "idle_timeout": "a wish: seconds of silence after which the server ends the session",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence client``."""
+    parser.description = _DESCRIPTION
+    parser.add_argument("uid", metavar="UID")
+    parser.add_argument("--device", help="which of the user's devices")
+    parser.add_argument(
+        "--token",
+        type=secret_source,
+        metavar="@FILE|-",
+        help="proof of who it is: a file, read whenever one is needed, or the first line of input; "
+        f"by default {TOKEN_VARIABLE}",
+    )
+    parser.add_argument("--tls", action="store_true", help="the server is behind TLS, and --host is its name")
+    parser.add_argument("--ca", metavar="FILE", help="trust these authorities only; implies --tls")
+    add_settings(parser, ("host", "port", "idle_timeout", *READER_SETTINGS), _SETTINGS)
+
+
+class _Stop:
+    """How everything ends: the scope to cancel, and what went wrong, if anything did."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.failure: Exception | None = None
+
+    def __call__(self, failure: Exception | None = None) -> None:
+        self.failure = self.failure or failure
+        self.scope.cancel()
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Be one device until ``/quit``, the end of a terminal's input, or a signal; return the exit status.
+
+    Where the input is no terminal, its end is no reason to leave: the device stays online.
+    """
+    loaded = load()
+    given = loaded.settings
+    if not given.port:
+        raise UsageError("client: --port must name the server's port")
+    wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
+    try:
+        options = {
+            "uid": args.uid,
+            "device": args.device,
+            "token": _token(args.token),
+            "idle_timeout": wish,
+            "tls": args.tls if args.ca is None else _trust(args.ca),
+        }
+        trio.run(_run, given.host, given.port, options)
+    except BrokenPipeError:
+        raise
+    except (EncodeError, OSError, UnicodeError) as error:
+        complain(error)
+        return USAGE
+    except PresenceError as error:
+        complain(error)
+        return FAILED
+    return OK
+
+
+def _token(source: str | None) -> str | TokenSource | None:
+    """Return a token, or what reads it from a file for each login."""
+    if source is None:
+        return os.environ.get(TOKEN_VARIABLE)
+    if source == "-":
+        return _first_line()
+    file = Path(source[1:])
+    file.read_text("utf-8")
+    return lambda: file.read_text("utf-8").strip()
+
+
+def _first_line() -> str:
+    """Return the first line of input, and leave the rest to others."""
+    line = b""
+    while len(line) < LINE_MAX_BYTES and (byte := os.read(STDIN, 1)) not in {b"", b"\n"}:
+        line += byte
+    return line.decode().strip()
+
+
+def _trust(authorities: str) -> ssl.SSLContext:
+    """Return how to trust some authorities, and nobody else."""
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise OSError(f"{authorities}: {why(error)}") from error
+
+
+async def _run(host: str, port: int, options: dict[str, Any]) -> None:
+    stop = _Stop()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, stop)
+            try:
+                with stop.scope:
+                    await _live(host, port, options, stop)
+            except PresenceError as error:
+                stop.failure = error
+            nursery.cancel_scope.cancel()
+    if stop.failure is not None:
+        raise stop.failure
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], stop: _Stop) -> None:
+    async for _ in signals:  # a second one ends also what is left of the logout's time
+        stop()
+
+
+async def _live(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
+    async with connect(host, port, **options) as client:
+        entering = stop.scope
+        stop.scope = trio.CancelScope()  # from here on, a stop leaves the block in order: with a logout
+        with stop.scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_print_pushes, client, stop)
+                await _take_lines(client, stop)
+        stop.scope = entering
+
+
+async def _print_pushes(client: Client, stop: _Stop) -> None:
+    try:
+        async for push in client:
+            for line in push_lines(push):
+                _tell(line)
+    except (PresenceError, BrokenPipeError) as error:
+        stop(error)
+    else:
+        stop()
+
+
+async def _take_lines(client: Client, stop: _Stop) -> None:
+    rest = b""
+    try:
+        while data := await _read_input():
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > LINE_MAX_BYTES:
+                _tell("not done: the line is too long")
+                rest = b""
+            for line in lines:
+                if not await _take(client, line.decode("utf-8", "replace")):
+                    return stop()
+        if not await _take(client, rest.decode("utf-8", "replace")) or _is_terminal():
+            stop()
+    except BrokenPipeError as error:
+        stop(error)
+    return None
+
+
+async def _read_input() -> bytes:
+    """Return some input, ``b""`` at its end."""
+    if sys.stdin is None:  # it was closed, so its number may mean anything by now
+        return b""
+    try:
+        await trio.lowlevel.wait_readable(STDIN)
+    except PermissionError:  # a file: epoll takes none, and it never keeps anybody waiting
+        await trio.lowlevel.checkpoint()
+    return os.read(STDIN, READ_BYTES)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+async def _take(client: Client, line: str) -> bool:
+    """Carry out one line; return whether to go on."""
+    verb, *words = line.split() or [""]
+    text = line.strip()[len(verb) :].strip()
+    try:
+        if verb == "/quit":
+            if words == ["background"]:
+                await client.logout("background")
+            return False
+        if verb == "/query":
+            _tell_states(await client.query(words))
+        elif verb == "/watch":
+            _tell_states(await client.watch(words))
+        elif verb == "/unwatch":
+            await client.unwatch(words or None)
+            _tell(f"watching {len(client.watched)}")
+        elif verb == "/who":
+            _tell_states(client.watched)
+        elif verb in {"/away", "/back"}:
+            await (client.away() if verb == "/away" else client.back())
+            _tell(f"shown as {'away' if verb == '/away' else 'online'}")
+        elif verb == "/status":
+            await client.update(meta={"status": text} if text else {})
+            _tell(f"shown with status: {text}" if text else "shown without a status")
+        elif verb.startswith("/") or (verb and not words):
+            _tell(HELP)
+        elif verb:
+            count = await client.send_message(verb, text)
+            _tell(f"delivered to {count} session{'' if count == 1 else 's'}")
+    except (RequestError, EncodeError) as error:
+        _tell(f"not done: {error}")
+    except Ended:
+        return True  # whoever prints the pushes will say why
+    return True
+
+
+def _tell_states(states: Mapping[str, UserState]) -> None:
+    for uid, state in states.items():
+        _tell(state_line(uid, state))
+
+
+def _tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {printable(text)}", flush=True)
+
+
+def push_lines(push: Push) -> list[str]:
+    """Return a push as lines; what others chose in them may hold anything but a line's end."""
+    if isinstance(push, Connected):
+        again = " again" if push.again else ""
+        return [
+            f"online{again}: session {push.session}, a beat every {push.keepalive:g} s, "
+            f"idle time-out {push.idle_timeout:g} s"
+        ]
+    if isinstance(push, Disconnected):
+        message = f": {push.message}" if push.message else ""
+        return [f"lost the connection ({push.reason}{message}); back in {push.retry_in:.1f} s"]
+    if isinstance(push, Goodbye):
+        return [f"goodbye from the server: {push.reason} ({push.code}) {push.message}".rstrip()]
+    if isinstance(push, Delivered):
+        return [f"{push.sender}: {line}" for line in _plain(push.body).split("\n")]
+    if isinstance(push, WatchEnded):
+        return [
+            f"watched no more: {' '.join(push.uids)}: {push.reason} ({push.code}) {push.message}".rstrip()
+        ]
+    return [f"{state_line(push.uid, push.state)} ({push.reason})"]
+
+
+def state_line(uid: str, state: UserState) -> str:
+    """Return a user's state as one line: since when, or last seen when, and what he says of himself."""
+    line = f"{uid} is {state.status}"
+    if state.status in {"online", "away"} and state.since_ms is not None:
+        line += f" since {_time(state.since_ms)}"
+    elif state.last_seen_ms is not None:
+        line += f", last seen {_time(state.last_seen_ms)}"
+    elif state.status == "offline":
+        line += ", never seen or long ago"
+    return f"{line}, {_meta(state.meta)}" if state.meta else line
+
+
+def _meta(meta: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}: {_plain(value)}" for key, value in meta.items()).replace("\n", " ")
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _time(unix_ms: int) -> str:
+    """Return a moment by the local clock, with the date unless it is today."""
+    try:
+        moment = time.localtime(unix_ms / 1000)
+        today = moment[:3] == time.localtime()[:3]
+        return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
+    except (ValueError, OverflowError, OSError):  # nobody's time, but somebody's data
+        return f"{unix_ms} ms"

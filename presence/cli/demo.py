@@ -1,0 +1,57 @@
+"""``presence demo``: see it work, and see it checked, within a minute."""
+
+import argparse
+import contextlib
+import sys
+
+from presence.cli.errors import FAILED, OK, complain
+from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings
+from presence.common.files import FileLimitError
+from presence.common.logs import configure
+from presence.common.redis_url import redacted
+from presence.store.embedded import EmbeddedError, embedded_redis
+from presence.store.error_classes import CONNECTION_LOST
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence demo``."""
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")
+    parser.add_argument("--clients", type=int, default=500, help="how many (default 500)")
+    add_settings(parser, (*READER_SETTINGS, "no_admin"))
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Run the demo; return 0 if truth and events agree or it was interrupted, 1 if they differ."""
+    settings = load().settings
+    try:
+        import rich.console  # noqa: PLC0415 - only the demo draws
+    except ImportError:
+        raise UsageError("the demo draws with rich: pip install 'presence-server[demo]'") from None
+    from presence.demo import run as demo  # noqa: PLC0415 - loads rich and every room of the server
+
+    if not (args.seconds >= demo.LEAST_SECONDS and args.clients >= demo.LEAST_CLIENTS):
+        raise UsageError(f"demo: --seconds from {demo.LEAST_SECONDS}, --clients from {demo.LEAST_CLIENTS}")
+    agrees = None
+    with contextlib.ExitStack() as cleanup, contextlib.suppress(KeyboardInterrupt):
+        try:
+            url = settings.redis or cleanup.enter_context(embedded_redis()).url
+            cleanup.enter_context(configure("console", "error"))
+            console = rich.console.Console()
+            agrees = demo.run(
+                url,
+                settings.prefix,
+                seconds=args.seconds,
+                clients=args.clients,
+                console=console,
+                no_admin=settings.no_admin,
+            )
+        except (EmbeddedError, FileLimitError) as error:
+            complain(error)
+            return FAILED
+        except CONNECTION_LOST as error:
+            complain(f"cannot reach Redis at {redacted(settings.redis or 'the embedded server')}: {error}")
+            return FAILED
+    if agrees is None:
+        print("interrupted", file=sys.stderr)
+        return OK
+    return OK if agrees else FAILED

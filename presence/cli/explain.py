@@ -1,0 +1,108 @@
+"""``presence explain``: why a user is online or offline, and what each server knows of his sessions."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from presence.cli.errors import FAILED, OK, complain
+from presence.cli.options import Place, UsageError, add_reader, plain_text
+from presence.cli.redis_errors import asks_redis
+from presence.common.redis_url import redacted
+from presence.common.text import json_line, printable
+from presence.ops.explain import Explainer
+from presence.ops.explain_text import hour, moment, span
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence explain``."""
+    parser.add_argument("uid", metavar="UID", type=plain_text)
+    add_reader(parser, "one JSON object")
+
+
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
+    """Print what is known of a user; return the exit status: 1 if Redis could not be asked."""
+    with Explainer(place.redis_url, prefix=place.prefix) as explainer:
+        try:
+            told = explainer.explain(args.uid)
+        except ValueError as error:
+            raise UsageError(error) from None
+    if told["redis"] is not None:
+        complain(f"cannot ask Redis at {redacted(place.redis_url)}: {told['redis']}")
+    if told["state"] is None:
+        return FAILED
+    print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
+    return FAILED if told["redis"] else OK
+
+
+def lines(told: Mapping[str, Any]) -> Iterator[str]:
+    """Give the lines of an explanation for people; each is yet to be made safe for a terminal."""
+    yield f"{told['uid']}  {told['state']['status'] if told['state'] else 'not known'}"
+    yield f"  why: {told['why']}"
+    for name in ("event", "online_event"):
+        if (event := told[name]) is not None:
+            yield f"  {name.replace('_', ' ')}: {_event(event)}"
+    for session in told["sessions"]:
+        yield from _session(session)
+    for end in told["ended"]:
+        if end["session"] != (told["event"] or {}).get("session"):  # of which the sentence tells
+            yield f"  {_ended(end)}"
+    for note in told["notes"]:
+        yield f"  note: {note}"
+    answered = [each["node"] for each in told["nodes"] if each["answer"] == "answered"]
+    yield f"  asked: {len(answered)} of {len(told['nodes'])} nodes answered"
+
+
+def _event(event: Mapping[str, Any]) -> str:
+    where = f"session {event.get('session')} at node {event.get('node')}"
+    return f"{event['id']}  {event.get('type')}, {event.get('reason')} ({event.get('code')}), {where}"
+
+
+def _session(session: Mapping[str, Any]) -> Iterator[str]:
+    yield f"  {session['device'] or 'default device'} at node {session['node']}, session {session['session']}"
+    link, address = session["link"], session.get("address")
+    if link == "connected":
+        link += f" from {address or 'an unknown address'}, {session.get('transport') or 'unknown transport'}"
+        link += f", {session.get('unsent_bytes') or 0} bytes unsent"
+    else:
+        link += ", in its grace"
+    yield f"    {link}; logged in {moment(session['login_ms'])}"
+    yield (
+        f"    last packet {moment(session['last_packet_ms'])}, {session['last_packet_age_s']:.3f} s ago; "
+        f"idle time-out {session['idle_timeout_s']:g} s"
+    )
+    yield f"    {_due(session)}"
+    yield f"    {_shown(session)}"
+
+
+def _ended(end: Mapping[str, Any]) -> str:
+    return (
+        f"ended: {end['device'] or 'default device'} at node {end['node']}, session {end['session']}, as "
+        f"{end['reason']} ({end['code']}) {moment(end['at_ms'])}; "
+        f"last packet {hour(end['last_packet_ms'], end['at_ms'])}"
+    )
+
+
+def _due(session: Mapping[str, Any]) -> str:
+    ends = f"ends as {session['ends_as'].get('reason')} ({session['ends_as'].get('code')})"
+    if session["due_in_s"] is None or session["slot"] is None:
+        return f"{ends} in this moment"
+    hand = f"slot {session['slot']}, {session['slots_from_hand']} from the hand"
+    return f"{ends} in {session['due_in_s']:.3f} s: {hand}"
+
+
+def _shown(session: Mapping[str, Any]) -> str:
+    record = {True: "on record", False: "not on record", None: "record not known"}[session["on_record"]]
+    parts = [session["status"], record]
+    if not session["vouched"]:
+        parts.append("not vouched for")
+    if (away_in_s := session.get("away_in_s")) is not None:
+        parts.append(f"away by itself in {span(away_in_s)}")
+    if (expires_in_s := session.get("token_expires_in_s")) is not None:
+        parts.append(f"token expires in {span(expires_in_s)}")
+    if watches := session.get("watches"):
+        parts.append(f"watches {watches} users")
+    if said := session.get("meta"):
+        parts.append(f"meta {json.dumps(said, separators=(',', ':'), ensure_ascii=False)}")
+    return ", ".join(parts)

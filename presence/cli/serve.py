@@ -1,0 +1,143 @@
+"""``presence serve``: the server, and a Redis of its own where none is given."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from presence.cli.errors import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
+from presence.cli.options import Load, add_settings
+from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
+from presence.config.loading import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
+from presence.config.settings import Settings
+from presence.prefork.systemd import Notifier, from_environment
+from presence.store.embedded import EmbeddedError, embedded_redis
+
+if TYPE_CHECKING:  # a server without operators does without all that it loads
+    from presence.admin.launcher import Operators
+
+_DESCRIPTION = (
+    "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
+    "(--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence serve``."""
+    parser.description = _DESCRIPTION
+    add_settings(parser, tuple(SPECS))
+
+
+def check_files(loaded: Loaded) -> None:
+    """Find out whether the files can be used that a server needs.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
+    from presence.server import credentials  # noqa: PLC0415 - loads what reads them, if a setting names one
+
+    settings = loaded.settings
+    found = [
+        f"{error} (from {loaded.sources[error.setting]})"
+        for error in (*credentials.problems(settings), *credentials.problems_of_operators(settings))
+    ]
+    if found:
+        raise ConfigError(found)
+
+
+def run(_args: argparse.Namespace, load_again: Load) -> int:
+    """Serve until a signal comes; return the exit status.
+
+    Args:
+        load_again: loads the settings, now and as they are later, for SIGHUP.
+    """
+    loaded = load_again()
+    check_files(loaded)
+    settings = loaded.settings
+    notifier = from_environment()  # before anything is started that would inherit what leads to it
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(sigterm_interrupts())
+        cleanup.enter_context(sighup_ignored())
+        try:
+            redis_url = settings.redis
+            if redis_url is None:
+                # First, while this process has one thread; stopped last, when everything is written.
+                redis = cleanup.enter_context(embedded_redis(settings.data_dir))
+                redis.announce()
+                redis_url = redis.url
+            return _serve(loaded, redis_url, load_again, notifier)
+        except EmbeddedError as error:
+            complain(error)
+            return FAILED
+        except KeyboardInterrupt:  # before the server took the signals over
+            return OK
+
+
+def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier) -> int:
+    settings = loaded.settings
+    with contextlib.ExitStack() as cleanup:
+        writer: LogWriter | DirectWriter
+        if settings.workers == 1:
+            writer = cleanup.enter_context(configure(settings.log_format, settings.log_level))
+        else:
+            writer = configure_directly(settings.log_format, settings.log_level)
+        import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
+
+        from presence.server.listeners import CannotListen  # noqa: PLC0415 - as above
+
+        log = structlog.get_logger()
+        if settings.redis is None:
+            log.info("embedded Redis runs", url=redis_url)
+        for exposure in exposures(settings):
+            log.warning(exposure)
+        try:
+            with _operators(loaded, redis_url) as operators:
+
+                def reread() -> None:
+                    _tell_changes(settings, load_again)
+                    if operators:
+                        operators.reload()
+
+                if isinstance(writer, DirectWriter):
+                    from presence.server import supervisor  # noqa: PLC0415 - loads what the workers share
+
+                    return supervisor.run(settings, redis_url, writer, reread, notifier, operators=operators)
+                from presence.server.process import Signals, run  # noqa: PLC0415 - trio and all of the server
+
+                signals = Signals(writer, reread, notifier, operators.tend if operators else None)
+                return run(settings, redis_url, signals, line=operators.line() if operators else None)
+        except CannotListen as error:
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said
+        except Exception:
+            log.exception("server failed")
+        return FAILED
+
+
+def _tell_changes(in_effect: Settings, load_again: Load) -> None:
+    """Log by name which settings have changed and take a restart to count, or what is wrong with them now."""
+    import structlog  # noqa: PLC0415 - as above
+
+    log = structlog.get_logger("presence.config.settings")
+    try:
+        now = load_again().settings
+    except ConfigError as error:
+        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - all is said
+        return
+    changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
+    if changed:
+        log.warning("settings have changed, which takes a restart", settings=changed)
+
+
+@contextlib.contextmanager
+def _operators(loaded: Loaded, redis_url: str) -> "Iterator[Operators | None]":
+    """Serve operators, unless the settings say that nobody does: then nothing of it is loaded."""
+    settings = loaded.settings
+    if settings.no_admin:
+        yield None
+        return
+    from presence.admin.launcher import serving  # noqa: PLC0415 - see above
+
+    asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
+    with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
+        yield operators

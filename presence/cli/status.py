@@ -1,0 +1,89 @@
+"""``presence status``: who is online, from Redis alone."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from presence.cli.errors import OK
+from presence.cli.options import Place, UsageError, add_reader, plain_text
+from presence.cli.redis_errors import asks_redis
+from presence.common import meta_json
+from presence.common.text import json_line, plain_state, printable, utc_time
+from presence.reader import PresenceReader
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence status``."""
+    parser.add_argument("uids", nargs="*", metavar="UID", type=plain_text)
+    whole = parser.add_mutually_exclusive_group()
+    whole.add_argument("--count", action="store_true", help="how many users are online")
+    whole.add_argument("--list", action="store_true", help="everybody online")
+    add_reader(parser, "one JSON object: uid to state")
+
+
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
+    """Print states, or how many users are online; return the exit status."""
+    if args.uids and (args.count or args.list):
+        raise UsageError("status: name users, or ask for --count or --list")
+    if not (args.uids or args.count or args.list):
+        raise UsageError("status: name at least one uid, or ask for --count or --list")
+    with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
+        if args.count:
+            online = reader.count()
+            print(json_line({"online": online}) if args.json else online)
+        elif args.list:
+            _list_online(reader, as_json=args.json)
+        else:
+            _show(reader, args.uids, as_json=args.json)
+    return OK
+
+
+def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:
+    states = reader.states(uids)
+    if as_json:
+        print(json.dumps(plain_state(states)))
+        return
+    width = max(len(printable(uid)) for uid in uids)
+    for uid, state in states.items():
+        print(f"{printable(uid):<{width}}  {_described(state)}")
+
+
+def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
+    """Print everybody online, page by page as it is read.
+
+    As JSON it is one object, uid to state, a user a line. Somebody who comes or goes meanwhile may be left
+    out; nobody is named twice within a page.
+    """
+
+    lead = "{\n" if as_json else ""
+    for page in reader.pages():
+        for uid, state in page.states.items():
+            shown = json.dumps(plain_state(state))
+            text = f"{json.dumps(uid)}: {shown}" if as_json else f"{printable(uid)}  {_described(state)}"
+            sys.stdout.write(lead + text)
+            lead = ",\n" if as_json else "\n"
+        sys.stdout.flush()
+    if as_json:
+        sys.stdout.write("\n}\n" if lead.startswith(",") else "{}\n")
+    elif lead:
+        sys.stdout.write(lead)
+
+
+def _described(state: dict[str, Any]) -> str:
+    status = state["status"]
+    devices = ", ".join(_session(session, status) for session in state["sessions"])
+    if status in {"online", "away"}:
+        said = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
+        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{said}"
+    if status == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
+        return f"unknown  online since {utc_time(state['since_ms'])}, but silent: {devices}"
+    if state["last_seen_ms"] is None:
+        return "offline  never seen, or long ago"
+    return f"offline  last seen {utc_time(state['last_seen_ms'])}"
+
+
+def _session(session: dict[str, Any], status: str) -> str:
+    away = " (away)" if "away" in session and status != "away" else ""
+    return f"{printable(session['device']) or 'default device'} on {printable(session['node'])}{away}"

@@ -1,0 +1,102 @@
+"""``presence tail``: every transition as it happens, or as it happened."""
+
+import argparse
+import select
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+from presence.cli.errors import OK, sigterm_interrupts
+from presence.cli.options import Place, UsageError, add_reader, entry_id, plain_text
+from presence.cli.redis_errors import asks_redis, subscriber_complains
+from presence.common.text import json_line, printable
+from presence.ops.explain_text import moment
+from presence.subscriber import Entries, entries_sync
+from presence.subscriber.event_json import entry_of, entry_values, number
+from presence.subscriber.events import Entry, Gap
+
+_TYPES = ("online", "offline", "away", "update")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence tail``."""
+    parser.add_argument("--type", choices=_TYPES, help="events of this type only")
+    parser.add_argument(
+        "--from",
+        dest="after",
+        metavar="ID",
+        type=entry_id,
+        help="begin after this entry id; 0 for all that is kept; new events only by default; a group that is "
+        "there goes on where it was",
+    )
+    parser.add_argument(
+        "--group", type=plain_text, help="share the events with others of this consumer group"
+    )
+    parser.add_argument(
+        "--consumer", type=plain_text, help="this one's name in the group, its own among the living"
+    )
+    add_reader(parser, "one JSON object a line")
+
+
+@asks_redis
+def run(args: argparse.Namespace, place: Place) -> int:
+    """Print events until a signal comes; in a group each is acknowledged once it was printed."""
+    if (args.group is None) != (args.consumer is None):
+        raise UsageError("tail: --group and --consumer belong together")
+    where = {"group": args.group, "consumer": args.consumer, "after": args.after}
+    try:
+        with (
+            sigterm_interrupts(),
+            subscriber_complains(),
+            entries_sync(place.redis_url, **where, prefix=place.prefix) as entries,
+        ):
+            _follow(entries, args.type, as_json=args.json)
+    except KeyboardInterrupt:
+        return OK
+
+
+def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
+    """Print events for ever."""
+    while True:
+        item = entries.poll()
+        if item is None:
+            if _nobody_reads():
+                raise BrokenPipeError
+            continue
+        entry = entry_of(item) if isinstance(item, Gap) else item
+        if kind in {None, entry.fields.get("type")}:
+            print(json_line(entry_values(entry)) if as_json else _human(entry), flush=True)
+
+
+def _human(event: Entry) -> str:
+    fields = {name: printable(value) for name, value in event.fields.items()}
+    kind = fields.get("type", "?")
+    if kind == "gap":
+        subject = f"{fields.get('dropped', 'unknown')} transitions missing"
+    else:
+        device = fields.get("device")
+        subject = fields.get("uid", "?") + (f" ({device})" if device else "")
+    columns = (
+        _time(event),
+        f"{kind:<7}",
+        f"{fields.get('reason', ''):<12}",
+        f"{subject:<32}",
+        event.id,
+        fields.get("node", ""),
+        fields.get("meta", ""),
+    )
+    return "  ".join(columns).rstrip()
+
+
+def _time(event: Entry) -> str:
+    at_ms = number(event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0])
+    return moment(at_ms).removesuffix(" UTC") if isinstance(at_ms, int) else f"{'?':<23}"
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose reader has gone."""
+    with suppress(OSError, ValueError):  # standard output may be no descriptor at all
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(happened & select.POLLERR for _fd, happened in poll.poll(0))
+    return False

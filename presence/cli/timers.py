@@ -1,0 +1,198 @@
+"""``presence timers``: worker processes with a handler, and what an operator asks of a timer."""
+
+import argparse
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from presence.cli.errors import FAILED, OK, USAGE, complain, sigterm_interrupts
+from presence.cli.options import (
+    READER_SETTINGS,
+    Load,
+    add_json,
+    add_settings,
+    seconds,
+    servers_data,
+    some_seconds,
+    whole_number,
+)
+from presence.cli.redis_errors import reaching
+from presence.common.logs import configure_directly
+from presence.common.text import json_line, printable
+from presence.config.loading import Settings
+from presence.timers.handing import DeadLetter, Leasing, SharedTimer
+from presence.timers.interface import Event, TimerError
+from presence.timers.kinds import KINDS, Place
+from presence.timers.packing import ITEMS_A_CALL
+
+RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
+PROCESSES_MAX: Final = 1024
+BACKOFF_MAX_S: Final = 300.0  # between two attempts
+PAYLOAD_CHARS: Final = 60  # shown of a payload; enough to recognise it
+
+_RUN = (
+    "Each process takes due events, calls the handler with each, and says that it is done. A handler that "
+    "raises, or takes longer than --timeout, is called again later; after --attempts its event is a dead "
+    "letter. SIGTERM and SIGINT let what runs finish, for --drain-timeout at most; the rest is given back."
+)
+_NAME = "of the timer; a name is of one kind, and of a ring of one number of slots and one tick"
+_NUMBERS: Final = (
+    ("processes", 1, PROCESSES_MAX, "how many"),
+    ("concurrency", 1, 1000, "handlers that run at once in each process; plain ones in threads"),
+    ("attempts", 5, 1000, "after so many failures an event is a dead letter"),
+)
+_TIMES: Final = (
+    ("lease", 30.0, "an event of a process that died is handed out again after so long"),
+    ("timeout", 300.0, "a handler that takes longer has failed; a plain one ends with its process"),
+    ("backoff", 1.0, "before the second attempt; doubled with each one more"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be said after ``presence timers``."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="run|add|cancel|list|dead")
+    run = actions.add_parser("run", help="run processes that handle what is due", description=_RUN)
+    run.add_argument("--handler", required=True, metavar="MODULE:FUNCTION", help="called with each event")
+    for name, default, most, text in _NUMBERS:
+        told = f"{text} (default {default})"
+        run.add_argument(f"--{name}", type=whole_number(most), default=default, metavar="N", help=told)
+    for name, default_s, text in _TIMES:
+        told = f"{text} (default {default_s:g} s)"
+        # Names of their own: --lease is a setting of the server, too.
+        dest = f"{name}_s"
+        run.add_argument(f"--{name}", dest=dest, type=some_seconds, default=default_s, metavar="S", help=told)
+    add = actions.add_parser("add", help="schedule an event")
+    add.add_argument("id", metavar="ID", help="names the event in its timer")
+    add.add_argument("--delay", type=seconds, required=True, metavar="S", help="due in so many seconds")
+    add.add_argument("--payload", default="", metavar="TEXT", help="what the handler gets")
+    cancel = actions.add_parser("cancel", help="remove events")
+    cancel.add_argument("ids", nargs="+", metavar="ID")
+    show = actions.add_parser("list", help="print how a timer stands")
+    dead = actions.add_parser("dead", help="print what failed for the last time")
+    what = dead.add_mutually_exclusive_group()
+    what.add_argument("--requeue", action="store_true", help="let all of it be handled again, now")
+    what.add_argument("--purge", action="store_true", help="forget all of it")
+    for action in (show, dead):
+        add_json(action, "JSON objects")
+    for action in (run, add, cancel, show, dead):
+        _add_place(action)
+        add_settings(action, RUNNER_SETTINGS if action is run else READER_SETTINGS)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kind", required=True, choices=KINDS, help="which kind of timer")
+    parser.add_argument("--name", required=True, type=_name, help=_NAME)
+    parser.add_argument(
+        "--slots", type=whole_number(86_400), default=60, metavar="N", help="of a ring (default 60)"
+    )
+    parser.add_argument(
+        "--tick", dest="tick_s", type=some_seconds, default=1.0, metavar="S", help="of a ring (default 1 s)"
+    )
+
+
+def _name(text: str) -> str:
+    if not text.isprintable() or not text or any(c in "{}" or c.isspace() for c in text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name: no braces, white space or control characters")
+    return text
+
+
+def run(args: argparse.Namespace, load: Load) -> int:
+    """Do what was said; return the exit status."""
+    settings = load().settings
+    redis_url = servers_data(settings, "timers").redis_url
+    place = Place(redis_url, args.kind, args.name, settings.prefix, args.slots, args.tick_s)
+    try:
+        if args.action == "run":
+            return _work(args, settings, place)
+        action = {"add": _add, "cancel": _cancel, "list": _show, "dead": _dead}[args.action]
+
+        def ask() -> int:
+            with place.open() as timer:
+                return action(args, timer)
+
+        return reaching(redis_url, ask)
+    except TimerError as error:
+        complain(error)
+        return USAGE
+
+
+def _work(args: argparse.Namespace, settings: Settings, place: Place) -> int:
+    """Run worker processes until a signal comes; return the exit status."""
+    leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, BACKOFF_MAX_S))
+    with sigterm_interrupts():
+        try:
+            writer = configure_directly(settings.log_format, settings.log_level)
+            from presence.prefork.arbiter import Processes  # noqa: PLC0415 - what only this action needs
+            from presence.timers import runner  # noqa: PLC0415 - trio, once for all that are forked
+
+            terms = runner.Terms(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
+            job = runner.Job(place, args.handler, terms, settings.log_format, settings.log_level)
+            return Processes(
+                args.processes,
+                partial(runner.run_worker, job),
+                ready_line=f"ready {place.kind} {place.name}",
+                drain_timeout_s=settings.drain_timeout,
+                writer=writer,
+            ).run()
+        except KeyboardInterrupt:  # before the supervisor took the signals over
+            return OK
+
+
+def _add(args: argparse.Namespace, timer: SharedTimer) -> int:
+    """Schedule an event; return the exit status: 1 if its id is waiting already."""
+    if timer.schedule(Event(args.id, args.delay, args.payload.encode("utf-8", "surrogateescape"))):
+        return OK
+    complain(f"{args.id}: there is an event of this id that is not done yet")
+    return FAILED
+
+
+def _cancel(args: argparse.Namespace, timer: SharedTimer) -> int:
+    """Cancel events; return the exit status: 1 if one of them was not there."""
+    missing = [each for each in args.ids if not timer.cancel(each)]
+    for each in missing:
+        complain(f"{each}: there is no such event")
+    return FAILED if missing else OK
+
+
+def _show(args: argparse.Namespace, timer: SharedTimer) -> int:
+    """Print how a timer stands."""
+    facts: dict[str, Any] = asdict(timer.state())
+    if args.json:
+        print(json_line(facts))
+        return OK
+    next_s = "-" if facts["next_s"] is None else f"{facts['next_s']:.1f} s"
+    print("waiting {waiting}  leased {leased}  dead {dead}  ".format_map(facts) + f"next in {next_s}")
+    print("so far  " + "  ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
+    return OK
+
+
+def _dead(args: argparse.Namespace, timer: SharedTimer) -> int:
+    """Print the dead letters, let them wait again or forget them."""
+    if not (args.requeue or args.purge):
+        skip = 0
+        while letters := timer.dead(ITEMS_A_CALL, skip):
+            for each in letters:
+                print(_json(each) if args.json else _line(each))
+            skip += len(letters)
+        return OK
+    settled, all_now = 0, timer.state().dead
+    # No more than there are now: one that dies again meanwhile waits for the next time.
+    while settled < all_now and (ids := [each.id for each in timer.dead(all_now - settled)]):
+        some = timer.requeue(ids) if args.requeue else timer.purge(ids)
+        if not some:  # others see to them at this moment
+            break
+        settled += some
+    print(json_line({"requeued" if args.requeue else "purged": settled}) if args.json else settled)
+    return OK
+
+
+def _line(letter: DeadLetter) -> str:
+    text = letter.payload[:PAYLOAD_CHARS].decode("utf-8", "backslashreplace")
+    more = "…" if len(letter.payload) > PAYLOAD_CHARS else ""
+    died_at = datetime.fromtimestamp(letter.died_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{died_at}  {letter.attempts:>3} attempts  {printable(letter.id)}  {printable(text)}{more}"
+
+
+def _json(letter: DeadLetter) -> str:
+    return json_line({**asdict(letter), "payload": letter.payload.decode("utf-8", "backslashreplace")})

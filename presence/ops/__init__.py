@@ -1,0 +1,1 @@
+"""What operators do from outside, through Redis: kick, forget, explain."""

@@ -1,0 +1,198 @@
+"""What strangers have to show to this server, and what it shows to them, while it runs.
+
+Both come from files that are renewed under way: keys are looked at every second, the certificate when
+somebody says so. Whatever is wrong with a new file, what was in use stays in use, and the log says so. What
+opens the files is imported when a setting asks for it: it takes a quarter of a second and 10 MB.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from presence.common.clock import Clock
+from presence.config.settings import Settings
+
+if TYPE_CHECKING:
+    from presence.auth.token_authenticator import TokenGate
+    from presence.transports.tls import Certificate
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import trio
+
+from presence.common.faults import Faults
+from presence.common.runtime import Aside, Hanging
+
+if TYPE_CHECKING:
+    from presence.transports.tls import Certificate
+
+
+class CredentialsError(Exception):
+    """A file is not as it has to be; the text names setting and file, and shows no secret.
+
+    Attributes:
+        setting: which names the file.
+        problem: what is wrong.
+    """
+
+    def __init__(self, setting: str, problem: Exception) -> None:
+        super().__init__(f"{setting}: {problem}")
+        self.setting = setting
+        self.problem = str(problem)
+
+
+def load_modules(settings: Settings) -> None:
+    """Import what a worker with these settings uses, for a process that forks workers as long as it lives.
+
+    Later the files of these modules may be those of another version.
+    """
+    if settings.token_keys is not None:
+        import presence.auth.key_rotation  # noqa: PLC0415 - see above
+        import presence.auth.token_authenticator  # noqa: PLC0415 - see above
+    if settings.tls_cert is not None:
+        import presence.transports.tls  # noqa: F401, PLC0415 - see above
+
+
+def gate(settings: Settings, clock: Clock, wall: Callable[[], float] = time.time) -> "TokenGate | None":
+    """Return what checks tokens; None where no setting asks for it.
+
+    Args:
+        settings: checked settings.
+        clock: monotonic time.
+        wall: the machine's clock: Unix seconds.
+
+    Raises:
+        CredentialsError: the keys cannot be used.
+    """
+    if settings.token_keys is None:
+        return None
+    from presence.auth import key_file  # noqa: PLC0415 - see above
+    from presence.auth.token_authenticator import TokenGate, budget_of  # noqa: PLC0415 - see above
+    from presence.auth.tokens import Terms  # noqa: PLC0415 - see above
+
+    try:
+        keys = key_file.load(settings.token_keys)
+    except key_file.KeyFileError as error:
+        raise CredentialsError("token_keys", error) from None
+    terms = Terms(settings.token_audience, settings.token_leeway)
+    return TokenGate(keys, terms, budget_of(settings.token_check_share, clock.now()), wall=wall)
+
+
+def certificate(settings: Settings) -> "Certificate | None":
+    """Return the certificate; None where no setting asks for it.
+
+    Raises:
+        CredentialsError: it, or its key, cannot be used.
+    """
+    if settings.tls_cert is None:
+        return None
+    from presence.transports.tls import Certificate, CertificateError  # noqa: PLC0415 - see above
+
+    try:
+        return Certificate(settings.tls_cert, settings.tls_key)
+    except CertificateError as error:
+        is_key = settings.tls_key is not None and str(error).startswith(f"{settings.tls_key}:")
+        raise CredentialsError("tls_key" if is_key else "tls_cert", error) from None
+
+
+def problems(settings: Settings) -> Iterator[CredentialsError]:
+    """Give what is wrong with the files as they are now."""
+    for opened in (lambda: gate(settings, Clock()), lambda: certificate(settings)):
+        try:
+            opened()
+        except CredentialsError as error:
+            yield error
+
+
+def problems_of_operators(settings: Settings) -> Iterator[CredentialsError]:
+    """Give what is wrong with the tokens of operators as they are now; no worker needs them."""
+    if settings.admin_tokens is None or settings.no_admin:
+        return
+    from presence.auth import operator_tokens  # noqa: PLC0415 - see above
+
+    try:
+        operator_tokens.load(settings.admin_tokens)
+    except operator_tokens.TokenFileError as error:
+        yield CredentialsError("admin_tokens", error)
+
+
+log = structlog.get_logger("presence.server.credentials")
+
+
+class Credentials:
+    """Keys and certificate of one server.
+
+    Args:
+        settings: checked settings.
+        clock: monotonic time.
+
+    Attributes:
+        gate: says who a client is; None: whoever it says.
+        certificate: None: no TLS is served.
+
+    Raises:
+        CredentialsError: a file cannot be used.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.gate = gate(settings, clock)
+        self.certificate = certificate(settings)
+        self._rotation = None
+        if self.gate is not None and settings.token_keys is not None:
+            from presence.auth.key_rotation import Rotation  # noqa: PLC0415 - see above
+
+            self._rotation = Rotation(self.gate, settings.token_keys)
+        self._aside = Aside()
+        self._renewed = self._failed = 0
+
+    async def run(self, faults: Faults) -> None:
+        """Look at the keys for ever; where there are none, do nothing."""
+        self._tell_end()
+        if self._rotation is not None:
+            await self._rotation.run(faults)
+
+    async def reload(self) -> None:
+        """Read all files again; never raises for what is wrong with them."""
+        async with trio.open_nursery() as nursery:  # a disk that hangs holds up its own file only
+            if self._rotation is not None:
+                nursery.start_soon(self._rotation.look)
+            if self.certificate is not None:
+                nursery.start_soon(self._renew, self.certificate)
+
+    def report(self) -> dict[str, Any]:
+        """Return all figures, for the log."""
+        found: dict[str, Any] = {}
+        if self.gate is not None and self._rotation is not None:
+            found["tokens"] = {**asdict(self.gate.statistics()), **asdict(self._rotation.statistics())}
+        if self.certificate is not None:
+            found["certificate"] = {
+                "renewed": self._renewed,
+                "failed": self._failed,
+                "ends_at": self.certificate.ends_at.timestamp(),
+            }
+        return found
+
+    async def _renew(self, certificate: "Certificate") -> None:
+        try:
+            certificate.use(await self._aside.call(certificate.read))
+        except ValueError as error:
+            self._keep(str(error))
+            return
+        except Hanging as error:
+            self._keep(f"reading its files {error}")
+            return
+        self._renewed += 1
+        log.info("certificate renewed", ends_at=certificate.ends_at.isoformat())
+        self._tell_end()
+
+    def _keep(self, problem: str) -> None:
+        self._failed += 1
+        log.error("the certificate stays as it was", error=problem)
+
+    def _tell_end(self) -> None:
+        """Say so where clients take the certificate no more."""
+        if self.certificate is not None and self.certificate.ends_at <= datetime.now(UTC):
+            log.error("the certificate has expired", ends_at=self.certificate.ends_at.isoformat())

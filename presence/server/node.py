@@ -1,0 +1,332 @@
+"""A node without its sockets: core, ticker, outbox, relay and cluster, and what flows between them.
+
+A worker process is a node. Whoever makes one gives it stores, a clock and a place for its tasks, so that a
+simulation runs the very same nodes as `presence serve`.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass
+from typing import Any
+from weakref import ref
+
+import structlog
+
+from presence.cluster.leases import LeaseTable
+from presence.cluster.membership import Cluster
+from presence.common import files
+from presence.common.clock import Clock
+from presence.common.faults import Faults
+from presence.common.histogram import Delays
+from presence.common.runtime import Runtime
+from presence.common.text import printable
+from presence.config.settings import Settings
+from presence.core.admission import Admission, AdmissionLimits, PacketRate
+from presence.core.authenticator import Gate
+from presence.core.changes import Change, Profile, SessionName
+from presence.core.engine import Core
+from presence.core.flap_damping import Flapping
+from presence.core.registry import Registry, Session, SessionKey
+from presence.core.server_protocol import SessionLimit, SessionProtocol
+from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.outbox.backlog import Parted
+from presence.outbox.queue import Ages, Outbox
+from presence.outbox.reconciler import Memory
+from presence.outbox.relay import Relay, Verdicts
+from presence.outbox.replies import Erasure, News, NewsKind, Superseded
+from presence.outbox.store import Store
+from presence.server.session_report import LatelyEnded
+from presence.server.stats_socket import Readiness
+from presence.server.ticker import Ticker
+from presence.store.keys import Keys
+from protocol import Code
+
+SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
+OUTBOX_MIN_ITEMS = 100_000
+HINT_CHARS = 200  # of what others say of themselves, in a line of the log
+HINT_UIDS = 10
+OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
+
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """A node's ways to Redis, each with a connection of its own: a slow sweep must not delay an event."""
+
+    relay: Store
+    cluster: Store
+    leases: LeaseTable
+
+
+@dataclass(eq=False, repr=False)
+class Node:
+    """Everything of a server that is no socket.
+
+    Attributes:
+        delays: what this node measures.
+        faults: contains mistakes in what is done for one client.
+    """
+
+    settings: Settings  # checked settings
+    max_connections: InitVar[int]  # connections at once
+    stores: InitVar[Stores]  # see `Stores`
+    clock: Clock  # monotonic time
+    runtime: InitVar[Runtime]  # where its tasks run
+    _: KW_ONLY
+    family: str = ""  # what the node ids of all workers on one port begin with; "" for a server on its own
+    token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the rest of a node id, unique for ever
+    # what is told of the process beside what the node knows itself, for `presence nodes`
+    describe: Callable[[], dict[str, Any]] = dict
+    gate: InitVar[Gate | None] = None  # says who a client is by its token; None: whoever it says
+
+    def __post_init__(
+        self, max_connections: int, stores: Stores, runtime: Runtime, gate: Gate | None
+    ) -> None:
+        settings, clock = self.settings, self.clock
+        self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
+        self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
+        self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
+        self.delays = Delays()
+        now = clock.now()
+        ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
+        self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
+        self._ages = Ages(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
+        max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
+        self.outbox = Outbox(
+            self.keys.shard,
+            settings.shard_count,
+            max_items=max_items,
+            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * max_items,
+            ages=self._ages,
+        )
+        limits = AdmissionLimits(
+            max_connections,
+            settings.accept_rate,
+            settings.accept_burst,
+            settings.login_rate,
+            settings.login_burst,
+            settings.address_connections,
+            settings.address_login_rate,
+            settings.address_login_burst,
+            settings.uid_login_rate,
+            settings.uid_login_burst,
+            files.spare(max_connections),
+        )
+        self.admission = Admission(limits, now)
+        boot_id = self.token()
+        registry = Registry(boot_id, clock)
+        rules = SessionProtocol(
+            registry,
+            clock,
+            settings.clamp_idle_timeout,
+            settings.login_timeout,
+            self.admission,
+            session_limit=SessionLimit(settings.max_sessions, settings.session_policy == "newest"),
+            gate=gate,
+        )
+        self.lately = LatelyEnded(self.outbox)
+        self.core = Core(
+            registry,
+            rules,
+            self.lately,
+            ticks=ticks,
+            guard=self._guard,
+            clock=clock,
+            idle_timeout=settings.idle_timeout,
+            disconnect_grace=settings.disconnect_grace,
+            max_idle_timeout=settings.max_idle_timeout,
+            away_after=settings.away_after,
+            flapping=Flapping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
+            packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
+            delays=self.delays.detection_delay,
+        )
+        self.faults = Faults(self.core.fail)
+        self.ticker = Ticker(
+            self.core,
+            ticks,
+            self._guard,
+            clock,
+            runtime=runtime,
+            lags=self.delays.tick_lag,
+        )
+        self.relay = Relay(
+            self.outbox,
+            stores.relay,
+            node=self._node_id(boot_id),
+            live=self._live,
+            verdicts=Verdicts(self._superseded, self.news, self._new_id),
+            memory=Memory(self.core.vouched, self._shown_as),
+            alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
+            known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
+            clock=clock.now,
+            runtime=runtime,
+            delays=self.delays,
+        )
+        self.cluster = Cluster(
+            self.relay,
+            stores.leases,
+            stores.cluster,
+            lease_s=settings.lease,
+            idle_timeout_s=settings.idle_timeout,
+            healthy=self._is_healthy,
+            describe=lambda: {**self.description(), "settings": settings.shared},
+            clock=clock.now,
+            runtime=runtime,
+            delays=self.delays,
+        )
+        # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
+        self._snapshot: Callable[[], Parted[Session] | None] = lambda: None
+        self._snapshot_at, self._snapshot_version = -math.inf, -1
+
+    async def start(self) -> None:
+        """Make the first contact with Redis.
+
+        Raises:
+            StoreUnavailable, StoreMismatch, StoreError: it failed.
+        """
+        await self.relay.start()
+        await self.cluster.start()
+
+    async def leave(self, sessions: int, timeout_s: float) -> None:
+        """Tell the others that this node has drained, and ends; after that it does nothing more in Redis.
+
+        Args:
+            sessions: those that it had when it began to drain.
+            timeout_s: for Redis.
+        """
+        await self.cluster.leave(self.clock.seen_ms(self.clock.now()), sessions, timeout_s)
+
+    def readiness(self) -> Readiness:
+        """Return whether this node can serve clients."""
+        if self.readiness_told is Readiness.READY:
+            if self.relay.is_fenced:
+                return Readiness.FENCED
+            renewed_at = self.cluster.statistics().renewed_at
+            if renewed_at is not None and self.clock.now() - renewed_at > self.settings.lease:
+                return Readiness.REDIS_AWAY
+        return self.readiness_told
+
+    def description(self) -> dict[str, Any]:
+        """Return what this node tells of itself beside its lease."""
+        return {
+            **self.describe(),
+            "readiness": self.readiness().value,
+            "sessions": len(self.core.sessions),
+            "outbox": self.outbox.held,
+        }
+
+    def report(self) -> dict[str, object]:
+        """Return all figures, for the log."""
+        ticker = self.ticker.statistics()
+        return {
+            "readiness": self.readiness().value,
+            "core": asdict(self.core.statistics()),
+            "admission": asdict(self.admission.statistics()),
+            "ticker": asdict(ticker),
+            "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
+            "outbox": asdict(self.outbox.statistics()),
+            "faults": dict(self.faults.counts),
+            **self._redis_report(),
+        }
+
+    def _redis_report(self) -> dict[str, object]:
+        """Return how things stand with Redis; with seconds from now, which others can read."""
+        now, relay, cluster = self.clock.now(), self.relay.statistics(), self.cluster.statistics()
+        away_s = 0.0 if relay.away_since is None else now - relay.away_since
+        renewed_at = cluster.renewed_at
+        lease_left_s = None if renewed_at is None else self.settings.lease - (now - renewed_at)
+        return {
+            "relay": {**asdict(relay), "away_s": away_s},
+            "cluster": {**asdict(cluster), "lease_left_s": lease_left_s},
+        }
+
+    def operators_report(self) -> dict[str, object]:
+        """Return what only operators are told; see `presence.server.server.Server.sample`."""
+        return {
+            "transitions": self.relay.transitions.report(),
+            "wheel": self.core.outlook(),
+            "histograms": self.delays.report(),
+            "outbox_oldest_s": self._ages.oldest_s(),
+        }
+
+    def _node_id(self, own: str) -> str:
+        return f"node-{self.family}-{own}" if self.family else f"node-{own}"
+
+    def _new_id(self) -> str:
+        self.cluster.hurry()
+        self.renamed.ring()
+        return self._node_id(self.token())
+
+    def _is_healthy(self) -> bool:
+        """Whether connections were read or a tick was made a moment ago: the lease vouches for that.
+
+        A node that drains ticks no more, and is to keep its lease until it has told everything.
+        """
+        if self.readiness_told is Readiness.DRAINING:
+            return True
+        return self.clock.now() - self._guard.last <= 2 * self.settings.tick
+
+    # What Redis and other nodes decided
+
+    def _live(self, shard: int) -> Iterable[Change]:
+        """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
+        now, version = self.clock.now(), self.core.sessions.version
+        shared = self._snapshot()
+        stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
+        if shared is None or stale or not shared.has(shard):
+            sessions = iter([*self.core.sessions])
+            shared = Parted(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
+            self._snapshot = ref(shared)
+            self._snapshot_at, self._snapshot_version = now, version
+        return self.core.registrations(shared.of(shard))
+
+    def _shown_as(self, name: SessionName) -> Profile | None:
+        sessions = self.core.sessions
+        session = sessions.get(_key(name.uid, name.device))
+        is_it = session is not None and sessions.session_id(session) == name.session
+        return sessions.profiles.of(session.number) if session is not None and is_it else None
+
+    def _superseded(self, sessions: Iterable[Superseded]) -> None:
+        for each in sessions:
+            self.core.endings.displace(
+                _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
+            )
+
+    def news(self, news: Iterable[News]) -> None:
+        """Do what others say about sessions of this node; those that it no longer has are passed over."""
+        for each in news:
+            with self.faults.contained("notice"):
+                self._obey(each)
+
+    def _obey(self, each: News) -> None:
+        key = _key(each.uid, each.device)
+        if each.kind is NewsKind.KICKED:
+            if self.core.endings.kick(key, each.session):
+                session, by = each.session, _hint(each.by)
+                _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
+        elif each.kind is NewsKind.LIMITED:
+            self.core.endings.limit(key, each.session)
+        else:
+            self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
+
+    def note_erasures(self, erasures: Iterable[Erasure]) -> None:
+        """Log that users were forgotten; nothing here changes, because they are offline."""
+        for each in erasures:
+            uids = [_hint(uid) for uid in each.uids[:HINT_UIDS]]
+            _log.info("users forgotten", users=each.users, uids=uids, by=_hint(each.by))
+
+
+def _hint(text: str) -> str:
+    """Return what somebody with access to Redis says of themselves, fit for a log."""
+    return printable(text[:HINT_CHARS]) or "unknown"
+
+
+def _goodbye(return_allowed: bool) -> Code:
+    return Code.CLOSED if return_allowed else Code.REPLACED
+
+
+def _key(uid: str, device: str) -> SessionKey:
+    return (uid, device) if device else uid

@@ -1,0 +1,204 @@
+"""One server in this process: its file limit, its memory, whoever gives it orders, its exit status."""
+
+import faulthandler
+import gc
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from presence.common import files
+from presence.common.clock import Clock
+from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
+from presence.common.logs import LogWriter
+from presence.common.redis_url import redacted
+from presence.config.settings import Settings
+from presence.prefork.control_pipe import STOPS
+from presence.prefork.systemd import SILENT, Notifier, Pulse
+from presence.server.credentials import CredentialsError
+from presence.server.listeners import CannotListen
+from presence.server.server import Server
+
+FAILED = 1
+REFUSED = 2  # the settings ask for what cannot be had
+TEND_S = 1.0
+STANDARD_ERROR = 2  # its descriptor
+
+log = structlog.get_logger("presence.server.server")
+
+
+class Conductor(Protocol):
+    """Who is told that the server is ready, and who says when it stops."""
+
+    def ready(self, host: str, port: int) -> None:
+        """Connections are accepted, and Redis was reached."""
+
+    def orders(
+        self, reload: Callable[[], None], retire: Callable[[], None]
+    ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
+        """Open the source of orders: the first asks for a drain, the second for an end at once.
+
+        Args:
+            reload: called when files are to be read again.
+            retire: called before a drain for which there is a successor already.
+        """
+
+
+@dataclass(eq=False, repr=False)
+class Signals:
+    """SIGTERM, SIGINT and SIGHUP are the orders; ``ready HOST:PORT`` is a line of the log's."""
+
+    writer: LogWriter  # of the log
+    reread: Callable[[], None]  # tells the operator what cannot be changed by SIGHUP; it never raises
+    notifier: Notifier = SILENT  # of the service manager
+    # looks after other processes, each `TEND_S` until the server stops; None: there are none
+    tend: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        self._address = ""  # once it is ready
+
+    def ready(self, host: str, port: int) -> None:
+        """See `Conductor`."""
+        self._address = ready_line(host, port)
+        self.writer.raw_line(self._address)
+        self.notifier.ready(self._address)
+
+    @asynccontextmanager
+    async def orders(
+        self, reload: Callable[[], None], _retire: Callable[[], None]
+    ) -> AsyncIterator[AsyncIterator[None]]:
+        """See `Conductor`; nobody succeeds a server that is alone."""
+        with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._live)
+                nursery.start_soon(self._look_after)
+                yield self._stops(signals, reload)
+                nursery.cancel_scope.cancel()
+
+    async def _live(self) -> None:
+        """Tell the service manager that this loop turns."""
+        pulse = Pulse(self.notifier)
+        while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
+            await trio.sleep(pause_s)
+
+    async def _look_after(self) -> None:
+        while self.tend is not None:
+            self.tend()
+            await trio.sleep(TEND_S)
+
+    async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
+        async for number in signals:
+            if number == signal.SIGUSR2:
+                log.warning("nothing is renewed: that takes several workers")
+            elif number == signal.SIGHUP:
+                if self._address:  # nobody is told of a reload who has not heard that it is ready
+                    self.notifier.reloading()
+                self.reread()
+                reload()
+                if self._address:
+                    self.notifier.ready(self._address)
+            else:
+                self.tend = None  # whoever ends now has been told to, or is not missed
+                self.notifier.stopping("draining")
+                yield
+
+
+def ready_line(host: str, port: int) -> str:
+    """Return the line that tells an operator where clients can log in."""
+    return f"ready [{host}]:{port}" if ":" in host else f"ready {host}:{port}"
+
+
+def tune_interpreter() -> None:
+    """Set the interpreter up for a process that keeps very many objects for long and has one busy thread.
+
+    What was loaded so far lives for ever, so no garbage collection need look at it again. A young collection
+    is bounded to a millisecond (100,000 logins: 1.2 ms instead of 7.6 with a threshold of 50,000), and a full
+    one, which walks every session (15 ms for 100,000), is made rare. And the thread that speaks with Redis
+    waits for the interpreter for half a millisecond, not for five: between two batches it needs little.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 100, 50)
+    sys.setswitchinterval(0.0005)
+
+
+def run(
+    settings: Settings,
+    redis_url: str,
+    conductor: Conductor,
+    *,
+    family: str = "",
+    line: socket.socket | None = None,
+    worker: int = 0,
+) -> int:
+    """Run the server until it is told to stop.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is; `settings.redis`, or the embedded server's.
+        conductor: see `Conductor`.
+        family: what the ids of the workers that share the port begin with; "" for a server on its own.
+        line, worker: see `Server`.
+
+    Returns:
+        The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
+    """
+    try:
+        limit = files.claim(settings.max_connections)
+    except files.FileLimitError as error:
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+        return REFUSED
+    faulthandler.enable(STANDARD_ERROR)  # SIGABRT from whoever watches us: every thread says where it stands
+    log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
+    tune_interpreter()
+
+    def make() -> Server:
+        return Server(
+            settings, redis_url, limit.max_connections, Clock(), family=family, line=line, worker=worker
+        )
+
+    try:
+        return trio.run(_run, make, conductor, redis_url)
+    except CredentialsError as error:  # its file was sound a moment ago
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - as above
+        return REFUSED
+
+
+async def _run(make: Callable[[], Server], conductor: Conductor, redis_url: str) -> int:
+    server = make()
+    async with conductor.orders(server.reload, server.retire) as orders, trio.open_nursery() as nursery:
+        nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
+        try:
+            host, port = await nursery.start(server.serve)
+        except (StoreUnavailable, StoreMismatch, StoreError) as error:
+            log.error("cannot start", redis=redacted(redis_url), error=str(error))  # noqa: TRY400
+            nursery.cancel_scope.cancel()
+        except CannotListen as error:
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400
+            nursery.cancel_scope.cancel()
+        else:
+            conductor.ready(host, port)
+    return 0 if server.stopped else FAILED
+
+
+async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.CancelScope) -> None:
+    """Drain at the first order, end at once at the second."""
+    await anext(orders)
+    async with trio.open_nursery() as nursery:
+
+        async def end_at_once() -> None:
+            await anext(orders)
+            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.held)
+            everything.cancel()
+
+        nursery.start_soon(end_at_once)
+        log.info("stopping", sessions=len(server.node.core.sessions))
+        left = await server.stop()
+        (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
+        everything.cancel()

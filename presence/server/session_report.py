@@ -1,0 +1,140 @@
+"""What a worker knows of a user's sessions, put into words of one map: pure, and nothing changes.
+
+The map is for operators, see `presence.ops.explain`: it travels over the line of a worker, or through Redis,
+so it is bounded, and plain data. Times are Unix milliseconds; how far they are ahead or behind, seconds. Of
+sessions that ended a bounded number is remembered for a bounded time: Redis keeps only the end of a user.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from presence.common.clock import Clock
+from presence.core.changes import PLAIN, Change, Op, Sink
+from presence.core.engine import Core
+from presence.core.registry import Connected, Session
+from protocol import Code
+
+ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
+KEPT_S: Final = 600.0
+
+
+class LatelyEnded:
+    """Ends that pass by on their way to a sink, which gets all changes; O(1) for each.
+
+    Args:
+        sink: see above.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._ends: deque[Change] = deque(maxlen=ENDS_MAX)
+
+    def append(self, change: Change) -> None:
+        """See `Sink`."""
+        self._sink.append(change)
+        if change.op is Op.END:
+            self._forget(change.at)
+            self._ends.append(change if change.profile is PLAIN else change._replace(profile=PLAIN))
+
+    def of(self, uid: str, now: float) -> list[Change]:
+        """Return the ends of a user's sessions that are remembered, the latest first; O(all ends)."""
+        self._forget(now)
+        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEPT_S]
+
+    def _forget(self, now: float) -> None:
+        """Drop the old ones."""
+        while self._ends and now - self._ends[0].at > KEPT_S:
+            self._ends.popleft()
+
+
+SESSIONS_MAX: Final = (
+    40  # each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880,
+)
+ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
+
+
+@dataclass(frozen=True)
+class Explaining:
+    """Explains users of one node."""
+
+    core: Core
+    clock: Clock
+    node: Callable[[], str]  # the node's id at present
+    waiting: Callable[[], int]  # how many changes wait for Redis
+    # what the transport tells of a connection, by its handle; None: nothing
+    connected: Callable[[Any], Connected | None]
+    watches: Callable[[Session], int]  # how many users a session watches
+    # a user's sessions that have ended lately, the latest first; given the monotonic time
+    ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
+
+    def explain(self, uid: str) -> dict[str, object]:
+        """Return ``{node, at_ms, outbox, more, sessions, ended}`` of a user, any text.
+
+        `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out,
+        `ended` what is remembered of sessions that live no more, the latest first.
+        """
+        now = self.clock.now()
+        sessions = self.core.sessions.of(uid)
+        return {
+            "node": self.node(),
+            "at_ms": self.clock.seen_ms(now),
+            "outbox": self.waiting(),
+            "more": max(0, len(sessions) - SESSIONS_MAX),
+            "sessions": [self._session(session, now) for session in islice(sessions, SESSIONS_MAX)],
+            "ended": [_end(change) for change in islice(self.ended(uid, now), ENDED_MAX)],
+        }
+
+    def _session(self, session: Session, now: float) -> dict[str, object]:
+        clock, registry = self.clock, self.core.sessions
+        at = self.core.standing(session)
+        connected = None if session.link is None else self.connected(session.handle)
+        profile = registry.profiles.of(session.number)
+        told: dict[str, object] = {
+            "device": session.device,
+            "session": registry.session_id(session),
+            "node": self.node(),
+            "link": "lost" if session.link is None else "connected",
+            "address": (connected.address or None) if connected else None,
+            "transport": connected.transport if connected else None,
+            "login_ms": clock.seen_ms(session.login_at),
+            "last_packet_ms": clock.seen_ms(session.last_seen),
+            "last_packet_age_s": _seconds(now, session.last_seen),
+            "idle_timeout_s": session.idle_timeout,
+            "deadline_ms": clock.decided_ms(session.last_seen + session.idle_timeout),
+            "slot": at.slot,
+            "slot_s": at.slot_s,
+            "slots_from_hand": None if at.slot is None else at.slot - at.hand,
+            "due_ms": None if at.due_at is None else clock.decided_ms(at.due_at),
+            "due_in_s": _seconds(at.due_at, now),
+            "ends_as": {"code": int(session.end_code), "reason": session.end_code.reason},
+            "status": "away" if profile.away else "online",
+            "away_in_s": None if profile.away else _seconds(at.away_at, now),
+            "token_expires_in_s": _seconds(at.token_ends_at, now),
+            "unsent_bytes": connected.unsent_bytes if connected else None,
+            "watches": self.watches(session),
+            "vouched": at.vouched,
+        }
+        if profile.meta:
+            told["meta"] = json.loads(profile.meta)
+        return told
+
+
+def _end(change: Change) -> dict[str, object]:
+    return {
+        "device": change.device,
+        "session": change.session,
+        "code": change.code,
+        "reason": Code(change.code).reason,
+        "at_ms": change.at_ms,
+        "last_packet_ms": change.last_seen_ms,
+        "idle_timeout_s": change.idle_timeout_ms / 1000,
+        "deadline_ms": change.last_seen_ms + change.idle_timeout_ms,
+    }
+
+
+def _seconds(later: float | None, earlier: float) -> float | None:
+    return None if later is None else round(later - earlier, 3)

@@ -1,0 +1,114 @@
+"""Several workers on one port.
+
+Each worker is a process that serves by itself; the kernel spreads the connections over their listeners
+(`SO_REUSEPORT`). The supervisor holds the addresses, by sockets that are bound and never listen, and touches
+no connection. The users of a worker that dies are not told about: they log in again, at another one.
+"""
+
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from presence.common import logs
+from presence.common.logs import DirectWriter
+from presence.config.settings import Settings
+from presence.prefork.arbiter import Processes
+from presence.prefork.control_pipe import Orders
+from presence.prefork.systemd import SILENT, Notifier
+from presence.server import credentials, listeners, process
+
+log = structlog.get_logger("presence.server.supervisor")
+
+
+class AdminProcess(Protocol):
+    """The process that serves operators, as its parent sees it; see `presence.admin.launcher`."""
+
+    def become_worker(self, number: int) -> socket.socket:
+        """Close, in a forked worker, all but that worker's end of the line; return the end."""
+
+    def tend(self) -> float | None:
+        """Restart the process if it has ended; return the seconds until the next call at the latest."""
+
+
+def run(
+    settings: Settings,
+    redis_url: str,
+    writer: DirectWriter,
+    reread: Callable[[], None],
+    notifier: Notifier = SILENT,
+    *,
+    operators: AdminProcess | None = None,
+) -> int:
+    """Run `settings.workers` workers until a signal comes, or until one cannot start.
+
+    Args:
+        settings: checked settings.
+        redis_url: where Redis is.
+        writer: for the line that says ready.
+        reread: tells the operator what cannot be changed by SIGHUP; it never raises.
+        notifier: of the service manager.
+        operators: the process that serves operators; it runs already.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        reserved = listeners.reserved(settings)
+    except listeners.CannotListen as error:
+        log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
+        return process.FAILED
+    settings, family = listeners.settled(settings, reserved), secrets.token_hex(4)
+    credentials.load_modules(settings)
+    process.tune_interpreter()
+
+    def serve(number: int, line: socket.socket, _is_first: bool) -> int:
+        reserved.close()
+        asked = operators.become_worker(number) if operators else None
+        return _work(settings, redis_url, number, family, line, operators=asked)
+
+    try:
+        return Processes(
+            settings.workers,
+            serve,
+            ready_line=process.ready_line(*reserved.address),
+            drain_timeout_s=settings.drain_timeout,
+            writer=writer,
+            reread=reread,
+            notifier=notifier,
+            hang_timeout_s=settings.hang_timeout,
+            tend=operators.tend if operators else lambda: None,
+        ).run()
+    finally:
+        reserved.close()
+
+
+def _work(
+    settings: Settings,
+    redis_url: str,
+    number: int,
+    family: str,
+    line: socket.socket,
+    *,
+    operators: socket.socket | None = None,
+) -> int:
+    """Be worker `number`; return the exit status.
+
+    Args:
+        settings: checked settings; `port` is the one that all workers share.
+        redis_url: where Redis is.
+        number: from 1, for the log.
+        family: what the node ids of all workers begin with.
+        line: the worker's end of the socket pair.
+        operators: its end of the line to whoever serves operators.
+    """
+    conductor = Orders(line, hang_timeout_s=settings.hang_timeout)
+    with logs.configure(settings.log_format, settings.log_level):
+        structlog.contextvars.bind_contextvars(worker=number)
+        try:
+            return process.run(settings, redis_url, conductor, family=family, line=operators, worker=number)
+        except Exception:
+            structlog.get_logger().exception("server failed")
+            return process.FAILED

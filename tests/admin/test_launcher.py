@@ -1,0 +1,201 @@
+"""The process that serves operators, as the server sees it."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from presence.admin import launcher, startup
+from presence.admin.__main__ import IGNORED
+from presence.admin.launcher import Operators
+from presence.common.logs import DirectWriter
+from presence.config.settings import Settings
+from presence.prefork.arbiter import Processes
+from presence.server.listeners import Address, CannotListen
+
+PATIENCE_S = 10.0
+POPEN = subprocess.Popen
+ENDS = "import sys; sys.stdin.buffer.raw.read(4)"  # when it begins to be told what it serves
+HANGS = "import sys, time; sys.stdin.buffer.raw.read(9); time.sleep(60)"
+
+
+class Machine:
+    """Starts `program` for whatever it is asked to start; "": it has no room for one more process."""
+
+    def __init__(self) -> None:
+        self.program = ENDS
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def __call__(self, _command: list[str], **how: object) -> "subprocess.Popen[bytes]":
+        if not self.program:
+            raise BlockingIOError("no room for one more process")
+        process = POPEN([sys.executable, "-S", "-c", self.program], **how)  # type: ignore[call-overload] # as asked
+        self.started.append(process)
+        return self.started[-1]
+
+    def serve(self, workers: int = 1) -> Operators:
+        return Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    machine = Machine()
+    monkeypatch.setattr(subprocess, "Popen", machine)
+    yield machine
+    for each in machine.started:
+        each.kill()
+        each.wait()
+
+
+def test_a_server_goes_on_where_no_process_can_be_started_until_there_is_room_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.program = ""
+    found = machine.serve(workers=2)
+    found.reload()
+    assert 0 < (found.tend() or 0) <= launcher.RETRY_S
+    machine.program = ENDS
+    monkeypatch.setattr(found, "_start_at", 0.0)
+    assert found.tend() is None
+    assert len(machine.started) == 1
+    own = found.line(2)
+    everything = [*found._listeners, *(end for line in found._lines for end in line)]
+    assert found.become_worker(2) is own
+    assert [each for each in everything if each.fileno() >= 0] == [own], "a worker keeps its own end only"
+    own.close()
+
+
+def test_a_process_that_ended_is_replaced_at_the_same_address_less_and_less_often(machine: Machine) -> None:
+    found = machine.serve()
+    machine.started[0].wait(PATIENCE_S)
+    with capture_logs() as lines:
+        assert found.tend() is None  # the first end is made good at once
+    assert len(machine.started) == 2
+    assert [(line["log_level"], line["status"]) for line in lines] == [("error", 0)]
+    socket.create_connection(found.address, PATIENCE_S).close()
+    machine.started[1].wait(PATIENCE_S)
+    assert 0 < (found.tend() or 0) <= launcher.pause_s(2)
+    assert len(machine.started) == 2
+    found.stop()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(found.address)
+
+
+def test_who_takes_no_order_is_not_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.program = HANGS
+    monkeypatch.setattr(launcher, "END_S", 0.2)
+    found = machine.serve()
+    begun = time.monotonic()
+    for _ in range(5000):
+        found.reload()
+    found.stop()
+    assert time.monotonic() - begun < PATIENCE_S
+
+
+@pytest.mark.parametrize(("path", "flags"), [([os.getcwd(), "/x"], []), (["", "/x"], []), (["/x"], ["-P"])])
+def test_nobody_loads_modules_of_a_directory_that_the_server_does_not(
+    monkeypatch: pytest.MonkeyPatch, path: list[str], flags: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", path)
+    assert launcher._path_flags() == flags
+
+
+def test_a_start_message_comes_whole_or_not_at_all() -> None:
+    address = Address("127.0.0.1", 1)
+    start = startup.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
+    whole = start.packed()
+    for sent, read in ((whole, start), (whole[:-1], None), (whole[:2], None), (b"", None)):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            with ours:
+                ours.send(sent[:3])
+                ours.send(sent[3:])
+            assert startup.read(theirs) == read
+
+
+def test_a_process_without_a_server_ends_and_signals_are_no_orders() -> None:
+    assert set(IGNORED) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = POPEN([sys.executable, "-m", "presence.admin"], stdin=theirs.fileno())
+    ours.close()
+    assert process.wait(PATIENCE_S) == 0
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as owner:
+        settings = Settings(admin=f"127.0.0.1:{owner.getsockname()[1]}")
+        taken = launcher.serving(settings, "", asked_for=True)
+        with pytest.raises(CannotListen, match=settings.admin), taken:
+            pass
+
+
+def processes() -> Processes:
+    return Processes(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
+
+
+@pytest.mark.parametrize("told_ready", [True, False])
+@pytest.mark.parametrize("what", ["os.fork", "socket.socketpair"])
+def test_a_worker_that_cannot_be_started_is_put_off_or_before_all_were_ready_is_the_end(
+    what: str, told_ready: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory() -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    watched = processes()
+    watched._told_ready = told_ready
+    monkeypatch.setattr(what, no_memory)
+    place = watched._workers[0]
+    watched._start(place)
+    assert place.pid == 0
+    assert place.start_at > time.monotonic()
+    assert (watched._stopping, watched._status) == ((False, 0) if told_ready else (True, 1))
+
+
+PROGRAM = """
+import os, signal, socket, sys, time
+from presence import logs, orders, processes
+
+def work(number, line, is_first):
+    if not is_first and sys.argv[1] == "hangs":
+        signal.pause()
+    if not is_first and sys.argv[1] == "fails":
+        return 2
+    line.send(orders.READY)
+    line.recv(1)
+    return 0
+
+processes.START_TIMEOUT_S = 0.3
+writer = logs.configure_directly("json")
+run = processes.Processes(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
+sys.exit(run.run())
+"""
+
+
+@pytest.mark.parametrize(
+    ("successor", "renewed"), [("hangs", False), ("fails", False), ("comes to work", True)]
+)
+def test_nobody_drains_for_a_successor_that_does_not_come_to_work(successor: str, *, renewed: bool) -> None:
+    command = [sys.executable, "-c", PROGRAM, successor]
+    end = "workers are renewed" if renewed else "no more workers are renewed"
+    said = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            said.append(line)
+            if line == "ready\n":
+                running.send_signal(signal.SIGUSR2)
+            if end in line:
+                running.terminate()
+    assert running.returncode == 0
+    assert sum("worker drained" in line for line in said) == (2 if renewed else 0)
+    (stopping,) = [json.loads(line) for line in said if '"stopping"' in line]
+    assert stopping["workers"] == 2

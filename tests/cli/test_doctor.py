@@ -1,0 +1,66 @@
+"""``presence doctor`` as it is typed: what is printed, and the exit status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from presence.cli.main import main
+from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+ANY_PORT = ("--port", "0", "--no-admin")
+
+
+def told(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, list[Any]]]:
+    """Return the exit status, and the findings by check."""
+    status = main(["doctor", "--json", *flags])
+    answer = json.loads(capsys.readouterr().out)
+    checks: dict[str, list[Any]] = {}
+    for each in answer["checks"]:
+        checks.setdefault(each["check"], []).append(each)
+    assert (answer["status"] == "fail") is (status == 1)
+    return status, checks
+
+
+def test_a_sound_configuration_passes_and_nothing_is_changed(
+    redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before: Any = client.config_get("*")
+    server = (*ANY_PORT, "--redis", redis_server.url, "--shards", "4", "--handler", "json:dumps")
+    status, checks = told(capsys, *server)
+    assert (status, checks["handlers"][0]["status"]) == (0, "ok")
+    status, checks = told(capsys, *server, "--handler", "no_such_module:f")
+    assert (status, [each["status"] for each in checks["handlers"]]) == (1, ["ok", "fail"])
+    assert checks["redis"][0]["status"] == "ok"
+    assert set(checks["redis"][0]) == {"check", "status", "need", "have", "mend"}
+    assert client.keys() == []
+    after: Any = client.config_get("*")
+    assert after == before
+
+
+def test_all_problems_of_the_settings_are_findings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PRESENCE_TIK", "1")
+    status, checks = told(capsys, "--idle-timeout", "x", "--lease", "0")
+    assert status == 1
+    assert len(checks["settings"]) == 3
+    assert "did you mean PRESENCE_TICK" in checks["settings"][0]["have"]
+    assert checks["redis"][0]["status"] == "not tried"
+
+
+def test_each_finding_is_told_to_people_with_what_mends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *ANY_PORT, "--redis", f"unix://u:s3cret@{tmp_path}/r.sock"]) == 1
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("fail       redis: "))
+    assert lines[place + 1].startswith("           need: an answer")
+    assert lines[place + 2].startswith("           mend: start it, or name another")
+    assert sum("Redis does not answer" in line for line in lines) == 1
+    assert lines[-1].startswith("1 fail, ")
+    assert "s3cret" not in out

@@ -1,0 +1,96 @@
+"""``presence followups``: adding, listing and cancelling; turning, and calling a handler."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
+from tests.cli.conftest import Command
+from tests.followups.shards import Shard
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+HANDLER = """
+def handle(followup):
+    print(followup.name, followup.uid, followup.payload, followup.deliveries, flush=True)
+    if followup.uid == "bad" and followup.deliveries == 1:
+        raise ValueError("not this time")
+"""
+DEADLINE_S = 20.0
+
+
+def test_what_is_added_is_listed_and_cancelled(
+    redis_server: EmbeddedRedis, command: Command, client: Redis
+) -> None:
+    shard = Shard(client, redis_server.url)
+    shard.comes("bob")
+    first = command("followups", "add", "ann", "--after", "60", "--name", "cart", "--payload", "17").out
+    second = command("followups", "add", "bob", "--after", "1", "--name", "cart").out
+    assert "when he goes offline" in second
+    rows = [json.loads(line) for line in command("followups", "list", "--json").out.splitlines()]
+    told = [(row["uid"], row["name"], row["payload"]) for row in rows]
+    assert told == [("ann", "cart", "17"), ("bob", "cart", "")]
+    (line,) = command("followups", "list", "--uid", "bob").out.splitlines()
+    assert line.endswith(second.split()[0])
+    assert command("followups", "cancel", first.split()[0], "--uid", "bob") == (0, "cancelled: 2\n", "")
+    status, _, complaint = command("followups", "cancel", first.split()[0])
+    assert (status, "no follow-up cart:ann:" in complaint) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["add", "ann", "--after", "1", "--name", "a:b"], "name must be"),
+        (["add", "ann", "--after", "-1", "--name", "a"], "'-1' is no number of seconds"),
+        (["cancel", "ann"], "'ann' is not the id of a follow-up"),
+        (["cancel"], "name at least one ID"),
+        (["list", "--limit", "0"], "'0' is no whole number"),
+        (["run", "--handler", "nowhere"], "must be module:function"),
+        (["run", "--handler", "asyncio:sleep"], "must be a plain function"),
+        (["run", "--retry", "0"], "'0' is no time"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(command: Command, words: list[str], complaint: str) -> None:
+    said = command("followups", *words)
+    assert said.status == 2
+    assert complaint in said.err
+
+
+def test_run_plans_by_the_rules_of_the_file_and_calls_the_handler_until_it_is_done(
+    redis_server: EmbeddedRedis, client: Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "its_handler.py").write_text(HANDLER)
+    (tmp_path / "presence.toml").write_text('[[followups]]\nname = "mail"\nafter = 0.1\npayload = "p"\n')
+    shard = Shard(client, redis_server.url)
+    words = ["--config", "presence.toml", "--handler", "its_handler:handle", "--retry", "0.1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "presence", "followups", "run", *words, "--redis", redis_server.url],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr.readline() == "presence: followups: turning\n"
+        shard.goes("good")
+        shard.goes("bad")
+        assert {process.stdout.readline() for _ in range(2)} == {"mail good p 1\n", "mail bad p 1\n"}
+        assert process.stdout.readline() == "mail bad p 2\n"
+        assert "handler failed with mail:bad:" in process.stderr.readline()
+        deadline = time.monotonic() + DEADLINE_S
+        while client.xpending(shard.keys.followups(0), "followups")["pending"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert process.communicate() == ("", "")
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,139 @@
+"""``presence forget`` against real scripts and streams."""
+
+import json
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from presence.followups import FollowUps
+from presence.followups.turning import Turner
+from presence.ops import operator_calls
+from presence.ops.operator_calls import Operator
+from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
+from presence.subscriber import subscribe_sync
+from tests.cli.conftest import Command
+from tests.server.test_control import serving
+from tests.store.driving import Hand, end, events, login
+from tests.subscriber.streams import take, uids
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}:errors:push"
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_calls, "ENTRIES_A_PAGE", 2)
+
+
+def told(client: Redis) -> list[str]:
+    """The users of the stream's events."""
+    return [event["uid"] for event in events(client)]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_nothing_of_a_user_who_was_forgotten_is_left(command: Command, client: Redis, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"), end("bob", "s2"), login("bob", "s3"))
+    client.xadd(DEAD, {"original_id": "1-1", "uid": "ann"})
+    client.xadd(DEAD, {"original_id": "1-2", "uid": "bob"})
+    said = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0\n"
+    assert command("forget", "ann") == (0, said, "")
+    assert told(client) == ["bob", "bob", "bob"]
+    assert client.zscore("presence:{0}:seen", "ann") is None
+    letters: Any = client.xrange(DEAD)
+    assert [fields[b"uid"] for _, fields in letters] == [b"bob"]
+    client.hset("presence:{0}:online", "cyd", "no json")
+    assert command("forget", "cyd").status == 0
+    assert not client.hexists("presence:{0}:online", "cyd")
+
+
+def test_a_group_is_not_kept_waiting_for_what_was_erased(command: Command, client: Redis, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"))
+    client.xgroup_create(EVENTS, "push", "0")
+    client.xreadgroup("push", "worker", {EVENTS: ">"})
+    for event in events(client):
+        client.hset(ERRORS, event["id"], "it failed")
+    assert command("forget", "ann").status == 0
+    (left,) = events(client)
+    pending: Any = client.xpending_range(EVENTS, "push", "-", "+", 10)
+    assert [row["message_id"].decode() for row in pending] == [left["id"]]
+    assert client.hkeys(ERRORS) == [left["id"].encode()]
+
+
+def test_who_is_online_is_left_alone(command: Command, client: Redis, hand: Hand) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("ann", "s2"), login("bob", "s3"), end("bob", "s3"))
+    status, out, err = command("forget", "ann", "bob", "--json")
+    report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
+    report |= {"followups": 0}
+    assert (status, json.loads(out)) == (1, report)
+    assert err == "presence: ann is online: end that first, with presence kick ann\n"
+    assert told(client) == ["ann", "ann", "ann"]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_what_was_to_be_done_for_a_user_is_erased_and_what_was_told(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+) -> None:
+    client.hset("presence:meta", "shards", 1)
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
+    with FollowUps(redis_server.url) as followups, closing(Turner(redis_server.url)) as turner:
+        for uid in ("ann", "bob"):
+            followups.add(uid, after=0, name="told")
+        time.sleep(0.002)
+        turner.turn()
+        for uid in ("ann", "bob"):
+            followups.add(uid, after=60, name="waits")
+        client.xadd("presence:{0}:followups:dead", {"original_id": "1-1", "uid": "ann"})
+        with Operator(redis_server.url, Keys()) as operator:
+            forgotten = operator.forget(["ann"])
+        assert (forgotten.followups, forgotten.dead_letters) == (2, 1)
+        assert [each.uid for each in followups.earliest()] == ["bob"]
+    told: Any = client.xrange("presence:{0}:followups")
+    assert [fields[b"uid"] for _, fields in told] == [b"bob"]
+    assert not client.exists("presence:{0}:followups:dead") or not client.xlen("presence:{0}:followups:dead")
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_who_comes_meanwhile_keeps_what_is_new(
+    redis_server: EmbeddedRedis, client: Redis, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
+
+    def come(_looked: int, _total: int) -> None:
+        hand.apply(login("ann", "s3"))
+
+    with Operator(redis_server.url, Keys()) as operator:
+        assert operator.forget(["ann"], come).events == 2
+    assert told(client) == ["bob", "ann"]
+
+
+@pytest.mark.parametrize(("forgotten", "follows"), [("bob", ["lost_writes", "cyd"]), ("ann", ["cyd"])])
+def test_a_subscriber_sees_a_gap_if_his_last_event_was_erased(
+    redis_server: EmbeddedRedis, command: Command, hand: Hand, forgotten: str, follows: list[str]
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
+    with subscribe_sync(redis_server.url, after="0") as subscription:
+        assert len(take(subscription, 4)) == 4
+        assert command("forget", forgotten).status == 0
+        hand.apply(login("cyd", "s3"))
+        assert uids(take(subscription, len(follows))) == follows
+
+
+async def test_one_server_logs_who_was_forgotten_and_by_whom(
+    redis_server: EmbeddedRedis, command: Command, hand: Hand
+) -> None:
+    hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0) and pair.hears(1))
+        with structlog.testing.capture_logs() as logs:
+            assert (await trio.to_thread.run_sync(command, "forget", "ann", "bob")).status == 1
+            await until(lambda: any(line["event"] == "users forgotten" for line in logs))
+    (logged,) = [line for line in logs if line["event"] == "users forgotten"]
+    assert (logged["users"], logged["uids"]) == (1, ["ann"])
+    assert logged["by"].endswith(" (presence forget)")

@@ -1,0 +1,108 @@
+"""``presence kick`` against real scripts, and against a real server."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from presence.common.clock import Clock
+from presence.config.settings import Settings
+from presence.ops.operator_calls import Operator
+from presence.server.server import Server
+from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
+from protocol import Code
+from tests.cli.conftest import Command
+from tests.server.test_control import serving
+from tests.store.driving import Hand, events, login, record
+from tests.transports.harness import Client
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+async def test_a_kick_ends_all_sessions_of_a_user_for_good(
+    redis_server: EmbeddedRedis, command: Command, client: Redis
+) -> None:
+    server = Server(Settings(port=0), redis_server.url, 10, Clock())
+    async with trio.open_nursery() as nursery:
+        address = await nursery.start(server.serve)
+        devices = [Client(await trio.open_tcp_stream(*address)) for _ in range(3)]
+        for device, uid, name in zip(devices, ("ann", "ann", "bob"), ("phone", "tv", "tv"), strict=True):
+            await device.login(uid, name)
+        with trio.fail_after(5):
+            while client.hlen("presence:{0}:online") < 2:  # noqa: ASYNC110 - Redis rings no bell
+                await trio.sleep(0.01)
+        begun = time.monotonic()
+        with structlog.testing.capture_logs() as logs:
+            said = await trio.to_thread.run_sync(command, "kick", "ann", "cyd")
+        took_s = time.monotonic() - begun
+        goodbyes = [packet.payload for device in devices[:2] for packet in await device.rest()]
+        for device in devices:
+            await device.stream.aclose()
+        nursery.cancel_scope.cancel()
+    assert took_s < 1
+    logged = [line for line in logs if line["event"] == "session kicked"]
+    assert {(line["uid"], line["device"]) for line in logged} == {("ann", "phone"), ("ann", "tv")}
+    assert all("@" in line["by"] and line["by"].endswith(" (presence kick)") for line in logged)
+    assert [(goodbye["code"], goodbye["reconnect"]) for goodbye in goodbyes] == [(Code.KICKED, False)] * 2
+    assert record(client, "bob") is not None
+    (offline,) = [event for event in events(client) if event["type"] == "offline"]
+    assert (offline["uid"], offline["code"], offline["reason"]) == ("ann", "301", "kicked")
+    assert said.status == 0
+    assert "ann  2 sessions ended\ncyd  offline\n" in said.out
+    assert "no ban" in said.err
+
+
+def test_a_node_that_does_not_answer_is_named(command: Command, client: Redis, hand: Hand) -> None:
+    hand.apply(login("ann", "s1", "phone"), login("ann", "s2"), login("bob", "s3"))
+    status, out, err = command("kick", "ann", "--wait", "0.05")
+    assert (status, out) == (1, "ann  0 of 2 sessions ended\n")
+    assert "presence: ann (phone): n1 did not end it within 0.05 s" in err
+    inbox: Any = client.hget("presence:{0}:node:n1", "inbox")
+    assert sorted((news["type"], news["session"]) for news in json.loads(inbox)) == [
+        *(("kicked", "s1"), ("kicked", "s2"))
+    ]
+
+
+@pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "lease ended"])
+def test_sessions_of_a_silent_node_are_left_to_its_sweep(
+    command: Command, client: Redis, hand: Hand, *, fenced: bool
+) -> None:
+    hand.apply(login("ann", "s1"))
+    if fenced:
+        client.hset("presence:{0}:node:n1", "fence", 1)
+    else:
+        client.zadd("presence:nodes", {"n1": 1})
+    wait_s = "60" if fenced else "0"  # for what was told to nobody nothing is waited for
+    status, out, err = command("kick", "ann", "--json", "--wait", wait_s)
+    left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
+    assert (status, json.loads(out)) == (1, {"ann": {"sessions": 1, "left": [left]}})
+    assert "presence: ann: n1 is silent: others end it" in err
+
+
+def test_a_session_that_came_after_the_kick_is_not_waited_for(
+    command: Command, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.apply(login("ann", "s1"))
+    monkeypatch.setattr(time, "sleep", lambda _s: hand.apply(login("ann", "s2")))
+    assert command("kick", "ann").status == 0
+
+
+async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printable(
+    redis_server: EmbeddedRedis, client: Redis
+) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        session = await pair.log_in(0)
+        assert session
+        with structlog.testing.capture_logs() as logs, Operator(redis_server.url, Keys()) as operator:
+            await trio.to_thread.run_sync(lambda: operator.kick(["ann"], by="\x1b[2J" + 1000 * "x"))
+            await until(lambda: any(line["event"] == "session kicked" for line in logs))
+    (by,) = [line["by"] for line in logs if line["event"] == "session kicked"]
+    assert by.startswith("\\x1b[2Jx")
+    assert len(by) < 250

@@ -1,0 +1,92 @@
+"""The event that made a user what he is, found in a real stream, or why it is not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from presence.ops.explain import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, Missing, entry_at, last_offline
+from presence.store.client import Redis
+from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
+from presence.store.shard_clients import Access
+from tests.store.driving import NOW_MS, Hand, end, login
+
+KEYS = Keys()
+STREAM = KEYS.events(0)
+
+
+@pytest.fixture
+def access(redis_server: EmbeddedRedis) -> Iterator[Access]:
+    with Access(redis_server.url) as access:
+        yield access
+
+
+def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None:
+    """Write entries of one moment."""
+    with client.pipeline(transaction=False) as pipe:
+        for n in range(count):
+            values: dict[Any, Any] = {"type": "offline", "uid": "bob", **fields}
+            pipe.xadd(STREAM, values, id=f"{entry_ms}-{n + 1}")
+        pipe.execute()
+
+
+def test_of_several_periods_it_is_the_last(access: Access, hand: Hand) -> None:
+    for n in range(4):
+        hand.apply(login("ann", f"s{n}", at_ms=NOW_MS + 10 * n))
+        hand.apply(end("ann", f"s{n}", at_ms=NOW_MS + 10 * n + 5))
+    found = last_offline(access, KEYS, "ann", NOW_MS + 35)
+    assert found.entry is not None
+    assert found.entry.fields["session"] == "s3"
+
+
+def test_it_is_found_behind_many_others_and_though_clocks_differ(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, ENTRIES_A_PAGE + 10, last_seen_ms=1)
+    write(client, 1_000_500, 1, uid="ann", last_seen_ms=1_000_000 + CLOCKS_APART_MS)
+    write(client, 1_040_000, ENTRIES_A_PAGE)
+    found = last_offline(access, KEYS, "ann", 1_000_000 + CLOCKS_APART_MS)
+    assert found.entry is not None
+    assert found.entry.id == "1000500-1"
+
+
+def test_the_search_gives_up_after_so_many_entries(access: Access, client: Redis) -> None:
+    write(client, 1_000_000, 3 * ENTRIES_A_PAGE)
+    write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
+    given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_A_PAGE, search_s=60)
+    assert given_up == Found(None, "gave_up", 1_000_000)
+    assert last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_A_PAGE, search_s=60).entry
+    assert last_offline(access, KEYS, "ann", 999_999, search_s=0).missing == "gave_up"
+
+
+# Entries that are there; the id or the ms last seen that is asked for; what is missing, where it begins.
+MISSED = [
+    ((), "4999-7", "trimmed", None),
+    ((), NOW_MS, "trimmed", None),
+    ((5000,), "4999-7", "trimmed", 5000),
+    ((5000, 5002), "5001-0", "not_found", 5000),  # erased or lost
+    *(
+        ((5000,), bad, "not_found", None)
+        for bad in ("", "5", "5-1 COUNT 7", "\u0665-\u0661", "9" * 40 + "-1")
+    ),
+    ((1_000_000,), 900_000, "trimmed", 1_000_000),
+    ((1_000_000,), 1_010_000, "not_found", 1_000_000),
+]
+
+
+@pytest.mark.parametrize(("entries", "wanted", "missing", "begins_ms"), MISSED)
+def test_what_is_missing_and_why(
+    access: Access,
+    client: Redis,
+    entries: tuple[int, ...],
+    wanted: str | int,
+    missing: Missing,
+    begins_ms: int | None,
+) -> None:
+    for entry_ms in entries:
+        write(client, entry_ms, 2)
+    look = (
+        entry_at(access, KEYS, 0, wanted)
+        if isinstance(wanted, str)
+        else last_offline(access, KEYS, "ann", wanted)
+    )
+    assert look == Found(None, missing, begins_ms)

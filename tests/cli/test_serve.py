@@ -1,0 +1,96 @@
+"""``presence serve`` with a stand-in for the server: Redis of its own, logs, signals, exit statuses."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from structlog.testing import capture_logs
+
+from presence.cli.main import main
+from presence.cli.serve import _tell_changes
+from presence.config.loading import Settings, load
+from presence.server.process import Conductor, Signals
+from presence.store.client import open_client
+from presence.store.embedded import embedded_redis
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+DEADLINE_S = 20.0
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
+    """Put a function in the place of the server."""
+
+    def install(run: Run) -> None:
+        module = ModuleType("presence.server.process")
+        module.run, module.Signals = run, Signals  # type: ignore[attr-defined] # a module made here
+        monkeypatch.setitem(sys.modules, "presence.server.process", module)
+
+    return install
+
+
+def test_serve_logs_a_failure_of_the_server(
+    serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(_settings: Settings, _redis_url: str, _log: Conductor, **_: object) -> int:
+        raise RuntimeError("out of order")
+
+    serve_with(run)
+    assert main(["serve", "--no-admin", "--redis", "redis://h", "--log-format", "json"]) == 1
+    entry = json.loads(capfd.readouterr().err)
+    assert entry["event"] == "server failed"
+    assert "RuntimeError: out of order" in entry["exception"]
+
+
+def test_serve_says_why_its_redis_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with embedded_redis(tmp_path):
+        assert main(["serve", "--no-admin", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"presence: data_dir {tmp_path}: another presence server uses it\n"
+
+
+def test_signal_before_the_server_handles_it_stops_its_own_redis_too(
+    serve_with: Callable[[Run], None],
+) -> None:
+    urls: list[str] = []
+
+    def run(_settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
+        urls.append(redis_url)
+        with open_client(redis_url) as client:
+            assert client.ping()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(DEADLINE_S)  # which the signal ends
+        return 1
+
+    serve_with(run)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["serve", "--no-admin"]) == 0
+    assert not Path(urls[0].removeprefix("unix://")).exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("now", "level", "names"),
+    [
+        ({"tick": "2"}, "warning", ["tick"]),
+        ({"redis": "redis://u:s3cret@h"}, "warning", ["redis"]),
+        ({"tick": "x"}, "error", None),
+        ({"config": "/nowhere"}, "error", None),
+        ({}, None, None),
+    ],
+)
+def test_what_a_hangup_finds_of_other_settings_is_named_and_not_shown(
+    now: dict[str, object], level: str | None, names: list[str] | None
+) -> None:
+    with capture_logs() as lines:
+        _tell_changes(load({}, {}).settings, lambda: load(now, {}))
+    assert [line["log_level"] for line in lines] == ([level] if level else [])
+    assert all(line.get("settings") == names and "s3cret" not in str(line) for line in lines)

@@ -1,0 +1,162 @@
+"""What is said about a user: why he is what he is, and what does not fit together about him."""
+
+from typing import Any
+
+import pytest
+
+from presence.ops.explain_text import _ENDS, disagree, is_on_record, notes, span, why
+from protocol import Code
+from tests.nodes_that_answer import answer, session
+
+SEEN_MS = 1_700_000_000_300
+ENDED_MS = SEEN_MS + 30_300
+AT = "2023-11-14 22:13:20.300 UTC"  # SEEN_MS
+OFFLINE: dict[str, Any] = {"status": "offline", "since_ms": None, "last_seen_ms": SEEN_MS}
+ENDED = "device tv, online since 22:03:20.300, last packet 22:13:20.300"
+
+
+def event(type: str, code: int, **other: Any) -> dict[str, Any]:
+    named = {"code": code, "reason": Code(code).reason if code in set(Code) else "new"}
+    times = {"at_ms": SEEN_MS, "since_ms": SEEN_MS, "last_seen_ms": SEEN_MS}
+    return {"type": type, "node": "n1", "device": "phone", "session": "s1", **named, **times, **other}
+
+
+def offline(code: int, **other: Any) -> dict[str, Any]:
+    usual = {"device": "tv", "at_ms": ENDED_MS, "since_ms": SEEN_MS - 600_000}
+    return event("offline", code, **usual | other)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (offline(201), f"nothing was heard of it for 30.3 s: {ENDED}, deadline 22:13:50.300, ended "),
+        (offline(200, device=""), "it did not come back within its grace: the default device, online since "),
+        (
+            offline(Code.NODE_DOWN),
+            f"did not come back: {ENDED}, ended 22:13:50.600 by the sweep of ",
+        ),
+        (offline(999), f"its last session ended as new (999): {ENDED}, ended 22:13:50.600 by node n1"),
+        (offline(200, since_ms=SEEN_MS - 86_400_000), "online since 2023-11-13 22:13:20.300 UTC, last"),
+        (offline(200, grace_ms=40_000), "by node n1; its grace was lengthened to 40.0 s, for it came and "),
+    ],
+)
+def test_an_end_has_its_cause_and_its_times(told: dict[str, Any], said: str) -> None:
+    text = why(OFFLINE, told, None, None, None, end={"deadline_ms": SEEN_MS + 30_000})
+    assert text.startswith("offline since 2023-11-14 22:13:50.600 UTC because ")
+    assert said in text
+
+
+def test_each_reason_of_an_end_has_its_words() -> None:
+    said = {why(OFFLINE, offline(code), None, None, None) for code in _ENDS}
+    assert len(said) == len(_ENDS) >= 16
+
+
+@pytest.mark.parametrize(
+    ("missing", "begins_ms", "because"),
+    [
+        ("trimmed", SEEN_MS, f"no longer in the stream, which begins at {AT}"),
+        ("trimmed", None, "which begins nowhere: it is empty"),
+        ("gave_up", SEEN_MS, "not found among the many"),
+        ("not_found", SEEN_MS, "erased, or Redis has lost it"),
+        ("redis", None, "Redis did not tell the event"),
+    ],
+)
+def test_why_an_event_is_missing_is_told(missing: str, begins_ms: int | None, because: str) -> None:
+    said = why(OFFLINE, None, None, missing, begins_ms)
+    assert said.startswith(f"offline, last seen {AT}; why is not known: ")
+    assert because in said
+    assert because in why(shown("online"), None, None, missing, begins_ms)
+
+
+def shown(status: str) -> dict[str, Any]:
+    return {"status": status, "since_ms": SEEN_MS, "last_seen_ms": None, "id": "5-0", "sessions": []}
+
+
+CAME = f"device phone at node n1 logged in at {AT}"
+LOGIN = event("online", 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "last", "began", "said"),
+    [
+        ("online", LOGIN, None, CAME),
+        ("online", event("online", 2), None, "device phone at node n1 was registered anew, after a sweep"),
+        ("away", event("away", 3), LOGIN, f"what was heard of device phone at node n1 made it so; {CAME}"),
+        ("online", event("away", 4), LOGIN, f"back by what was heard of device phone at node n1; {CAME}"),
+        ("online", event("update", 5), LOGIN, CAME),
+        ("away", event("away", 3), None, "device phone at node n1 made it so; the online event is not known"),
+        ("unknown", LOGIN, None, f"({CAME}), but the leases of all nodes with sessions have ended"),
+    ],
+)
+def test_who_is_there_has_come_somehow(
+    status: str, last: dict[str, Any], began: dict[str, Any] | None, said: str
+) -> None:
+    told = why(shown(status), last, began, None, None)
+    assert told.startswith(f"{status}: online" if status == "unknown" else f"{status} since {AT}: ")
+    assert said in told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(119.94, "119.9 s"), (120, "2.0 min"), (7200, "2.0 h"), (172_800, "2.0 days")]
+)
+def test_spans_have_the_unit_that_people_use(seconds: float, said: str) -> None:
+    assert span(seconds) == said
+
+
+# What does not fit together
+
+
+def state(*sessions: tuple[str, str, str]) -> dict[str, Any]:
+    """Return a state that names sessions: device, session, node."""
+    return {"sessions": [{"device": d, "session": s, "node": n} for d, s, n in sessions]}
+
+
+def row(node: str, status: str = "alive", answer: str = "answered") -> dict[str, Any]:
+    return {"node": node, "status": status, "answer": answer, "version": "0.1.0"}
+
+
+ON_RECORD = state(("", "s1", "n1"))
+HERE = session("n1", "s1")
+LOST = session("n1", "s1", link="lost", due_in_s=3.25, ends_as={"code": 200, "reason": "closed"})
+
+
+@pytest.mark.parametrize("known", [ON_RECORD, None])
+def test_what_fits_together_or_is_not_known_needs_no_note(known: dict[str, Any] | None) -> None:
+    told = {"n1": answer("n1", HERE)}
+    assert notes(known, told, [row("n1"), row("n2", "alive", "not_asked")]) == []
+    assert not disagree(known, told)
+    assert is_on_record(known, HERE) is (None if known is None else True)
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "disagrees", "note"),
+    [
+        (state(), answer("n1", HERE, waiting=12), True, "not on record: Redis has not been told yet; 12"),
+        (state(), answer("n1", session("n1", "s1", vouched=False)), True, "record: Redis is not told of"),
+        (ON_RECORD, answer("n1", waiting=3), True, "its end is on the way (3 changes wait there)"),
+        (ON_RECORD, answer("n1", LOST), False, "its session ends as closed in 3.2 s unless it comes back"),
+        (ON_RECORD, answer("n1", HERE, more=3), False, "node n1 has 3 more sessions of this user"),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    known: dict[str, Any], told: dict[str, Any], disagrees: bool, note: str
+) -> None:
+    (said,) = notes(known, {"n1": told}, [row("n1")])
+    assert note in said
+    assert disagree(known, {"n1": told}) is disagrees
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "because"),
+    [
+        ("dead", "no_answer", "it is dead"),
+        ("left", "no_answer", "it has drained and ended"),
+        ("silent", "not_listening", "its lease has ended, and it does not listen"),
+        ("gone", "no_answer", "no node of this name has a lease"),
+        ("alive", "no_answer", "it is busy, asked too much, or too old to know the question (version 0.1.0)"),
+    ],
+)
+def test_who_did_not_answer_and_why(status: str, said: str, because: str) -> None:
+    known = state(("", "s1", "n2"), ("tv", "s2", "n2"), ("car", "s3", "n3"))
+    (note,) = notes(known, {}, [row("n2", status, said)])
+    assert note.startswith(f"node n2, which has the default device, device tv, did not answer: {because}")

@@ -1,0 +1,213 @@
+"""The control channel between two real servers on one Redis, and what holds without it."""
+
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import trio
+
+from presence.common.clock import Clock
+from presence.common.errors import StoreUnavailable
+from presence.common.faults import Faults
+from presence.common.runtime import TrioRuntime
+from presence.config.settings import Settings
+from presence.messaging.letters import Delivery
+from presence.outbox.replies import Erasure, News, NewsKind, Question
+from presence.server.control import DELIVERIES_A_TURN, Control
+from presence.server.node import Node
+from presence.server.server import Server
+from presence.store.client import Redis, open_client
+from presence.store.embedded import EmbeddedRedis
+from presence.store.keys import Keys
+from protocol import Code
+from tests.transports.harness import Client
+from tests.waiting import until
+
+KEYS = Keys()
+AT_ONCE_S = 1.0  # the inbox tells after 2.5 s
+
+
+class Pair:
+    """Two servers, and what a test does to them."""
+
+    def __init__(self, redis_url: str, client: Redis) -> None:
+        settings = Settings(port=0, redis=redis_url, idle_timeout=20)
+        self.client = client
+        self.servers = [Server(settings, redis_url, 10, Clock()) for _ in range(2)]
+        self._clients: list[Client] = []
+
+    def channel(self, number: int) -> str:
+        return KEYS.control_channel(self.servers[number].node.relay.node)
+
+    def hears(self, number: int) -> bool:
+        """Whether a server has subscribed to the channel of its id."""
+        answer: Any = self.client.pubsub_numsub(self.channel(number))
+        return bool(answer[0][1])
+
+    def record(self) -> dict[str, Any]:
+        text: Any = self.client.hget(KEYS.online(0), "ann")
+        return json.loads(text)["sessions"][""] if text else {}
+
+    async def log_in(self, number: int) -> Client:
+        """Log ann in at a server; return once Redis knows."""
+        server = self.servers[number]
+        client = Client(await trio.open_tcp_stream(*self.addresses[number]))
+        self._clients.append(client)
+        await client.login("ann")
+        await until(lambda: self.record().get("node") == server.node.relay.node)
+        return client
+
+    async def displace(self, first: Client) -> float:
+        """Log in elsewhere; return the seconds from then until the first device was told goodbye 300.
+
+        Ann is made to have logged in long ago: the goodbye is for good then.
+        """
+        text: Any = self.client.hget(KEYS.online(0), "ann")
+        record = json.loads(text)
+        for name in ("login_ms", "arrived_ms"):
+            record["sessions"][""][name] -= 60_000
+        self.client.hset(KEYS.online(0), "ann", json.dumps(record, separators=(",", ":")))
+        await self.log_in(1)
+        begun = time.monotonic()
+        (goodbye,) = await first.rest()
+        assert goodbye.payload["code"] == Code.REPLACED
+        return time.monotonic() - begun
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            self.addresses = [await nursery.start(server.serve) for server in self.servers]
+            yield
+            for client in self._clients:
+                await client.stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
+    with open_client(redis_server.url) as client:
+        pair = Pair(redis_server.url, client)
+        async with pair.serving():
+            yield pair
+
+
+async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_cut_and_renamed(
+    redis_server: EmbeddedRedis,
+) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        first, node, old = await pair.log_in(0), pair.servers[0].node, pair.channel(0)
+        pair.client.client_kill_filter(_type="pubsub")
+        assert not pair.hears(0)
+        await until(lambda: pair.hears(0))
+        node.relay.disown(node.relay.node)
+        await until(lambda: pair.channel(0) != old and pair.hears(0))
+        await until(lambda: pair.record()["node"] == node.relay.node)
+        answer: Any = pair.client.pubsub_numsub(old)
+        assert answer[0][1] == 0, "it listens to its new channel only"
+        assert await pair.displace(first) < AT_ONCE_S
+
+
+class FakeNode:
+    """What `Control` needs of a node."""
+
+    def __init__(self) -> None:
+        self.renamed = TrioRuntime().bell()
+        self.relay = SimpleNamespace(node="n1")
+        self.told: list[News] = []
+        self.faults = Faults()
+
+    def news(self, news: Iterable[News]) -> None:
+        self.told += news
+
+
+class FakeChannel:
+    """A channel that gives what the test says, a batch a call."""
+
+    def __init__(self, *batches: Sequence[News | Delivery | Question]) -> None:
+        self._batches = [*batches]
+        self._closed = threading.Event()
+
+    def subscribe(self, node: str) -> None:
+        self._closed.clear()
+
+    def next(self) -> list[News | Delivery | Question | Erasure]:
+        if self._batches:
+            return [*self._batches.pop(0)]
+        self._closed.wait()
+        raise StoreUnavailable("closed")
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+KICK = News(NewsKind.KICKED, "ann", "", "s1")
+LETTER = Delivery("ann", ("",), b"packet")
+QUESTION = Question("ann", "0" * 32)
+
+
+async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_more_than_that() -> None:
+    class Confused(FakeChannel):
+        times = 1
+
+        def next(self) -> list[News | Delivery | Question | Erasure]:
+            if self.times:
+                self.times -= 1
+                raise LookupError("a mistake")
+            return super().next()
+
+    node, delivered, asked = FakeNode(), list[int](), list[Question]()
+
+    def deliver(some: Sequence[Delivery]) -> None:
+        delivered.append(len(some))
+        if len(delivered) == 1:
+            raise LookupError("a mistake")
+
+    channel = Confused([LETTER], [LETTER, QUESTION, KICK, *[LETTER] * DELIVERIES_A_TURN])
+    control = Control(cast("Node", node), channel, deliver, asked.extend)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.run)
+        await until(lambda: len(delivered) == 3)
+        control.stop()  # in the moment in which it lets more of them gather
+    assert (node.told, asked, delivered) == ([KICK], [QUESTION], [1, DELIVERIES_A_TURN, 1])
+    assert node.faults.counts == {"control channel": 1, "delivery": 1}
+    assert channel._closed.is_set(), "who has stopped listens no more"
+
+
+KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": False}
+
+
+HOSTILE = [
+    b'{"a":' + b"[" * 200_000,
+    b"[" * 200_000,
+    b"{" + b'"a":{' * 50_000,
+    *(json.dumps(KICKED | {name: []}).encode() for name in KICKED),
+    *(json.dumps(KICKED | {name: {"a": 1}}).encode() for name in KICKED),
+    json.dumps(KICKED | {"uid": 1e999}).encode(),
+    json.dumps(KICKED | {"uid": "\ud800"}).encode(),
+    json.dumps({"type": "explain", "uid": [], "token": []}).encode(),
+    json.dumps({"type": "forgotten", "by": [], "users": 1, "uids": []}).encode(),
+    json.dumps({"type": "forgotten", "by": "x", "users": {}, "uids": [{}]}).encode(),
+    b"\x81\x01\x02",
+    b"\x91" * 5_000,
+    b"\x93\xa1u\x91\xa0\xc0",
+    b"",
+    b"no json",
+]
+
+
+async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
+    async with serving(redis_server) as pair:
+        await until(lambda: pair.hears(0))
+        await pair.log_in(0)
+        for message in HOSTILE:
+            assert pair.client.publish(pair.channel(0), message) == 1
+        kick = KICKED | {"uid": "ann", "session": pair.record()["session"]}
+        pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after them
+        core = pair.servers[0].node.core
+        await until(lambda: not core.sessions.has("ann"))
+        assert (core.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})

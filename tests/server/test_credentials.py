@@ -1,0 +1,130 @@
+"""Keys and certificate of a server: opened at the start, read again when asked, kept if the new are bad."""
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from presence.auth import key_file
+from presence.auth.issuing import key_set
+from presence.common import runtime
+from presence.common.clock import Clock
+from presence.config.settings import Settings
+from presence.core.authenticator import Granted
+from presence.server import credentials
+from presence.server.credentials import Credentials, CredentialsError
+from presence.transports import tls
+from protocol import Code
+from tests.auth.gates import entry, signer
+from tests.credentials import SECRET, token, write_keys
+from tests.transports import certificates
+from tests.waiting import until
+
+CLOCK = Clock()
+PATIENCE_S = 30.0
+OTHER = bytes(reversed(SECRET))
+
+
+def problems(settings: Settings) -> list[str]:
+    return [str(error) for error in credentials.problems(settings)]
+
+
+def opened(settings: Settings) -> Credentials:
+    return Credentials(settings, CLOCK)
+
+
+def let_in(found: Credentials, shown: str) -> bool:
+    assert found.gate
+    verdict = found.gate.login(shown, None, "192.0.2.1", CLOCK.now())
+    assert isinstance(verdict, Granted) or verdict.code == Code.AUTH_FAILED
+    return isinstance(verdict, Granted)
+
+
+def test_a_server_without_files_has_neither() -> None:
+    found = opened(Settings())
+    assert (found.gate, found.certificate, found.report()) == (None, None, {})
+    assert problems(Settings()) == []
+
+
+def test_tokens_are_checked_as_the_settings_say(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(key_set([entry("HS256")]))
+    path.chmod(0o600)
+    settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
+    gate = credentials.gate(settings, CLOCK)
+    assert gate is not None
+    for age_s, is_good in ((65, True), (75, False)):
+        shown = signer("HS256").token("ann", audience="app", now=time.time() - age_s, ttl_s=60)
+        assert isinstance(gate.login(shown, None, "192.0.2.1", CLOCK.now()), Granted) is is_good
+    os.truncate(path, 10)
+    with pytest.raises(CredentialsError, match="token_keys"):
+        credentials.gate(settings, CLOCK)
+
+
+@pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])
+def test_a_file_that_is_not_there_is_named_with_its_setting(setting: str, tmp_path: Path) -> None:
+    cert, key = certificates.write(tmp_path)
+    away = tmp_path / "away"
+    files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: away}
+    (said,) = problems(Settings(**files))
+    assert said.startswith(f"{setting}: {away}: ")
+    assert said.endswith("No such file or directory")
+    with pytest.raises(CredentialsError, match=f"^{setting}: "):
+        opened(Settings(**files))
+
+
+async def test_another_certificate_is_shown_once_the_file_is_read_again_and_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    found = opened(Settings(tls_cert=cert, tls_key=key))
+    assert found.certificate
+    before = found.certificate.context
+    await found.reload()
+    assert found.certificate.context is not before
+    cert.write_text("")
+    kept = found.certificate.context
+    with capture_logs() as lines:
+        await found.reload()
+        disk = threading.Event()
+        monkeypatch.setattr(tls.Certificate, "read", lambda _: disk.wait(PATIENCE_S))
+        monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
+        await found.reload()
+        disk.set()
+    assert found.certificate.context is kept
+    assert [line["log_level"] for line in lines] == ["error"] * 2
+    ends_at = found.certificate.ends_at.timestamp()
+    assert found.report() == {"certificate": {"renewed": 1, "failed": 2, "ends_at": ends_at}}
+
+
+@pytest.mark.parametrize("hanging", ["keys", "certificate"])
+async def test_a_file_that_hangs_holds_up_neither_the_other_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str
+) -> None:
+    cert, key = certificates.write(tmp_path)
+    path = write_keys(tmp_path / "keys.json", {"a": SECRET})
+    found = opened(Settings(tls_cert=cert, tls_key=key, token_keys=path))
+    assert found.certificate
+    await found.reload()
+    shown = found.certificate.context
+    disk = threading.Event()
+    owner, name = (key_file, "read") if hanging == "keys" else (tls.Certificate, "read")
+    monkeypatch.setattr(owner, name, lambda *_: disk.wait(PATIENCE_S))
+    write_keys(path, {"b": OTHER})
+
+    def is_renewed() -> bool:
+        if hanging == "keys":
+            return found.certificate is not None and found.certificate.context is not shown
+        return let_in(found, token("ann", "b", OTHER))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.reload)
+        await until(is_renewed)
+        nursery.cancel_scope.cancel()
+    assert not disk.is_set()
+    disk.set()

@@ -1,0 +1,108 @@
+"""Where a server listens: with TLS or without, on ports that are picked, kept for workers, or taken."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from presence.common import networks
+from presence.config.settings import Settings
+from presence.server import listeners
+from presence.server.listeners import CannotListen, Ports
+
+CERT = Path("cert.pem")
+PLAIN, BOTH, ALONE = (
+    Settings(port=0, tls_port=0),
+    Settings(port=0, tls_port=0, tls_cert=CERT),
+    Settings(port=0, tls_port=0, tls_cert=CERT, tls_only=True),
+)
+Open = Callable[..., Ports]
+
+
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Open ports, to be closed when the test is over."""
+    with ExitStack() as stack:
+        yield lambda settings, **options: stack.enter_context(
+            closing(listeners.listening(settings, **options))
+        )
+
+
+def test_plain_tcp_tls_or_both_are_served_and_the_plain_port_is_told_if_there_is_one(opened: Open) -> None:
+    plain, both, alone = opened(PLAIN), opened(BOTH), opened(ALONE)
+    assert plain.secured_address is None
+    assert plain.address.port == plain.plain[0].getsockname()[1]
+    assert both.secured_address is not None
+    assert both.address.port == both.plain[0].getsockname()[1] != both.secured_address.port
+    for address in (both.address, both.secured_address):
+        socket.create_connection(address).close()
+    assert alone.plain == []
+    assert alone.address == alone.secured_address
+
+
+@pytest.mark.parametrize("settings", [PLAIN, BOTH, ALONE], ids=["plain", "both", "alone"])
+def test_what_is_kept_for_workers_is_shared_by_them_and_by_nobody_else(
+    opened: Open, settings: Settings
+) -> None:
+    with closing(listeners.reserved(settings)) as kept:
+        theirs = listeners.settled(settings, kept)
+        workers = [opened(theirs, shared=True) for _ in range(2)]
+        assert {(each.address, each.secured_address) for each in workers} == {
+            (kept.address, kept.secured_address)
+        }
+        with pytest.raises(CannotListen, match=f"^127.0.0.1:{kept.address.port}: "):
+            listeners.listening(theirs)
+
+
+def test_a_port_for_tls_that_is_taken_is_named_and_gives_the_other_back(opened: Open) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        port, away = free.getsockname()[1], taken.getsockname()[1]
+        free.close()
+        with pytest.raises(CannotListen) as caught:
+            listeners.listening(Settings(port=port, tls_port=away, tls_cert=CERT))
+    assert caught.value.address == f"127.0.0.1:{away}"
+    opened(Settings(port=port))
+
+
+# Which addresses are in a network, and which count as one client's
+
+
+LOOPBACK = ("127.0.0.1", "127.9.9.9", "::1", "::1%lo", "::ffff:127.0.0.1", "localhost", "LOCALHOST.")
+ELSEWHERE = ("0.0.0.0", "::", "10.0.0.1", "fe80::1%eth0", "localhost.example", "a b")
+
+
+@pytest.mark.parametrize("host", [*LOOPBACK, *ELSEWHERE])
+def test_who_listens_on_loopback_alone_is_reached_from_this_machine_alone(host: str) -> None:
+    assert networks.is_loopback(host) is (host in LOOPBACK)
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "is_in"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "11.1.2.3", False),
+        ("192.0.2.7, 10.0.0.0/8", "192.0.2.7", True),
+        ("10.0.0.0/8", "::ffff:10.1.2.3", True),
+        ("2001:db8::/32", "2001:db8::1%eth0", True),
+        ("2001:db8::/32", "10.1.2.3", False),
+        ("10.0.0.0/8", "", False),
+        ("", "10.1.2.3", False),
+    ],
+)
+def test_an_address_is_in_the_networks_or_not(text: str, address: str, *, is_in: bool) -> None:
+    assert networks.holds(networks.parse(text), address) == is_in
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9%eth0", "2001:db8:1:2::/64"),
+    ],
+)
+def test_what_limits_count_a_client_by(address: str, client: str) -> None:
+    assert networks.client_of(address) == client

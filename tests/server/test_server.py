@@ -1,0 +1,165 @@
+"""A server in this process: that settings reach what they are about."""
+
+import json
+import math
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgpack
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+import protocol
+from presence.common.clock import Clock
+from presence.common.runtime import TrioRuntime
+from presence.config.settings import Settings
+from presence.outbox.replies import Opened, Reply, Status
+from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
+from presence.outbox.steps import Batch, Item
+from presence.server.node import Node, Stores
+from presence.server.server import Server
+from presence.server.stats_socket import ANSWER_BYTES, Readiness
+from presence.store.embedded import EmbeddedRedis
+from protocol import Kind
+from tests.transports import certificates
+from tests.transports.harness import Client
+from tests.waiting import until
+from tests.worlds import FakeSockets
+
+PATIENCE_S = 30.0
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+FROM_TEST_NET = SIGNATURE + struct.pack("!BBH4s4sHH", 0x21, 0x11, 12, b"\xc0\0\2\7", b"\x7f\0\0\1", 5, 7400)
+
+
+@asynccontextmanager
+async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Server, tuple[str, int]]]:
+    """Run a server for the length of a ``with`` block."""
+    server = Server(Settings(port=0, **given), redis.url, 100, Clock())
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(PATIENCE_S):
+            address = await nursery.start(server.serve)
+            yield server, address
+            await server.stop()
+
+
+@pytest.mark.parametrize("kind", ["epoll", "stream"])
+async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
+    redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "stream":
+        monkeypatch.setattr("presence.server.server.select", SimpleNamespace())
+    cert, key = certificates.write(tmp_path)
+    with capture_logs() as lines:
+        async with served(redis_server, tls_port=0, tls_cert=cert, tls_key=key) as (server, address):
+            (port,) = [line["port"] for line in lines if line["event"] == "serving tls"]
+            plain = await trio.open_tcp_stream(*address)
+            secured = trio.SSLStream(
+                await trio.open_tcp_stream("127.0.0.1", port),
+                certificates.client_context(),
+                server_hostname=certificates.HOST,
+            )
+            assert type(server._transport).__name__.lower().startswith(kind)
+            for n, stream in enumerate((plain, secured)):
+                assert (await Client(stream).login(f"user-{n}")).kind == Kind.OK
+                await trio.aclose_forcefully(stream)
+
+
+async def test_from_a_proxy_a_header_is_due_and_says_whose_the_connection_is(
+    redis_server: EmbeddedRedis,
+) -> None:
+    async with served(redis_server, proxy_from="127.0.0.0/8", address_connections=1) as (server, address):
+        streams = [await trio.open_tcp_stream(*address) for _ in range(3)]
+        for each in streams[:2]:
+            await each.send_all(FROM_TEST_NET)
+        kinds = [(await Client(each).login("ann")).kind for each in streams[:2]]
+        assert kinds == [Kind.OK, Kind.ERROR], "one address, two connections"
+        bare = Client(streams[2])
+        await bare.send(protocol.login("ann"))
+        assert await bare.receive() is None
+        for each in streams:
+            await each.aclose()
+        report: dict[str, Any] = server.report()
+        assert report["transport"]["proxied"] == 2
+        assert report["transport"]["proxy_headers_refused"] == 1
+
+
+async def test_a_sample_tells_what_has_happened(redis_server: EmbeddedRedis) -> None:
+    given = {"idle_timeout": 1.0, "min_idle_timeout": 0.5, "tick": 0.2, "lease": 2.0, "disconnect_grace": 0.3}
+    async with served(redis_server, **given) as (server, address):
+
+        def sample() -> dict[str, Any]:
+            return server.sample()
+
+        def noted(name: str) -> int:
+            return sum(sample()["histograms"][name]["counts"])
+
+        first = sample()
+        assert (first["v"], first["readiness"], first["node"]) == (1, "ready", server.node.relay.node)
+        assert first["relay"]["away_s"] == 0.0
+        assert 0 < first["cluster"]["lease_left_s"] <= 2.0
+        async with await trio.open_tcp_stream(*address) as stream:
+            await Client(stream).login("ann")
+            await until(lambda: noted("outbox_age") == 1)
+            assert sample()["outbox_oldest_s"] == 0.0
+            wheel = sample()["wheel"]
+            assert sum(wheel["sizes"]) + wheel["later"] == 1
+            assert (len(wheel["sizes"]), wheel["slot_s"]) == (13, 0.1)
+            await until(lambda: min(noted("loop_lag"), noted("tick_lag")) >= 2)
+            assert noted("redis_call") >= sample()["cluster"]["renewals"] > 0
+            assert len(msgpack.packb(sample())) < ANSWER_BYTES
+
+
+class Stub:
+    """A way to Redis that this test never goes."""
+
+    def close(self) -> None: ...
+
+
+def node_of(settings: Settings) -> tuple[Node, FakeSockets]:
+    stub, sockets = cast(Any, Stub()), FakeSockets()
+    node = Node(settings, 100, Stores(stub, stub, stub), Clock(), TrioRuntime())
+    sockets.core = node.core
+    return node, sockets
+
+
+def exchange(writer: ShardWriter) -> tuple[Item, ...]:
+    """Send what a shard has next to a Redis that takes everything, and return it."""
+    while (step := writer.next(1.0)) is None and writer.is_planning:
+        pass
+    assert isinstance(step, Batch)
+    opened = Opened((), {}) if step.opening else None
+    writer.accept(step, Reply(Status.OK, "history", opened=opened))
+    return step.items
+
+
+def test_a_registration_shows_an_update_made_after_another_shard_began_its_resync() -> None:
+    node, sockets = node_of(Settings(shards=2))
+    uids = [f"u{n}" for n in range(3 * BATCH_ITEMS)]
+    for uid in uids:
+        sockets.feed(sockets.connect(), protocol.encode(protocol.login(uid)))
+    first, second = node.relay.writers
+    for writer in (first, second):
+        while not writer.is_idle(math.inf):
+            exchange(writer)
+        writer.resync()
+    exchange(first)
+    assert len(exchange(first)) == BATCH_ITEMS, "looked for among the sessions of both"
+    uid = next(uid for uid in uids if node.keys.shard(uid) == second.shard)
+    sockets.feed(uids.index(uid), protocol.encode(protocol.update(meta={"mood": "busy"}, id=1)))
+    exchange(second)
+    shown = [item.change.profile.meta for item in exchange(second) if item.change.uid == uid]
+    assert [json.loads(each) for each in shown if each] == [{"mood": "busy"}]
+
+
+def test_a_node_that_others_took_for_dead_cannot_serve_until_it_has_a_new_id() -> None:
+    node, _ = node_of(Settings())
+    node.readiness_told = Readiness.READY
+    assert node.readiness() is Readiness.READY
+    (writer,) = node.relay.writers
+    writer.lost_to_fence = True
+    assert node.readiness() is Readiness.FENCED

@@ -1,0 +1,210 @@
+"""What a worker tells of a user's sessions: where each stands, and never more than an answer may hold."""
+
+from typing import Any
+
+import msgpack
+import pytest
+
+import protocol
+from presence.core.changes import PLAIN, Change, Op, Profile
+from presence.core.registry import Connected
+from presence.server.session_report import ENDED_MAX, ENDS_MAX, KEPT_S, SESSIONS_MAX, Explaining, LatelyEnded
+from presence.server.stats_socket import ANSWER_BYTES
+from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
+from tests.auth.gates import WordGate
+from tests.worlds import GRACE, TICK, T, World
+
+WALL_MS = 1_700_000_000_000
+
+
+def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        "node": lambda: "n1",
+        "waiting": lambda: 7,
+        "connected": lambda handle: Connected("plain", "192.0.2.1", 10 * handle),
+        "watches": lambda session: 3 if session.device else 0,
+    }
+    return Explaining(world.core, world.clock, **usual | more).explain(uid)
+
+
+def only(world: World) -> dict[str, Any]:
+    (session,) = explain(world)["sessions"]
+    assert isinstance(session, dict)
+    return session
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("uid", ["bob", "", "\x00", "{0}", "\ud800"])
+def test_nobody_has_no_sessions_and_may_be_called_anything(world: World, uid: str) -> None:
+    world.login()
+    none: dict[str, Any] = {"sessions": [], "ended": []}
+    assert explain(world, uid) == {"node": "n1", "at_ms": WALL_MS, "outbox": 7, "more": 0, **none}
+
+
+def test_a_session_is_told_whole(world: World) -> None:
+    world.login()
+    world.pass_time(2.25)
+    assert only(world) == {
+        "device": "",
+        "session": "boot-1",
+        "node": "n1",
+        "link": "connected",
+        "address": "192.0.2.1",
+        "transport": "plain",
+        "login_ms": WALL_MS,
+        "last_packet_ms": WALL_MS,
+        "last_packet_age_s": 2.25,
+        "idle_timeout_s": T,
+        "deadline_ms": WALL_MS + 30_000,
+        "slot": 60,
+        "slot_s": TICK / 2,
+        "slots_from_hand": 56,
+        "due_ms": WALL_MS + 30_000,
+        "due_in_s": 27.75,
+        "ends_as": {"code": 201, "reason": "idle_timeout"},
+        "status": "online",
+        "away_in_s": None,
+        "token_expires_in_s": None,
+        "unsent_bytes": 0,
+        "watches": 0,
+        "vouched": True,
+    }
+    world.login(device="phone", meta={"mood": "fine"}, status="away")
+    _, phone = explain(world)["sessions"]
+    assert (phone["device"], phone["status"], phone["meta"]) == ("phone", "away", {"mood": "fine"})
+    assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
+
+
+def test_it_ends_when_it_was_told_that_it_would(world: World) -> None:
+    world.now += 0.2
+    handle = world.login()
+    world.pass_time(7.3)
+    world.beat(handle)
+    session = only(world)
+    assert session["due_ms"] >= session["deadline_ms"] == session["last_packet_ms"] + 30_000
+    ends_ms = world.clock.decided_ms(world.now) + 1000 * session["due_in_s"]
+    world.pass_time(T + TICK)
+    assert world.changes[-1].code == Code.IDLE_TIMEOUT
+    assert world.changes[-1].at_ms == pytest.approx(ends_ms, abs=1)
+
+
+def test_who_lost_the_connection_has_what_is_left_of_the_grace(world: World) -> None:
+    handle = world.login()
+    world.pass_time(10)
+    world.sockets.close(handle)
+    world.pass_time(1.5)
+    session = only(world)
+    assert [session[name] for name in ("link", "address", "transport", "unsent_bytes")] == [
+        "lost",
+        None,
+        None,
+        None,
+    ]
+    assert session["due_in_s"] == GRACE - 1.5
+    assert session["ends_as"] == {"code": 200, "reason": "closed"}
+    world.login("bob")
+    (bob,) = explain(world, "bob", connected=lambda _: None)["sessions"]
+    assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), "nothing is told"
+
+
+def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
+    world.login()
+    seen: list[dict[str, Any]] = []
+    world.now += T + TICK
+    world.guard.alive(world.now)
+    world.credits = False
+    world.run_tick(lambda: seen.append(only(world)))
+    assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]
+
+
+def test_when_it_is_away_and_when_its_token_ends_is_told() -> None:
+    world = World(away_after=20.0, gate=WordGate())
+    handle = world.sockets.connect()
+    world.say(handle, protocol.login(None, token="ada:100"))
+    world.pass_time(5)
+    assert only(world)["away_in_s"] == 15.0
+    assert only(world)["token_expires_in_s"] == pytest.approx(95, abs=0.5)
+    world.beat(handle)
+    world.pass_time(16)
+    assert (only(world)["status"], only(world)["away_in_s"]) == ("away", None)
+
+
+def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
+    world.login()
+    world.now += T + 2 * TICK
+    list(world.core.registrations([*world.registry]))
+    assert only(world)["vouched"] is False
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "\x01" * (META_MAX_BYTES - 6),
+        b"\xff" * (META_MAX_BYTES - 6),  # as hex
+        [b""] * ((META_MAX_BYTES - 6) // 2),  # {"$bin": ""} for each: nothing takes more room
+        [{"$": 1}] * ((META_MAX_BYTES - 6) // 4),
+    ],
+    ids=["text", "binary", "empty binaries", "maps"],
+)
+def test_the_largest_answer_fits_a_datagram(world: World, said: object) -> None:
+    uid, node = "u" * UID_MAX_BYTES, "n" * 64
+    for n in range(SESSIONS_MAX + 2):
+        world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
+    answer = explain(
+        world,
+        uid,
+        node=lambda: node,
+        waiting=lambda: 2**40,
+        connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
+        watches=lambda _session: 2**30,
+        ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
+    )
+    assert (answer["more"], len(answer["ended"])) == (2, ENDED_MAX)
+    assert len(msgpack.packb([1, answer])) < min(60_000, ANSWER_BYTES)
+
+
+# What ended lately
+
+NOW = 1000.0
+
+
+def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
+    return Change(op, uid, "phone", session, 201 if op is Op.END else 1, at, WALL_MS + 5, WALL_MS, 30_000)
+
+
+def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: World) -> None:
+    lately = LatelyEnded(world)
+    end = change(Op.END, "ada", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
+    lately.append(end)
+    assert world.changes == [end]
+    assert [each.profile for each in lately.of("ada", NOW)] == [PLAIN]
+    assert explain(world, ended=lately.of)["ended"] == [
+        {
+            "device": "phone",
+            "session": "s1",
+            "code": 201,
+            "reason": "idle_timeout",
+            "at_ms": WALL_MS + 5,
+            "last_packet_ms": WALL_MS,
+            "idle_timeout_s": T,
+            "deadline_ms": WALL_MS + 30_000,
+        }
+    ]
+
+
+def test_so_many_ends_are_remembered_for_so_long_the_latest_first(world: World) -> None:
+    lately = LatelyEnded(world)
+    for n in range(ENDS_MAX + 5):
+        lately.append(change(Op.END, f"user-{n}", f"s{n}"))
+    lately.append(change(Op.END, "user-7", "later"))
+    lately.append(change(Op.LOGIN, "user-7", "again"))
+    assert [each.session for each in lately.of("user-7", NOW + KEPT_S)] == ["later", "s7"]
+    assert not lately.of("user-5", NOW)
+    assert lately.of("user-6", NOW)
+    assert len(lately._ends) == ENDS_MAX
+    lately.append(change(Op.END, "bob", "s2", NOW + KEPT_S + 1))
+    assert [each.uid for each in lately._ends] == ["bob"]

@@ -1,0 +1,141 @@
+"""A worker answers what it is asked over its line and by way of Redis, once and at a bounded rate."""
+
+import threading
+from dataclasses import astuple
+
+import msgpack
+import pytest
+import structlog
+import trio
+
+from presence.common.clock import Clock
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.common.runtime import TrioRuntime
+from presence.outbox.replies import Question
+from presence.server.stats_socket import (
+    PATIENCE_S,
+    QUESTIONS_A_S,
+    QUEUE_MAX,
+    Answering,
+    Inquiries,
+    line_pair,
+    question,
+)
+from tests.waiting import until
+
+ANN, BROKEN = Question("ann", "0" * 32), Question("broken", "0" * 32)
+WAIT_S = 30.0
+
+
+def fail() -> object:
+    raise LookupError("no such figure")
+
+
+async def test_what_cannot_be_answered_fills_no_log_and_ends_nobody() -> None:
+    asking, answering = line_pair()
+    with asking, answering, structlog.testing.capture_logs() as logs:
+        inquiries = Inquiries(answering, {"fail": fail, "work": lambda: 7})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inquiries.run)
+            line = trio.socket.from_stdlib_socket(asking)
+            for number in range(20):
+                await line.send(question(number, "fail", {}))
+            unknown, wrong = question(20, "nothing", {}), question(21, "work", {"a": 1})
+            for said in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, question(22, "work", {})):
+                await line.send(said)
+            with trio.fail_after(WAIT_S):
+                assert msgpack.unpackb(await line.recv(100)) == [22, 7]
+            nursery.cancel_scope.cancel()
+    assert inquiries.asked == 26
+    assert {line["event"] for line in logs} == {"inquiry failed"}
+    assert len(logs) < 10, "one a second"
+
+
+class Desk:
+    """An answering with time by hand, and a mailbox that may be slow, or fail."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.written: list[tuple[Question, str, object]] = []
+        self.failures: list[Exception] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.begun = self.closed = 0
+        clock = Clock(lambda: self.now)
+        self.answering = Answering(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
+
+    def write(self, question: Question, node: str, answer: bytes) -> None:
+        self.begun += 1
+        self.go_on.wait(WAIT_S)
+        if self.failures:
+            raise self.failures.pop()
+        self.written.append((question, node, msgpack.unpackb(answer)))
+
+    def close(self) -> None:
+        self.closed += 1
+        self.go_on.set()
+
+    def explain(self, uid: str) -> object:
+        return fail() if uid == BROKEN.uid else {"uid": uid}
+
+    def figures(self) -> tuple[int, ...]:
+        return astuple(self.answering.statistics)
+
+    async def settled(self) -> None:
+        """Wait until each question has its outcome."""
+        await until(lambda: sum(self.figures()[1:]) == self.figures()[0])
+
+
+@pytest.fixture
+async def desk(nursery: trio.Nursery) -> Desk:
+    desk = Desk()
+    nursery.start_soon(desk.answering.run)
+    return desk
+
+
+async def test_a_question_is_answered_and_then_there_is_no_connection(desk: Desk) -> None:
+    desk.answering.take([ANN, ANN])
+    await desk.settled()
+    await until(lambda: desk.closed)
+    assert desk.written == [(ANN, "n1", {"uid": "ann"})] * 2
+
+
+async def test_questions_beyond_the_rate_are_dropped(desk: Desk) -> None:
+    for _ in range(int(QUESTIONS_A_S) + 20):
+        desk.answering.take([ANN])
+        await desk.settled()
+    assert desk.figures() == (120, 100, 20, 0)
+    desk.now += 0.1
+    desk.answering.take([ANN] * 20)
+    await desk.settled()
+    assert desk.figures() == (140, 110, 30, 0)
+
+
+async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped(desk: Desk) -> None:
+    desk.go_on.clear()
+    desk.answering.take([ANN])
+    await until(lambda: desk.begun)
+    for _ in range(3):
+        desk.now += 1
+        desk.answering.take([ANN] * QUEUE_MAX)
+    assert desk.figures() == (301, 0, 200, 0)
+    desk.now += PATIENCE_S + 0.1
+    desk.go_on.set()
+    await desk.settled()
+    assert desk.figures() == (301, 1, 300, 0)
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("away"), StoreError("refused")])
+async def test_what_cannot_be_told_or_written_is_counted_ends_nobody_and_fills_no_log(
+    desk: Desk, failure: Exception
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        desk.answering.take([BROKEN] * 50)
+        await desk.settled()
+        desk.failures = [failure]
+        desk.answering.take([ANN, ANN])
+        await desk.settled()
+    assert desk.figures() == (52, 1, 0, 51)
+    told = [line for line in logs if line["log_level"] != "debug"]
+    assert 1 <= len(told) < 10, "one a second"
+    assert {line["event"] for line in told} == {"explain request failed"}

@@ -1,0 +1,122 @@
+"""Slots and the stall policy, without a loop; then the ticker itself under a clock that jumps."""
+
+import pytest
+import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from presence.common.clock import Clock
+from presence.common.histogram import Histogram
+from presence.common.runtime import TrioRuntime
+from presence.core.ticks import StallGuard, Ticks
+from presence.server.ticker import LAG_INTERVAL_S, Ticker, watch_lag
+
+
+@given(origin=st.floats(0, 1e6), slot_s=st.floats(0.001, 5), after_s=st.floats(0, 4e7))
+@example(origin=0.0, slot_s=0.01, after_s=0.07)  # 0.07 / 0.01 is more than 7
+@example(origin=0.0, slot_s=0.01, after_s=0.29)  # 0.29 / 0.01 is less than 29
+def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
+    origin: float, slot_s: float, after_s: float
+) -> None:
+    ticks, at = Ticks(slot_s, origin), origin + after_s
+    due, begun = ticks.at_or_after(at), ticks.begun(at)
+    assert ticks.starts(due - 1) < at <= ticks.starts(due)
+    assert ticks.starts(begun) <= at < ticks.starts(begun + 1)
+    assert ticks.begun(ticks.starts(due)) == due
+
+
+def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:
+    ticks = Ticks(0.5, 0.0)
+    before = ticks.at_or_after(10.0)
+    ticks.credit(4.0)
+    assert ticks.starts(before) == 14.0
+    assert ticks.starts(ticks.at_or_after(20.0)) == 20.0
+
+
+def test_a_stall_is_credited_whoever_notices_it_first() -> None:
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
+    guard.alive(1.0)
+    guard.alive(8.0)  # a transport ran before the ticker did
+    guard.alive(8.01)
+    assert guard.take_credit(8.02) == 7.0
+    assert guard.take_credit(8.03) == 0.0
+
+
+def test_at_most_t_is_credited_and_once_per_t() -> None:
+    guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
+    guard.alive(100.0)
+    assert guard.take_credit(100.0) == 30.0
+    guard.alive(110.0)
+    assert guard.take_credit(110.0) == 0.0
+    for second in range(111, 130):
+        guard.alive(float(second))
+    guard.alive(140.0)
+    assert guard.take_credit(140.0) == 11.0
+    assert guard.credited_s == 41.0
+
+
+class Ticking:
+    """A ticker of which nothing is due, and when its ticks were done."""
+
+    awaits_readers = False
+
+    def __init__(self) -> None:
+        self.done: list[float] = []
+        self.lags = Histogram((0.1, 1.0))
+        self.guard = StallGuard(1.0, 30.0, trio.current_time())
+        clock = Clock(trio.current_time, lambda: 0.0)
+        self.ticker = Ticker(self, Ticks(0.5, clock.now()), self.guard, clock, lags=self.lags)
+
+    def take_due(self, tick: int) -> bool:
+        return False
+
+    def end_silent(self, now: float) -> int:
+        return 0
+
+    def ticked(self, now: float) -> None:
+        self.done.append(now)
+
+
+async def test_ticks_stand_on_absolute_deadlines_and_time_before_the_first_is_no_stall(
+    autojump_clock: MockClock,
+) -> None:
+    ticking = Ticking()
+    await trio.sleep(20)
+    start = trio.current_time()
+    with trio.move_on_after(10.2):
+        await ticking.ticker.run()
+    assert [round(at - start, 6) for at in ticking.done] == [0.5 * n for n in range(1, 21)]
+    assert ticking.lags.report()["counts"] == [20, 0, 0]
+    statistics = ticking.ticker.statistics()
+    assert (statistics.ticks, statistics.stall_credit_s) == (20, 0.0)
+    assert statistics.overrun_max_s < 1e-6
+
+
+async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
+    ticking = Ticking()
+    guard, now = ticking.guard, trio.current_time()
+    guard.alive(now + 20.0)
+    guard.last = now
+    with trio.move_on_after(10.2):
+        await ticking.ticker.run()
+    assert guard.credited_s == 20.0
+    assert len(ticking.done) == 20
+    assert trio.current_time() - guard.last < 0.5
+
+
+@pytest.mark.parametrize(("stopped_s", "logged"), [(1.0, []), (32.0, [32.0])])
+async def test_a_stall_of_the_loop_is_measured_and_a_long_one_logged_once_with_its_length(
+    stopped_s: float, logged: list[float], autojump_clock: MockClock
+) -> None:
+    lags = Histogram((0.1, 60.0))
+    with trio.move_on_after(stopped_s + 10.3), capture_logs() as lines:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_lag, lags, Clock(trio.current_time, lambda: 0.0), TrioRuntime())
+            await trio.sleep(LAG_INTERVAL_S / 2)
+            autojump_clock.jump(LAG_INTERVAL_S / 2 + stopped_s)
+            await trio.sleep_forever()
+    assert [line["seconds"] for line in lines] == logged
+    assert all(line["log_level"] == "warning" for line in lines)
+    assert lags.report()["counts"] == [40, 1, 0]
