@@ -2,7 +2,7 @@
 
 Base units (`_seconds`, `_bytes`), `_total` for what only grows, `_info` for texts. Per worker: a worker that
 was replaced begins at 0 again, which `rate()` expects of one series and could not see in a sum. Nothing has a
-label that users choose: no uid, no address, no device. `presence/docs/operations.md` says of each metric what
+label that users choose: no uid, no address, no device. `docs/operations.md` says of each metric what
 to do about it, and each is there for an alert, a panel of the dashboard, or a use that this page names.
 
 A series that may ever be is there from the start, with 0: Prometheus sees the first event of a kind as a step

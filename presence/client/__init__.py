@@ -10,7 +10,7 @@ On trio::
 
 In a script `connect_blocking` is the same, with a thread in the background that keeps the user online. Both
 log out when the block ends, and leave nothing behind. `machine` is the protocol of both, without I/O, for
-those who bring an event loop of their own. The page is `presence/docs/apps.md`.
+those who bring an event loop of their own. The page is `docs/apps.md`.
 """
 
 from typing import TYPE_CHECKING, Any

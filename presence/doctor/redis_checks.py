@@ -27,7 +27,7 @@ from presence.store.nodes import NodeState
 from presence.store.redis_store import DATA_VERSION
 
 OLDEST: Final = (6, 2)
-# Bytes of Redis, and its clients: presence/docs/redis.md has the table.
+# Bytes of Redis, and its clients: docs/redis.md has the table.
 USER_BYTES: Final = 329
 EVENT_BYTES: Final = 113
 BESIDE: Final = 1.5  # scripts, clients, the copies while a snapshot or a log is written
@@ -78,7 +78,7 @@ def _mend(failure: str) -> str:
     if any(word in failure.lower() for word in ("auth", "password", "wrongpass")):
         return "put user and password into the URL: redis://USER:PASSWORD@HOST; its user is in ACL LIST"
     if "noperm" in failure.lower() or "permissions" in failure.lower():
-        return "let the user +ping, and what presence/docs/redis.md lists"
+        return "let the user +ping, and what docs/redis.md lists"
     if "TLS" in failure or "certificate" in failure:
         return "rediss:// where it has TLS, with ?ssl_ca_certs=FILE if its authority is your own"
     return "start it, or name another with --redis URL; redis-cli -u URL PING asks the same"
@@ -220,17 +220,17 @@ def latency(server: RedisServer) -> Finding:
 
 def rights(found: RedisFacts) -> Finding:
     """Whether the user may do what servers do, and no more."""
-    check, need = "redis rights", "what servers do, and nothing else: presence/docs/redis.md lists it"
+    check, need = "redis rights", "what servers do, and nothing else: docs/redis.md lists it"
     if isinstance(found.missing, Unknown):
         return not_tried(check, need, found.missing.why)
     if found.missing:
         have, _, mend = found.missing.partition(": mend it with ")
-        return fail(check, need, have, mend or "make the user anew, as presence/docs/redis.md says")
+        return fail(check, need, have, mend or "make the user anew, as docs/redis.md says")
     if found.no_events:
         return warn(check, need, "the live page and /v1/events cannot read events", found.no_events)
     if found.too_much:
         have = f"may {', '.join(found.too_much)}, too"
-        mend = "a user of its own for servers: deploy/redis/users.acl, or presence/docs/redis.md"
+        mend = "a user of its own for servers: deploy/redis/users.acl, or docs/redis.md"
         return warn(check, need, have, mend)
     return ok(check, need, "just that")
 

@@ -4,7 +4,7 @@ Rules are in the settings (see `presence.config.followup_rules`); servers, or ``
 the wheel. What is due comes out of a stream, at least once to each group (`due`, `due_sync`), and each
 follow-up has an id by which to know it. `FollowUps` adds and cancels those of single users.
 
-The page is `presence/docs/followups.md`.
+The page is `docs/followups.md`.
 """
 
 from presence.config.followup_rules import Rule

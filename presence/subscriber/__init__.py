@@ -13,7 +13,7 @@ At least once, as one of several workers that share the events of a group; `subs
                     print("events are missing: ask the reader who is online")
 
 Without a group there are new events, or those after the ids that were seen last. `follow` and `follow_sync`
-begin with a snapshot of who is online. The page with all of it is `presence/docs/subscribers.md`.
+begin with a snapshot of who is online. The page with all of it is `docs/subscribers.md`.
 
 With ``updates=True`` all of these tell, too, who went away and came back (`Away`), and who shows other `meta`
 (`Updated`); users stay online through both. Without it they are passed over.

@@ -1,1 +1,1 @@
-"""Ways to act when a time has come; `presence/docs/timers.md` says which to take when."""
+"""Ways to act when a time has come; `docs/timers.md` says which to take when."""

@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
         *(ROOT / "protocol").rglob("*.md"),
-        *(ROOT / "presence").rglob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
         *(ROOT / "loadtest").rglob("*.md"),
         *(ROOT / "tests").rglob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),

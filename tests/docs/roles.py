@@ -52,7 +52,7 @@ from presence.watching.states import Entry as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()
-PAGE = (Path(presence.__file__).parent / "docs" / "redis.md").read_text(encoding="utf-8")
+PAGE = (Path(presence.__file__).parents[1] / "docs" / "redis.md").read_text(encoding="utf-8")
 SHAPE = Shape(KEYS, maxlen=1000, seen_retention_ms=10**13)
 ASKED = '{"type":"explain","uid":"ann","token":"0123456789abcdef0123456789abcdef"}'
 

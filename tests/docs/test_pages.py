@@ -97,7 +97,7 @@ def test_links_paths_and_commands_of_a_page_are_right(page: str) -> None:
     assert {command: line for command, line in told.items() if line} == {}
 
 
-@pytest.mark.parametrize("link", ["nowhere.md", "presence/docs/timers.md#no-such-heading", "#nor-this-one"])
+@pytest.mark.parametrize("link", ["nowhere.md", "docs/timers.md#no-such-heading", "#nor-this-one"])
 def test_a_broken_link_is_found(link: str) -> None:
     text = f"{PAGES['README.md']}\n[here]({link})\n"
     assert broken_links("README.md", text) == [link]
@@ -118,7 +118,7 @@ def test_every_module_that_is_to_be_run_is_there_and_knows_its_words() -> None:
     modules = {name for name, _ in named}
     places = [ROOT.joinpath(*name.split(".")) for name in modules]
     assert [place for place in places if not (place.with_suffix(".py").is_file() or place.is_dir())] == []
-    page = PAGES["presence/docs/reliability.md"]
+    page = PAGES["docs/reliability.md"]
     commands = [(name, words.split()) for name, words in MODULES.findall(page)]
     told = helped(sorted({name for name, _ in commands}))
     assert len(told) > 8
@@ -132,22 +132,20 @@ def test_every_module_that_is_to_be_run_is_there_and_knows_its_words() -> None:
 
 
 def test_codes_have_their_names() -> None:
-    text = PAGES["presence/docs/apps.md"] + PAGES["presence/docs/subscribers.md"]
+    text = PAGES["docs/apps.md"] + PAGES["docs/subscribers.md"]
     named = [(int(code), name) for name, code in re.findall(r"`([a-z]\w+)` \((\d{3})\)", text)]
-    refusals = (
-        PAGES["presence/docs/operations.md"].partition("\n## Whoever is refused\n")[2].partition("\n## ")[0]
-    )
+    refusals = PAGES["docs/operations.md"].partition("\n## Whoever is refused\n")[2].partition("\n## ")[0]
     named += [(int(code), name) for code, name in re.findall(r"(\d{3}) `(\w+)`", refusals)]
     assert len(named) > 15
     assert [(code, name) for code, name in named if Code(code).reason != name] == []
 
 
 def test_settings_of_apps_have_their_defaults_and_those_of_reliability_are_there() -> None:
-    page = PAGES["presence/docs/apps.md"]
+    page = PAGES["docs/apps.md"]
     cells = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and row.count("|") == 4]
     named = [each for cell in cells for each in re.findall(r"`(\w+)` (\d+|oldest)\b", cell)]
     assert len(named) >= 9
     assert [(name, str(SPECS[name].default).removesuffix(".0")) for name, _ in named] == named
-    quoted = re.findall(r"`([a-z_]+)`", PAGES["presence/docs/reliability.md"])
+    quoted = re.findall(r"`([a-z_]+)`", PAGES["docs/reliability.md"])
     fields = {"code", "gap", "since_id", "at_ms"}  # of an event, and the word of the page itself
     assert {*quoted} - {*SPECS} - {code.reason for code in Code} - fields == set()

@@ -52,11 +52,11 @@ FOR_EVER: Table[str] = {
         "from presence.client import Delivered": "bob is",
         "from presence.subscriber import Gap, Offline, subscribe_sync": "push to zoe",
     },
-    "presence/docs/apps.md": {
+    "docs/apps.md": {
         "from presence.client import Disconnected, PresenceChanged": "bob is",
     },
-    "presence/docs/followups.md": {"due_sync(": "mail to zoe mail template 7"},
-    "presence/docs/subscribers.md": {
+    "docs/followups.md": {"due_sync(": "mail to zoe mail template 7"},
+    "docs/subscribers.md": {
         "from presence.subscriber import Gap, Offline, Online, subscribe": "zoe",
         "places = {}": "Online",
         "for event in follow_sync(": "1 online",
@@ -66,7 +66,7 @@ FOR_EVER: Table[str] = {
 }
 # All that a program prints, without the times at the ends of lines.
 PRINTED: Table[list[str]] = {
-    "presence/docs/apps.md": {
+    "docs/apps.md": {
         "socket.create_connection": ["[64, 1]", "offline", "recipient_offline", "[64, 4]", "[64, 5]"],
         "send a push notification": [
             "eve is not there: keep it, or send a push notification",
@@ -77,7 +77,7 @@ PRINTED: Table[list[str]] = {
         '"status": "at lunch"': ["away at lunch"],
         "within a second": ["bob offline", "eve offline", "nobody came or went within a second"],
     },
-    "presence/docs/timers.md": {
+    "docs/timers.md": {
         "open_timer_service()": ["first"],
         '"queue", "mails"': ["mail to ann"],
         '"ring", "reminders"': ["reminded 1000"],
