@@ -24,8 +24,8 @@ from protocol import Code
 from tests.admin.asking import JSON, Answered, Operators, operators, scope_of
 from tests.admin.hands import a_hand
 from tests.store.driving import login
+from tests.support.waiting import until
 from tests.transports.harness import Client
-from tests.waiting import until
 
 READ, ACT = "canary-of-read-0123456789", "canary-of-act-0123456789"
 REDIS = "canary-of-redis-0123456789"

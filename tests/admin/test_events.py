@@ -15,7 +15,7 @@ from presence.subscriber import follower
 from presence.subscriber.events import Entry
 from tests.admin.asking import Viewer, operators
 from tests.subscriber.streams import Streams
-from tests.waiting import until
+from tests.support.waiting import until
 
 USERS = [f"u{number}" for number in range(200)]
 

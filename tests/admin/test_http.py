@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from presence.admin import http
 from presence.admin.http_figures import HttpFigures
-from tests.waiting import until
+from tests.support.waiting import until
 
 PATIENCE_S = 20.0
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"

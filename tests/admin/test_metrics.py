@@ -16,8 +16,8 @@ from presence.auth.tokens import Reason
 from presence.config.followup_rules import Rule
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.scrapes import REDIS, Found, parsed, sample, scrape, value
-from tests.credentials import SECRET, write_keys
 from tests.server.test_server import served
+from tests.support.credentials import SECRET, write_keys
 from tests.transports import certificates
 
 # Each has a fixed set of values, or one a worker: nothing that users choose.

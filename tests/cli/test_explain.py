@@ -15,8 +15,8 @@ from presence.server.server import Server
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.cli.conftest import Command
-from tests.nodes_that_answer import answer, ended, listening, session
 from tests.store.driving import NOW_MS, Hand, end, events, login
+from tests.support.nodes_that_answer import answer, ended, listening, session
 from tests.transports.harness import Client
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

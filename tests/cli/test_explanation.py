@@ -12,9 +12,9 @@ from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable
-from tests.nodes_that_answer import answer, listening, session
 from tests.store.driving import NOW_MS, Hand, login, update
 from tests.store.servers import BINARIES, Server
+from tests.support.nodes_that_answer import answer, listening, session
 
 SEEN = "2023-11-14 22:13:20.000 UTC"  # NOW_MS
 

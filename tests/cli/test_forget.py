@@ -21,7 +21,7 @@ from tests.cli.conftest import Command
 from tests.server.test_control import serving
 from tests.store.driving import Hand, end, events, login
 from tests.subscriber.streams import take, uids
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}:errors:push"

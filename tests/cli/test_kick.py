@@ -19,8 +19,8 @@ from protocol import Code
 from tests.cli.conftest import Command
 from tests.server.test_control import serving
 from tests.store.driving import Hand, events, login, record
+from tests.support.waiting import until
 from tests.transports.harness import Client
-from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from presence.store.embedded import embedded_redis
 from tests.live.events import read_events
 from tests.live.server_process import ServerProcess, running_server
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 T = 1.0
 GRACE_S = 0.3

@@ -15,7 +15,7 @@ from presence.config.settings import Settings
 from presence.server import credentials
 from protocol import Code
 from tests.client.network import Network
-from tests.credentials import AUDIENCE, SECRET, write_keys
+from tests.support.credentials import AUDIENCE, SECRET, write_keys
 from tests.transports.harness import Harness, serving
 
 LIFE_S = 3600.0

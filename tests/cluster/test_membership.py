@@ -24,7 +24,7 @@ from presence.outbox.steps import Counter, Fencing, Step, Sweep
 from presence.outbox.store import Store
 from presence.store.script_arguments import read_lease_row
 from protocol import Code
-from tests.waiting import AtOnce
+from tests.support.waiting import AtOnce
 
 LEASE_S, IDLE_S = 2.0, 3.0
 DEAD = "dead"

@@ -8,8 +8,8 @@ import protocol
 from presence.common import meta_json
 from presence.core.changes import PLAIN, Op, Profile
 from protocol import Code, Kind, Packet
-from tests.desks import NotingDesk
-from tests.worlds import TICK, World
+from tests.support.desks import NotingDesk
+from tests.support.worlds import TICK, World
 
 AWAY_AFTER = 100.0
 AWAY = Profile(away=True)

@@ -13,8 +13,8 @@ from presence.core.termination import SLICE
 from presence.server.ticker import Ticker
 from protocol import Code, Kind
 from tests.auth.gates import WordGate
-from tests.cells import brief
-from tests.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
+from tests.support.cells import brief
+from tests.support.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
 
 SLOT = TICK / 2
 

@@ -8,7 +8,7 @@ from presence.core.changes import Op
 from presence.core.flap_damping import MINUTE_S, Flapping
 from presence.core.server_protocol import SessionLimit
 from protocol import Code, Kind
-from tests.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
+from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2
 OLDEST_GO, NEWEST_IS_REFUSED = SessionLimit(2), SessionLimit(2, refuses=True)

@@ -14,7 +14,7 @@ import protocol
 from presence.core.changes import Op
 from presence.core.registry import Session, SessionKey
 from protocol import Code
-from tests.worlds import GRACE, TICK, T, World
+from tests.support.worlds import GRACE, TICK, T, World
 
 SLOT = TICK / 2
 EPSILON = 1e-6

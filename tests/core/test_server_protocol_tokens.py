@@ -10,8 +10,8 @@ from presence.core.termination import SLICE
 from presence.core.ticks import SLOTS_PER_TICK
 from protocol import Code, Kind, Packet
 from tests.auth.gates import WordGate
-from tests.cells import brief
-from tests.worlds import GRACE, LOGIN, TICK, T, World, ended
+from tests.support.cells import brief
+from tests.support.worlds import GRACE, LOGIN, TICK, T, World, ended
 
 SLOT_S = TICK / SLOTS_PER_TICK
 GRANTED = (Kind.OK, 7, None)

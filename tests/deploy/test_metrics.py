@@ -13,7 +13,7 @@ from presence.admin.metric_table import TABLE, Kind
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, answers, get, url_of
 from tests.live.server_process import running_server
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS = ROOT / "deploy" / "prometheus"

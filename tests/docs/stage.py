@@ -15,13 +15,13 @@ import protocol
 from presence.reader import PresenceReader
 from presence.store.embedded import embedded_redis
 from tests.admin.processes import answers, url_of
-from tests.credentials import SECRET, token, write_keys
 from tests.docs import commands
 from tests.docs.pages import ROOT
 from tests.live.phone import Phone
 from tests.live.server_process import running_server
+from tests.support.credentials import SECRET, token, write_keys
+from tests.support.waiting import wait_for
 from tests.transports import certificates
-from tests.waiting import wait_for
 
 QUICK = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0")
 REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "http://127.0.0.1:7480"

@@ -8,7 +8,7 @@ from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.followups.shards import Shard
 from tests.live.server_process import running_server
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 DEADLINE_S = 40.0
 

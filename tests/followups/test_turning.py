@@ -15,7 +15,7 @@ from presence.followups.turning import LOOK_S, META_LOOK_S, Outage, Turner
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_quiet_shard_is_looked_at_once_a_second(shard: Shard) -> None:

@@ -9,7 +9,7 @@ import pytest
 from presence.store.embedded import EmbeddedRedis
 from tests.live.server_process import running_server
 from tests.live.swarm import Swarm
-from tests.waiting import PATIENCE_S, wait_for
+from tests.support.waiting import PATIENCE_S, wait_for
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -11,8 +11,8 @@ from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
 from tests.live.phone import PATIENCE_S, Phone
 from tests.live.server_process import running_server
+from tests.support.waiting import wait_for
 from tests.transports import certificates
-from tests.waiting import wait_for
 
 
 def peer(phone: Phone) -> bytes | None:

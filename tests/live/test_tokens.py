@@ -7,11 +7,11 @@ from pathlib import Path
 
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
-from tests.credentials import SECRET, token, write_keys
 from tests.live.phone import Phone
 from tests.live.server_process import running_server
 from tests.live.test_serve import failed_start
-from tests.waiting import wait_for
+from tests.support.credentials import SECRET, token, write_keys
+from tests.support.waiting import wait_for
 
 OTHER = bytes(reversed(SECRET))
 

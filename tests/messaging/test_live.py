@@ -22,8 +22,8 @@ from presence.store.keys import Keys
 from presence.store.script_runner import digest
 from protocol import Kind, Packet
 from tests.support.proxy import Proxy
+from tests.support.waiting import until
 from tests.transports.harness import Client
-from tests.waiting import until
 
 KEYS = Keys()
 PATIENCE_S = 10.0

@@ -6,7 +6,7 @@ import pytest
 
 from presence.ops.explain_text import _ENDS, disagree, is_on_record, notes, span, why
 from protocol import Code
-from tests.nodes_that_answer import answer, session
+from tests.support.nodes_that_answer import answer, session
 
 SEEN_MS = 1_700_000_000_300
 ENDED_MS = SEEN_MS + 30_300

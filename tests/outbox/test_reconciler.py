@@ -22,7 +22,7 @@ from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import events, online_sessions, owned, record
 from tests.store.servers import Server
-from tests.waiting import until
+from tests.support.waiting import until
 
 KEYS = Keys()
 INBOX_LIMIT = 50  # see lib/news.lua

@@ -17,7 +17,7 @@ from presence.outbox.reconciler import Memory
 from presence.outbox.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, Verdicts
 from presence.outbox.replies import Opened, Probe, Reply, Stand, Status
 from presence.outbox.steps import Batch, Counter, Step
-from tests.waiting import AtOnce, until
+from tests.support.waiting import AtOnce, until
 
 NOTHING = Memory(lambda: (), lambda _name: None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from presence.prefork.systemd import SILENT, Notifier, Pulse, from_environment
-from tests.managers import Manager
+from tests.support.managers import Manager
 
 
 @pytest.fixture

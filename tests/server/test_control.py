@@ -24,8 +24,8 @@ from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from protocol import Code
+from tests.support.waiting import until
 from tests.transports.harness import Client
-from tests.waiting import until
 
 KEYS = Keys()
 AT_ONCE_S = 1.0  # the inbox tells after 2.5 s

@@ -21,9 +21,9 @@ from presence.server.credentials import Credentials, CredentialsError
 from presence.transports import tls
 from protocol import Code
 from tests.auth.gates import entry, signer
-from tests.credentials import SECRET, token, write_keys
+from tests.support.credentials import SECRET, token, write_keys
+from tests.support.waiting import until
 from tests.transports import certificates
-from tests.waiting import until
 
 CLOCK = Clock()
 PATIENCE_S = 30.0

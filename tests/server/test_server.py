@@ -26,10 +26,10 @@ from presence.server.server import Server
 from presence.server.stats_socket import ANSWER_BYTES, Readiness
 from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
+from tests.support.waiting import until
+from tests.support.worlds import FakeSockets
 from tests.transports import certificates
 from tests.transports.harness import Client
-from tests.waiting import until
-from tests.worlds import FakeSockets
 
 PATIENCE_S = 30.0
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"

@@ -12,7 +12,7 @@ from presence.server.session_report import ENDED_MAX, ENDS_MAX, KEPT_S, SESSIONS
 from presence.server.stats_socket import ANSWER_BYTES
 from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from tests.auth.gates import WordGate
-from tests.worlds import GRACE, TICK, T, World
+from tests.support.worlds import GRACE, TICK, T, World
 
 WALL_MS = 1_700_000_000_000
 

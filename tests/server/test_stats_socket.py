@@ -21,7 +21,7 @@ from presence.server.stats_socket import (
     line_pair,
     question,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 ANN, BROKEN = Question("ann", "0" * 32), Question("broken", "0" * 32)
 WAIT_S = 30.0

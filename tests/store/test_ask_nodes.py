@@ -17,7 +17,7 @@ from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
 from presence.store.script_arguments import read_message, read_news
 from presence.store.shard_clients import Access
-from tests.nodes_that_answer import answer, listening, session
+from tests.support.nodes_that_answer import answer, listening, session
 
 TOKEN = "0123456789abcdef" * 2
 PATIENCE_S = 10.0  # for nodes that do answer

@@ -13,7 +13,7 @@ from presence.store.keys import Keys
 from presence.store.shard_clients import Access
 from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
 from tests.subscriber.streams import event_fields
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 SHARDS = 16
 USERS = 400

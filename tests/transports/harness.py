@@ -27,8 +27,8 @@ from presence.transports.limits import Limits, TransportStatistics
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import HANDSHAKES, TlsListening
 from protocol import Code, Decoder, Kind, Packet
+from tests.support.waiting import until
 from tests.transports import certificates
-from tests.waiting import until
 
 TransportKind = Literal["epoll", "stream", "tls", "tls stream"]  # "tls" is the epoll transport's
 both = pytest.mark.parametrize("kind", ["epoll", "stream"])

@@ -17,7 +17,7 @@ from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits
 from protocol import KEEPALIVE, TABLE, Answer, Code, Kind, Other, State
-from tests.cells import AT_TRANSPORT, Cell, brief, frames
+from tests.support.cells import AT_TRANSPORT, Cell, brief, frames
 from tests.transports.harness import (
     FAILING_WISH_S,
     PATIENCE_S,

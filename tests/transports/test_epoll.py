@@ -18,8 +18,8 @@ from presence.transports.acceptor import ADMISSIONS_A_TURN
 from presence.transports.connections import ATTENTIVE, CALM_BEATS, PATIENT, PROMPT, SHAKING
 from presence.transports.limits import DRAIN_S
 from protocol import KEEPALIVE, Code, Kind
-from tests.cells import brief
-from tests.desks import NotingDesk
+from tests.support.cells import brief
+from tests.support.desks import NotingDesk
 from tests.transports import certificates
 from tests.transports.harness import Client, Harness, TransportKind, serving
 

@@ -14,8 +14,8 @@ from presence.core.requests import Message, Query, Request, grant
 from presence.transports.connections import PATIENT
 from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
 from protocol import KEEPALIVE, Code, Kind, Packet
-from tests.cells import brief
-from tests.desks import NotingDesk
+from tests.support.cells import brief
+from tests.support.desks import NotingDesk
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
 
 BIG = protocol.encode(protocol.deliver("bob", b"x" * 2000, 1))

@@ -17,7 +17,7 @@ from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
 from tests.admin.asking import Viewer, operators
 from tests.subscriber.streams import Streams
-from tests.waiting import until
+from tests.support.waiting import until
 
 SECONDS = 2
 

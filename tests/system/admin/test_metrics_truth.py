@@ -22,7 +22,7 @@ from tests.live.events import read_events
 from tests.live.phone import PATIENCE_S, Phone
 from tests.live.server_process import ServerProcess, running_server
 from tests.store.servers import Server as Redis
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 TOO_LONG = struct.pack("!I", protocol.FRAME_LIMIT_BYTES + 1)
 NO_MAP = struct.pack("!I", 3) + b"\x93\x01\x01"

@@ -16,7 +16,7 @@ from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Client
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 T_S = 10.0
 STRANGE = "<img/src=x/onerror=alert(1)>"  # white space is not for uids; markup needs none

@@ -29,7 +29,7 @@ from tests.admin.processes import (
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm
 from tests.live.test_serve import failed_start
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 PATIENCE_S = 20.0

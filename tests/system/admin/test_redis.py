@@ -14,7 +14,7 @@ from presence.subscriber import follower
 from tests.admin.asking import ANSWER_S, Operators, operators
 from tests.subscriber.streams import Streams
 from tests.support.redis_cluster import Cluster
-from tests.waiting import until
+from tests.support.waiting import until
 
 REDIS_S = 2.0
 SLACK_S = 5.0  # of a slow and busy machine

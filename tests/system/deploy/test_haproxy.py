@@ -26,8 +26,8 @@ from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY
 from tests.live.phone import Phone
 from tests.live.server_process import ServerProcess, running_server
+from tests.support.waiting import wait_for
 from tests.transports import certificates
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.needs("haproxy")
 FILE = DEPLOY / "haproxy" / "presence.cfg"

@@ -17,7 +17,7 @@ from tests.deploy.units import DEPLOY
 from tests.docs.roles import PAGE, ROLES, permissions
 from tests.live.server_process import running_server
 from tests.store.servers import BINARIES
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 USERS = (DEPLOY / "redis" / "users.acl").read_text(encoding="utf-8")

@@ -13,9 +13,9 @@ from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.units import UNIT, allowed_calls, locked_in, value
 from tests.live.server_process import ServerProcess
 from tests.live.swarm import Swarm
-from tests.managers import Manager
+from tests.support.managers import Manager
+from tests.support.waiting import wait_for
 from tests.transports.certificates import write
-from tests.waiting import wait_for
 
 EXPOSURE_MAX = "12"  # tenths; the network itself is most of what is left
 analyzes = pytest.mark.needs("systemd-analyze")

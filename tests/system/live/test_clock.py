@@ -14,7 +14,7 @@ from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess
 from tests.live.swarm import Swarm
 from tests.store.servers import Server as Redis
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 STEPS_S = (3600, -3600)  # from the true time; a process that is new begins at that
 FLAGS = ("--idle-timeout", "1", "--tick", "0.25")

@@ -14,7 +14,7 @@ from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.live.events import assert_alternation, of_type, read_events
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.swarm import Swarm
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 HANG_S = 1.0
 PATIENCE_S = 40.0  # offline is due after 7 s; this only bounds a run that fails

@@ -8,8 +8,8 @@ import pytest
 
 from tests.live.server_process import ServerProcess
 from tests.live.test_serve import failed_start
-from tests.managers import Manager
-from tests.waiting import wait_for
+from tests.support.managers import Manager
+from tests.support.waiting import wait_for
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
 

@@ -12,13 +12,13 @@ from presence.cli.main import main
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
-from tests.credentials import token, write_keys
 from tests.docs.roles import ask, permissions
 from tests.live.phone import Phone
 from tests.live.server_process import ServerProcess, running_server
 from tests.live.test_tokens import answered, login
+from tests.support.credentials import token, write_keys
+from tests.support.waiting import wait_for
 from tests.transports import certificates
-from tests.waiting import wait_for
 
 PASSWORD = "canary-password-of-redis"
 SECRET = b"canary-secret-that-signs-tokens!"

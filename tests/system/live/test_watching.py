@@ -19,7 +19,7 @@ from tests.live.events import read_events
 from tests.live.server_process import running_server
 from tests.live.swarm import Client, Swarm
 from tests.store.servers import Server as Redis
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 FLAGS = ("--idle-timeout", "2", "--tick", "0.1", "--disconnect-grace", "0", "--lease", "1")
 

@@ -3,8 +3,8 @@
 from contextlib import ExitStack
 
 from presence.store.ask_nodes import Heard
-from tests.nodes_that_answer import answer, listening
 from tests.store.test_ask_nodes import asked
+from tests.support.nodes_that_answer import answer, listening
 from tests.support.redis_cluster import Cluster
 
 

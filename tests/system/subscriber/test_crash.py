@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.subscriber.streams import Streams
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 EVENTS = 20_000
 DEADLINE_S = 60.0

@@ -15,7 +15,7 @@ from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.server_protocol import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from protocol import Code, Decoder, Kind, Packet
-from tests.cells import brief
+from tests.support.cells import brief
 
 T = 30.0
 TICK = 1.0
