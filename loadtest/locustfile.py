@@ -4,7 +4,7 @@
 gevent when it is imported: never import this module beside trio or in the tests' process.
 """
 
-from loadtest.hooks import SPAWN_S, LoadUser, listen
+from loadtest.users.hooks import SPAWN_S, LoadUser, listen
 
 
 class DeviceUser(LoadUser):

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from tests.live.server_process import ServerProcess
+from tests.support.server_process import ServerProcess
 from tests.support.waiting import PATIENCE_S, wait_for
 
 ADMIN = ("--admin", "127.0.0.1:0")

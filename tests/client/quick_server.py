@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from presence.store.embedded import embedded_redis
-from tests.live.events import read_events
-from tests.live.server_process import ServerProcess, running_server
+from tests.support.events import read_events
+from tests.support.server_process import ServerProcess, running_server
 from tests.support.waiting import wait_for
 
 T = 1.0

@@ -12,7 +12,7 @@ import pytest
 from presence.admin.metric_table import TABLE, Kind
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, answers, get, url_of
-from tests.live.server_process import running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parent.parent.parent

@@ -17,9 +17,9 @@ from presence.store.embedded import embedded_redis
 from tests.admin.processes import answers, url_of
 from tests.docs import commands
 from tests.docs.pages import ROOT
-from tests.live.phone import Phone
-from tests.live.server_process import running_server
 from tests.support.credentials import SECRET, token, write_keys
+from tests.support.phone import Phone
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 

@@ -7,7 +7,7 @@ import protocol
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.followups.shards import Shard
-from tests.live.server_process import running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 DEADLINE_S = 40.0

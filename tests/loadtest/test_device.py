@@ -10,9 +10,9 @@ import pytest
 
 import protocol
 from loadtest.client_loop import ASKING_BEAT, AWAY, ClientLoop
-from loadtest.device import Device
-from loadtest.judge import Judge, Promise
-from loadtest.options import Scenario
+from loadtest.users.device import Device
+from loadtest.users.judge import Judge, Promise
+from loadtest.users.options import Scenario
 from protocol import Code, Kind
 
 T_S = 1.0

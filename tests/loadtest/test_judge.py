@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.judge import OVERTAKEN_S, Finding, Judge, Promise, Sent, Session
+from loadtest.users.judge import OVERTAKEN_S, Finding, Judge, Promise, Sent, Session
 
 T, TICK, GRACE, SLACK = 10.0, 1.0, 5.0, 0.5
 SERVER_MS = 5_000_000  # what the server's clock shows at 0 s of the test's

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadtest.connection import parse_host
-from loadtest.options import exceeded
+from loadtest.users.options import exceeded
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from presence.store.embedded import EmbeddedRedis, find_binary
 from protocol import KEEPALIVE, Code, Kind
 from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
-from tests.live.events import read_events
-from tests.live.phone import PATIENCE_S, Phone
-from tests.live.server_process import ServerProcess, running_server
 from tests.store.servers import Server as Redis
+from tests.support.events import read_events
+from tests.support.phone import PATIENCE_S, Phone
+from tests.support.server_process import ServerProcess, running_server
 from tests.support.waiting import wait_for
 
 TOO_LONG = struct.pack("!I", protocol.FRAME_LIMIT_BYTES + 1)

@@ -14,8 +14,8 @@ from loadtest.client_loop import ClientLoop, LoopThread
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Client
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Client
 from tests.support.waiting import wait_for
 
 T_S = 10.0

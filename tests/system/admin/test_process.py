@@ -26,9 +26,9 @@ from tests.admin.processes import (
     sockets,
     url_of,
 )
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Swarm
-from tests.live.test_serve import failed_start
+from tests.server.test_serve import failed_start
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])

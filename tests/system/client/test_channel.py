@@ -24,7 +24,7 @@ from presence.client import (
 )
 from presence.store.embedded import embedded_redis
 from tests.client.quick_server import QuickServer
-from tests.live.server_process import running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 FLAGS = ("--idle-timeout", "5", "--tick", "0.5", "--disconnect-grace", "2", "--max-sessions", "2")

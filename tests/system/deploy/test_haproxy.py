@@ -24,8 +24,8 @@ from presence.store.embedded import EmbeddedRedis, embedded_redis
 from protocol import Code, Kind
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY
-from tests.live.phone import Phone
-from tests.live.server_process import ServerProcess, running_server
+from tests.support.phone import Phone
+from tests.support.server_process import ServerProcess, running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 

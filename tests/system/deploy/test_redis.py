@@ -15,8 +15,8 @@ from presence.reader import PresenceReader
 from tests.cli.test_doctor import told
 from tests.deploy.units import DEPLOY
 from tests.docs.roles import PAGE, ROLES, permissions
-from tests.live.server_process import running_server
 from tests.store.servers import BINARIES
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -11,9 +11,9 @@ import pytest
 from presence.config.settings import Settings
 from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.units import UNIT, allowed_calls, locked_in, value
-from tests.live.server_process import ServerProcess
-from tests.live.swarm import Swarm
 from tests.support.managers import Manager
+from tests.support.server_process import ServerProcess
+from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 from tests.transports.certificates import write
 

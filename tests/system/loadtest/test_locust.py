@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from loadtest.check import check_control
-from loadtest.options import add_options
 from loadtest.processes import LOCUSTFILE, run_locust
+from loadtest.users.options import add_options
 from presence.store.embedded import EmbeddedRedis
-from tests.live.events import assert_alternation, read_events
-from tests.live.server_process import running_server
+from tests.support.events import assert_alternation, read_events
+from tests.support.server_process import running_server
 
 ROOT = LOCUSTFILE.parent.parent
 README = LOCUSTFILE.with_name("README.md").read_text("utf-8")

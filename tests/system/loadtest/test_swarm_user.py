@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.processes import LOCUSTFILE, run_locust
 from presence.store.embedded import EmbeddedRedis
-from tests.live.server_process import running_server
+from tests.support.server_process import running_server
 
 SERVER = ("--idle-timeout", "2", "--min-idle-timeout", "1", "--tick", "0.5", "--disconnect-grace", "1.5")
 OPTIONS = ("--tick", "0.5", "--disconnect-grace", "1.5")

@@ -21,10 +21,10 @@ from presence.config.settings import Settings
 from presence.core.authenticator import Gate
 from presence.server import credentials
 from presence.store.embedded import EmbeddedRedis
-from tests.live.events import read_events
-from tests.live.server_process import ServerProcess, running_server
 from tests.protocol.vectors import BAD, GOOD
 from tests.support.credentials import SECRET, token, write_keys
+from tests.support.events import read_events
+from tests.support.server_process import ServerProcess, running_server
 from tests.support.waiting import PATIENCE_S, wait_for
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving

@@ -11,9 +11,9 @@ import pytest
 from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
-from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Swarm
+from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
 HANG_S = 1.0

@@ -16,8 +16,8 @@ from locust.env import Environment
 
 from loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from loadtest.connection import parse_host, resolve, source_addresses
-from loadtest.judge import Finding, Judge, Promise
-from loadtest.options import scenario
+from loadtest.users.judge import Finding, Judge, Promise
+from loadtest.users.options import scenario
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from presence.store.embedded import find_binary
-from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import running_server
-from tests.live.swarm import Swarm
 from tests.store.servers import Server as Redis
+from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.server_process import running_server
+from tests.support.swarm import Swarm
 
 OUTAGE_S = 10.0
 

@@ -13,10 +13,10 @@ from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
 from tests.docs.roles import ask, permissions
-from tests.live.phone import Phone
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.test_tokens import answered, login
+from tests.server.test_tokens import answered, login
 from tests.support.credentials import token, write_keys
+from tests.support.phone import Phone
+from tests.support.server_process import ServerProcess, running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 

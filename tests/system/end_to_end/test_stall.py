@@ -5,9 +5,9 @@ import time
 
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 from presence.store.embedded import EmbeddedRedis
-from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Client, Swarm
+from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Client, Swarm
 
 FLAGS = ("--idle-timeout", "3", "--tick", "0.5")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.server_process import ServerProcess
-from tests.live.test_serve import failed_start
+from tests.server.test_serve import failed_start
 from tests.support.managers import Manager
+from tests.support.server_process import ServerProcess
 from tests.support.waiting import wait_for
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC")

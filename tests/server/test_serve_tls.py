@@ -9,8 +9,8 @@ from pathlib import Path
 import protocol
 from presence.store.embedded import EmbeddedRedis
 from protocol import Kind
-from tests.live.phone import PATIENCE_S, Phone
-from tests.live.server_process import running_server
+from tests.support.phone import PATIENCE_S, Phone
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 

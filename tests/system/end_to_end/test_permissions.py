@@ -5,10 +5,10 @@ import pytest
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from tests.docs.roles import ask, permissions
-from tests.live.events import assert_alternation, read_events
-from tests.live.server_process import running_server
-from tests.live.swarm import Swarm
-from tests.live.test_serve import failed_start
+from tests.server.test_serve import failed_start
+from tests.support.events import assert_alternation, read_events
+from tests.support.server_process import running_server
+from tests.support.swarm import Swarm
 
 FAST = ("--idle-timeout", "2", "--tick", "0.1", "--disconnect-grace", "0", "--lease", "1")
 

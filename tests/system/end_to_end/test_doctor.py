@@ -16,7 +16,7 @@ import pytest
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from tests.docs.roles import ask, permissions
-from tests.live.server_process import ServerProcess, running_server
+from tests.support.server_process import ServerProcess, running_server
 
 ANY_PORT = ("--port", "0", "--no-admin")
 

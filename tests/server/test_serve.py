@@ -16,10 +16,10 @@ import protocol
 from presence.config.loading import SPECS
 from presence.store.embedded import EmbeddedRedis, find_binary
 from protocol import Code, Kind
-from tests.live.events import of_type, read_events
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Swarm
 from tests.store.servers import Server as Redis
+from tests.support.events import of_type, read_events
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Swarm
 
 FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
 

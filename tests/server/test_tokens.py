@@ -7,10 +7,10 @@ from pathlib import Path
 
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind, Packet
-from tests.live.phone import Phone
-from tests.live.server_process import running_server
-from tests.live.test_serve import failed_start
+from tests.server.test_serve import failed_start
 from tests.support.credentials import SECRET, token, write_keys
+from tests.support.phone import Phone
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 OTHER = bytes(reversed(SECRET))

@@ -17,9 +17,9 @@ from locust.exception import StopUser
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import raise_file_limit
-from loadtest.device import Device
-from loadtest.options import add_options, exceeded, scenario, stair
-from loadtest.run import Run
+from loadtest.users.device import Device
+from loadtest.users.options import add_options, exceeded, scenario, stair
+from loadtest.users.run import Run
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError, open_client
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from presence.store.embedded import find_binary
-from tests.live.events import read_events
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Swarm
-from tests.live.test_serve import FAST, failed_start
+from tests.server.test_serve import FAST, failed_start
 from tests.store.servers import Server as Redis
+from tests.support.events import read_events
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Swarm
 
 
 def test_the_embedded_redis_keeps_its_data_in_data_dir() -> None:

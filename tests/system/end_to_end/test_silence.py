@@ -7,9 +7,9 @@ import pytest
 
 from loadtest.usage import Stolen
 from presence.store.embedded import EmbeddedRedis
-from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import running_server
-from tests.live.swarm import Swarm
+from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.server_process import running_server
+from tests.support.swarm import Swarm
 
 LATE_S = 20.0  # for a machine that stands still; how late they were is judged
 

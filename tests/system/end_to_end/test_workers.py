@@ -11,11 +11,11 @@ import trustme
 from presence.reader import PresenceReader
 from presence.store.embedded import EmbeddedRedis
 from protocol import Code, Kind
-from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import ServerProcess, running_server
-from tests.live.swarm import Swarm
-from tests.live.test_serve import FAST, failed_start
+from tests.server.test_serve import FAST, failed_start
 from tests.support.credentials import write_keys
+from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.server_process import ServerProcess, running_server
+from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
 LOG_IMPORTS = """

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import protocol
 from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client, back_off_s
-from loadtest.judge import Sent, Session
-from loadtest.options import STORM_BACK_S
+from loadtest.users.judge import Sent, Session
+from loadtest.users.options import STORM_BACK_S
 from protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
-    from loadtest.run import Run
+    from loadtest.users.run import Run
 
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
 ASKED_SHARE = 3  # every third beat asks for an answer, as the specification advises

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from presence.store.embedded import find_binary
-from tests.live.events import assert_alternation, of_type, read_events
-from tests.live.server_process import ServerProcess
-from tests.live.swarm import Swarm
 from tests.store.servers import Server as Redis
+from tests.support.events import assert_alternation, of_type, read_events
+from tests.support.server_process import ServerProcess
+from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
 STEPS_S = (3600, -3600)  # from the true time; a process that is new begins at that

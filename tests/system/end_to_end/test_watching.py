@@ -15,10 +15,10 @@ import protocol
 from presence.store.embedded import find_binary
 from presence.watching.states import Entry, id_of, read_entry
 from protocol import Code, Kind, Packet
-from tests.live.events import read_events
-from tests.live.server_process import running_server
-from tests.live.swarm import Client, Swarm
 from tests.store.servers import Server as Redis
+from tests.support.events import read_events
+from tests.support.server_process import running_server
+from tests.support.swarm import Client, Swarm
 from tests.support.waiting import wait_for
 
 FLAGS = ("--idle-timeout", "2", "--tick", "0.1", "--disconnect-grace", "0", "--lease", "1")

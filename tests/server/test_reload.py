@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from presence.store.embedded import EmbeddedRedis
-from tests.live.server_process import running_server
-from tests.live.swarm import Swarm
+from tests.support.server_process import running_server
+from tests.support.swarm import Swarm
 from tests.support.waiting import PATIENCE_S, wait_for
 
 
