@@ -29,9 +29,9 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-import protocol
 from loadtest.connection import source_addresses
-from protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
+from presence import protocol
+from presence.protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")
 Poller = Any

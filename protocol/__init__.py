@@ -4,7 +4,7 @@
 sockets or clocks.
 """
 
-from protocol.codec import (
+from presence.protocol.codec import (
     HEADER_BYTES,
     KEEPALIVE,
     KEEPALIVE_PACKET,
@@ -13,7 +13,7 @@ from protocol.codec import (
     frame_end,
     keepalive_answer,
 )
-from protocol.constants import (
+from presence.protocol.constants import (
     DEPTH_MAX,
     DEVICE_MAX_BYTES,
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
@@ -28,9 +28,9 @@ from protocol.constants import (
     Code,
     Kind,
 )
-from protocol.decoder import Decoder
-from protocol.errors import EncodeError, ProtocolError
-from protocol.packet import (
+from presence.protocol.decoder import Decoder
+from presence.protocol.errors import EncodeError, ProtocolError
+from presence.protocol.packet import (
     NO_PAYLOAD,
     Packet,
     deliver,
@@ -47,8 +47,8 @@ from protocol.packet import (
     update,
     watch,
 )
-from protocol.schema import check_payload
-from protocol.states import TABLE, Answer, Other, Reaction, State
+from presence.protocol.schema import check_payload
+from presence.protocol.states import TABLE, Answer, Other, Reaction, State
 
 __all__ = [
     "DEPTH_MAX",

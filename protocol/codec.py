@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import msgpack
 
-from protocol.constants import DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES, Code, Kind
-from protocol.errors import EncodeError, ProtocolError
-from protocol.packet import NO_PAYLOAD, Packet
-from protocol.scan import end_of_value
-from protocol.schema import check_payload
+from presence.protocol.constants import DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES, Code, Kind
+from presence.protocol.errors import EncodeError, ProtocolError
+from presence.protocol.packet import NO_PAYLOAD, Packet
+from presence.protocol.scan import end_of_value
+from presence.protocol.schema import check_payload
 
 HEADER_BYTES: Final = 4
 _ELEMENTS_MAX: Final = 3  # kind, id, payload

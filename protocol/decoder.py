@@ -1,9 +1,9 @@
 """The incremental reader: bytes in as they come, packets out."""
 
-from protocol.codec import HEADER_BYTES, KEEPALIVE, KEEPALIVE_PACKET, decode, frame_end
-from protocol.constants import SERVER_FRAME_LIMIT_BYTES
-from protocol.errors import ProtocolError
-from protocol.packet import Packet
+from presence.protocol.codec import HEADER_BYTES, KEEPALIVE, KEEPALIVE_PACKET, decode, frame_end
+from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
+from presence.protocol.errors import ProtocolError
+from presence.protocol.packet import Packet
 
 
 class Decoder:

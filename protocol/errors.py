@@ -1,6 +1,6 @@
 """The peer's errors and ours are two types; any third exception out of this package is a bug."""
 
-from protocol.constants import Code
+from presence.protocol.constants import Code
 
 
 class ProtocolError(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from protocol.constants import Code, Kind
+from presence.protocol.constants import Code, Kind
 
 NO_PAYLOAD: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all packets without any
 

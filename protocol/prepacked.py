@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgpack
 
-from protocol.codec import encode
-from protocol.constants import SERVER_FRAME_LIMIT_BYTES, UID_MAX_BYTES, UIDS_MAX, Kind
-from protocol.errors import EncodeError
-from protocol.packet import ok
+from presence.protocol.codec import encode
+from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES, UID_MAX_BYTES, UIDS_MAX, Kind
+from presence.protocol.errors import EncodeError
+from presence.protocol.packet import ok
 
 # `UIDS_MAX` of this size fit into one frame beside the longest uids. With a full meta it is 363 bytes.
 STATE_MAX_BYTES: Final = (SERVER_FRAME_LIMIT_BYTES - 64) // UIDS_MAX - UID_MAX_BYTES - 2

@@ -13,8 +13,8 @@ import math
 import struct
 from typing import Final, NoReturn
 
-from protocol.constants import Code
-from protocol.errors import ProtocolError
+from presence.protocol.constants import Code
+from presence.protocol.errors import ProtocolError
 
 _FLOATS: Final = {0xCA: struct.Struct("!f"), 0xCB: struct.Struct("!d")}
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from protocol.constants import (
+from presence.protocol.constants import (
     DEVICE_MAX_BYTES,
     META_DEPTH_MAX,
     META_MAX_BYTES,
@@ -21,7 +21,7 @@ from protocol.constants import (
     Code,
     Kind,
 )
-from protocol.errors import ProtocolError
+from presence.protocol.errors import ProtocolError
 
 Complaint = tuple[Code, str]  # what is wrong with a value, and the code to say it with
 Check = Callable[[object], Complaint | None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from protocol.constants import Code, Kind
+from presence.protocol.constants import Code, Kind
 
 
 class State(Enum):

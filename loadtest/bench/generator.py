@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import protocol
 from loadtest.bench.progress import Bar
+from presence import protocol
 
 SLEEP_LEAST_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
 LOGINS_A_TURN = 100

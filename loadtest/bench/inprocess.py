@@ -6,7 +6,7 @@ from typing import Any, Final
 import trio
 
 import presence.server.node
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings

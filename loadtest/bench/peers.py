@@ -12,11 +12,11 @@ import time
 import trio
 import uvloop
 
-import protocol
+from presence import protocol
 from presence.core.ticks import Ticks
 from presence.core.wheel import TimingWheel
+from presence.protocol import KEEPALIVE, keepalive_answer
 from presence.transports.sockets import open_listeners
-from protocol import KEEPALIVE, keepalive_answer
 
 IDLE_TIMEOUT_S = 30.0
 SLOT_S = 0.5

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from loadtest.client_loop import ASKING_BEAT, Client, ClientLoop
-from protocol import KEEPALIVE
+from presence.protocol import KEEPALIVE
 
 PROBES_A_SECOND = 20  # of each kind
 ALWAYS = "acknowledged, always"  # from connections whose every keepalive asks for an answer

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import trio
 
-import protocol
 from loadtest.bench.inprocess import Node
 from loadtest.outcome import markdown
+from presence import protocol
 from presence.core.registry import Session
 from presence.outbox.relay import PROBE_INTERVAL_S
 from presence.store.client import Redis, open_client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from protocol import Code
+from presence.protocol import Code
 
 EPSILON_S = 0.002  # times travel in whole milliseconds
 

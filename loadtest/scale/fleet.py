@@ -18,7 +18,7 @@ from typing import Any
 from loadtest.client_loop import Client, ClientLoop, LoopThread, back_off_s
 from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import Truth
-from protocol import KEEPALIVE
+from presence.protocol import KEEPALIVE
 
 SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of beats
 SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each

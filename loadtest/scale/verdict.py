@@ -15,7 +15,7 @@ from typing import NamedTuple
 from loadtest.checker.periods import Periods
 from loadtest.events import Event
 from loadtest.outcome import Verdict
-from protocol import Code
+from presence.protocol import Code
 
 RACE_S = 0.1  # a packet this close to a decision was in a race with it
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import protocol
 from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client, back_off_s
 from loadtest.users.judge import Sent, Session
 from loadtest.users.options import STORM_BACK_S
-from protocol import Code, Kind, Packet
+from presence import protocol
+from presence.protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
     from loadtest.users.run import Run

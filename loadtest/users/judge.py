@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol import Code
+from presence.protocol import Code
 
 # A packet that comes while the server is already deciding about a slice of silent sessions is in a race.
 RACE_S = 0.1

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from presence.common.faults import WORK
 from presence.core.ticks import SLOTS_PER_TICK
-from protocol import Code
+from presence.protocol import Code
 
 Labels = tuple[str, ...]
 Place = tuple[str, ...]

@@ -8,8 +8,8 @@ from starlette.requests import Request
 
 from presence.admin.access import JSON
 from presence.admin.answers import ApiError, bad_request, not_found
-from protocol import Kind
-from protocol.schema import SCHEMA
+from presence.protocol import Kind
+from presence.protocol.schema import SCHEMA
 
 UIDS_MAX: Final = 500  # as in a query of a client
 USERS_DEFAULT: Final = 100

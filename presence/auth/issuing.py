@@ -13,7 +13,7 @@ from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
 from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, Unsound
-from protocol.constants import TOKEN_MAX_BYTES
+from presence.protocol.constants import TOKEN_MAX_BYTES
 
 RSA_BITS: Final = 2048
 

@@ -22,7 +22,7 @@ from presence.auth.keys import Keyring
 from presence.auth.tokens import Reason, Terms, TokenRefused
 from presence.common.rate_limit import Buckets, TokenBucket
 from presence.core.authenticator import Denied, Granted, Verdict
-from protocol import Code
+from presence.protocol import Code
 
 # At once: as many logins as `login_burst` lets in by default, each checked with the dearest algorithm.
 BURST_S: Final = 4.0

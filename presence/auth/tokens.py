@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from presence.auth.keys import Key, Keyring, SignatureRefused
-from protocol import Kind
-from protocol.constants import TOKEN_MAX_BYTES
-from protocol.schema import SCHEMA
+from presence.protocol import Kind
+from presence.protocol.constants import TOKEN_MAX_BYTES
+from presence.protocol.schema import SCHEMA
 
 # A part in base64url: no padding, and no bits behind the last byte. So no two texts are the same token.
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"

@@ -49,7 +49,7 @@ from presence.client.pushes import (
     WatchEnded,
 )
 from presence.client.types import BlockingTokenSource, State, Statistics, TokenSource
-from protocol import EncodeError
+from presence.protocol import EncodeError
 
 if TYPE_CHECKING:
     from presence.client.trio_client import Client, connect

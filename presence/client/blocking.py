@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
-import protocol
+from presence import protocol
 from presence.client.blocking_link import Link, Server
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
 from presence.client.types import BlockingTokenSource, Payload, State, Statistics
-from protocol import Packet
+from presence.protocol import Packet
 
 
 @contextmanager

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-import protocol
+from presence import protocol
 from presence.client.errors import PresenceError, RequestFailed, Unsupported
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
 from presence.client.session import Beats, Caused, Result, Session
 from presence.client.state import Lasting, Watches
 from presence.client.types import given, left_s
-from protocol import Code
+from presence.protocol import Code
 
 TOKEN_TIMEOUT_S = 30.0  # for whoever makes tokens
 ANSWER_TIMEOUT_S = 10.0

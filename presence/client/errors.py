@@ -4,8 +4,8 @@ Two are Python's own exceptions as well: `EncodeError`, for an argument that the
 `ValueError`, and `RequestTimeout` a `TimeoutError`.
 """
 
-from protocol import Code
-from protocol.errors import PresenceError as PresenceError  # noqa: PLC0414 - exported from here
+from presence.protocol import Code
+from presence.protocol.errors import PresenceError as PresenceError  # noqa: PLC0414 - exported from here
 
 
 class Unreachable(PresenceError):

@@ -17,7 +17,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-import protocol
+from presence import protocol
 from presence.client.connection import TOKEN_TIMEOUT_S, Connection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, NoToken, PresenceError
 from presence.client.inbox import Inbox
@@ -26,7 +26,7 @@ from presence.client.reconnect import Chance, Loss, Returning
 from presence.client.session import ASK_EVERY, Answer, Beats, Caused
 from presence.client.state import Lasting
 from presence.client.types import CONNECTED, State, Statistics, given, left_s
-from protocol import Code, Kind, Packet, ProtocolError
+from presence.protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s
 LOGIN_TIMEOUT_S = 6.0  # a server refuses a login that lay unread for 5 s, so waiting longer is in vain

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from presence.client.errors import LoginRefused, PresenceError, Unreachable
-from protocol import Code
+from presence.protocol import Code
 
 Chance = Callable[[], float]
 

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-import protocol
+from presence import protocol
 from presence.client.errors import FAILED, PresenceError, RecipientDisconnected, RequestFailed, RequestTimeout
 from presence.client.pushes import Delivered, PresenceChanged, Push, user_state
 from presence.client.reconnect import Chance
 from presence.client.state import Lasting
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 
 BEAT_JITTER = 0.1  # a beat comes up to this share of the interval early, never late: lateness costs slack
 BEAT_MIN_S = 0.02  # whatever a server dictates, a client is no flood

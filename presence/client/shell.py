@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-import protocol
+from presence import protocol
 from presence.client.machine import Machine
 from presence.client.types import Payload, TokenSource
 

@@ -8,9 +8,9 @@ is told as a change, so that a view is right again after any loss.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import protocol
+from presence import protocol
 from presence.client.pushes import MEANWHILE, WATCHED, PresenceChanged, UserState, user_states
-from protocol import UIDS_MAX, Kind, Packet
+from presence.protocol import UIDS_MAX, Kind, Packet
 
 REQUEST_UIDS_BYTES = 15_000  # of uids in one request: a client's frame holds 16 KiB
 _UNTOLD = UserState("unknown")  # of a user of whom an answer says nothing

@@ -8,14 +8,14 @@ from typing import Any, Self
 
 import trio
 
-import protocol
+from presence import protocol
 from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
 from presence.client.trio_link import Link, OpenStream, open_tcp
 from presence.client.types import Payload, State, Statistics, TokenSource
-from protocol import Packet
+from presence.protocol import Packet
 
 
 @asynccontextmanager

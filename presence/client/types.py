@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-import protocol
-from protocol import Kind, Packet
+from presence import protocol
+from presence.protocol import Kind, Packet
 
 Payload = Mapping[str, Any]
 TokenSource: TypeAlias = Callable[[], str | Awaitable[str]]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from protocol.constants import Code
+from presence.protocol.constants import Code
 
 NAME_CHARS_MAX: Final = 64
 PAYLOAD_BYTES_MAX: Final = 4096  # a name, an id, a template: what is larger belongs into a database

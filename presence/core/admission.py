@@ -14,9 +14,9 @@ Pure: time is an argument.
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import protocol
+from presence import protocol
 from presence.common.rate_limit import RETRY_MIN_S, Buckets, TokenBucket, spread, spread_over
-from protocol import Code
+from presence.protocol import Code
 
 
 class PacketRate:

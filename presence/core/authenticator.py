@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol, TypeAlias
 
-from protocol import Code
+from presence.protocol import Code
 
 
 class Granted(NamedTuple):

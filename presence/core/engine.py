@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, Final
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import DETECTION_S, Histogram
 from presence.core.admission import PacketRate
@@ -24,7 +24,7 @@ from presence.core.termination import CoreStatistics, Endings, Vouching
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.core.token_expiry import Expiries
 from presence.core.wheel import TimingWheel
-from protocol import Code
+from presence.protocol import Code
 
 SPARE_SLOTS: Final = 3  # a deadline is put into the slot after it, and the first slots may be overdue
 SLOTS_MAX: Final = 1200  # of an outlook, ten minutes of the usual slots: some 4 KB, and 0.1 ms to count

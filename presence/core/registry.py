@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from presence.common.clock import Clock
 from presence.common.rate_limit import Buckets
 from presence.core.changes import PLAIN, Change, Op, Profile
-from protocol import Code
+from presence.protocol import Code
 
 
 class Standing(NamedTuple):

@@ -7,9 +7,9 @@ and logins go on meanwhile. The answer goes to the connection that asked; if tha
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-import protocol
+from presence import protocol
 from presence.core.registry import Session
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 
 KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
 

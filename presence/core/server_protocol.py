@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
-import protocol
+from presence import protocol
 from presence.common import meta_json
 from presence.common.clock import Clock
 from presence.core.admission import Admission
@@ -18,7 +18,7 @@ from presence.core.authenticator import Denied, Gate
 from presence.core.changes import Change, Profile
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.requests import KINDS, Request, request_of
-from protocol import Code, Kind, Packet, ProtocolError
+from presence.protocol import Code, Kind, Packet, ProtocolError
 
 
 @dataclass(slots=True, eq=False)

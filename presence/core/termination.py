@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import Change, Op, SessionName, Sink
 from presence.core.flap_damping import Flapping, FlappingStatistics
@@ -16,7 +16,7 @@ from presence.core.registry import Registry, Session, SessionKey
 from presence.core.requests import Desk
 from presence.core.token_expiry import Expiries
 from presence.core.wheel import TimingWheel
-from protocol import Code
+from presence.protocol import Code
 
 
 @dataclass(eq=False, repr=False)

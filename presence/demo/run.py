@@ -12,7 +12,7 @@ from functools import partial
 import trio
 from rich.console import Console
 
-import protocol
+from presence import protocol
 from presence.admin.launcher import Operators, serving
 from presence.common import files
 from presence.common.clock import Clock
@@ -20,10 +20,10 @@ from presence.config.loading import Settings
 from presence.core.ticks import SLOTS_PER_TICK
 from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
 from presence.demo.view import Picture, View, show_summary
+from presence.protocol import Kind
 from presence.server.server import Server
 from presence.store.shard_clients import forget_prefix
 from presence.subscriber import Offline, Online, subscribe
-from protocol import Kind
 
 IDLE_TIMEOUT_S = 10.0
 TICK_S = 1.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from protocol import Code
+from presence.protocol import Code
 
 
 class Deed(Enum):

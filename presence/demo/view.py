@@ -11,7 +11,7 @@ from rich.text import Text
 
 from presence.common.text import printable
 from presence.demo.truth import EXPECTED, Told, Verdict
-from protocol import Code
+from presence.protocol import Code
 
 EVENTS_SHOWN = 10
 BAR_WIDTH = 44

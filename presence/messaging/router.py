@@ -23,7 +23,7 @@ from typing import Final
 import structlog
 import trio
 
-import protocol
+from presence import protocol
 from presence.common.backoff import jittered
 from presence.common.circuit_breaker import Reach
 from presence.common.clock import Clock
@@ -34,7 +34,7 @@ from presence.core.registry import Registry, Session
 from presence.core.requests import Message
 from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
 from presence.messaging.queue import Bounds, Pending, Waiting
-from protocol import Code, Packet
+from presence.protocol import Code, Packet
 
 GATHER_S: Final = 0.005  # between two calls, at least: a call costs more than twenty messages in it
 PATIENCE_S: Final = 2.0  # whoever waited longer is refused: by then a client had better know

@@ -20,6 +20,8 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from presence.common.redaction import redact_text
 from presence.common.text import plain_state
 from presence.ops import explain_text
+from presence.protocol import Kind
+from presence.protocol.schema import SCHEMA
 from presence.reader import PresenceReader
 from presence.store import ask_nodes
 from presence.store.ask_nodes import Heard
@@ -30,8 +32,6 @@ from presence.store.nodes import NodeState
 from presence.store.shard_clients import Access
 from presence.subscriber.event_json import entry_values
 from presence.subscriber.events import Entry, decode, id_order, read_entry
-from protocol import Kind
-from protocol.schema import SCHEMA
 
 Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from protocol import Code
+from presence.protocol import Code
 
 State = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, Any]]

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 from presence.core.changes import Change, Op
 from presence.outbox.queue import Outbox
 from presence.outbox.steps import Item
-from protocol.constants import Code
+from presence.protocol.constants import Code
 
 MAX_SCANNED_PER_CALL: Final = 1024  # sessions, or pending changes: one or two milliseconds
 

@@ -16,7 +16,7 @@ Redis has written of
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from protocol.constants import Code
+from presence.protocol.constants import Code
 
 TYPES = ("online", "offline", "away", "update", "gap")
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from presence.common.histogram import Histogram
 from presence.core.changes import Change
-from protocol import Code
+from presence.protocol import Code
 
 # Whoever logs out may log in on another node at once; Redis is to hear of it in that order.
 PROMPT_CODES = frozenset({Code.LOGOUT, Code.BACKGROUND})

@@ -36,11 +36,11 @@ from presence.outbox.reconciler import Memory
 from presence.outbox.relay import Relay, Verdicts
 from presence.outbox.replies import Erasure, News, NewsKind, Superseded
 from presence.outbox.store import Store
+from presence.protocol import Code
 from presence.server.session_report import LatelyEnded
 from presence.server.stats_socket import Readiness
 from presence.server.ticker import Ticker
 from presence.store.keys import Keys
-from protocol import Code
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
 OUTBOX_MIN_ITEMS = 100_000

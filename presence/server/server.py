@@ -20,8 +20,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-import protocol
-from presence import __version__
+from presence import __version__, protocol
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
@@ -34,6 +33,7 @@ from presence.core.requests import Message, Request
 from presence.followups.task import TurningTask
 from presence.followups.turning import Turner
 from presence.messaging.router import Courier
+from presence.protocol import Code
 from presence.server import listeners
 from presence.server.control import Control
 from presence.server.credentials import Credentials
@@ -54,7 +54,6 @@ from presence.transports.limits import DRAIN_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
 from presence.watching.service import Watching
-from protocol import Code
 
 
 @dataclass(eq=False, repr=False)

@@ -16,7 +16,7 @@ from presence.common.clock import Clock
 from presence.core.changes import PLAIN, Change, Op, Sink
 from presence.core.engine import Core
 from presence.core.registry import Connected, Session
-from protocol import Code
+from presence.protocol import Code
 
 ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
 KEPT_S: Final = 600.0

@@ -17,12 +17,12 @@ from typing import Any, Final
 import msgpack
 
 from presence.outbox.replies import Question
+from presence.protocol import UID_MAX_BYTES
 from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.store.shard_clients import Access
-from protocol import UID_MAX_BYTES
 
 KEPT_MS: Final = 10_000  # far longer than anybody waits for answers
 LOOK_FIRST_S: Final = 0.005  # between two looks for answers; a node answers within a millisecond or two,

@@ -27,9 +27,9 @@ from presence.outbox.replies import (
     Traces,
 )
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
+from presence.protocol.constants import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
-from protocol.constants import Code
 
 _FORGOTTEN: Final = "forgotten"  # a kind of message on control channels
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from presence.common.meta_json import from_text
-from protocol import Code
+from presence.protocol import Code
 
 Status = Literal["online", "away"]
 Meta: TypeAlias = Mapping[str, Any]

@@ -34,11 +34,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from presence.common.redis_url import CLUSTER_SHARDS, is_cluster
+from presence.protocol import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import TimerError
 from presence.timers.packing import checked_id
-from protocol import Code
 
 UIDS_A_CALL: Final = 500  # of a script: 2 ms of Redis, in which it answers nobody else
 SLOTS_A_CALL: Final = 1000  # that passed: about 1 ms where all are empty

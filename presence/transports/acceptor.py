@@ -30,6 +30,7 @@ from presence.common.rate_limit import RETRY_MIN_S, spread
 from presence.core.admission import FULL_RETRY_S, Admission, Refusal
 from presence.core.engine import Core
 from presence.core.registry import Guest, Link
+from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.connections import READ, Connections
 from presence.transports.limits import LOGIN_TIMED_OUT, TOO_MANY_CONNECTIONS, told
@@ -37,7 +38,6 @@ from presence.transports.proxy_protocol import ProxyHeaders
 from presence.transports.reader import Reading
 from presence.transports.tls import TlsListening
 from presence.transports.tls_handshake import Handshakes
-from protocol import Code
 
 ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
 WAITING_MAX = 20_000  # a burst that is welcome, and little more than a second of work; beyond, busy

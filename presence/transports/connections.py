@@ -28,6 +28,7 @@ from presence.core.admission import Admission, Refusal
 from presence.core.engine import Core
 from presence.core.registry import Guest, Peer, Session
 from presence.core.wheel import TimingWheel
+from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
     DRAIN_BYTES,
@@ -39,7 +40,6 @@ from presence.transports.limits import (
     TransportStatistics,
 )
 from presence.transports.tls_connection import TlsWire
-from protocol import Code
 
 ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
 PROMPT = 1  # keepalives that want an answer: gathered for a time that nobody notices

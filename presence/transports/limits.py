@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-import protocol
+from presence import protocol
 from presence.core.admission import Refusal
-from protocol import Code
+from presence.protocol import Code
 
 # A read that is not the usual keepalive. It completes any frame, and no more: what one read holds is
 # answered in one go, and thousands of small requests would keep all others waiting.

@@ -16,6 +16,7 @@ import trio
 from presence.common.logs import RateLimited
 from presence.core.engine import Core
 from presence.core.registry import Peer, Session
+from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
     ATTENTIVE,
     CALM_BEATS,
@@ -34,7 +35,6 @@ from presence.transports.limits import (
     READ_BYTES,
     TURN_S,
 )
-from protocol import KEEPALIVE, Code, keepalive_answer
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
 

@@ -19,6 +19,7 @@ from presence.common.logs import RateLimited
 from presence.core.admission import Admission, Refusal
 from presence.core.engine import Core
 from presence.core.registry import Connected, Guest, Peer, Session
+from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
     DRAIN_BYTES,
@@ -34,7 +35,6 @@ from presence.transports.limits import (
     told,
 )
 from presence.transports.tls import TlsListening
-from protocol import Code
 
 
 class _Connection:

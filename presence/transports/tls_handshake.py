@@ -17,12 +17,12 @@ from contextlib import AbstractContextManager, suppress
 
 import trio
 
-import protocol
+from presence import protocol
 from presence.core.registry import Guest
+from presence.protocol import Code
 from presence.transports.connections import READ, SHAKING, WRITE, Connections
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsWire
-from protocol import Code
 
 HANDSHAKES_A_TURN = 8  # steps: some milliseconds, with a large RSA key too
 _NOT_TLS = protocol.encode(protocol.error(None, Code.PROTOCOL_ERROR, "this port is for TLS"))

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-import protocol
+from presence import protocol
 from presence.core import requests
 from presence.core.registry import Session
+from presence.protocol import Code
+from presence.protocol.prepacked import pack_state, states_answer
 from presence.watching.states import OFFLINE, UNKNOWN, State
-from protocol import Code
-from protocol.prepacked import pack_state, states_answer
 
 STATES_KEPT: Final = 10_000  # packed, some 5 MB: many ask about the same users
 RETRY_S: Final = 2.0  # on average: an outage lasts longer than a moment, and not all are to come back at once

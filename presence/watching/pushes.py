@@ -17,14 +17,14 @@ from typing import Final, TypeAlias
 
 import trio
 
-import protocol
+from presence import protocol
 from presence.common.faults import Faults
 from presence.core.registry import Session
+from presence.protocol import UID_MAX_BYTES
+from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.answers import sound
 from presence.watching.states import REASON_CHARS, Entry, State
 from presence.watching.watches import Watches
-from protocol import UID_MAX_BYTES
-from protocol.prepacked import STATE_MAX_BYTES
 
 SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
 QUEUE_MAX: Final = 20_000  # changes; some 10 MB

@@ -27,6 +27,7 @@ from presence.common.runtime import Runtime, TrioBell, TrioRuntime
 from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
+from presence.protocol import UIDS_MAX, Code
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import Channel
 from presence.watching.pushes import Pushes
@@ -34,7 +35,6 @@ from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
 from presence.watching.waiting import Patience, Waiter, Waiting
 from presence.watching.watches import Shares, Watches
-from protocol import UIDS_MAX, Code
 
 PATIENCE_S: Final = 5.0
 WAITING_MAX: Final = 200_000  # users in requests that wait; some 60 MB

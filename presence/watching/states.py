@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from presence.common import meta_json
-from protocol import Code
+from presence.protocol import Code
 
 EntryId: TypeAlias = tuple[int, int]
 

@@ -17,10 +17,10 @@ from presence.admin import app, guard, views
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.kick import Kicked
+from presence.protocol import Code
 from presence.server.server import Server
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
-from protocol import Code
 from tests.admin.asking import JSON, Answered, Operators, operators, scope_of
 from tests.admin.hands import a_hand
 from tests.store.driving import login

@@ -11,7 +11,7 @@ from presence.auth.token_authenticator import TokenGate, budget_of
 from presence.auth.tokens import Terms
 from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import Denied, Granted, Verdict
-from protocol import Code
+from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
 AUDIENCE = "presence"

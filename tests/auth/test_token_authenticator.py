@@ -6,7 +6,7 @@ from presence.auth.keys import Keyring
 from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, Caller, budget_of
 from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import Denied, Granted
-from protocol import Code
+from presence.protocol import Code
 from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, keyring, signer, token
 
 BAD = [

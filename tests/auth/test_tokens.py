@@ -10,7 +10,7 @@ from jwt.utils import base64url_encode
 
 from presence.auth import tokens
 from presence.auth.tokens import Reason, Terms, TokenRefused
-from protocol.constants import TOKEN_MAX_BYTES
+from presence.protocol.constants import TOKEN_MAX_BYTES
 from tests.auth.gates import ALGORITHMS, AUDIENCE, WALL, entry, every_key, keyring, signer, token
 
 _JSON = st.recursive(

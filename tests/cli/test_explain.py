@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.explain import Explainer

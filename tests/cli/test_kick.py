@@ -11,11 +11,11 @@ import trio
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.operator_calls import Operator
+from presence.protocol import Code
 from presence.server.server import Server
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from protocol import Code
 from tests.cli.conftest import Command
 from tests.server.test_control import serving
 from tests.store.driving import Hand, events, login, record

@@ -5,12 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import protocol
+from presence import protocol
 from presence.client.machine import Machine
 from presence.client.pushes import PresenceChanged, Push
 from presence.client.session import Answer
 from presence.client.types import State
-from protocol import Packet
+from presence.protocol import Packet
 
 T = 30.0
 KEEPALIVE = 12.0

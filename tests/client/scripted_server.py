@@ -4,8 +4,8 @@ import trio
 import trio.testing
 from trio.abc import Stream
 
-import protocol
-from protocol import Kind, Packet
+from presence import protocol
+from presence.protocol import Kind, Packet
 from tests.client.driving import login_ok
 
 

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.client import (
     Busy,
     Connected,
@@ -36,7 +36,7 @@ from presence.client import (
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
 from presence.client.reconnect import Backoff
 from presence.client.session import ASK_EVERY, BEAT_JITTER, RETRY_S, Beats
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.client.driving import KEEPALIVE, Driven, login_ok
 
 RETURN = [code for code in Code if code >= 100 and code.reconnect]

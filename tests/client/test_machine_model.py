@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-import protocol
+from presence import protocol
 from presence.client import Connected, Disconnected, PresenceError, State
 from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, Machine
 from presence.client.reconnect import RETURN_MAX_S
 from presence.client.session import Answer, Caused
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.client.driving import KEEPALIVE, SERVER_TIME_S, login_ok, token
 
 RETRY_AFTER_MAX_S = 30.0

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.client import Connected, Disconnected, Goodbye, LoginRefused, NoToken, Replaced, State
 from presence.client.connection import ANSWER_TIMEOUT_S, RETRY_MIN_S, TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.client.driving import SERVER_TIME_S, Driven, login_ok, token
 
 LIFE_S = 3600.0

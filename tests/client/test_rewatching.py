@@ -2,10 +2,10 @@
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.client import Ended, LimitReached, NotConnected, RequestTimeout, UserState, WatchEnded
 from presence.client.connection import ANSWER_TIMEOUT_S, AT_ONCE
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.client.driving import Driven
 
 

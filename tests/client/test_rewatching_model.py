@@ -4,9 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-import protocol
+from presence import protocol
 from presence.client import PresenceChanged, State, WatchEnded
-from protocol import Code, Kind
+from presence.protocol import Code, Kind
 from tests.client.driving import Driven
 
 UIDS = ("ann", "bob", "eve")

@@ -12,8 +12,8 @@ from presence.auth.token_authenticator import TokenGate
 from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
+from presence.protocol import Code
 from presence.server import credentials
-from protocol import Code
 from tests.client.network import Network
 from tests.support.credentials import AUDIENCE, SECRET, write_keys
 from tests.transports.harness import Harness, serving

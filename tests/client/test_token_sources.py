@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import protocol
+from presence import protocol
 from presence.client import Disconnected, NoToken, State, connect, connect_blocking
 from presence.client.connection import TOKEN_TIMEOUT_S
-from protocol import Kind, Packet
+from presence.protocol import Kind, Packet
 from tests.client.driving import SERVER_TIME_S, login_ok, token
 from tests.client.scripted_server import ScriptedServer
 

@@ -8,8 +8,8 @@ import trio
 from trio.abc import Stream
 from trio.testing import MockClock
 
-import protocol
 from presence import client as client_package
+from presence import protocol
 from presence.client import (
     Client,
     Connected,
@@ -26,7 +26,7 @@ from presence.client import (
     UserState,
     connect,
 )
-from protocol import Code, Kind
+from presence.protocol import Code, Kind
 from tests.client.driving import login_ok
 from tests.client.network import Network
 from tests.client.scripted_server import ScriptedServer

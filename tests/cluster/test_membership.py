@@ -22,8 +22,8 @@ from presence.outbox.relay import Relay
 from presence.outbox.replies import Reply, Status
 from presence.outbox.steps import Counter, Fencing, Step, Sweep
 from presence.outbox.store import Store
+from presence.protocol import Code
 from presence.store.script_arguments import read_lease_row
-from protocol import Code
 from tests.support.waiting import AtOnce
 
 LEASE_S, IDLE_S = 2.0, 3.0

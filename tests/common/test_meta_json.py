@@ -2,7 +2,7 @@
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.common import meta_json
 from presence.subscriber.event_json import entry_of, entry_values, number
 from presence.subscriber.events import Entry, Gap

@@ -11,7 +11,7 @@ from presence.core.admission import (
     AdmissionLimits,
     Refusal,
 )
-from protocol import Code
+from presence.protocol import Code
 
 ADDRESS = "192.0.2.7"
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.common import meta_json
 from presence.core.changes import PLAIN, Op, Profile
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.support.desks import NotingDesk
 from tests.support.worlds import TICK, World
 

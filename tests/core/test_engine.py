@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import Op
 from presence.core.engine import SLOTS_MAX
 from presence.core.termination import SLICE
+from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
-from protocol import Code, Kind
 from tests.auth.gates import WordGate
 from tests.support.cells import brief
 from tests.support.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended

@@ -2,12 +2,12 @@
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.changes import Op
 from presence.core.flap_damping import MINUTE_S, Flapping
 from presence.core.server_protocol import SessionLimit
-from protocol import Code, Kind
+from presence.protocol import Code, Kind
 from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-import protocol
+from presence import protocol
 from presence.core.changes import Op
 from presence.core.registry import Session, SessionKey
-from protocol import Code
+from presence.protocol import Code
 from tests.support.worlds import GRACE, TICK, T, World
 
 SLOT = TICK / 2

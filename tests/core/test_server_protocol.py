@@ -2,9 +2,9 @@
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.core.changes import Op
-from protocol import TABLE, Code, Kind, State
+from presence.protocol import TABLE, Code, Kind, State
 from tests.support.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
 from tests.support.desks import NotingDesk, nobody_is_there
 from tests.support.worlds import GRACE, LOGIN, World, ended

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.core.changes import Op
 from presence.core.termination import SLICE
 from presence.core.ticks import SLOTS_PER_TICK
-from protocol import Code, Kind, Packet
+from presence.protocol import Code, Kind, Packet
 from tests.auth.gates import WordGate
 from tests.support.cells import brief
 from tests.support.worlds import GRACE, LOGIN, TICK, T, World, ended

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import protocol
+from presence import protocol
 from presence.reader import PresenceReader
 from presence.store.embedded import embedded_redis
 from tests.admin.processes import answers, url_of

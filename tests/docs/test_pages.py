@@ -14,7 +14,7 @@ import pytest
 
 from presence.cli.main import argument_parser
 from presence.config.loading import SPECS
-from protocol import Code
+from presence.protocol import Code
 from tests.docs.pages import ROOT, anchors, links, pages, prose
 
 PAGES = pages()

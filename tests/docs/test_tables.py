@@ -13,7 +13,7 @@ import presence.client
 from presence import subscriber
 from presence.admin.metric_table import TABLE
 from presence.config.loading import SPECS
-from protocol import Code
+from presence.protocol import Code
 from tests.docs.pages import ROOT, pages, prose
 from tests.docs.roles import ask
 from tests.store.servers import Server
@@ -22,9 +22,9 @@ from tests.system.security.__main__ import CASES
 TOP = Path(presence.__file__).parent
 PAGES = {Path(page).stem: text for page, text in pages().items() if page.startswith("docs/")}
 CONSTANTS = {
-    "protocol.UIDS_MAX": "users in one query or watch",
-    "protocol.META_MAX_BYTES": "bytes of `meta`, packed",
-    "protocol.FRAME_LIMIT_BYTES": "bytes of a frame of a client",
+    "presence.protocol.UIDS_MAX": "users in one query or watch",
+    "presence.protocol.META_MAX_BYTES": "bytes of `meta`, packed",
+    "presence.protocol.FRAME_LIMIT_BYTES": "bytes of a frame of a client",
     "presence.client.reconnect.RETURN_MAX_S": "seconds at most before a client tries to connect again",
     "presence.cluster.membership.BEATS_A_LEASE": "heartbeats of a node within `lease`",
     "presence.outbox.relay.PROBE_INTERVAL_S": "seconds between two checks that Redis has lost nothing",

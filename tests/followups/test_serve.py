@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-import protocol
+from presence import protocol
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from tests.followups.shards import Shard

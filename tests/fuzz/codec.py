@@ -6,7 +6,7 @@ of `run` is a finding.
 
 from typing import Any, Final
 
-from protocol import (
+from presence.protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,
     SERVER_FRAME_LIMIT_BYTES,

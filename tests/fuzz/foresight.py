@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from presence.core.registry import Guest, Session
 from presence.core.requests import KINDS
 from presence.core.server_protocol import Outcome
-from protocol import (
+from presence.protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,
     TABLE,

@@ -4,8 +4,8 @@ import struct
 from functools import cache
 from typing import Any, Final
 
-import protocol
-from protocol import Code, Kind, Packet
+from presence import protocol
+from presence.protocol import Code, Kind, Packet
 from tests.fuzz.choices import Choices
 from tests.fuzz.gate import TOKENS, UIDS
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from presence.core.registry import Guest, Session
 from presence.core.token_expiry import SLOT_S as EXPIRY_SLOT_S
-from protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
+from presence.protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
 from tests.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, Stage
 
 _HEADER_BYTES: Final = 4

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.core.changes import Change, Op, Profile
-from protocol import Code
+from presence.protocol import Code
 
 _OPS: Final = {Op.LOGIN, Op.END, Op.UPDATE, Op.REGISTER}
 

@@ -12,8 +12,8 @@ from presence.core import requests
 from presence.core.changes import Op
 from presence.core.registry import Session, SessionKey
 from presence.core.server_protocol import NO_LIMIT, SessionLimit
-from protocol import Code, goodbye
-from protocol import encode as encode_packet
+from presence.protocol import Code, goodbye
+from presence.protocol import encode as encode_packet
 from tests.fuzz import frames, invariants
 from tests.fuzz.choices import Choices
 from tests.fuzz.gate import KEYRINGS

@@ -18,7 +18,7 @@ from presence.core.registry import Link, Peer, Registry, Session
 from presence.core.requests import Message, Request
 from presence.core.server_protocol import NO_LIMIT, Outcome, SessionLimit, SessionProtocol
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from protocol import Code, Kind, Packet, State
+from presence.protocol import Code, Kind, Packet, State
 from tests.fuzz import foresight
 from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate
 from tests.fuzz.ledger import Ledger

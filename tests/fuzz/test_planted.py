@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-import protocol.codec
-import protocol.scan
 from presence.core.engine import Core
 from presence.core.registry import Profiles, Registry
 from presence.core.termination import Endings
 from presence.core.ticks import Ticks
 from presence.core.wheel import TimingWheel
-from protocol import Code
+from presence.protocol import Code, scan
+from presence.protocol import codec as protocol_codec
 from tests.fuzz import codec, session
 from tests.fuzz.__main__ import SEEDS, inputs
 from tests.protocol.vectors import BAD, GOOD
@@ -33,19 +32,19 @@ def finds(run: Callable[[bytes], None], name: str) -> bool:
 
 
 def depth_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol.codec, "DEPTH_MAX", 40)
+    patch.setattr(protocol_codec, "DEPTH_MAX", 40)
 
 
 def a_number_may_be_infinite(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol.scan, "_end_of_float", lambda body, at, form: at + form.size)
+    patch.setattr(scan, "_end_of_float", lambda body, at, form: at + form.size)
 
 
 def the_schema_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol.codec, "check_payload", lambda kind, payload: None)
+    patch.setattr(protocol_codec, "check_payload", lambda kind, payload: None)
 
 
 def a_bool_is_a_number(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol.codec, "_is_uint", lambda value: isinstance(value, int) and value >= 0)
+    patch.setattr(protocol_codec, "_is_uint", lambda value: isinstance(value, int) and value >= 0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from loadtest.checker.comparison import Left, differences, last_events
 from loadtest.checker.endings import NO_CLAIM, Claim, Given, Promised, is_false, is_founded
 from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing
-from protocol import Code
+from presence.protocol import Code
 
 PROMISED = Promised(idle_timeout=5.0, grace=1.0)
 

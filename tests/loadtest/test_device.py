@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import protocol
 from loadtest.client_loop import ASKING_BEAT, AWAY, ClientLoop
 from loadtest.users.device import Device
 from loadtest.users.judge import Judge, Promise
 from loadtest.users.options import Scenario
-from protocol import Code, Kind
+from presence import protocol
+from presence.protocol import Code, Kind
 
 T_S = 1.0
 PATIENCE_S = 5.0

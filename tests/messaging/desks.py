@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import trio
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
@@ -15,8 +15,8 @@ from presence.core.requests import Message
 from presence.messaging.letters import Found, Letter
 from presence.messaging.queue import Bounds
 from presence.messaging.router import Courier
+from presence.protocol import Packet
 from presence.store.keys import Keys
-from protocol import Packet
 from tests.watching.fakes import Line
 
 T = TypeVar("T")

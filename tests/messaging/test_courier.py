@@ -9,7 +9,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-import protocol
+from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.messaging.letters import Delivery
 from presence.messaging.queue import CALL_ITEMS, SECOND_LOOK_S, Bounds

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.client import RecipientDisconnected, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
+from presence.protocol import Kind, Packet
 from presence.server.server import Server
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.script_runner import digest
-from protocol import Kind, Packet
 from tests.support.proxy import Proxy
 from tests.support.waiting import until
 from tests.transports.harness import Client

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from presence.ops.explain_text import _ENDS, disagree, is_on_record, notes, span, why
-from protocol import Code
+from presence.protocol import Code
 from tests.support.nodes_that_answer import answer, session
 
 SEEN_MS = 1_700_000_000_300

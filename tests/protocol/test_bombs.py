@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgpack
 import pytest
 
-from protocol import ProtocolError, decode
+from presence.protocol import ProtocolError, decode
 
 # 1,000 arrays inside each other: each alone claims fewer elements than the frame has bytes.
 NESTED_CLAIMS = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\xdc\x0f\xff" * 1000 + b"\x00" * 8000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import (
+from presence.protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,
     KEEPALIVE,
@@ -27,7 +27,7 @@ from protocol import (
     message,
     ok,
 )
-from protocol.prepacked import pack_state, states_answer
+from presence.protocol.prepacked import pack_state, states_answer
 
 LARGE = encode(message("bob", b"\0" * 2000))
 ONLINE = {"status": "online", "since_ms": 5, "last_seen_ms": None, "id": "5-0", "meta": {"a": b"\x00"}}

@@ -4,7 +4,7 @@ import random
 import struct
 from collections import Counter
 
-from protocol import FRAME_LIMIT_BYTES, Decoder, ProtocolError
+from presence.protocol import FRAME_LIMIT_BYTES, Decoder, ProtocolError
 from tests.protocol.vectors import BAD, GOOD
 
 FRAMES = 100_000

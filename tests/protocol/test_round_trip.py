@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import protocol
-from protocol import Code, Decoder, Kind, Packet, decode, encode
+from presence import protocol
+from presence.protocol import Code, Decoder, Kind, Packet, decode, encode
 from tests.protocol.vectors import exact
 
 UINTS = st.integers(0, 2**64 - 1)

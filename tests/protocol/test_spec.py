@@ -5,11 +5,23 @@ from importlib.resources import files
 
 import pytest
 
-from protocol import TABLE, VERSION, Answer, Code, Decoder, Kind, Other, Reaction, State, error, goodbye
-from protocol import constants as limits
-from protocol.schema import SCHEMA
+from presence.protocol import (
+    TABLE,
+    VERSION,
+    Answer,
+    Code,
+    Decoder,
+    Kind,
+    Other,
+    Reaction,
+    State,
+    error,
+    goodbye,
+)
+from presence.protocol import constants as limits
+from presence.protocol.schema import SCHEMA
 
-SPEC = (files("protocol") / "SPEC.md").read_text("utf-8")
+SPEC = (files("presence.protocol") / "SPEC.md").read_text("utf-8")
 # As the contract with clients words it; `r` marks those after which a client may come back.
 CODES = """
 1 login · 2 returned · 3 away · 4 back · 5 updated · 100 logout · 101 background · 200 closed r ·

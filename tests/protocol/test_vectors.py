@@ -4,7 +4,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from protocol import KEEPALIVE, KEEPALIVE_PACKET, Decoder, Kind, Packet, ProtocolError, decode, encode
+from presence.protocol import (
+    KEEPALIVE,
+    KEEPALIVE_PACKET,
+    Decoder,
+    Kind,
+    Packet,
+    ProtocolError,
+    decode,
+    encode,
+)
 from tests.protocol.vectors import BAD, GOOD, Bad, Good, exact
 
 CUTS_MAX = 400  # of one vector; those of a large frame lie apart

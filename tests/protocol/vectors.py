@@ -4,7 +4,7 @@ import json
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from protocol import (
+from presence.protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,
     SERVER_FRAME_LIMIT_BYTES,
@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:
 
 
 def _load() -> tuple[list[Good], list[Bad]]:
-    vectors = json.loads((files("protocol") / "vectors.json").read_text("utf-8"))
+    vectors = json.loads((files("presence.protocol") / "vectors.json").read_text("utf-8"))
     good = [
         Good(
             each["name"],

@@ -17,13 +17,13 @@ from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.messaging.letters import Delivery
 from presence.outbox.replies import Erasure, News, NewsKind, Question
+from presence.protocol import Code
 from presence.server.control import DELIVERIES_A_TURN, Control
 from presence.server.node import Node
 from presence.server.server import Server
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from protocol import Code
 from tests.support.waiting import until
 from tests.transports.harness import Client
 

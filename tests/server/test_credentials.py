@@ -16,10 +16,10 @@ from presence.common import runtime
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.core.authenticator import Granted
+from presence.protocol import Code
 from presence.server import credentials
 from presence.server.credentials import Credentials, CredentialsError
 from presence.transports import tls
-from protocol import Code
 from tests.auth.gates import entry, signer
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.waiting import until

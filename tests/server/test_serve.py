@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.config.loading import SPECS
+from presence.protocol import Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
-from protocol import Code, Kind
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
 from tests.support.server_process import ServerProcess, running_server

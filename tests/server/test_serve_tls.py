@@ -6,9 +6,9 @@ import ssl
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-import protocol
+from presence import protocol
+from presence.protocol import Kind
 from presence.store.embedded import EmbeddedRedis
-from protocol import Kind
 from tests.support.phone import PATIENCE_S, Phone
 from tests.support.server_process import running_server
 from tests.support.waiting import wait_for

@@ -14,18 +14,18 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.outbox.replies import Opened, Reply, Status
 from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Item
+from presence.protocol import Kind
 from presence.server.node import Node, Stores
 from presence.server.server import Server
 from presence.server.stats_socket import ANSWER_BYTES, Readiness
 from presence.store.embedded import EmbeddedRedis
-from protocol import Kind
 from tests.support.waiting import until
 from tests.support.worlds import FakeSockets
 from tests.transports import certificates

@@ -5,12 +5,12 @@ from typing import Any
 import msgpack
 import pytest
 
-import protocol
+from presence import protocol
 from presence.core.changes import PLAIN, Change, Op, Profile
 from presence.core.registry import Connected
+from presence.protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from presence.server.session_report import ENDED_MAX, ENDS_MAX, KEPT_S, SESSIONS_MAX, Explaining, LatelyEnded
 from presence.server.stats_socket import ANSWER_BYTES
-from protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from tests.auth.gates import WordGate
 from tests.support.worlds import GRACE, TICK, T, World
 

@@ -5,8 +5,8 @@ import signal
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from presence.protocol import Code, Kind, Packet
 from presence.store.embedded import EmbeddedRedis
-from protocol import Code, Kind, Packet
 from tests.server.test_serve import failed_start
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.phone import Phone

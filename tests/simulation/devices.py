@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import protocol
-from protocol import KEEPALIVE, Code, Kind, Packet
+from presence import protocol
+from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from tests.simulation.plan import Action, DevicePlan, Saying
 from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, Connection
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.errors import StoreUnavailable
 from presence.core.changes import Change, Op
+from presence.protocol import Code
 from presence.server.node import Node, Stores
 from presence.server.stats_socket import Readiness
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
-from protocol import Code
 from tests.simulation.fake.client import connector
 from tests.simulation.machine import Machine, NodeClock
 from tests.simulation.runtime import Task, VirtualRuntime

@@ -67,7 +67,7 @@ from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing, Shown
 from presence.cluster.membership import BEATS_A_LEASE
 from presence.core.changes import Change, Op
-from protocol import Code
+from presence.protocol import Code
 from tests.simulation import excuses
 from tests.simulation.excuses import Liveness
 from tests.simulation.final import Counting, compare

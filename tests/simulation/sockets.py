@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-import protocol
+from presence import protocol
 from presence.core.registry import Peer, Session
-from protocol import KEEPALIVE, Code, Decoder, Kind, Packet
+from presence.protocol import KEEPALIVE, Code, Decoder, Kind, Packet
 
 if TYPE_CHECKING:
     from tests.simulation.devices import Device

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.messaging.letters import Delivery, Found, Letter
 from presence.outbox.replies import Erasure, News, NewsKind, Question

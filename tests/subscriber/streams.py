@@ -3,11 +3,11 @@
 import itertools
 from typing import Any
 
+from presence.protocol import Code
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.shard_clients import Access
 from presence.subscriber import BlockingSubscription, Event, Gap
-from protocol import Code
 
 AT_MS = 1_700_000_000_000
 

@@ -6,8 +6,8 @@ in the hands of the transports.
 
 from collections.abc import Iterator
 
-import protocol
-from protocol import TABLE, Answer, Code, Kind, Other, Packet, ProtocolError, Reaction, State
+from presence import protocol
+from presence.protocol import TABLE, Answer, Code, Kind, Other, Packet, ProtocolError, Reaction, State
 
 Cell = tuple[State, Kind | Other]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from presence.core.registry import Session
 from presence.core.requests import Message, Request, grant, refuse
-from protocol import Code
+from presence.protocol import Code
 
 
 @dataclass

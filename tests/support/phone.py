@@ -2,8 +2,8 @@
 
 import socket
 
-import protocol
-from protocol import Kind, Packet
+from presence import protocol
+from presence.protocol import Kind, Packet
 
 PATIENCE_S = 60.0  # time-outs of 5 s, on a machine that does other things
 

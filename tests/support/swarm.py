@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-import protocol
 from loadtest.client_loop import Client as LoopClient
 from loadtest.client_loop import ClientLoop
-from protocol import Kind, Packet
+from presence import protocol
+from presence.protocol import Kind, Packet
 
 CONNECT_S = 10.0
 LOOK_S = 0.25  # at what is waited for

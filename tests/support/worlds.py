@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
@@ -14,7 +14,7 @@ from presence.core.flap_damping import Flapping
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.server_protocol import NO_LIMIT, SessionLimit, SessionProtocol
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from protocol import Code, Decoder, Kind, Packet
+from presence.protocol import Code, Decoder, Kind, Packet
 from tests.support.cells import brief
 
 T = 30.0

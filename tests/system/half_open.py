@@ -33,7 +33,7 @@ from loadtest.records import Data
 from loadtest.scale.play import Reader
 from loadtest.servers import PresenceServer, running
 from loadtest.usage import Stolen
-from protocol import Code
+from presence.protocol import Code
 
 BEAT_SHARE: Final = 0.4  # of T: how often clients beat
 SLACK_S: Final = 0.2  # for the way from the tick to the stream

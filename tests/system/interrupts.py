@@ -25,6 +25,7 @@ from presence.common.runtime import Caller, TrioRuntime
 from presence.core.changes import Change, Op
 from presence.outbox.replies import Probe, Reply, Status
 from presence.outbox.steps import Batch, Counter, Item, Opening, Step
+from presence.protocol import Code
 from presence.store.client import Redis, open_client
 from presence.store.cluster_routes import Connect
 from presence.store.embedded import embedded_redis
@@ -32,7 +33,6 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import Access
-from protocol import Code
 from tests.support.proxy import Faults, Proxy
 from tests.support.redis_cluster import Cluster
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from loadtest.events import Event
-from protocol import Code
+from presence.protocol import Code
 from tests.system.half_open import SLACK_S, judge, lacking, own_host, run
 
 CLIENTS = 200

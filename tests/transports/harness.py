@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.abc import Stream
 
-import protocol
+from presence import protocol
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
@@ -20,13 +20,13 @@ from presence.core.flap_damping import Flapping
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.server_protocol import SessionProtocol
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
 from presence.transports import sockets
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import Limits, TransportStatistics
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import HANDSHAKES, TlsListening
-from protocol import Code, Decoder, Kind, Packet
 from tests.support.waiting import until
 from tests.transports import certificates
 

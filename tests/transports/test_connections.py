@@ -9,14 +9,14 @@ import structlog
 import trio
 import trio.lowlevel
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.core.registry import Connected, Peer
 from presence.core.server_protocol import ARRIVAL_ERROR_S, Outcome, SessionProtocol
+from presence.protocol import KEEPALIVE, TABLE, Answer, Code, Kind, Other, State
 from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits
-from protocol import KEEPALIVE, TABLE, Answer, Code, Kind, Other, State
 from tests.support.cells import AT_TRANSPORT, Cell, brief, frames
 from tests.transports.harness import (
     FAILING_WISH_S,

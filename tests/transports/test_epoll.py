@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trio
 
-import protocol
+from presence import protocol
+from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports.acceptor import ADMISSIONS_A_TURN
 from presence.transports.connections import ATTENTIVE, CALM_BEATS, PATIENT, PROMPT, SHAKING
 from presence.transports.limits import DRAIN_S
-from protocol import KEEPALIVE, Code, Kind
 from tests.support.cells import brief
 from tests.support.desks import NotingDesk
 from tests.transports import certificates

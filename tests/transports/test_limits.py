@@ -5,10 +5,10 @@ import socket
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.core.admission import AdmissionLimits, PacketRate
+from presence.protocol import Code, Kind, Packet
 from presence.transports.limits import Limits
-from protocol import Code, Kind, Packet
 from tests.transports.harness import TransportKind, both, every_kind, serving
 
 OTHER = "127.0.0.2"

@@ -10,12 +10,12 @@ import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import protocol
+from presence import protocol
 from presence.core.admission import AdmissionLimits
+from presence.protocol import Code, Kind
 from presence.transports import proxy_protocol
 from presence.transports.limits import Limits
 from presence.transports.proxy_protocol import FIXED_BYTES, HEADER_MAX_BYTES, SIGNATURE, HeaderError, missing
-from protocol import Code, Kind
 from tests.transports.certificates import client_hello
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, serving
 from tests.transports.proxies import LOCAL, PROXY, TCP4, TCP6, UNIX, header, of_client

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.registry import Session
 from presence.core.requests import Message, Query, Request, grant
+from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connections import PATIENT
 from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
-from protocol import KEEPALIVE, Code, Kind, Packet
 from tests.support.cells import brief
 from tests.support.desks import NotingDesk
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import protocol
+from presence import protocol
+from presence.protocol import Kind, Packet
 from presence.transports.limits import DRAIN_S
-from protocol import Kind, Packet
 from tests.transports.harness import Client, Harness, serving
 
 T = 30.0

@@ -9,11 +9,11 @@ from contextlib import suppress
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.core.admission import AdmissionLimits
+from presence.protocol import Code, Kind
 from presence.transports.limits import Limits
 from presence.transports.tls_connection import RECORD_BYTES, TlsWire
-from protocol import Code, Kind
 from tests.support.cells import brief
 from tests.transports import certificates
 from tests.transports.certificates import client_hello

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import protocol
+from presence import protocol
 from presence.core.registry import Session
+from presence.protocol import Decoder, Packet
 from presence.watching.states import Entry, State, id_text
-from protocol import Decoder, Packet
 
 
 class Line:

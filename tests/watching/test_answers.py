@@ -2,9 +2,9 @@
 
 import json
 
+from presence.protocol import SERVER_FRAME_LIMIT_BYTES, Decoder, Packet
 from presence.watching.answers import states_packet
 from presence.watching.states import State
-from protocol import SERVER_FRAME_LIMIT_BYTES, Decoder, Packet
 from tests.watching.fakes import entry
 
 ANN = entry("ann", 1).state

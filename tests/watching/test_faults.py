@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from presence.common.faults import Faults
 from presence.core.requests import Query
+from presence.protocol import Code, Kind, Packet
 from presence.watching.service import PATIENCE_S
 from presence.watching.states import Snapshot, State
-from protocol import Code, Kind, Packet
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel
 from tests.watching.test_service import Node, Records, running, told

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-import protocol
+from presence import protocol
 from presence.common.clock import Clock
 from presence.config.settings import Settings
+from presence.protocol import Kind
 from presence.server.server import Server
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from protocol import Kind
 from tests.transports.harness import Client
 
 KEYS = Keys()

@@ -15,12 +15,12 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioBell
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
+from presence.protocol import Code, Kind
 from presence.watching import service
 from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
 from presence.watching.service import OWN_WATCHES, PATIENCE_S, Watching
 from presence.watching.shard import CHECK_S, LINGER_S, WALK_CYCLE_S
 from presence.watching.states import State
-from protocol import Code, Kind
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel, Shard
 

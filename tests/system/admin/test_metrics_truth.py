@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import protocol
+from presence import protocol
+from presence.protocol import KEEPALIVE, Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
-from protocol import KEEPALIVE, Code, Kind
 from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
 from tests.store.servers import Server as Redis

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from loadtest.client_loop import Client, ClientLoop
 from loadtest.outcome import Verdict, say, spread_ms
 from loadtest.report import Report, staged
+from presence.protocol import KEEPALIVE, Code
 from presence.store.keys import Keys
-from protocol import KEEPALIVE, Code
 from tests.system.channel.entries import Entry, by_user, read_entries
 
 LOGIN_S = 20.0

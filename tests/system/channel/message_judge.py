@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadtest.outcome import Verdict
-from protocol import Code
+from presence.protocol import Code
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import msgpack
 from loadtest.client_loop import Client, ClientLoop
 from loadtest.outcome import faults, percentile, say, spread_ms
 from loadtest.report import Report, staged
-from protocol import Code, Kind
+from presence.protocol import Code, Kind
 from tests.system.channel.message_judge import Message, Received, judge
 
 LOGIN_S = 30.0

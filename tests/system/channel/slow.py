@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import protocol
 from loadtest import usage
 from loadtest.checker.periods import id_order
 from loadtest.client_loop import Client, ClientLoop
 from loadtest.outcome import faults, percentile, say, spread_ms
 from loadtest.report import Report, Stage, staged
-from protocol import Kind
+from presence import protocol
+from presence.protocol import Kind
 from tests.system.channel.entries import EntryId
 
 SMALL_BUFFERS = ("-m", "tests.system.channel.small_buffers")

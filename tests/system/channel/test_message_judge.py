@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from protocol import Code
+from presence.protocol import Code
 from tests.system.channel.message_judge import Message, Received, judge
 
 STAYED = {"ann": 1, "bob": 2}  # dan moves, eve is never there

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-import protocol
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.outcome import faults, say, spread_ms
 from loadtest.report import Report, Stage, staged
 from loadtest.servers import wait_for
+from presence import protocol
+from presence.protocol import Kind
 from presence.store.keys import Keys
-from protocol import Kind
 from tests.system.channel.entries import Entry, by_user, read_entries
 from tests.system.channel.watch_judge import Answered, Lost, Pushed, Truth, Unwatched, judge
 

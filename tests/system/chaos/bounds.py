@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from loadtest.checker.endings import NO_CLAIM, Claim
 from loadtest.servers import SWEEP_S, Setup
-from protocol import Code
+from presence.protocol import Code
 from tests.system.chaos.plan import Kind, Place
 from tests.system.chaos.truth import DEATHS, FORGETS, GOES_BACK, OUTAGES, Login, Trouble
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-import protocol
 from loadtest.client_loop import AWAY, Client, ClientLoop, LoopThread, back_off_s
 from loadtest.servers import Setup
-from protocol import KEEPALIVE, Code
+from presence import protocol
+from presence.protocol import KEEPALIVE, Code
 from tests.system.chaos.truth import Login, User
 
 SOURCES = 4

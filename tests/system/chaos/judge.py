@@ -23,7 +23,7 @@ from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing, Shown
 from loadtest.events import Event
 from loadtest.servers import Setup
-from protocol import Code
+from presence.protocol import Code
 from tests.system.chaos.bounds import Bounds, Troubles
 from tests.system.chaos.truth import Forgot, Kept, Login, Told, User
 

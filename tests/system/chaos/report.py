@@ -10,7 +10,7 @@ from random import Random
 from loadtest.events import Event
 from loadtest.outcome import markdown, spread
 from loadtest.servers import Setup
-from protocol import Code
+from presence.protocol import Code
 from tests.system.chaos.bounds import rest_s
 from tests.system.chaos.judge import Finding
 from tests.system.chaos.plan import Fault, Kind, Place, Plan, Storm, draw

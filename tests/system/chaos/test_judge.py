@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.events import Event
 from loadtest.servers import Setup
-from protocol import Code
+from presence.protocol import Code
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.judge import Judge
 from tests.system.chaos.plan import Kind

@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.events import Event
 from loadtest.servers import Setup
-from protocol import Code
+from presence.protocol import Code
 from tests.system.chaos.faults import Injector
 from tests.system.chaos.plan import OF_A_CLUSTER, PLANS, Fault, Kind
 from tests.system.chaos.report import measure

@@ -27,7 +27,7 @@ from presence.client import (
     connect,
     connect_blocking,
 )
-from protocol import Packet, deliver, encode
+from presence.protocol import Packet, deliver, encode
 from tests.client.driving import login_ok
 from tests.client.quick_server import QuickServer, T, quick_server
 

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import protocol
+from presence import protocol
 from presence.config.settings import Settings
+from presence.protocol import Code, Kind
 from presence.store.embedded import EmbeddedRedis, embedded_redis
-from protocol import Code, Kind
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY
 from tests.support.phone import Phone

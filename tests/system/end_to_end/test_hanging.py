@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from presence.protocol import Kind
 from presence.store.embedded import EmbeddedRedis
-from protocol import Kind
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.support.events import assert_alternation, of_type, read_events
 from tests.support.server_process import ServerProcess, running_server

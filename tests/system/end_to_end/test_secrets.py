@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from presence.cli.main import main
+from presence.protocol import Code, Kind, Packet
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
-from protocol import Code, Kind, Packet
 from tests.docs.roles import ask, permissions
 from tests.server.test_tokens import answered, login
 from tests.support.credentials import token, write_keys

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import protocol
+from presence import protocol
+from presence.protocol import Code, Kind, Packet
 from presence.store.embedded import find_binary
 from presence.watching.states import Entry, id_of, read_entry
-from protocol import Code, Kind, Packet
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
 from tests.support.server_process import running_server

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
 from presence.store.embedded import EmbeddedRedis
-from protocol import Code, Kind
 from tests.server.test_serve import FAST, failed_start
 from tests.support.credentials import write_keys
 from tests.support.events import assert_alternation, of_type, read_events

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import protocol
 from loadtest.checker.comparison import TRANSITIONS
 from loadtest.checker.periods import id_order
 from loadtest.client_loop import Client, ClientLoop, LoopThread
@@ -30,6 +29,7 @@ from loadtest.events import Event
 from loadtest.outcome import markdown, percentile, say
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, wait_for
+from presence import protocol
 from presence.store.client import RedisError
 from presence.store.keys import Keys
 from tests.system.followups.handler import FOLDER, handled

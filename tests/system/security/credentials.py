@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-import protocol
 from loadtest.client_loop import LOGIN_ID
+from presence import protocol
 from presence.auth.issuing import Signer, key_set, make_key, public_part
 
 AUDIENCE = "presence"

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-import protocol
 from loadtest import usage
 from loadtest.outcome import Outcome, faults, percentile, say, spread_ms
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, Setup, running, wait_for
+from presence import protocol
 from presence.config.settings import Settings
+from presence.protocol import UIDS_MAX, Code, Kind, Packet
 from presence.watching.service import OWN_WATCHES
-from protocol import UIDS_MAX, Code, Kind, Packet
 from tests.system.security.credentials import login, spoilt
 from tests.system.security.load import (
     GRANTED,

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import protocol
 from loadtest.client_loop import AWAY, Client, ClientLoop, plain_login
 from loadtest.connection import raise_file_limit
-from protocol import Code, Kind
+from presence import protocol
+from presence.protocol import Code, Kind
 
 Address = tuple[str, int]
 

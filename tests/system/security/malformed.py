@@ -3,10 +3,10 @@
 import re
 from contextlib import suppress
 
-import protocol
 from loadtest import usage
 from loadtest.outcome import Outcome, faults
-from protocol import Code, Kind
+from presence import protocol
+from presence.protocol import Code, Kind
 from tests.system.security import faulty
 from tests.system.security.credentials import login
 from tests.system.security.stage import Stage, Wire, staged

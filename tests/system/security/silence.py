@@ -10,11 +10,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import protocol
 from loadtest.client_loop import AWAY, Client, ClientLoop
 from loadtest.events import Event
 from loadtest.outcome import Outcome, faults, percentile, spread_ms
-from protocol import Code, Kind
+from presence import protocol
+from presence.protocol import Code, Kind
 from tests.system.security.credentials import login, trusting_nobody
 from tests.system.security.load import GRANTED, LEAD_S, Visit, processes, visits
 from tests.system.security.stage import staged

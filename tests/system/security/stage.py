@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import protocol
 from loadtest.client_loop import Client, ClientLoop, LoopThread, plain_login
 from loadtest.connection import source_addresses
 from loadtest.events import Event
 from loadtest.outcome import faults
 from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer, Setup
-from protocol import Code, Kind, Packet
+from presence import protocol
+from presence.protocol import Code, Kind, Packet
 from tests.system.security.credentials import Issuer, write_certificate, write_keys
 
 OTHERS = 50  # who behave

@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.events import Event
 from loadtest.outcome import Outcome
-from protocol import Code
+from presence.protocol import Code
 from tests.system.security.__main__ import status
 from tests.system.security.floods import (
     Forged,

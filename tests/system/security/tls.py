@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import protocol
 from loadtest import usage
 from loadtest.client_loop import ClientLoop
 from loadtest.outcome import Outcome, faults, say
+from presence import protocol
 from tests.system.security.credentials import trusting_nobody
 from tests.system.security.stage import TIMEOUT_S, Resident, Stage, staged
 

@@ -3,7 +3,7 @@
 import json
 from contextlib import closing
 
-import protocol
+from presence import protocol
 from presence.messaging.letters import Found
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries

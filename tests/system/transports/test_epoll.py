@@ -12,11 +12,11 @@ import pytest
 import structlog
 import trio
 
-import protocol
+from presence import protocol
+from presence.protocol import Code, Kind, Other
 from presence.transports.connections import ATTENTIVE, PROMPT
 from presence.transports.epoll import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
-from protocol import Code, Kind, Other
 from tests.support.cells import AT_TRANSPORT, Cell, brief
 from tests.transports.harness import serving
 from tests.transports.test_connections import try_cell

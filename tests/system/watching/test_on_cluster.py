@@ -8,13 +8,13 @@ import trio
 from presence.core.registry import Session
 from presence.core.requests import Watch
 from presence.outbox.replies import Status
+from presence.protocol import Packet
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import WatchChannel
 from presence.watching.service import Watching
-from protocol import Packet
 from tests.store.driving import Hand, end, login
 from tests.support.redis_cluster import Cluster
 from tests.watching.fakes import Line, session
