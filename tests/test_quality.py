@@ -1,6 +1,7 @@
 """The checks that the code must pass beside its tests, so that one command runs everything."""
 
 import graphlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +34,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert "presence.server.node" in imports["presence.server.server"]
     graphlib.TopologicalSorter(imports).prepare()  # raises with the circle, if there is one
+
+
+def test_an_import_against_the_layers_is_found(tmp_path: Path) -> None:
+    shutil.copytree(
+        ROOT / "presence", tmp_path / "presence", ignore=shutil.ignore_patterns("clients", "page")
+    )
+    for package in ("loadtest", "tests"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "presence" / "core" / "wheel.py").open("a") as planted:
+        planted.write("\nfrom presence.store import keys\n")
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--contract", "packages"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "presence.core.wheel -> presence.store.keys" in run.stdout
