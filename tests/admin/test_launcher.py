@@ -162,20 +162,21 @@ def test_a_worker_that_cannot_be_started_is_put_off_or_before_all_were_ready_is_
 
 PROGRAM = """
 import os, signal, socket, sys, time
-from presence import logs, orders, processes
+from presence.common import logs
+from presence.prefork import arbiter, control_pipe
 
 def work(number, line, is_first):
     if not is_first and sys.argv[1] == "hangs":
         signal.pause()
     if not is_first and sys.argv[1] == "fails":
         return 2
-    line.send(orders.READY)
+    line.send(control_pipe.READY)
     line.recv(1)
     return 0
 
-processes.START_TIMEOUT_S = 0.3
+arbiter.START_TIMEOUT_S = 0.3
 writer = logs.configure_directly("json")
-run = processes.Processes(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
+run = arbiter.Processes(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
 sys.exit(run.run())
 """
 
