@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final
 
-from presence.core.engine import Core
+from presence.core.engine import Engine
 from presence.server import node
 from presence.server.ticker import Ticker
 from presence.store import script_runner
@@ -56,7 +56,7 @@ def switch_off(guard: str) -> None:
         ValueError: a script no longer has the text that the guard consists of.
     """
     if guard == STALL_GUARD:
-        vars(node).update(Core=partial(Core, look=False), Ticker=partial(Ticker, credit=False))
+        vars(node).update(Engine=partial(Engine, look=False), Ticker=partial(Ticker, credit=False))
         return
     if guard == READ_BEFORE_EXPIRY:
         _expire_unread()
@@ -92,13 +92,13 @@ def _changed(source: Callable[[str], str], changes: Changes) -> Any:
 
 
 def _expire_unread() -> None:
-    take_due = Core.take_due
+    take_due = Engine.take_due
 
-    def take_due_unread(core: Core, tick: int) -> bool:
+    def take_due_unread(core: Engine, tick: int) -> bool:
         core.endings.look = False
         return take_due(core, tick)
 
-    Core.take_due = take_due_unread  # type: ignore[assignment,method-assign]
+    Engine.take_due = take_due_unread  # type: ignore[assignment,method-assign]
 
 
 def main() -> int:

@@ -27,7 +27,7 @@ from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 SHARDS_KEPT_S = 60.0  # the number of shards changes only if somebody empties Redis
 PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
@@ -61,7 +61,7 @@ class PresenceReader:
     """
 
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
-        self._access = Access(url)
+        self._access = ShardClients(url)
         self._prefix = prefix
         self._database = database(url)
         self._shards: tuple[int, float] | None = None  # how many, and until when that is believed

@@ -48,7 +48,7 @@ from presence.protocol.packet import (
     watch,
 )
 from presence.protocol.schema import check_payload
-from presence.protocol.states import TABLE, Answer, Other, Reaction, State
+from presence.protocol.states import TABLE, ConnectionState, Other, Reaction, ServerAnswer
 
 __all__ = [
     "DEPTH_MAX",
@@ -67,8 +67,8 @@ __all__ = [
     "UIDS_MAX",
     "UID_MAX_BYTES",
     "VERSION",
-    "Answer",
     "Code",
+    "ConnectionState",
     "Decoder",
     "EncodeError",
     "Kind",
@@ -76,7 +76,7 @@ __all__ = [
     "Packet",
     "ProtocolError",
     "Reaction",
-    "State",
+    "ServerAnswer",
     "check_payload",
     "decode",
     "deliver",

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from presence.protocol.constants import Code, Kind
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """How far a connection has come, as the server sees it."""
 
     CONNECTED = "connected"  # accepted, not logged in
@@ -27,7 +27,7 @@ class Other(Enum):
     LOGIN_TIMEOUT = "login timeout"  # no complete login within the login time-out of the accept
 
 
-class Answer(Enum):
+class ServerAnswer(Enum):
     """What the server sends back. Ok and error carry the request's id, or nil where there is none."""
 
     NOTHING = "nothing"
@@ -52,55 +52,59 @@ class Reaction(NamedTuple):
             forbids the client to return.
     """
 
-    answer: Answer
+    answer: ServerAnswer
     code: Code | None
-    then: State
+    then: ConnectionState
     activity: bool = False
     offline: bool = False
 
 
 Trigger = Kind | Other
 
-_CONNECTED, _LOGGED_IN, _CLOSING = State.CONNECTED, State.LOGGED_IN, State.CLOSING
+_CONNECTED, _LOGGED_IN, _CLOSING = (
+    ConnectionState.CONNECTED,
+    ConnectionState.LOGGED_IN,
+    ConnectionState.CLOSING,
+)
 
-_NOT_LOGGED_IN: Final = Reaction(Answer.ERROR, Code.NOT_LOGGED_IN, _CLOSING)
-_REFUSED: Final = Reaction(Answer.ERROR, None, _CLOSING)
-_REFUSED_SESSION: Final = Reaction(Answer.ERROR, None, _CLOSING, offline=True)
-_UNSUPPORTED: Final = Reaction(Answer.ERROR, Code.UNSUPPORTED, _LOGGED_IN, activity=True)
-_REQUEST: Final = Reaction(Answer.OK_OR_REFUSAL, None, _LOGGED_IN, activity=True)
-_MISPLACED: Final = Reaction(Answer.ERROR, Code.PROTOCOL_ERROR, _CLOSING, activity=True, offline=True)
+_NOT_LOGGED_IN: Final = Reaction(ServerAnswer.ERROR, Code.NOT_LOGGED_IN, _CLOSING)
+_REFUSED: Final = Reaction(ServerAnswer.ERROR, None, _CLOSING)
+_REFUSED_SESSION: Final = Reaction(ServerAnswer.ERROR, None, _CLOSING, offline=True)
+_UNSUPPORTED: Final = Reaction(ServerAnswer.ERROR, Code.UNSUPPORTED, _LOGGED_IN, activity=True)
+_REQUEST: Final = Reaction(ServerAnswer.OK_OR_REFUSAL, None, _LOGGED_IN, activity=True)
+_MISPLACED: Final = Reaction(ServerAnswer.ERROR, Code.PROTOCOL_ERROR, _CLOSING, activity=True, offline=True)
 
-_EXCEPTIONS: Final[Mapping[tuple[State, Trigger], Reaction]] = {
-    (_CONNECTED, Kind.LOGIN): Reaction(Answer.OK_OR_ERROR, None, _LOGGED_IN, activity=True),
+_EXCEPTIONS: Final[Mapping[tuple[ConnectionState, Trigger], Reaction]] = {
+    (_CONNECTED, Kind.LOGIN): Reaction(ServerAnswer.OK_OR_ERROR, None, _LOGGED_IN, activity=True),
     (_CONNECTED, Other.INVALID): _REFUSED,
     (_CONNECTED, Other.MALFORMED): _REFUSED,
-    (_CONNECTED, Other.LOGIN_TIMEOUT): Reaction(Answer.ERROR, Code.LOGIN_TIMEOUT, _CLOSING),
+    (_CONNECTED, Other.LOGIN_TIMEOUT): Reaction(ServerAnswer.ERROR, Code.LOGIN_TIMEOUT, _CLOSING),
     (_LOGGED_IN, Kind.LOGIN): _MISPLACED,
-    (_LOGGED_IN, Kind.KEEPALIVE): Reaction(Answer.OK_IF_ID, None, _LOGGED_IN, activity=True),
+    (_LOGGED_IN, Kind.KEEPALIVE): Reaction(ServerAnswer.OK_IF_ID, None, _LOGGED_IN, activity=True),
     (_LOGGED_IN, Kind.MESSAGE): _REQUEST,
     (_LOGGED_IN, Kind.QUERY): _REQUEST,
     (_LOGGED_IN, Kind.WATCH): _REQUEST,
     (_LOGGED_IN, Kind.UNWATCH): _REQUEST,
     (_LOGGED_IN, Kind.UPDATE): _REQUEST,
-    (_LOGGED_IN, Kind.LOGOUT): Reaction(Answer.OK, None, _CLOSING, activity=True, offline=True),
+    (_LOGGED_IN, Kind.LOGOUT): Reaction(ServerAnswer.OK, None, _CLOSING, activity=True, offline=True),
     (_LOGGED_IN, Kind.OK): _MISPLACED,
     (_LOGGED_IN, Kind.ERROR): _MISPLACED,
     (_LOGGED_IN, Kind.PRESENCE): _MISPLACED,
     (_LOGGED_IN, Kind.DELIVER): _MISPLACED,
     (_LOGGED_IN, Kind.GOODBYE): _MISPLACED,
     (_LOGGED_IN, Other.INVALID): _REFUSED_SESSION,
-    (_LOGGED_IN, Other.MALFORMED): Reaction(Answer.GOODBYE, None, _CLOSING, offline=True),
-    (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(Answer.NOTHING, None, _LOGGED_IN),
+    (_LOGGED_IN, Other.MALFORMED): Reaction(ServerAnswer.GOODBYE, None, _CLOSING, offline=True),
+    (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(ServerAnswer.NOTHING, None, _LOGGED_IN),
 }
 # What is left in a state.
 _RULE: Final = {
     _CONNECTED: _NOT_LOGGED_IN,
     _LOGGED_IN: _UNSUPPORTED,
-    _CLOSING: Reaction(Answer.NOTHING, None, _CLOSING),
+    _CLOSING: Reaction(ServerAnswer.NOTHING, None, _CLOSING),
 }
 
-TABLE: Final[Mapping[tuple[State, Trigger], Reaction]] = {
+TABLE: Final[Mapping[tuple[ConnectionState, Trigger], Reaction]] = {
     (state, trigger): _EXCEPTIONS.get((state, trigger), _RULE[state])
-    for state in State
+    for state in ConnectionState
     for trigger in (*Kind, *Other)
 }

@@ -14,7 +14,7 @@ from loadtest.scale.fleet import Fleet, Status
 from loadtest.scale.verdict import Ends, Promise, judge
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
-from presence.subscriber.connection import Link
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import Follower
 
@@ -49,7 +49,7 @@ class Reader:
         self.broken: list[str] = []
         self.offline = 0
         self.clock = WallClock()
-        self._link = Link(redis_url)
+        self._link = RedisConnections(redis_url)
         self._follower = Follower(self._link, prefix)
         with self._link.calling() as client:
             self._follower.add_shards(client)

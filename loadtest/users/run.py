@@ -21,7 +21,7 @@ from loadtest.users.options import scenario
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
-from presence.subscriber.connection import Link
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 
@@ -71,7 +71,7 @@ class Run:
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self._link = Link(options.redis_url)
+        self._link = RedisConnections(options.redis_url)
         self._follower = Follower(self._link, options.redis_prefix)
         self._greenlets: list[gevent.Greenlet] = []
         self._details = 0

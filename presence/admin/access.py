@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from presence.admin.answers import ApiError
-from presence.auth.operator_tokens import Role, Token, Tokens
+from presence.auth.operator_tokens import OperatorToken, Role, Tokens
 from presence.common import networks
 
-ANYBODY: Final = Token("act", "anybody", b"")
-NOBODY: Final = Token("read", "none", b"")
+ANYBODY: Final = OperatorToken("act", "anybody", b"")
+NOBODY: Final = OperatorToken("read", "none", b"")
 JSON: Final = "application/json"
 CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
 # Status, message, and the reason by which it is counted.
@@ -38,7 +38,7 @@ def _refused(code: str) -> ApiError:
     return ApiError(status, code, message, headers=challenge, reason=reason)
 
 
-class Access:
+class AccessRules:
     """The rules.
 
     Args:
@@ -53,7 +53,7 @@ class Access:
         self.tokens = tokens
         self._host = host
 
-    def admit(self, need: Role | None, headers: Mapping[str, str]) -> Token:
+    def admit(self, need: Role | None, headers: Mapping[str, str]) -> OperatorToken:
         """Return who asks.
 
         Args:
@@ -74,14 +74,14 @@ class Access:
                 raise _refused("not_json")
         return operator
 
-    def known(self, headers: Mapping[str, str]) -> Token | None:
+    def known(self, headers: Mapping[str, str]) -> OperatorToken | None:
         """Return whose token a request has, whatever it may; None: nobody's."""
         try:
             return self._bearer(headers)
         except ApiError:
             return None
 
-    def _whoever_is_near(self, headers: Mapping[str, str]) -> Token:
+    def _whoever_is_near(self, headers: Mapping[str, str]) -> OperatorToken:
         if not networks.is_loopback(self._host):
             raise _refused("no_token")  # a server does not start so; if it did, nobody would come in
         name = _name_of(headers.get("host", ""))
@@ -89,7 +89,7 @@ class Access:
             raise _refused("wrong_host")
         return ANYBODY
 
-    def _bearer(self, headers: Mapping[str, str]) -> Token:
+    def _bearer(self, headers: Mapping[str, str]) -> OperatorToken:
         if self.tokens is not None and not len(self.tokens):
             raise _refused("no_tokens")
         offered = _offered(headers.get("authorization", ""))

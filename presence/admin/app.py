@@ -10,16 +10,16 @@ import structlog
 import trio
 from starlette.types import ASGIApp
 
-from presence.admin.access import Access
+from presence.admin.access import AccessRules
 from presence.admin.backlog_pages import BacklogPages
-from presence.admin.guard import Audit, Guard, Verb
+from presence.admin.guard import Audit, AuthMiddleware, Verb
 from presence.admin.handlers import Context, Handlers, Sources
 from presence.admin.http import serve_http
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
 from presence.admin.startup import Start
-from presence.admin.tidings import Tidings
-from presence.admin.views import Views
+from presence.admin.tidings import EventBroadcaster
+from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.auth import operator_tokens
 from presence.auth.operator_tokens import TokenFileError, Tokens
@@ -45,21 +45,21 @@ class App:
     def __init__(self, context: Context) -> None:
         settings, figures = context.settings, context.http
         self._token_file = settings.admin_tokens
-        self._access = Access(None if self._token_file is None else Tokens(()), context.host)
+        self._access = AccessRules(None if self._token_file is None else Tokens(()), context.host)
         self.reload()
         audit = Audit(figures)
         workers = Workers(context.lines, context.first_number)
         self.sources = Sources(
             workers=workers,
             sampler=Sampler(workers, context.redis_url, settings.prefix),
-            views=Views(context.redis_url, settings.prefix),
-            tidings=Tidings(context.redis_url, settings.prefix),
+            views=RedisQueries(context.redis_url, settings.prefix),
+            tidings=EventBroadcaster(context.redis_url, settings.prefix),
             backlog=BacklogPages(context.redis_url, settings.prefix),
             audit=audit,
         )
         self._handlers = Handlers(context, self.sources)
         self.verbs = verbs(self._handlers, PageFiles())
-        self.asgi: ASGIApp = Guard(self.verbs, self._access, figures, audit)
+        self.asgi: ASGIApp = AuthMiddleware(self.verbs, self._access, figures, audit)
 
     async def run(self) -> None:
         """Run all tasks until cancelled."""

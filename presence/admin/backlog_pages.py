@@ -7,8 +7,8 @@ import trio
 
 from presence.admin.answers import ApiError
 from presence.admin.views import ask_redis
-from presence.store.shard_clients import Access
-from presence.subscriber.connection import Link, Shards
+from presence.store.shard_clients import ShardClients
+from presence.subscriber.connection import RedisConnections, Shards
 from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entry
 from presence.subscriber.follower import Follower
 
@@ -18,7 +18,7 @@ PAGE_EVENTS: Final = 200  # of all shards; a viewer who takes nothing holds a pa
 T = TypeVar("T")
 
 
-class Page(NamedTuple):
+class HistoryPage(NamedTuple):
     """Some events.
 
     Attributes:
@@ -44,7 +44,7 @@ class BacklogPages:
         self._url = redis_url
         self._prefix = prefix
         self._limiter = trio.CapacityLimiter(THREADS)
-        self._idle: list[Link] = []
+        self._idle: list[RedisConnections] = []
 
     async def resolve(self, after: str | Mapping[int, str]) -> dict[int, str]:
         """Return where to begin, by shard: the last entry that is at or before an id, or as it was given.
@@ -53,11 +53,11 @@ class BacklogPages:
             ApiError: Redis does not answer, or there is no such shard.
         """
 
-        def find(link: Link) -> dict[int, str]:
+        def find(link: RedisConnections) -> dict[int, str]:
             shards = Shards(self._prefix)
             found: dict[int, str] = {}
 
-            def look(access: Access) -> None:
+            def look(access: ShardClients) -> None:
                 shards.after(0, access)
                 if isinstance(after, str):
                     found.update(_entries_up_to(access, shards, after))
@@ -71,25 +71,25 @@ class BacklogPages:
 
         return await self._call(find)
 
-    async def page(self, places: Mapping[int, str]) -> Page:
+    async def page(self, places: Mapping[int, str]) -> HistoryPage:
         """Return the next events.
 
         Raises:
             ApiError: Redis does not answer.
         """
 
-        def read(link: Link) -> Page:
+        def read(link: RedisConnections) -> HistoryPage:
             per_read = max(1, PAGE_EVENTS // max(1, len(places)))
             follower = Follower(link, self._prefix, dict(places), per_read=per_read)
             found: list[Item] = []
             whole: list[bool] = []
 
-            def look(access: Access) -> None:
+            def look(access: ShardClients) -> None:
                 found[:] = follower.read(access)
                 whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
 
             link.turn(look, follower.shards)
-            return Page(found, {**places, **follower.positions}, whole[0])
+            return HistoryPage(found, {**places, **follower.positions}, whole[0])
 
         return await self._call(read)
 
@@ -100,11 +100,11 @@ class BacklogPages:
             ApiError: Redis does not answer, or refuses.
         """
 
-        def read(link: Link) -> list[Entry]:
+        def read(link: RedisConnections) -> list[Entry]:
             shards = Shards(self._prefix)
             found: list[Entry] = []
 
-            def look(access: Access) -> None:
+            def look(access: ShardClients) -> None:
                 shards.after(0, access)
                 answers = access.ask(
                     shards.keys,
@@ -123,9 +123,9 @@ class BacklogPages:
         while self._idle:
             self._idle.pop().close()
 
-    async def _call(self, ask: Callable[[Link], T]) -> T:
+    async def _call(self, ask: Callable[[RedisConnections], T]) -> T:
         def call() -> T:
-            link = self._idle.pop() if self._idle else Link(self._url, reconnects=True)
+            link = self._idle.pop() if self._idle else RedisConnections(self._url, reconnects=True)
             found = ask(link)  # a link whose call failed has closed its connections
             self._idle.append(link)
             return found
@@ -133,7 +133,7 @@ class BacklogPages:
         return await ask_redis(call, self._limiter)
 
 
-def _entries_up_to(access: Access, shards: Shards, after: str) -> dict[int, str]:
+def _entries_up_to(access: ShardClients, shards: Shards, after: str) -> dict[int, str]:
     """Return the last entry of each shard that is at or before an id; ``0-0`` where none is kept."""
     keys = shards.keys
     answers = access.ask(

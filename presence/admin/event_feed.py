@@ -1,8 +1,8 @@
 """One viewer of ``/v1/events``: every event once, in order within a shard, from where he likes.
 
-Events of now come from `Tidings`, by a bounded queue. Those of before are read from the streams, and so are
-those for which the queue had no room: it is emptied, and he reads on from the last one that he was sent. So
-a viewer who is slow is late, and misses nothing that the streams keep.
+New events come from `EventBroadcaster` by a bounded queue. Earlier ones come from the streams, as do those
+for which the queue had no room: it is emptied, and reading goes on after the last event that was sent.
+A slow viewer is late, and misses nothing that the streams keep.
 
 The id of a message says up to where he was told: the entry id; with several shards that of each shard, as
 ``0:ID,3:ID``, for ids of two shards say nothing of each other.
@@ -19,7 +19,7 @@ import trio
 from presence.admin.answers import ApiError, bad_request
 from presence.admin.backlog_pages import BacklogPages
 from presence.admin.streaming import HEARTBEAT, HEARTBEAT_S, message
-from presence.admin.tidings import Tiding, Tidings, tiding
+from presence.admin.tidings import BroadcastEvent, EventBroadcaster, tiding
 from presence.subscriber.events import ZERO_ID, id_order
 
 QUEUE_EVENTS: Final = 1000  # references to what all viewers share
@@ -66,7 +66,7 @@ class EventFeed:
 
     def __init__(
         self,
-        tidings: Tidings,
+        tidings: EventBroadcaster,
         backlog: BacklogPages,
         after: str | Mapping[int, str] | None,
         *,
@@ -79,7 +79,7 @@ class EventFeed:
         self._is_seen = is_seen
         self._types = frozenset(types) | {"gap"} if types else None
         self._places: dict[int, str] = {}
-        self._queue: deque[Tiding] = deque()
+        self._queue: deque[BroadcastEvent] = deque()
         self._is_behind = False
         self._came = trio.Event()
 
@@ -136,7 +136,7 @@ class EventFeed:
             if not page.items:
                 await trio.sleep(0.2)  # until the server of some shards is back
 
-    def _put(self, each: Tiding) -> None:
+    def _put(self, each: BroadcastEvent) -> None:
         if len(self._queue) >= QUEUE_EVENTS:
             self._queue.clear()
             self._is_behind = True
@@ -144,7 +144,7 @@ class EventFeed:
             self._queue.append(each)
         self._came.set()
 
-    def _told(self, each: Tiding) -> bytes | None:
+    def _told(self, each: BroadcastEvent) -> bytes | None:
         """Return the message of an event that he was not told of yet; None if he was, or wants none."""
         if each.goes_on_after is not None:
             self._places[each.shard] = each.goes_on_after

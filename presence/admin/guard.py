@@ -15,11 +15,11 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from presence.admin.access import NOBODY, Access
+from presence.admin.access import NOBODY, AccessRules
 from presence.admin.answers import ApiError, not_found
 from presence.admin.http_figures import OTHER, HttpFigures
-from presence.auth.operator_tokens import Role, Token
-from presence.common.rate_limit import Buckets
+from presence.auth.operator_tokens import OperatorToken, Role
+from presence.common.rate_limit import KeyedRateLimiter
 
 GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
 GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
@@ -78,7 +78,7 @@ def header_map(scope: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-class Guard:
+class AuthMiddleware:
     """The application.
 
     Args:
@@ -88,7 +88,9 @@ class Guard:
         audit: told of acts that are refused.
     """
 
-    def __init__(self, verbs: Sequence[Verb], access: Access, figures: HttpFigures, audit: "Audit") -> None:
+    def __init__(
+        self, verbs: Sequence[Verb], access: AccessRules, figures: HttpFigures, audit: "Audit"
+    ) -> None:
         self._verbs = verbs
         self._access = access
         self._figures = figures
@@ -125,7 +127,7 @@ class Guard:
                 allowed += sorted(verb.methods or ())
         return None, allowed
 
-    async def _admit(self, verb: Verb | None, scope: Scope) -> Token:
+    async def _admit(self, verb: Verb | None, scope: Scope) -> OperatorToken:
         """Return who asks.
 
         Raises:
@@ -204,9 +206,9 @@ def _not_there(allowed: list[str]) -> ASGIApp:
     return ApiError(405, "wrong_method", message, headers={"Allow": methods}).response()
 
 
-def operator_of(scope: Any) -> Token:
+def operator_of(scope: Any) -> OperatorToken:
     """Return who asks, of a request that was let in."""
-    operator: Token = scope["operator"]
+    operator: OperatorToken = scope["operator"]
     return operator
 
 
@@ -219,12 +221,12 @@ class Audit:
 
     def __init__(self, figures: HttpFigures) -> None:
         self._figures = figures
-        self._refusals: Buckets[str] = Buckets(REFUSED_PER_S, REFUSED_BURST)
+        self._refusals: KeyedRateLimiter[str] = KeyedRateLimiter(REFUSED_PER_S, REFUSED_BURST)
         self._unsaid = 0
 
     def acted(
         self,
-        operator: Token,
+        operator: OperatorToken,
         scope: Mapping[str, Any],
         verb: str,
         outcome: Outcome,
@@ -257,7 +259,9 @@ class Audit:
             **details,
         )
 
-    def refused(self, scope: Mapping[str, Any], verb: str, code: str, operator: Token = NOBODY) -> None:
+    def refused(
+        self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NOBODY
+    ) -> None:
         """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
         if not self._refusals.take("", trio.current_time()):
             self._figures.acted(verb, "refused")

@@ -20,9 +20,9 @@ from presence.admin.guard import Audit, Outcome, operator_of
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import Scrape, render
 from presence.admin.sampler import Sampler
-from presence.admin.streaming import EVENTS_SHOWN, EventStream, Mailbox, message
-from presence.admin.tidings import Tidings
-from presence.admin.views import Views
+from presence.admin.streaming import EVENTS_SHOWN, EventStream, ViewerMailbox, message
+from presence.admin.tidings import EventBroadcaster
+from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
@@ -65,8 +65,8 @@ class Sources:
 
     workers: Workers
     sampler: Sampler
-    views: Views
-    tidings: Tidings
+    views: RedisQueries
+    tidings: EventBroadcaster
     backlog: BacklogPages
     audit: Audit
 
@@ -206,7 +206,7 @@ class Handlers:
         return EventStream(self._live(acts=acts), "live", self._context.http)
 
     async def _live(self, *, acts: bool) -> AsyncGenerator[bytes, None]:
-        mailbox = Mailbox(self._context.http)
+        mailbox = ViewerMailbox(self._context.http)
         self._of.sampler.look(mailbox.show)
         self._of.tidings.join_when_there(mailbox.tell)
         try:

@@ -107,7 +107,7 @@ class _Server:
             return
         self.figures.connections += 1
         try:
-            await _Connection(self, stream).run()
+            await _HttpConnection(self, stream).run()
         except Exception:
             log.exception("a connection of an operator failed")
         finally:
@@ -115,7 +115,7 @@ class _Server:
             await trio.aclose_forcefully(stream)
 
 
-class _Connection:
+class _HttpConnection:
     """A connection, and the request that is under way."""
 
     def __init__(self, server: _Server, stream: trio.SocketStream) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from presence.common.histogram import Histogram
-from presence.server.process_stats import Footprint
+from presence.server.process_stats import ProcessStats
 
 OTHER: Final = "other"
 ROUTES: Final = (
@@ -73,7 +73,7 @@ class HttpFigures:
         self.refusals = dict.fromkeys(REFUSALS, 0)
         self.acts = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
         self.durations = Histogram(BOUNDS_S)
-        self.footprint = Footprint()
+        self.footprint = ProcessStats()
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count a request.

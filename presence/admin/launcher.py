@@ -3,7 +3,7 @@
 The address is bound here, so that it is known before anything is ready, and that a process which is started
 anew listens at the same one. From then on nobody waits for that process, whatever becomes of it: it has the
 asking ends of the lines (`presence.server.stats_socket`) and a control line, whose end is its order to end.
-`Operators.tend` starts another when it has ended, or was silent for too long: see
+`AdminProcess.tend` starts another when it has ended, or was silent for too long: see
 `presence.prefork.control_pipe`.
 """
 
@@ -24,7 +24,7 @@ from presence.common.backoff import backoff_s
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.prefork.arbiter import ended
 from presence.prefork.control_pipe import SilenceWatch
-from presence.server.listeners import Address, CannotListen
+from presence.server.listeners import CannotListen, ListenAddress
 from presence.server.stats_socket import line_pair
 from presence.transports import sockets
 
@@ -40,7 +40,7 @@ BACKOFF_LIMIT_S: Final = 30.0
 log = structlog.get_logger("presence.admin.launcher")
 
 
-class Operators:
+class AdminProcess:
     """The process, and what it shares with the server.
 
     Args:
@@ -185,7 +185,9 @@ class Operators:
 
 
 @contextmanager
-def serving(settings: Settings, redis_url: str, *, asked_for: bool, workers: int = 1) -> Iterator[Operators]:
+def serving(
+    settings: Settings, redis_url: str, *, asked_for: bool, workers: int = 1
+) -> Iterator[AdminProcess]:
     """Serve operators for the length of a ``with`` block.
 
     Args:
@@ -197,7 +199,7 @@ def serving(settings: Settings, redis_url: str, *, asked_for: bool, workers: int
     Raises:
         CannotListen: the address that was asked for cannot be had.
     """
-    operators = Operators(settings, redis_url, _listening(settings, asked_for), workers)
+    operators = AdminProcess(settings, redis_url, _listening(settings, asked_for), workers)
     log.info("operators", url=operators.url)
     try:
         yield operators
@@ -224,9 +226,9 @@ def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
     return listeners
 
 
-def _address_of(listeners: list[socket.socket]) -> Address:
+def _address_of(listeners: list[socket.socket]) -> ListenAddress:
     host, port = listeners[0].getsockname()[:2]
-    return Address(host, port)
+    return ListenAddress(host, port)
 
 
 def _path_flags() -> list[str]:

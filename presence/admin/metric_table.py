@@ -63,7 +63,7 @@ _MEASURES: Final[Mapping[str, Callable[[Any], float]]] = {
 }
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """Types of metrics, by the names that Prometheus has for them; an `info` is a gauge of 1 with texts."""
 
     COUNTER = "counter"
@@ -89,7 +89,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: Labels
     places: Mapping[Labels, Place]
@@ -104,10 +104,12 @@ class Metric:
 
 def _metric(name: str, declared: Mapping[str, Any]) -> Metric:
     of_worker = ("worker",) if declared.get("of", "worker") == "worker" else ()
-    by_end = {"total": Kind.COUNTER, "info": Kind.INFO}.get(name.rpartition("_")[2], Kind.GAUGE)
+    by_end = {"total": MetricKind.COUNTER, "info": MetricKind.INFO}.get(
+        name.rpartition("_")[2], MetricKind.GAUGE
+    )
     return Metric(
         name,
-        Kind(declared.get("type", by_end)),
+        MetricKind(declared.get("type", by_end)),
         declared["help"],
         (*of_worker, *declared.get("labels", ())),
         _places(declared["at"]),

@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 
 from presence import __version__
 from presence.admin.http_figures import OTHER, HttpFigures
-from presence.admin.metric_table import TABLE, Kind, Labels, Metric, Place
-from presence.admin.workers import Answer
+from presence.admin.metric_table import TABLE, Labels, Metric, MetricKind, Place
+from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
 from presence.store.nodes import NodeState, NodeStatus
@@ -36,7 +36,7 @@ class Scrape:
 
     Attributes:
         answers: of this machine's workers.
-        now: monotonic seconds, of the clock of `Answer.at`.
+        now: monotonic seconds, of the clock of `WorkerAnswer.at`.
         settings: as in effect.
         online: users online at all nodes; None: Redis did not answer.
         nodes: those that have a lease; None: Redis did not answer.
@@ -44,7 +44,7 @@ class Scrape:
         http: this process' own counters.
     """
 
-    answers: Sequence[Answer]
+    answers: Sequence[WorkerAnswer]
     now: float
     settings: Settings
     online: int | None
@@ -94,7 +94,7 @@ def local_sample(scrape: Scrape) -> Sample:
     }
 
 
-def worker_sample(answer: Answer, now: float) -> Sample:
+def worker_sample(answer: WorkerAnswer, now: float) -> Sample:
     """Return what is of one worker: its sample, and what its answer says."""
     sample = answer.sample
     if sample is None:
@@ -126,19 +126,19 @@ class _Collected(Collector):
 
 
 def _family(metric: Metric, samples: Iterable[tuple[Labels, Sample]]) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         return _histogram(metric, samples)
     series = (
         ((*worker, *labels), number)
         for worker, sample in samples
         for labels, number in _series(metric, sample)
     )
-    if metric.kind is Kind.INFO:
+    if metric.kind is MetricKind.INFO:
         info = InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
         for labels, _ in series:
             info.add_metric([], dict(zip(metric.labels, labels, strict=True)))
         return info
-    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family: CounterMetricFamily | GaugeMetricFamily = make(metric.name, metric.help, labels=metric.labels)
     for labels, number in series:
         family.add_metric(labels, number)

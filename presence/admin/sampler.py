@@ -13,14 +13,14 @@ import structlog
 import trio
 
 from presence.admin.answers import to_json
-from presence.admin.snapshot import Cluster, History, Rates, picture, point_of
+from presence.admin.snapshot import History, Rates, RedisStatus, picture, point_of
 from presence.admin.streaming import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
 from presence.reader import PresenceReader
 from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 SAMPLE_S: Final = 1.0
 NODES_S: Final = 2.0
@@ -46,12 +46,12 @@ class Sampler:
     def __init__(self, workers: Workers, redis_url: str, prefix: str) -> None:
         self._workers = workers
         self._reader = PresenceReader(redis_url, prefix=prefix)
-        self._access = Access(redis_url)
+        self._access = ShardClients(redis_url)
         self._rates = Rates()
         self._limiter = trio.CapacityLimiter(3)  # a thread for each question of `run`
         self._viewers: set[Callable[[bytes], None]] = set()
         self.history = History()
-        self.cluster = Cluster()
+        self.cluster = RedisStatus()
 
     async def run(self) -> None:
         """Take pictures until cancelled."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from presence.admin.workers import Answer, Sample
+from presence.admin.workers import Sample, WorkerAnswer
 from presence.store.health import RedisHealth
 from presence.store.nodes import NodeState
 
@@ -75,7 +75,7 @@ class Rates:
     def __init__(self) -> None:
         self._before: dict[int, tuple[str, float, tuple[float, ...]]] = {}
 
-    def take(self, answers: Iterable[Answer]) -> Speeds:
+    def take(self, answers: Iterable[WorkerAnswer]) -> Speeds:
         """Return how quickly things go, up to these answers."""
         found: list[list[float]] = []
         for answer in answers:
@@ -124,7 +124,7 @@ def total(counts: object) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class RedisStatus:
     """What Redis said last; None: it did not answer then.
 
     Attributes:
@@ -138,7 +138,7 @@ class Cluster:
     redis: RedisHealth | None = None
 
 
-def point_of(at_ms: int, answers: Sequence[Answer], speeds: Speeds, online: int | None) -> Point:
+def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online: int | None) -> Point:
     """Return the point of this moment, see `presence.admin.history`."""
     samples = _samples(answers)
     return (
@@ -153,7 +153,9 @@ def point_of(at_ms: int, answers: Sequence[Answer], speeds: Speeds, online: int 
     )
 
 
-def picture(at_ms: int, answers: Sequence[Answer], speeds: Speeds, cluster: Cluster) -> dict[str, Any]:
+def picture(
+    at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, cluster: RedisStatus
+) -> dict[str, Any]:
     """Return the data of the event `sample`."""
     samples = _samples(answers)
     point = point_of(at_ms, answers, speeds, cluster.online)
@@ -203,7 +205,7 @@ def summed_histogram(histograms: Sequence[Mapping[str, Any]]) -> dict[str, Any] 
     return {"bounds": bounds, "counts": counts, "sum": sum(number(each.get("sum")) for each in alike)}
 
 
-def _samples(answers: Sequence[Answer]) -> list[Sample]:
+def _samples(answers: Sequence[WorkerAnswer]) -> list[Sample]:
     return [answer.sample for answer in answers if answer.sample is not None]
 
 
@@ -211,7 +213,7 @@ def _sum(samples: Sequence[Sample], name: str) -> int | None:
     return sum(int(number(sample.get(name))) for sample in samples) if samples else None
 
 
-def _worker(answer: Answer) -> dict[str, Any]:
+def _worker(answer: WorkerAnswer) -> dict[str, Any]:
     sample = answer.sample or {}
     process = part(sample, "process")
     return {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.config.settings import Settings
-from presence.server.listeners import Address
+from presence.server.listeners import ListenAddress
 
 RELOAD: Final = b"h"  # files are to be read again
 NICENESS: Final = 5  # where processors are short, users come before operators, also while a server starts
@@ -36,7 +36,7 @@ class Start:
     redis_url: str
     listeners: tuple[int, ...]
     lines: tuple[int, ...]
-    address: Address
+    address: ListenAddress
     url: str
 
     def packed(self) -> bytes:

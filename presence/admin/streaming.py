@@ -1,7 +1,7 @@
 """Streams of server-sent events: an answer that goes on until its viewer has gone.
 
 Whoever takes nothing is closed by `presence.admin.http`; here nothing is kept for him beyond a bound: a
-`Mailbox` holds one picture, the newest, and a few events. A viewer waits for nobody and nobody for him.
+`ViewerMailbox` holds one picture, the newest, and a few events. A viewer waits for nobody and nobody for him.
 """
 
 from collections import deque
@@ -84,7 +84,7 @@ async def _until_gone(receive: Receive, answering: trio.CancelScope) -> None:
     answering.cancel()
 
 
-class Told(Protocol):
+class EncodedEvent(Protocol):
     """An event, which is encoded when it is shown: most of a storm are not."""
 
     @property
@@ -92,7 +92,7 @@ class Told(Protocol):
         """The event as JSON."""
 
 
-class Mailbox:
+class ViewerMailbox:
     """What waits for a viewer of the live page: the newest picture, and the newest events.
 
     Args:
@@ -102,7 +102,7 @@ class Mailbox:
     def __init__(self, figures: HttpFigures) -> None:
         self._figures = figures
         self._picture: bytes | None = None
-        self._events: deque[Told] = deque()
+        self._events: deque[EncodedEvent] = deque()
         self._skipped = 0
         self._came = trio.Event()
 
@@ -111,7 +111,7 @@ class Mailbox:
         self._picture = picture
         self._came.set()
 
-    def tell(self, event: Told) -> None:
+    def tell(self, event: EncodedEvent) -> None:
         """Put an event in; the oldest goes if there is no room."""
         if len(self._events) >= EVENTS_SHOWN:
             self._events.popleft()

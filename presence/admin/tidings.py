@@ -13,7 +13,7 @@ from presence.admin.answers import ApiError, redis_away, redis_refuses, to_json
 from presence.common.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
-from presence.subscriber.connection import Link
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.event_json import entry_of, entry_values
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
@@ -27,7 +27,7 @@ Places = Mapping[int, str]
 log = structlog.get_logger("presence.admin")
 
 
-class Tiding:
+class BroadcastEvent:
     """An event, encoded once for all, and only if somebody is shown it.
 
     Args:
@@ -59,17 +59,17 @@ class Tiding:
         return self._data
 
 
-Reader = Callable[[Tiding], None]
+Reader = Callable[[BroadcastEvent], None]
 
 
-def tiding(item: Item, places: Places) -> Tiding:
+def tiding(item: Item, places: Places) -> BroadcastEvent:
     """Return what a reader is told of an item; `places`: where reading stands."""
     if isinstance(item, Gap):
-        return Tiding(entry_of(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
-    return Tiding(item, None)
+        return BroadcastEvent(entry_of(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
+    return BroadcastEvent(item, None)
 
 
-class Tidings:
+class EventBroadcaster:
     """Reads, and tells.
 
     Args:
@@ -129,14 +129,14 @@ class Tidings:
             if not self._readers:
                 await self._wanted.wait()
             self._trouble = None
-            link = Link(self._url)
+            link = RedisConnections(self._url)
             try:
                 await self._follow(Follower(link, self._prefix), link)
             finally:
                 self._places = None
                 link.close()
 
-    async def _follow(self, follower: Follower, link: Link) -> None:
+    async def _follow(self, follower: Follower, link: RedisConnections) -> None:
         limiter = trio.CapacityLimiter(1)
 
         def find_ends() -> None:
@@ -159,7 +159,7 @@ class Tidings:
                 self._tell(tiding(item, self._places))
             self._note_change()
 
-    def _tell(self, each: Tiding) -> None:
+    def _tell(self, each: BroadcastEvent) -> None:
         for reader in list(self._readers):
             reader(each)
 

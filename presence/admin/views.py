@@ -14,7 +14,7 @@ from presence.admin.answers import busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.text import plain_state
 from presence.ops.explain import Explainer
-from presence.ops.kick import Kicked, kick
+from presence.ops.kick import KickResult, kick
 from presence.reader import Page, PresenceReader
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
@@ -27,7 +27,7 @@ EXPLAIN_S: Final = 5.0  # nodes elsewhere are asked through Redis
 T = TypeVar("T")
 
 
-class Views:
+class RedisQueries:
     """Reads of Redis, and kicks. All raise `ApiError` where Redis does not answer.
 
     Args:
@@ -65,13 +65,13 @@ class Views:
         """Return all nodes, as ``presence nodes --json`` does."""
         return {node.node: asdict(node) for node in await self._call(self.reader.nodes)}
 
-    async def kick(self, uid: str, device: str | None, wait_s: float, by: str) -> Kicked:
+    async def kick(self, uid: str, device: str | None, wait_s: float, by: str) -> KickResult:
         """End a user's sessions, and wait for that."""
         await self.count()  # Redis that hangs shows here, before there is anything to wait for
         if self._acting.available_tokens < 1:
             raise busy(f"{ACTING_THREADS} kicks wait for their users' ends already")
 
-        def end() -> Kicked:
+        def end() -> KickResult:
             return kick(self._url, self.reader, [uid], wait_s=wait_s, by=by, device=device)
 
         return await self._call(end, within_s=ANSWER_S + wait_s, limiter=self._acting)

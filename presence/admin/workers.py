@@ -27,7 +27,7 @@ _log = structlog.get_logger("presence.admin")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """What a worker said of itself.
 
     Attributes:
@@ -62,7 +62,7 @@ class Workers:
         self._waiting: dict[int, dict[int, tuple[trio.Event, list[Any]]]] = {n: {} for n in self._lines}
         self._round: trio.Event | None = None  # of samples: set when it is over
         self._explaining = trio.Semaphore(EXPLAINING_MAX)
-        self._last: list[Answer] = []
+        self._last: list[WorkerAnswer] = []
         self._last_at = -math.inf
         self.heard_at: dict[int, float] = {}
         self.questions = self.unanswered = 0
@@ -73,7 +73,7 @@ class Workers:
         return list(self._lines)
 
     @property
-    def last(self) -> list[Answer]:
+    def last(self) -> list[WorkerAnswer]:
         """The answers of the last round, whatever their age; empty before the first."""
         return self._last
 
@@ -83,7 +83,7 @@ class Workers:
             for number, line in self._lines.items():
                 nursery.start_soon(self._listen, number, trio.socket.from_stdlib_socket(line))
 
-    async def samples(self, max_age_s: float = 0.0) -> list[Answer]:
+    async def samples(self, max_age_s: float = 0.0) -> list[WorkerAnswer]:
         """Return what each worker says of itself, within about a second.
 
         Args:
@@ -120,12 +120,12 @@ class Workers:
             self._explaining.release()
         return [dict(each.sample) for each in answers if each.sample]
 
-    async def _ask_all(self, verb: str, arguments: Mapping[str, Any]) -> list[Answer]:
-        answers: dict[int, Answer] = {}
+    async def _ask_all(self, verb: str, arguments: Mapping[str, Any]) -> list[WorkerAnswer]:
+        answers: dict[int, WorkerAnswer] = {}
 
         async def ask(number: int) -> None:
             said = await self._ask(number, verb, arguments)
-            answers[number] = Answer(number, said, trio.current_time())
+            answers[number] = WorkerAnswer(number, said, trio.current_time())
 
         async with trio.open_nursery() as nursery:
             for number in self._lines:

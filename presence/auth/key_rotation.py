@@ -17,7 +17,7 @@ from presence.auth import key_file
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import Keyring
 from presence.common.faults import Faults
-from presence.common.runtime import Aside, Hanging
+from presence.common.runtime import AbandonableThread, ThreadTimeout
 
 LOOK_S: Final = 1.0  # between two looks; a look reads some kilobytes
 log = structlog.get_logger("presence.auth")
@@ -55,7 +55,7 @@ class _Seen(NamedTuple):
     refused: bytes | None = None
 
 
-class Rotation:
+class KeyRotation:
     """Brings the keys of a file to whoever uses them.
 
     Args:
@@ -67,7 +67,7 @@ class Rotation:
         self._user = user
         self._path = path
         self._looking = trio.Lock()
-        self._aside = Aside()
+        self._aside = AbandonableThread()
         self._seen = _Seen(user.keyring)
         self._counted = RotationStatistics()
 
@@ -89,7 +89,7 @@ class Rotation:
             try:
                 # Aside: the disk may be slow, and finding out what a check of RS256 costs takes a while.
                 self._seen = await self._aside.call(partial(_look, self._path, before))
-            except Hanging as error:
+            except ThreadTimeout as error:
                 self._seen = before._replace(problem=f"{self._path}: reading it {error}", refused=None)
             self._take(before, self._seen)
 

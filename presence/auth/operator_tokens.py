@@ -31,7 +31,7 @@ class TokenFileError(Exception):
     """There are no tokens to be had from the file; the message names file and line and shows no secret."""
 
 
-class Token(NamedTuple):
+class OperatorToken(NamedTuple):
     """Somebody who may come in.
 
     Attributes:
@@ -52,13 +52,13 @@ class Tokens:
         tokens: of a file at least one; none where no file can be used.
     """
 
-    def __init__(self, tokens: tuple[Token, ...]) -> None:
+    def __init__(self, tokens: tuple[OperatorToken, ...]) -> None:
         self._tokens = tokens
 
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def find(self, secret: str) -> Token | None:
+    def find(self, secret: str) -> OperatorToken | None:
         """Return whose secret it is; how long that takes tells nothing of any secret."""
         offered = _digest(secret)
         found = None
@@ -93,7 +93,7 @@ def parse(raw: bytes, path: Path) -> Tokens:
     Raises:
         TokenFileError: a line is not sound, or there is no token.
     """
-    tokens: dict[bytes, Token] = {}
+    tokens: dict[bytes, OperatorToken] = {}
     for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -122,7 +122,7 @@ def make_line(role: Role, name: str) -> str:
     return line
 
 
-def _token(words: list[str]) -> Token:
+def _token(words: list[str]) -> OperatorToken:
     if len(words) != 3:
         raise ValueError("must be ROLE NAME SECRET")
     role, name, secret = words
@@ -134,7 +134,7 @@ def _token(words: list[str]) -> Token:
         raise ValueError(
             f"SECRET must be {SECRET_MIN_CHARS} to {SECRET_MAX_CHARS} characters of ASCII that can be printed"
         )
-    return Token("act" if role == "act" else "read", name, _digest(secret))
+    return OperatorToken("act" if role == "act" else "read", name, _digest(secret))
 
 
 def _digest(secret: str) -> bytes:

@@ -19,9 +19,9 @@ from typing import Final
 
 from presence.auth import tokens
 from presence.auth.keys import Keyring
-from presence.auth.tokens import Reason, Terms, TokenRefused
-from presence.common.rate_limit import Buckets, TokenBucket
-from presence.core.authenticator import Denied, Granted, Verdict
+from presence.auth.tokens import Reason, TokenRefused, TokenRules
+from presence.common.rate_limit import KeyedRateLimiter, TokenBucket
+from presence.core.authenticator import AuthResult, Denied, Granted
 from presence.protocol import Code
 
 # At once: as many logins as `login_burst` lets in by default, each checked with the dearest algorithm.
@@ -33,7 +33,7 @@ _MISSING: Final = "no token was given, and this server asks for one"
 _BUSY: Final = "this server checks no more tokens at present"
 
 
-class Caller(Enum):
+class CallerTrust(Enum):
     """Who asks for a check; the value is the share of `BURST_S` that is kept from him."""
 
     CONNECTED = 0.0
@@ -65,8 +65,8 @@ class GateStatistics:
     addresses_forgotten: int = 0
 
 
-class TokenGate:
-    """Checks tokens; see `presence.core.authenticator.Gate`.
+class TokenAuthenticator:
+    """Checks tokens; see `presence.core.authenticator.Authenticator`.
 
     Args:
         keyring: what tokens are checked with.
@@ -79,18 +79,18 @@ class TokenGate:
     """
 
     def __init__(
-        self, keyring: Keyring, terms: Terms, budget: TokenBucket, *, wall: Callable[[], float]
+        self, keyring: Keyring, terms: TokenRules, budget: TokenBucket, *, wall: Callable[[], float]
     ) -> None:
         self.keyring = keyring
         self._terms = terms
         self._budget = budget
-        self._bad_tokens: Buckets[str] = Buckets(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
+        self._bad_tokens: KeyedRateLimiter[str] = KeyedRateLimiter(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
         self._wall = wall
         self._counted = GateStatistics()
 
-    def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
-        """See `Gate`."""
-        caller = Caller.STRANGER if self._bad_tokens.has(address, now) else Caller.SUSPECT
+    def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
+        """See `Authenticator`."""
+        caller = CallerTrust.STRANGER if self._bad_tokens.has(address, now) else CallerTrust.SUSPECT
         verdict = self._judge(token, uid, caller, now, self._counted.refused)
         if isinstance(verdict, Granted):
             self._counted.granted += 1
@@ -98,9 +98,9 @@ class TokenGate:
             self._bad_tokens.charge(address, now)
         return verdict
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
-        """See `Gate`. Who may ask so has proved who he is, and may do it as often as he may send updates."""
-        verdict = self._judge(token, uid, Caller.CONNECTED, now, self._counted.renewals_refused)
+    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
+        """See `Authenticator`. The caller is logged in, and limited to the rate of its updates."""
+        verdict = self._judge(token, uid, CallerTrust.CONNECTED, now, self._counted.renewals_refused)
         self._counted.renewed += isinstance(verdict, Granted)
         return verdict
 
@@ -115,8 +115,8 @@ class TokenGate:
         )
 
     def _judge(
-        self, token: object, uid: str | None, caller: Caller, now: float, refused: dict[str, int]
-    ) -> Verdict:
+        self, token: object, uid: str | None, caller: CallerTrust, now: float, refused: dict[str, int]
+    ) -> AuthResult:
         try:
             granted = self._check(token, uid, caller, now)
         except TokenRefused as error:
@@ -124,7 +124,7 @@ class TokenGate:
             return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
         return granted or Denied(Code.BUSY, _BUSY, self._budget.retry_after())
 
-    def _check(self, text: object, uid: str | None, caller: Caller, now: float) -> Granted | None:
+    def _check(self, text: object, uid: str | None, caller: CallerTrust, now: float) -> Granted | None:
         """Return what a token is good for, None if there is no time to check it.
 
         Raises:

@@ -53,7 +53,7 @@ class TokenRefused(Exception):
         self.reason = reason
 
 
-class Terms(NamedTuple):
+class TokenRules(NamedTuple):
     """What every token has to satisfy.
 
     Attributes:
@@ -72,14 +72,14 @@ class Claims(NamedTuple):
     expires: float
 
 
-class Token(NamedTuple):
+class UncheckedToken(NamedTuple):
     """A token that nobody has checked yet, and the key that it names."""
 
     text: str
     key: Key
 
 
-def parse(text: object, keyring: Keyring) -> Token:
+def parse(text: object, keyring: Keyring) -> UncheckedToken:
     """Take a token apart as far as that tells which key it names.
 
     Raises:
@@ -97,10 +97,10 @@ def parse(text: object, keyring: Keyring) -> Token:
         raise TokenRefused(Reason.MALFORMED, "its header asks for an extension (crit)")
     if (key := keyring.find(kid, alg)) is None:
         raise TokenRefused(Reason.UNKNOWN_KEY, "no key has the kid and alg of its header")
-    return Token(text, key)
+    return UncheckedToken(text, key)
 
 
-def check(token: Token, terms: Terms, wall: float) -> Claims:
+def check(token: UncheckedToken, terms: TokenRules, wall: float) -> Claims:
     """Return what a token says, if it holds.
 
     Args:
@@ -118,7 +118,7 @@ def check(token: Token, terms: Terms, wall: float) -> Claims:
     return _claims(_parsed(payload), terms, wall)
 
 
-def _claims(claims: dict[str, Any], terms: Terms, wall: float) -> Claims:
+def _claims(claims: dict[str, Any], terms: TokenRules, wall: float) -> Claims:
     audience = claims.get("aud")
     if audience != terms.audience and not (isinstance(audience, list) and terms.audience in audience):
         raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {terms.audience}")

@@ -7,7 +7,7 @@ from presence.cli.errors import OK
 from presence.cli.options import Load, add_json, add_settings
 from presence.cli.serve import check_files
 from presence.common.text import printable
-from presence.config.loading import RULES, SPECS, Loaded, shown
+from presence.config.loading import FIELDS, RULES, Loaded, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(show, "one JSON object: name to value and source")
     check = actions.add_parser("check", help="exit 0 if serve would accept them, 2 if not")
     for each in (show, check):
-        add_settings(each, tuple(SPECS))
+        add_settings(each, tuple(FIELDS))
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
 
 def show(loaded: Loaded, *, as_json: bool) -> int:
     """Print every setting with its source; without `as_json` as TOML that a file could hold."""
-    values = {name: shown(loaded.settings, name) for name in SPECS}
+    values = {name: shown(loaded.settings, name) for name in FIELDS}
     if as_json:
         rules = loaded.settings.followups
         tables = None if rules is None else [rule.as_table() for rule in rules]

@@ -10,11 +10,11 @@ from presence.cli.errors import FAILED, OK
 from presence.cli.options import Load, add_json, add_settings
 from presence.common.redaction import redact_text
 from presence.common.text import printable
-from presence.config.settings import SPECS
-from presence.doctor.examination import Patient, examine
-from presence.doctor.findings import CHECKS, Finding, Status, worst
+from presence.config.settings import FIELDS
+from presence.doctor.examination import CheckContext, examine
+from presence.doctor.findings import CHECKS, CheckStatus, Finding, worst
 
-_WIDTH = max(len(status.value) for status in Status)
+_WIDTH = max(len(status.value) for status in CheckStatus)
 
 
 _DESCRIPTION = (
@@ -48,19 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:FUNCTION",
         help="import this function for follow-ups, too; may be given again",
     )
-    add_settings(parser, tuple(SPECS))
+    add_settings(parser, tuple(FIELDS))
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
     """Print what is wrong, or all findings; return the exit status: 1 if a check fails."""
-    findings = examine(Patient(load, args.handlers))
+    findings = examine(CheckContext(load, args.handlers))
     if args.json:
         checks = [{**asdict(each), "status": each.status.value} for each in findings]
         print(redact_text(json.dumps({"status": worst(findings).value, "checks": checks}, indent=2)))
     else:
         for line in _lines(findings, show_all=args.show_all):
             print(printable(redact_text(line)))
-    return FAILED if worst(findings) is Status.FAIL else OK
+    return FAILED if worst(findings) is CheckStatus.FAIL else OK
 
 
 def _lines(findings: Sequence[Finding], *, show_all: bool) -> Iterable[str]:
@@ -68,19 +68,19 @@ def _lines(findings: Sequence[Finding], *, show_all: bool) -> Iterable[str]:
     indent = " " * (_WIDTH + 2)
     left_out: dict[tuple[str, str], list[str]] = {}
     for each in findings:
-        if each.status is Status.NOT_TRIED:
+        if each.status is CheckStatus.NOT_TRIED:
             left_out.setdefault((each.have, each.mend), []).append(each.check)
-    for status in (Status.FAIL, Status.WARN):
+    for status in (CheckStatus.FAIL, CheckStatus.WARN):
         for each in findings:
             if each.status is status:
                 yield f"{status.value:<{_WIDTH}}  {each.check}: {each.have}"
                 yield from (f"{indent}need: {each.need}", f"{indent}mend: {each.mend}")
     for (why, mend), names in left_out.items():
-        yield f"{Status.NOT_TRIED.value:<{_WIDTH}}  {', '.join(names)}: {why}"
+        yield f"{CheckStatus.NOT_TRIED.value:<{_WIDTH}}  {', '.join(names)}: {why}"
         if mend:
             yield f"{indent}mend: {mend}"
     for each in findings if show_all else ():
-        if each.status is Status.OK:
-            yield f"{Status.OK.value:<{_WIDTH}}  {each.check}: {each.have} (need: {each.need})"
+        if each.status is CheckStatus.OK:
+            yield f"{CheckStatus.OK.value:<{_WIDTH}}  {each.check}: {each.have} (need: {each.need})"
     tally = Counter(each.status for each in findings)
-    yield ", ".join(f"{tally[status]} {status.value}" for status in reversed(Status))
+    yield ", ".join(f"{tally[status]} {status.value}" for status in reversed(CheckStatus))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from presence.cli.errors import FAILED, OK, complain
-from presence.cli.options import Place, UsageError, add_reader, plain_text
+from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
 from presence.cli.redis_errors import asks_redis
 from presence.common.redis_url import redacted
 from presence.common.text import json_line, printable
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print what is known of a user; return the exit status: 1 if Redis could not be asked."""
     with Explainer(place.redis_url, prefix=place.prefix) as explainer:
         try:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from presence.cli.errors import FAILED, OK, complain, sigterm_interrupts
 from presence.cli.options import (
     READER_SETTINGS,
-    Place,
+    DataLocation,
     UsageError,
     add_json,
     add_settings,
@@ -24,8 +24,8 @@ from presence.cli.options import (
 )
 from presence.cli.redis_errors import asks_redis, subscriber_complains
 from presence.common.text import json_line, printable
-from presence.followups import FollowUp, FollowUps, Pending, due_sync
-from presence.followups.turning import Outage, Turner
+from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
+from presence.followups.turning import FollowUpScheduler, SchedulerOutage
 from presence.ops.explain_text import moment
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Run the action that was named; return the exit status."""
     if args.action == "run":
         return _run(args, place)
@@ -105,14 +105,14 @@ def run(args: argparse.Namespace, place: Place) -> int:
             raise UsageError(error) from None
 
 
-def _run(args: argparse.Namespace, place: Place) -> int:
+def _run(args: argparse.Namespace, place: DataLocation) -> int:
     """Turn, and handle what is due, until a signal comes; return the exit status."""
     handle = _handler(args.handler) if args.handler else None
     rules, kept = place.settings.followups, place.settings.stream_maxlen
     try:
         with (
             sigterm_interrupts(),
-            contextlib.closing(Turner(place.redis_url, place.prefix, rules, kept=kept)) as turner,
+            contextlib.closing(FollowUpScheduler(place.redis_url, place.prefix, rules, kept=kept)) as turner,
         ):
             turner.turn()
             if turner.failure is not None:  # at first: the URL or the password is wrong
@@ -138,15 +138,15 @@ def _handler(name: str) -> Callable[[Any], Any]:
     return handler.function
 
 
-def _turn(turner: Turner, stop: threading.Event) -> None:
-    outage = Outage()
+def _turn(turner: FollowUpScheduler, stop: threading.Event) -> None:
+    outage = SchedulerOutage()
     while not stop.wait(turner.turn()):
         if news := outage.news(turner.failure):
             complain(news)
 
 
 @contextlib.contextmanager
-def _turning(turner: Turner) -> Iterator[None]:
+def _turning(turner: FollowUpScheduler) -> Iterator[None]:
     """Turn in a thread for the length of a ``with`` block."""
     stop = threading.Event()
     thread = threading.Thread(target=_turn, args=(turner, stop), daemon=True)
@@ -158,7 +158,7 @@ def _turning(turner: Turner) -> Iterator[None]:
         thread.join(STOP_WAIT_S)
 
 
-def _handle(place: Place, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
+def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
     """Call the handler with what is due, for ever."""
     with (
         subscriber_complains(),
@@ -206,7 +206,7 @@ def _list(followups: FollowUps, args: argparse.Namespace) -> int:
     return OK
 
 
-def _line(pending: Pending) -> str:
+def _line(pending: PlannedFollowUp) -> str:
     columns = (_when(pending.due_ms), f"{pending.name:<20}", f"{printable(pending.uid):<32}")
     return "  ".join((*columns, printable(pending.id)))
 

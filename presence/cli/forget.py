@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict
 
 from presence.cli.errors import FAILED, OK, complain
-from presence.cli.options import Place, add_reader, plain_text
+from presence.cli.options import DataLocation, add_reader, plain_text
 from presence.cli.redis_errors import asks_redis, caller
 from presence.common.text import json_line
 from presence.ops.operator_calls import Operator
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Forget users; return the exit status: 1 if one of them is online, of whom nothing is erased."""
     with (
         PresenceReader(place.redis_url, prefix=place.prefix) as reader,

@@ -3,11 +3,11 @@
 import argparse
 
 from presence.cli.errors import FAILED, OK, complain
-from presence.cli.options import Place, add_reader, plain_text, seconds
+from presence.cli.options import DataLocation, add_reader, plain_text, seconds
 from presence.cli.redis_errors import asks_redis, caller
 from presence.common.text import json_line, printable
 from presence.ops import kick
-from presence.ops.kick import Kicked
+from presence.ops.kick import KickResult
 from presence.reader import PresenceReader
 
 _DESCRIPTION = (
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Kick users and wait until their sessions are gone; return the exit status.
 
     It is 0 when they are gone, also if a user was offline before: what was asked for holds. It is 1 when a
@@ -56,12 +56,12 @@ _WHY = {
 }
 
 
-def _lines(uids: list[str], kicked: Kicked) -> str:
+def _lines(uids: list[str], kicked: KickResult) -> str:
     width = max(len(printable(uid)) for uid in uids)
     return "\n".join(f"{printable(uid):<{width}}  {_outcome(uid, kicked)}" for uid in uids)
 
 
-def _outcome(uid: str, kicked: Kicked) -> str:
+def _outcome(uid: str, kicked: KickResult) -> str:
     sessions = sum(target.uid == uid for target in kicked.targets)
     ended = sessions - sum(target.uid == uid for target in kicked.reasons)
     if not sessions:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from presence import __version__
 from presence.cli.errors import FAILED, OK, USAGE, abandon_output, complain
 from presence.cli.options import Parser, UsageError
-from presence.config.loading import SPECS, ConfigError, Loaded, load
+from presence.config.loading import FIELDS, ConfigError, Loaded, load
 
 COMMANDS: Final = {
     "serve": "run the server",
@@ -82,7 +82,7 @@ def _module(command: str) -> Any:
 
 
 def _run(args: argparse.Namespace) -> int:
-    flags = {name: value for name, value in vars(args).items() if name in SPECS or name == "config"}
+    flags = {name: value for name, value in vars(args).items() if name in FIELDS or name == "config"}
     load_again: partial[Loaded] = partial(load, flags, serving=args.command in {"serve", "config", "doctor"})
     status: int = _module(args.command).run(args, load_again)
     return status

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from presence.cli.errors import OK
-from presence.cli.options import Place, add_reader
+from presence.cli.options import DataLocation, add_reader
 from presence.cli.redis_errors import asks_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print all nodes; return the exit status."""
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
         nodes = reader.nodes()

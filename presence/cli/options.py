@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from presence.cli.errors import USAGE, complain
-from presence.config.loading import SPECS, Loaded, Settings, Spec, nearest
+from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
 
 Load = Callable[[], Loaded]
 """Loads the settings in effect; raises `ConfigError` with all problems."""
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         """Return what was said; what is unknown ends the program as any other mistake does."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            flags = [spec.flag for spec in SPECS.values() if hasattr(parsed, spec.name)]
+            flags = [spec.flag for spec in FIELDS.values() if hasattr(parsed, spec.name)]
             hint = nearest(unknown[0].partition("=")[0], flags) if unknown[0].startswith("--") else ""
             self.error(f"unknown argument: {unknown[0]!r}{hint}")
         return parsed
@@ -128,7 +128,7 @@ def add_settings(
     `texts` are helps that say what a setting means to this command, in place of what it means to a server.
     """
     serves = len(names) > FEW_SETTINGS
-    specs = [SPECS[name]._replace(help=texts.get(name, SPECS[name].help)) for name in names]
+    specs = [FIELDS[name]._replace(help=texts.get(name, FIELDS[name].help)) for name in names]
     file = parser.add_argument_group("settings")
     file.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
     if serves:
@@ -144,14 +144,14 @@ def add_settings(
             _add_setting(either if spec.name in {"admin", "no_admin"} else group, spec, text)
 
 
-def _add_setting(group: "argparse._ActionsContainer", spec: Spec, text: str) -> None:
+def _add_setting(group: "argparse._ActionsContainer", spec: SettingField, text: str) -> None:
     if spec.kind is bool:
         group.add_argument(spec.flag, action="store_true", default=None, help=text)
     else:
         group.add_argument(spec.flag, metavar=_metavar(spec), help=text)
 
 
-def _metavar(spec: Spec) -> str:
+def _metavar(spec: SettingField) -> str:
     if spec.choices:
         return "|".join(spec.choices)
     named = {"redis": "URL", "data_dir": "DIR", "admin": "HOST:PORT", "proxy_from": "NETWORKS"}
@@ -159,13 +159,13 @@ def _metavar(spec: Spec) -> str:
     return named.get(spec.name) or spec.unit.upper() or kinds.get(spec.kind, "N")
 
 
-def _help(spec: Spec) -> str:
+def _help(spec: SettingField) -> str:
     if spec.default is None or spec.kind is bool:
         return spec.help.replace("%", "%%")
     return f"{spec.help} (default {spec.default}{' ' + spec.unit if spec.unit else ''})".replace("%", "%%")
 
 
-class Place(NamedTuple):
+class DataLocation(NamedTuple):
     """Where the servers' data is."""
 
     redis_url: str
@@ -173,15 +173,15 @@ class Place(NamedTuple):
     settings: Settings
 
 
-def servers_data(settings: Settings, command: str) -> Place:
+def servers_data(settings: Settings, command: str) -> DataLocation:
     """Return where the data is: without a URL, in the one embedded Redis that this user runs here."""
     if settings.redis:
-        return Place(settings.redis, settings.prefix, settings)
+        return DataLocation(settings.redis, settings.prefix, settings)
     from presence.store.embedded import announced  # noqa: PLC0415 - most commands are given a URL
 
     urls = announced()
     if len(urls) == 1:
-        return Place(urls[0], settings.prefix, settings)
+        return DataLocation(urls[0], settings.prefix, settings)
     found = (
         f"several servers here have one of their own: {', '.join(urls)}" if urls else "no server here has one"
     )

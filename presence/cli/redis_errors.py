@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import wraps
 
 from presence.cli.errors import FAILED, complain
-from presence.cli.options import Load, Place, servers_data
+from presence.cli.options import DataLocation, Load, servers_data
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError
@@ -43,7 +43,9 @@ def caller(command: str) -> str:
     return f"{name}@{socket.gethostname()} (presence {command})"
 
 
-def asks_redis(run: Callable[[argparse.Namespace, Place], int]) -> Callable[[argparse.Namespace, Load], int]:
+def asks_redis(
+    run: Callable[[argparse.Namespace, DataLocation], int],
+) -> Callable[[argparse.Namespace, Load], int]:
     """Let a command run with the place of the servers' data; if Redis fails it, complain and return 1."""
 
     @wraps(run)

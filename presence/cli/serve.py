@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from presence.cli.errors import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
 from presence.cli.options import Load, add_settings
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
-from presence.config.loading import DEFAULT_SOURCE, SPECS, ConfigError, Loaded, exposures
+from presence.config.loading import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
 from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import EmbeddedError, embedded_redis
 
 if TYPE_CHECKING:  # a server without operators does without all that it loads
-    from presence.admin.launcher import Operators
+    from presence.admin.launcher import AdminProcess
 
 _DESCRIPTION = (
     "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
@@ -26,7 +26,7 @@ _DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what may be said after ``presence serve``."""
     parser.description = _DESCRIPTION
-    add_settings(parser, tuple(SPECS))
+    add_settings(parser, tuple(FIELDS))
 
 
 def check_files(loaded: Loaded) -> None:
@@ -130,7 +130,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
 
 
 @contextlib.contextmanager
-def _operators(loaded: Loaded, redis_url: str) -> "Iterator[Operators | None]":
+def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
     """Serve operators, unless the settings say that nobody does: then nothing of it is loaded."""
     settings = loaded.settings
     if settings.no_admin:

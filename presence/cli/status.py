@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from presence.cli.errors import OK
-from presence.cli.options import Place, UsageError, add_reader, plain_text
+from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
 from presence.cli.redis_errors import asks_redis
 from presence.common import meta_json
 from presence.common.text import json_line, plain_state, printable, utc_time
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print states, or how many users are online; return the exit status."""
     if args.uids and (args.count or args.list):
         raise UsageError("status: name users, or ask for --count or --list")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from presence.cli.errors import OK, sigterm_interrupts
-from presence.cli.options import Place, UsageError, add_reader, entry_id, plain_text
+from presence.cli.options import DataLocation, UsageError, add_reader, entry_id, plain_text
 from presence.cli.redis_errors import asks_redis, subscriber_complains
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @asks_redis
-def run(args: argparse.Namespace, place: Place) -> int:
+def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print events until a signal comes; in a group each is acknowledged once it was printed."""
     if (args.group is None) != (args.consumer is None):
         raise UsageError("tail: --group and --consumer belong together")

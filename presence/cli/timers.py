@@ -23,7 +23,7 @@ from presence.common.text import json_line, printable
 from presence.config.loading import Settings
 from presence.timers.handing import DeadLetter, Leasing, SharedTimer
 from presence.timers.interface import Event, TimerError
-from presence.timers.kinds import KINDS, Place
+from presence.timers.kinds import KINDS, TimerLocation
 from presence.timers.packing import ITEMS_A_CALL
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
     """Do what was said; return the exit status."""
     settings = load().settings
     redis_url = servers_data(settings, "timers").redis_url
-    place = Place(redis_url, args.kind, args.name, settings.prefix, args.slots, args.tick_s)
+    place = TimerLocation(redis_url, args.kind, args.name, settings.prefix, args.slots, args.tick_s)
     try:
         if args.action == "run":
             return _work(args, settings, place)
@@ -117,18 +117,18 @@ def run(args: argparse.Namespace, load: Load) -> int:
         return USAGE
 
 
-def _work(args: argparse.Namespace, settings: Settings, place: Place) -> int:
+def _work(args: argparse.Namespace, settings: Settings, place: TimerLocation) -> int:
     """Run worker processes until a signal comes; return the exit status."""
     leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, BACKOFF_MAX_S))
     with sigterm_interrupts():
         try:
             writer = configure_directly(settings.log_format, settings.log_level)
-            from presence.prefork.arbiter import Processes  # noqa: PLC0415 - what only this action needs
+            from presence.prefork.arbiter import Arbiter  # noqa: PLC0415 - what only this action needs
             from presence.timers import runner  # noqa: PLC0415 - trio, once for all that are forked
 
-            terms = runner.Terms(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
+            terms = runner.WorkerOptions(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
             job = runner.Job(place, args.handler, terms, settings.log_format, settings.log_level)
-            return Processes(
+            return Arbiter(
                 args.processes,
                 partial(runner.run_worker, job),
                 ready_line=f"ready {place.kind} {place.name}",

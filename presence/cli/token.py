@@ -20,7 +20,7 @@ from presence.auth.issuing import CannotSign
 from presence.auth.key_file import KeyFileError
 from presence.auth.keys import HS256, Unsound
 from presence.auth.operator_tokens import TokenFileError
-from presence.auth.tokens import Terms, TokenRefused
+from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, complain
 from presence.cli.options import Load, UsageError, add_json, add_settings, secret_source, some_seconds
 from presence.common.text import json_line, printable
@@ -142,7 +142,7 @@ def _check(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
     keyring = key_file.load(keys)
     token = tokens.parse(_token(args.token), keyring)
     now = time.time()
-    claims = tokens.check(token, Terms(settings.token_audience, settings.token_leeway), now)
+    claims = tokens.check(token, TokenRules(settings.token_audience, settings.token_leeway), now)
     said = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
     print(json_line(said) if args.json else _line(said, now))
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from presence import protocol
-from presence.client.blocking_link import Link, Server
+from presence.client.blocking_link import BlockingLink, ServerEndpoint
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
@@ -44,7 +44,7 @@ def connect_blocking(
     server = f"{host}:{port}"
     machine = new_machine(login, token, time.monotonic(), server=server, wait=wait, ask_every=ask_every)
     source = None if isinstance(token, str) else token
-    link = Link(machine, Server(host, port, tls_context(tls)), source, max_pushes)
+    link = BlockingLink(machine, ServerEndpoint(host, port, tls_context(tls)), source, max_pushes)
     client = BlockingClient(link, request_timeout)
     try:
         link.thread.start()
@@ -66,7 +66,7 @@ class BlockingClient:
     raise `NotConnected` while the client is not logged in.
     """
 
-    def __init__(self, link: Link, request_timeout_s: float) -> None:
+    def __init__(self, link: BlockingLink, request_timeout_s: float) -> None:
         self._link = link
         self._request_timeout_s = request_timeout_s
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
-from presence.client.machine import Machine
-from presence.client.session import Answer, Caused
+from presence.client.machine import ClientMachine
+from presence.client.session import Caused, RequestResult
 from presence.client.shell import READ_BYTES, why
 from presence.client.types import BlockingTokenSource, Payload, State
 
@@ -25,7 +25,7 @@ _TRY_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWa
 Wait = Callable[[socket.socket, int], None]
 
 
-class Server(NamedTuple):
+class ServerEndpoint(NamedTuple):
     """Where to connect to; with a context over TLS."""
 
     host: str
@@ -33,7 +33,7 @@ class Server(NamedTuple):
     tls: ssl.SSLContext | None
 
 
-class Link:
+class BlockingLink:
     """Runs a machine over sockets, in a thread of its own, which is started once.
 
     The machine and its inbox are used under the lock of `news` only, which is told of pushes, answers and
@@ -41,7 +41,11 @@ class Link:
     """
 
     def __init__(
-        self, machine: Machine, server: Server, source: BlockingTokenSource | None, max_pushes: int
+        self,
+        machine: ClientMachine,
+        server: ServerEndpoint,
+        source: BlockingTokenSource | None,
+        max_pushes: int,
     ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
@@ -51,7 +55,7 @@ class Link:
         self._source = source
         self._fetching: threading.Thread | None = None  # the source may block, and beats must go on
         self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not here yet
-        self._waiter = Waiter()
+        self._waiter = SocketWaiter()
 
     def answer(self, id: int) -> Payload:
         """Wait for the answer to a request, under the lock; raise it if it is an error."""
@@ -68,7 +72,7 @@ class Link:
     def perform(self, caused: Caused) -> None:
         """Hand on what the machine caused, under the lock."""
         for each in caused:
-            if not isinstance(each, Answer):
+            if not isinstance(each, RequestResult):
                 self.inbox.put(each)
             elif each.id in self._answers:
                 self._answers[each.id] = each.result
@@ -134,13 +138,13 @@ class Link:
             self._fetching = None  # and with it this thread needs nothing that `close` frees
 
     def _rest(self, sock: socket.socket | None, events: int, deadline: float) -> None:
-        with suppress(TimeoutError, Interrupted):
+        with suppress(TimeoutError, WaitInterrupted):
             self._waiter.wait(sock, events, deadline)
 
     def _open(self, deadline: float) -> socket.socket | None:
         try:
             sock = open_socket(*self._server, lambda sock, events: self._waiter.wait(sock, events, deadline))
-        except Interrupted:
+        except WaitInterrupted:
             return None  # by `close`; whatever else it was is looked at before the next attempt
         except (OSError, UnicodeError) as error:
             with self.news:
@@ -192,11 +196,11 @@ class Link:
 # A socket that never blocks, and the waiting that goes with it
 
 
-class Interrupted(Exception):
-    """The wait was ended by `Waiter.interrupt`."""
+class WaitInterrupted(Exception):
+    """The wait was ended by `SocketWaiter.interrupt`."""
 
 
-class Waiter:
+class SocketWaiter:
     """Waits for a socket; any other thread can end the wait."""
 
     def __init__(self) -> None:
@@ -210,7 +214,12 @@ class Waiter:
             self._outside.send(b"!")
 
     def wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
-        """Wait until `sock` is ready for `events`; raise `Interrupted`, or `TimeoutError` at `deadline`."""
+        """Wait until `sock` is ready for `events`.
+
+        Raises:
+            WaitInterrupted: by another thread.
+            TimeoutError: at `deadline`, monotonic seconds.
+        """
         poll = select.poll()
         poll.register(self._inside, READABLE)
         if sock is not None:
@@ -221,7 +230,7 @@ class Waiter:
             if any(fd == self._inside.fileno() for fd, _ in ready):
                 with suppress(BlockingIOError):
                     self._inside.recv(READ_BYTES)
-                raise Interrupted
+                raise WaitInterrupted
             if ready:
                 return
             if left_s <= 0:

@@ -12,8 +12,8 @@ from presence import protocol
 from presence.client.errors import PresenceError, RequestFailed, Unsupported
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
-from presence.client.session import Beats, Caused, Result, Session
-from presence.client.state import Lasting, Watches
+from presence.client.session import Beats, Caused, ClientSession, Result
+from presence.client.state import Lasting, WatchedUsers
 from presence.client.types import given, left_s
 from presence.protocol import Code
 
@@ -32,7 +32,7 @@ class Rewatching:
     something is to be asked; infinite while nothing is.
     """
 
-    def __init__(self, session: Session, watches: Watches, now: float, chance: Chance) -> None:
+    def __init__(self, session: ClientSession, watches: WatchedUsers, now: float, chance: Chance) -> None:
         self._session = session
         self._watches = watches
         self._chance = chance
@@ -93,7 +93,7 @@ class Renewal:
     """
 
     def __init__(
-        self, session: Session, token: str | None, time_ms: int | None, now: float, chance: Chance
+        self, session: ClientSession, token: str | None, time_ms: int | None, now: float, chance: Chance
     ) -> None:
         self._session = session
         self._chance = chance
@@ -163,8 +163,8 @@ class Renewal:
         self.due = now + RETRY_MIN_S + self._backoff.next_s(self._chance, 0.0, retry_after)
 
 
-class Connection(Session):
-    """What came of a login: whom the client watched before it asks for at once. See `Session`, `Renewal`."""
+class Connection(ClientSession):
+    """A session that watches again the users watched before it. See `ClientSession`, `Renewal`."""
 
     def __init__(
         self,

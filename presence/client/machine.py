@@ -23,7 +23,7 @@ from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, N
 from presence.client.inbox import Inbox
 from presence.client.pushes import Connected, Disconnected, Goodbye
 from presence.client.reconnect import Chance, Loss, Returning
-from presence.client.session import ASK_EVERY, Answer, Beats, Caused
+from presence.client.session import ASK_EVERY, Beats, Caused, RequestResult
 from presence.client.state import Lasting
 from presence.client.types import CONNECTED, State, Statistics, given, left_s
 from presence.protocol import Code, Kind, Packet, ProtocolError
@@ -36,7 +36,7 @@ IDLE_TIMEOUT_DEFAULT_S = 30.0  # and for one that tells neither
 _LOGIN_ID = 1
 
 
-class Machine:
+class ClientMachine:
     """One client, from its first attempt to its end.
 
     Args:
@@ -192,7 +192,7 @@ class Machine:
         return caused
 
     def request(self, packet: Packet, timeout_s: float, now: float, *, retries: bool = False) -> int:
-        """Send a request and return its id; its `Answer` comes later, exactly once. See `Session.request`.
+        """Send a request and return its id; one `RequestResult` follows. See `ClientSession.request`.
 
         Raises:
             NotConnected, Ended: not logged in now, or over for good.
@@ -205,7 +205,7 @@ class Machine:
         return self._connection.request(packet, timeout_s, now, retries=retries)
 
     def log_out(self, reason: str | None, now: float) -> int:
-        """Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
+        """Send the logout: the user is offline as soon as the server reads it. Its `RequestResult` follows.
 
         Raises `Ended`, `protocol.EncodeError` for a reason that the protocol does not know, or
         `NotConnected`: the client has ended all the same; a session of an earlier connection ends by itself.
@@ -276,7 +276,7 @@ class Machine:
         if self._connection is None:
             return self._take_login_answer(packet, now)
         caused = self._connection.take(packet, now)
-        over = any(isinstance(each, Answer) and each.id == self._logout_id for each in caused)
+        over = any(isinstance(each, RequestResult) and each.id == self._logout_id for each in caused)
         return caused + self._end(None) if over else caused
 
     def _take_login_answer(self, packet: Packet, now: float) -> Caused:

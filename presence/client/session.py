@@ -21,7 +21,7 @@ RETRY_S: Final = 1.0  # between two attempts to reach a recipient who may return
 _ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN})
 
 
-class Answer(NamedTuple):
+class RequestResult(NamedTuple):
     """What became of a request: the payload of its ok, or an error."""
 
     id: int
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 Result = Mapping[str, Any] | PresenceError
-Caused = list[Push | Answer]
+Caused = list[Push | RequestResult]
 Done = Callable[[Result, float], Caused]
 
 
@@ -81,7 +81,7 @@ class Beats:
         self.dead_at = math.inf
 
 
-class _Pending(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request without an answer."""
 
     packet: Packet
@@ -98,10 +98,10 @@ class _Pending(NamedTuple):
 
     def answered(self, id: int, result: Result, now: float) -> Caused:
         """Return what an answer means."""
-        return [Answer(id, result)] if self.done is None else self.done(result, now)
+        return [RequestResult(id, result)] if self.done is None else self.done(result, now)
 
 
-class Session:
+class ClientSession:
     """From the login's answer to the end of the connection.
 
     Args:
@@ -116,8 +116,8 @@ class Session:
         self._ids = ids
         self._outgoing = outgoing
         self._lasting = lasting
-        self._requests: dict[int, _Pending] = {}
-        self._held: dict[str, _Pending] = {}  # by recipient, the newest that waits to be sent again
+        self._requests: dict[int, _PendingRequest] = {}
+        self._held: dict[str, _PendingRequest] = {}  # by recipient, the newest that waits to be sent again
         self.beats = beats
         self.refusal: tuple[int, str, str] | None = None  # the last packet, if the server closes after it
         self.since = now
@@ -137,7 +137,7 @@ class Session:
         retries: bool = False,
         done: Done | None = None,
     ) -> int:
-        """Send a request and return its id; its `Answer` comes later, or `done` is called in place of it.
+        """Send a request and return its id; its `RequestResult` follows, or `done` is called instead.
 
         With `retries` a message is sent again, within its time, while its recipient may return. What follows
         to the same recipient waits behind it, so that all of it arrives in order.
@@ -147,7 +147,7 @@ class Session:
         """
         id = next(self._ids)
         encoded = protocol.encode(packet._replace(id=id), protocol.FRAME_LIMIT_BYTES)
-        pending = _Pending(packet, now + timeout_s, retries, done)
+        pending = _PendingRequest(packet, now + timeout_s, retries, done)
         if retries and (before := self._held.get(packet.payload["to"])) is not None:
             pending = pending._replace(again_at=before.again_at, refusal=before.refusal)
         else:
@@ -197,7 +197,7 @@ class Session:
         self._lasting.watches.left()
         requests = list(self._requests.items())
         self._requests.clear()
-        return [Answer(id, each.refusal or error) for id, each in requests if each.done is None]
+        return [RequestResult(id, each.refusal or error) for id, each in requests if each.done is None]
 
     def take(self, packet: Packet, now: float) -> Caused:
         """Take any packet but a goodbye. Kinds that this version does not know are ignored."""
@@ -240,7 +240,7 @@ class Session:
         return pending.answered(id, error, now)
 
 
-def _ends_connection(code: int, pending: _Pending | None) -> bool:
+def _ends_connection(code: int, pending: _PendingRequest | None) -> bool:
     """Whether a server closes after an error; one that refuses a watch too many does not."""
     if code == Code.TOO_LARGE and pending is not None and pending.packet.kind == Kind.WATCH:
         return False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from presence import protocol
-from presence.client.machine import Machine
+from presence.client.machine import ClientMachine
 from presence.client.types import Payload, TokenSource
 
 REQUEST_TIMEOUT_S = 10.0
@@ -22,10 +22,10 @@ def new_machine(
     server: str,
     wait: bool,
     ask_every: int,
-) -> Machine:
+) -> ClientMachine:
     """Return the machine for the arguments of `presence.client.connect`; `login`: what it logs in with."""
     own = token if isinstance(token, str) else None
-    return Machine(
+    return ClientMachine(
         protocol.login(**login, token=own, v=protocol.VERSION),
         now,
         server=server,

@@ -16,7 +16,7 @@ REQUEST_UIDS_BYTES = 15_000  # of uids in one request: a client's frame holds 16
 _UNTOLD = UserState("unknown")  # of a user of whom an answer says nothing
 
 
-class Watches:
+class WatchedUsers:
     """A view of others; every request for more is known by its id until it is settled."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Lasting:
     def __init__(self, login: Packet, *, names_token: bool = False) -> None:
         self._names_token = names_token
         self.login = self._checked(login)
-        self.watches = Watches()
+        self.watches = WatchedUsers()
 
     @property
     def token(self) -> str | None:

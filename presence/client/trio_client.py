@@ -13,7 +13,7 @@ from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestE
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
-from presence.client.trio_link import Link, OpenStream, open_tcp
+from presence.client.trio_link import OpenStream, TrioLink, open_tcp
 from presence.client.types import Payload, State, Statistics, TokenSource
 from presence.protocol import Packet
 
@@ -80,7 +80,7 @@ async def connect(
     machine = new_machine(login, token, trio.current_time(), server=server, wait=wait, ask_every=ask_every)
     source = None if isinstance(token, str) else token
     opening = open_stream or partial(open_tcp, host, port, tls_context(tls))
-    link = Link(machine, opening, source, max_pushes)
+    link = TrioLink(machine, opening, source, max_pushes)
     client = Client(link, request_timeout)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
@@ -110,7 +110,7 @@ class Client:
     they are not queued, for what they would say may be stale by then.
     """
 
-    def __init__(self, link: Link, request_timeout_s: float) -> None:
+    def __init__(self, link: TrioLink, request_timeout_s: float) -> None:
         self._link = link
         self._request_timeout_s = request_timeout_s
 

@@ -14,8 +14,8 @@ from trio.abc import Stream
 
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
-from presence.client.machine import Machine
-from presence.client.session import Answer, Caused, Result
+from presence.client.machine import ClientMachine
+from presence.client.session import Caused, RequestResult, Result
 from presence.client.shell import READ_BYTES, why
 from presence.client.types import Payload, State, TokenSource
 
@@ -23,14 +23,14 @@ OpenStream = Callable[[], Awaitable[Stream]]
 T = TypeVar("T")
 
 
-class Link:
+class TrioLink:
     """Runs a machine over the streams that `open_stream` makes; after each change of it, call `perform`.
 
     `news` parks those who wait for pushes, which `inbox` keeps, or for another state.
     """
 
     def __init__(
-        self, machine: Machine, open_stream: OpenStream, source: TokenSource | None, max_pushes: int
+        self, machine: ClientMachine, open_stream: OpenStream, source: TokenSource | None, max_pushes: int
     ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
@@ -61,7 +61,7 @@ class Link:
     def perform(self, caused: Caused) -> None:
         """Hand on what the machine caused, and let the tasks know what it wants now."""
         for each in caused:
-            if not isinstance(each, Answer):
+            if not isinstance(each, RequestResult):
                 self.inbox.put(each)
             elif (done := self._waiting.get(each.id)) is not None:
                 self._answers[each.id] = each.result

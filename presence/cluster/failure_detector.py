@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from presence.cluster.leases import LeaseRow
-from presence.outbox.replies import Reply, Status
+from presence.outbox.replies import Reply, ReplyStatus
 
 NEVER_RENEWED = "0"  # the counter in the certificate of a node that has no row
 
 
 @dataclass
-class Contact:
+class ContactClock:
     """A clock that runs only while Redis answers."""
 
     limit_s: float  # between two answers; what is longer does not count, and breaks the contact
@@ -52,7 +52,7 @@ class ShardSweep:
 
 
 @dataclass(slots=True)
-class Watched:
+class PeerNode:
     """Another node."""
 
     node: str  # its id
@@ -72,17 +72,17 @@ class Watched:
 
 
 @dataclass(eq=False, repr=False)
-class Observer:
+class FailureDetector:
     """All other nodes, and what is to be done about them."""
 
     lease_s: float  # silence after which a node is fenced
     # T; a node that was silent for lease + T is dead, and a shard is swept no sooner than T after its fence
     # was seen there
     idle_timeout_s: float
-    contact: Contact  # this node's own contact with Redis
+    contact: ContactClock  # this node's own contact with Redis
 
     def __post_init__(self) -> None:
-        self.watched: dict[str, Watched] = {}
+        self.watched: dict[str, PeerNode] = {}
 
     def saw(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
         """Take what the table of leases and the shards show; `own` is this node's id."""
@@ -94,13 +94,13 @@ class Observer:
         for node in sorted(ids):
             row, known = rows.get(node), self.watched.get(node)
             if known is None or _counter(known.row) != _counter(row):
-                self.watched[node] = known = Watched(node, row, now, now)
+                self.watched[node] = known = PeerNode(node, row, now, now)
             elif known.text != (row.text if row else ""):
                 known.sweeper_since = now
             known.row = row
             known.has_left = known.has_left or (row is not None and row.left_ms > 0)
 
-    def claimed(self, node: Watched, row: LeaseRow) -> None:
+    def claimed(self, node: PeerNode, row: LeaseRow) -> None:
         """This node has changed another's row."""
         node.row, node.sweeper_since = row, self.contact.time()
 
@@ -116,7 +116,7 @@ class Observer:
         """Return the nodes that have renewed a lease which has not ended."""
         return {node for node, each in self.watched.items() if each.row and self.is_alive(node)}
 
-    def silence_s(self, node: Watched) -> float:
+    def silence_s(self, node: PeerNode) -> float:
         """Return for how long a node's counter has stood still, in seconds of contact."""
         return self.contact.time() - node.since
 
@@ -124,24 +124,24 @@ class Observer:
         """Whether this node's own contact has lasted long enough to judge others."""
         return self.contact.unbroken_s >= self.lease_s
 
-    def lapsed(self) -> list[Watched]:
+    def lapsed(self) -> list[PeerNode]:
         """Return the nodes whose lease has ended."""
         return [each for each in self.watched.values() if self.silence_s(each) >= self.lease_s]
 
-    def is_dead(self, node: Watched) -> bool:
+    def is_dead(self, node: PeerNode) -> bool:
         """Whether a node was silent for so long that its users end."""
         return self.silence_s(node) >= self.lease_s + self.idle_timeout_s
 
-    def is_orphan(self, node: Watched) -> bool:
+    def is_orphan(self, node: PeerNode) -> bool:
         """Whether the sweeper that a dead node's certificate names has stopped."""
         return self.contact.time() - node.sweeper_since >= self.lease_s
 
-    def fenced(self, node: Watched, shard: int) -> None:
+    def fenced(self, node: PeerNode, shard: int) -> None:
         """The fence of a node was seen in a shard."""
         now = self.contact.time()
         node.shards.setdefault(shard, ShardSweep(now, now + self.idle_timeout_s))
 
-    def due(self, node: Watched, shard: int) -> ShardSweep | None:
+    def due(self, node: PeerNode, shard: int) -> ShardSweep | None:
         """Return the sweep of a node in a shard if its next call may be made."""
         sweep = node.shards.get(shard)
         return sweep if sweep and not sweep.done and self.contact.time() >= sweep.due_at else None
@@ -150,12 +150,12 @@ class Observer:
         """Return for how long a fence has been seen."""
         return self.contact.time() - sweep.fenced_at
 
-    def swept(self, node: Watched, shard: int, reply: Reply) -> None:
+    def swept(self, node: PeerNode, shard: int, reply: Reply) -> None:
         """Take the answer to a call of a sweep."""
         sweep, now = node.shards[shard], self.contact.time()
-        if reply.status is Status.UNFENCED:  # Redis lost the fence: all over again
+        if reply.status is ReplyStatus.UNFENCED:  # Redis lost the fence: all over again
             del node.shards[shard]
-        elif reply.status is not Status.OK:  # this node has fallen behind, which its relay finds out
+        elif reply.status is not ReplyStatus.OK:  # this node has fallen behind, which its relay finds out
             sweep.due_at = now + self.lease_s
         elif reply.done:
             sweep.done = True
@@ -166,7 +166,7 @@ class Observer:
             if reply.cursor == "0":
                 sweep.due_at, sweep.wait_s = now + sweep.wait_s, 0.0
 
-    def is_swept(self, node: Watched, shards: int) -> bool:
+    def is_swept(self, node: PeerNode, shards: int) -> bool:
         """Whether a node owns nothing any more."""
         return len(node.shards) == shards and all(sweep.done for sweep in node.shards.values())
 

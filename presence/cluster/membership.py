@@ -21,15 +21,15 @@ from typing import Any, Final
 
 import structlog
 
-from presence.cluster.failure_detector import NEVER_RENEWED, Contact, Observer, Watched
+from presence.cluster.failure_detector import NEVER_RENEWED, ContactClock, FailureDetector, PeerNode
 from presence.cluster.leases import LeaseRow, LeaseTable
 from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.histogram import Delays
-from presence.common.runtime import Runtime, Timed, TrioRuntime
+from presence.common.histogram import LatencyHistograms
+from presence.common.runtime import Runtime, TimedCaller, TrioRuntime
 from presence.outbox.outage_log import Outage
 from presence.outbox.relay import Relay
-from presence.outbox.replies import Reply, Status
+from presence.outbox.replies import Reply, ReplyStatus
 from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Fencing, Step
 from presence.outbox.store import Store
@@ -58,7 +58,7 @@ class ClusterStatistics:
 
 
 @dataclass(eq=False, repr=False)
-class Cluster:
+class Membership:
     """This node's part in watching over all."""
 
     relay: Relay  # knows this node's id and how it stands to each shard
@@ -73,17 +73,17 @@ class Cluster:
     describe: Callable[[], dict[str, Any]]
     clock: Callable[[], float] = time.monotonic  # monotonic seconds
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    delays: InitVar[Delays | None] = None  # takes how long calls take
+    delays: InitVar[LatencyHistograms | None] = None  # takes how long calls take
 
-    def __post_init__(self, lease_s: float, idle_timeout_s: float, delays: Delays | None) -> None:
+    def __post_init__(self, lease_s: float, idle_timeout_s: float, delays: LatencyHistograms | None) -> None:
         self._beat_s = lease_s / BEATS_A_LEASE
         self._lease_ms = round(lease_s * 1000)
-        self._thread = Timed(
-            self.runtime.caller(self._interrupt), (delays or Delays()).redis_call, self.clock
+        self._thread = TimedCaller(
+            self.runtime.caller(self._interrupt), (delays or LatencyHistograms()).redis_call, self.clock
         )
         self._bell = self.runtime.bell()
-        self._contact = Contact(2 * self._beat_s)
-        self.observer = Observer(lease_s, idle_timeout_s, self._contact)
+        self._contact = ContactClock(2 * self._beat_s)
+        self.observer = FailureDetector(lease_s, idle_timeout_s, self._contact)
         self._next_beat = -math.inf
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
         self._has_left = self.runtime.bell()
@@ -191,7 +191,7 @@ class Cluster:
                 mine.append(each)
         await self._sweep(mine)
 
-    async def _fence(self, lapsed: Sequence[Watched]) -> None:
+    async def _fence(self, lapsed: Sequence[PeerNode]) -> None:
         """Fence nodes wherever that was not seen to be done."""
         now, steps = self.clock(), []
         by_id = {each.node: each for each in lapsed}
@@ -200,7 +200,7 @@ class Cluster:
             steps += [writer.fencing(each.node) for writer in writers]
 
         def note(step: Step, reply: Reply) -> None:
-            if isinstance(step, Fencing) and reply.status is Status.OK:
+            if isinstance(step, Fencing) and reply.status is ReplyStatus.OK:
                 silent = by_id[step.other]
                 if not silent.shards:
                     self._counted.fenced += 1
@@ -215,7 +215,7 @@ class Cluster:
                 return
             await self._perform(steps[first : first + FENCES_A_CALL], note)
 
-    async def _is_mine(self, each: Watched) -> bool:
+    async def _is_mine(self, each: PeerNode) -> bool:
         """Whether this node is the one to sweep a dead one: by certificate, by take-over, or already."""
         me, row = self.relay.node, each.row
         if row and row.sweeper == me:
@@ -238,7 +238,7 @@ class Cluster:
         self.observer.claimed(each, wanted)
         return True
 
-    def _can_sweep(self, each: Watched) -> bool:
+    def _can_sweep(self, each: PeerNode) -> bool:
         """Whether this node has seen the other fenced wherever it can, and no resync is in its way."""
         now, writers = self.clock(), self._reachable()
         return bool(writers) and all(w.shard in each.shards and w.is_settled(now) for w in writers)
@@ -247,7 +247,7 @@ class Cluster:
         """Return the writers of the shards that answer: one that is away keeps no other from being swept."""
         return [writer for writer in self.relay.writers if self.relay.answers(writer)]
 
-    async def _sweep(self, mine: list[Watched]) -> None:
+    async def _sweep(self, mine: list[PeerNode]) -> None:
         """End what dead nodes own, as far as it is due, by turns and until the next beat is."""
         failure: StoreError | None = None
         while mine and (begun := self.clock()) < self._next_beat:
@@ -261,7 +261,7 @@ class Cluster:
         if failure is not None:
             raise failure
 
-    async def _sweep_once(self, each: Watched) -> bool:
+    async def _sweep_once(self, each: PeerNode) -> bool:
         """Make one call a shard, or bury a node that was swept; return whether more may be due."""
 
         def note(step: Step, reply: Reply) -> None:
@@ -286,7 +286,7 @@ class Cluster:
             _log.info(event, node=each.node, users_offline=each.offline, returned=_returned(told, each.ended))
         return False
 
-    def _next_sweeps(self, each: Watched) -> list[Step]:
+    def _next_sweeps(self, each: PeerNode) -> list[Step]:
         end_ms = each.row.lease_end_ms if each.row else 0
         latest_ms = max(0, end_ms - self._lease_ms)
         now = self.clock()

@@ -23,7 +23,7 @@ BRIEF_S: Final = 2.5
 BACKOFF_BRIEF_S: Final = 0.1
 
 
-class Reach:
+class CircuitBreaker:
     """How one shard has answered; moments are monotonic seconds.
 
     Attributes:

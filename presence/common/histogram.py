@@ -47,7 +47,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays:
+class LatencyHistograms:
     """What a node measures, in seconds."""
 
     # of ends for silence, from the moment when the session's time was up to the decision

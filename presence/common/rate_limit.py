@@ -75,7 +75,7 @@ class TokenBucket:
         return spread_over(2 * self._owed / self._rate)
 
 
-class Buckets(Generic[K]):
+class KeyedRateLimiter(Generic[K]):
     """Token buckets of one rate and burst, by key.
 
     Args:

@@ -34,7 +34,7 @@ _SCHEMES: Final = frozenset({*_ONE_SERVER, f"redis{_CLUSTER}", f"rediss{_CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisUrl:
     """A URL taken apart."""
 
     url: str
@@ -51,7 +51,7 @@ class Address:
         return _with_host(self.seeds[0], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> RedisUrl:
     """Take a URL apart.
 
     Raises:
@@ -72,14 +72,14 @@ def parse(url: str) -> Address:
         raise ValueError("must name no database: a cluster has only number 0")
     _check_options(parts.query, is_cluster=is_cluster, is_tls=parts.scheme.startswith("rediss"))
     if parts.scheme == "unix":
-        return Address(url, is_cluster=False, seeds=(url,))
+        return RedisUrl(url, is_cluster=False, seeds=(url,))
     user, at, hosts = parts.netloc.rpartition("@")
     names = hosts.split(",") if is_cluster else [hosts]
     _check_hosts(names, is_cluster=is_cluster)
     if not is_cluster:
-        return Address(url, is_cluster=False, seeds=(url,))
+        return RedisUrl(url, is_cluster=False, seeds=(url,))
     plain = parts._replace(scheme=parts.scheme.removesuffix(_CLUSTER), path="")
-    return Address(
+    return RedisUrl(
         url, is_cluster=True, seeds=tuple(urlunsplit(plain._replace(netloc=f"{user}{at}{n}")) for n in names)
     )
 

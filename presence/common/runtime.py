@@ -16,11 +16,11 @@ CALL_PATIENCE_S: Final = 10.0  # a key file takes some milliseconds, a hundred k
 Found = TypeVar("Found")
 
 
-class Hanging(Exception):
+class ThreadTimeout(Exception):
     """There is no answer: the call takes too long, or the one before it still does."""
 
 
-class Aside:
+class AbandonableThread:
     """Where blocking calls are made, one at a time; for one caller at a time."""
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class Aside:
             Hanging: it is abandoned after `CALL_PATIENCE_S`, or not called, for the one before still hangs.
         """
         if self._thread.borrowed_tokens:
-            raise Hanging("takes too long, and hangs still")
+            raise ThreadTimeout("takes too long, and hangs still")
         with trio.move_on_after(CALL_PATIENCE_S):
             return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._thread)
-        raise Hanging("takes too long, and hangs still")
+        raise ThreadTimeout("takes too long, and hangs still")
 
 
 T = TypeVar("T")
 
 
-class Bell(Protocol):
+class WakeEvent(Protocol):
     """Rung by anybody, heard by one task."""
 
     def ring(self) -> None:
@@ -52,7 +52,7 @@ class Bell(Protocol):
         """Wait until it rings, or has rung since it was last heard; False: not within `timeout_s`."""
 
 
-class Caller(Protocol):
+class ThreadCaller(Protocol):
     """Makes calls that block, one at a time."""
 
     async def call(self, blocking: Callable[[], T]) -> T:
@@ -65,14 +65,14 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait; 0 or less gives others a turn."""
 
-    def bell(self) -> Bell:
+    def bell(self) -> WakeEvent:
         """Return a new bell."""
 
-    def caller(self, interrupt: Callable[[], None]) -> Caller:
+    def caller(self, interrupt: Callable[[], None]) -> ThreadCaller:
         """Return a caller; `interrupt` makes a call fail that still waits for its answer."""
 
 
-class Timed:
+class TimedCaller:
     """A caller whose calls are timed.
 
     Args:
@@ -81,13 +81,13 @@ class Timed:
         clock: monotonic seconds.
     """
 
-    def __init__(self, caller: Caller, took: Histogram, clock: Callable[[], float]) -> None:
+    def __init__(self, caller: ThreadCaller, took: Histogram, clock: Callable[[], float]) -> None:
         self._caller = caller
         self._took = took
         self._clock = clock
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `Caller`."""
+        """See `ThreadCaller`."""
         begun = self._clock()
         try:
             return await self._caller.call(blocking)
@@ -102,27 +102,27 @@ class TrioRuntime:
         """See `Runtime`."""
         await trio.sleep(max(0.0, seconds))
 
-    def bell(self) -> "TrioBell":
+    def bell(self) -> "TrioWakeEvent":
         """See `Runtime`."""
-        return TrioBell()
+        return TrioWakeEvent()
 
-    def caller(self, interrupt: Callable[[], None]) -> "TrioCaller":
+    def caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
         """See `Runtime`."""
-        return TrioCaller(interrupt)
+        return TrioThreadCaller(interrupt)
 
 
-class TrioBell:
-    """See `Bell`; rung from the event loop's thread only."""
+class TrioWakeEvent:
+    """See `WakeEvent`; rung from the event loop's thread only."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
 
     def ring(self) -> None:
-        """See `Bell`."""
+        """See `WakeEvent`."""
         self._event.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """See `Bell`."""
+        """See `WakeEvent`."""
         with trio.move_on_after(max(0.0, timeout_s)):
             await self._event.wait()
         heard = self._event.is_set()
@@ -131,9 +131,10 @@ class TrioBell:
         return heard
 
 
-class TrioCaller:
-    """See `Caller`: one worker thread at a time. A call that was cancelled leaves its thread behind; the next
-    one waits for that thread to end.
+class TrioThreadCaller:
+    """See `ThreadCaller`: one worker thread at a time.
+
+    A cancelled call leaves its thread behind; the next call waits for that thread to end.
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -141,7 +142,7 @@ class TrioCaller:
         self._thread = trio.CapacityLimiter(1)
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `Caller`."""
+        """See `ThreadCaller`."""
         try:
             return await trio.to_thread.run_sync(blocking, limiter=self._thread, abandon_on_cancel=True)
         except trio.Cancelled:

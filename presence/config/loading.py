@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from presence.common import networks, redis_url
 from presence.config.followup_rules import Rule, read_rules
-from presence.config.settings import SPECS, VARIABLE_PREFIX, Settings, Spec, admin_host, admin_port
+from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Settings, admin_host, admin_port
 
 
 def exposures(s: Settings) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _of_ports(s: Settings) -> Iterator[Complaint]:
         yield ("admin", taken[port]), f"{port} is {taken[port]}, too: choose another"
 
 
-__all__ = ["SPECS", "ConfigError", "Loaded", "Settings", "Spec", "load", "nearest", "shown"]
+__all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load", "nearest", "shown"]
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
 TOKEN_VARIABLE = "PRESENCE_TOKEN"  # noqa: S105 - a name; of `presence client`
@@ -185,14 +185,14 @@ def load(
     given = [
         *_from_file(flags.get("config") or environ.get(CONFIG_VARIABLE), problems),
         *_from_environment(environ, problems),
-        *(_Given(name, raw, SPECS[name].flag) for name, raw in flags.items() if name != "config"),
+        *(_Given(name, raw, FIELDS[name].flag) for name, raw in flags.items() if name != "config"),
     ]
     values: dict[str, Any] = {}
-    sources = dict.fromkeys([*SPECS, RULES], DEFAULT_SOURCE)
+    sources = dict.fromkeys([*FIELDS, RULES], DEFAULT_SOURCE)
     bad: set[str] = set()
     for key, raw, source in given:
         try:
-            values[key] = SPECS[key].parse(raw) if key != RULES else _rules(raw, source, problems)
+            values[key] = FIELDS[key].parse(raw) if key != RULES else _rules(raw, source, problems)
             sources[key] = source
         except ValueError as error:
             bad.add(key)
@@ -238,10 +238,10 @@ def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
         problems.append(f"config: {path} is not valid TOML: {error}")
         return
     for key, raw in content.items():
-        if key in SPECS or key == RULES:
+        if key in FIELDS or key == RULES:
             yield _Given(key, raw, source)
         else:
-            problems.append(f"{key!r}: unknown key (from {source}){nearest(key, [*SPECS, RULES])}")
+            problems.append(f"{key!r}: unknown key (from {source}){nearest(key, [*FIELDS, RULES])}")
 
 
 def _rules(raw: object, source: str, problems: list[str]) -> tuple[Rule, ...]:
@@ -251,7 +251,7 @@ def _rules(raw: object, source: str, problems: list[str]) -> tuple[Rule, ...]:
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
-    variables = {spec.variable: name for name, spec in SPECS.items()}
+    variables = {spec.variable: name for name, spec in FIELDS.items()}
     for variable in sorted(environ):
         if not variable.startswith(VARIABLE_PREFIX) or variable in {CONFIG_VARIABLE, TOKEN_VARIABLE}:
             continue

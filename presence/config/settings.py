@@ -17,7 +17,7 @@ from presence.config.followup_rules import Rule
 VARIABLE_PREFIX = "PRESENCE_"
 
 
-class Spec(NamedTuple):
+class SettingField(NamedTuple):
     """One field of `Settings` as flags, variables and the file see it."""
 
     name: str
@@ -422,13 +422,15 @@ class Settings:
         return max(low, min(wish, max(self.max_idle_timeout, self.idle_timeout)))
 
 
-def _specs() -> dict[str, Spec]:
+def _specs() -> dict[str, SettingField]:
     hints = get_type_hints(Settings)
     return {
-        f.name: Spec(f.name, (get_args(hints[f.name]) or (hints[f.name],))[0], f.default, **f.metadata)
+        f.name: SettingField(
+            f.name, (get_args(hints[f.name]) or (hints[f.name],))[0], f.default, **f.metadata
+        )
         for f in dataclasses.fields(Settings)
         if f.metadata
     }
 
 
-SPECS = _specs()
+FIELDS = _specs()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from presence import protocol
-from presence.common.rate_limit import RETRY_MIN_S, Buckets, TokenBucket, spread, spread_over
+from presence.common.rate_limit import RETRY_MIN_S, KeyedRateLimiter, TokenBucket, spread, spread_over
 from presence.protocol import Code
 
 
@@ -31,7 +31,7 @@ class PacketRate:
     """
 
     def __init__(self, rate: float, burst: float) -> None:
-        self._buckets = Buckets[str](rate, burst)
+        self._buckets = KeyedRateLimiter[str](rate, burst)
         self._calm_s = burst / rate
         self.floods = 0
 
@@ -117,8 +117,8 @@ class Admission:
         self._present: dict[str, int] = {}  # connections by address
         self._counts_uids = bool(limits.uid_login_rate)
         # A table that is not needed stays empty, whatever its rate.
-        self._by_address = Buckets[str](limits.address_login_rate or 1, limits.address_login_burst)
-        self._by_uid = Buckets[str](limits.uid_login_rate or 1, limits.uid_login_burst)
+        self._by_address = KeyedRateLimiter[str](limits.address_login_rate or 1, limits.address_login_burst)
+        self._by_uid = KeyedRateLimiter[str](limits.uid_login_rate or 1, limits.uid_login_burst)
         self._counted = AdmissionStatistics()
 
     def has_room(self, open_now: int) -> bool:
@@ -201,7 +201,7 @@ class Admission:
         )
 
 
-def _ask(buckets: Buckets[str], key: str, now: float, message: str) -> Refusal | None:
+def _ask(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal | None:
     """Return what one without a token is told."""
     if buckets.has(key, now):
         return None

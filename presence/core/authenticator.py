@@ -32,13 +32,13 @@ class Denied(NamedTuple):
     retry_after: float | None = None
 
 
-Verdict: TypeAlias = Granted | Denied
+AuthResult: TypeAlias = Granted | Denied
 
 
-class Gate(Protocol):
+class Authenticator(Protocol):
     """Whoever checks tokens. Nothing here waits."""
 
-    def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
+    def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         """Check the token of a login.
 
         Args:
@@ -48,5 +48,5 @@ class Gate(Protocol):
             now: monotonic seconds.
         """
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
+    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
         """Check a token that a client sends while it is logged in as `uid`."""

@@ -57,7 +57,7 @@ class Change(NamedTuple):
     grace_ms: int = 0  # of an end, the grace that the connection's loss had if that was lengthened; else 0
 
 
-class Sink(Protocol):
+class ChangeSink(Protocol):
     """Where changes go."""
 
     def append(self, change: Change) -> None:

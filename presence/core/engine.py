@@ -15,14 +15,14 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import DETECTION_S, Histogram
 from presence.core.admission import PacketRate
-from presence.core.changes import Change, Op, SessionName, Sink
-from presence.core.flap_damping import Flapping
-from presence.core.registry import Guest, Link, Peer, Registry, Session, SessionKey, Standing
-from presence.core.requests import Desk, Message
-from presence.core.server_protocol import Outcome, SessionProtocol
-from presence.core.termination import CoreStatistics, Endings, Vouching
+from presence.core.changes import Change, ChangeSink, Op, SessionName
+from presence.core.flap_damping import FlapDamping
+from presence.core.registry import Guest, Link, Peer, Registry, Session, SessionKey, SessionTimers
+from presence.core.requests import Message, RequestHandler
+from presence.core.server_protocol import Outcome, ServerProtocol
+from presence.core.termination import EngineCounters, RegistrationPolicy, SessionTerminator
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.core.token_expiry import Expiries
+from presence.core.token_expiry import TokenExpiry
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 
@@ -36,7 +36,7 @@ _EXPIRED = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
 
 
 @dataclass(eq=False, repr=False)
-class Core:
+class Engine:
     """Sessions and their deadlines.
 
     Attributes:
@@ -44,8 +44,8 @@ class Core:
     """
 
     registry: Registry  # who is here
-    rules: SessionProtocol  # what a connection may do next
-    outbox: Sink  # where changes go
+    rules: ServerProtocol  # what a connection may do next
+    outbox: ChangeSink  # where changes go
     _: KW_ONLY
     ticks: Ticks  # time to slots
     guard: StallGuard  # told whenever connections were read
@@ -53,24 +53,26 @@ class Core:
     idle_timeout: float  # T of a session that asked for nothing else, seconds
     disconnect_grace: float  # seconds that a lost connection's session lives on; 0: none
     max_idle_timeout: InitVar[float]  # seconds; sizes the ring
-    flapping: Flapping  # how long who comes and goes may be gone
+    flapping: FlapDamping  # how long who comes and goes may be gone
     # whether connections are read once more before their sessions end; tests switch it off
     look: InitVar[bool] = True
     # seconds with nothing but keepalives after which a session is away by itself; 0: never
     away_after: float = 0.0
     packet_rate: PacketRate | None = None  # how many packets a user may send; None: any number
-    # takes how late ends for silence are; see `Delays.detection_delay`
+    # takes how late ends for silence are; see `LatencyHistograms.detection_delay`
     delays: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
 
     def __post_init__(self, max_idle_timeout: float, look: bool) -> None:
-        self._vouching = Vouching(self.registry, self.clock, self.ticks.slot_s * SLOTS_PER_TICK, look=look)
+        self._vouching = RegistrationPolicy(
+            self.registry, self.clock, self.ticks.slot_s * SLOTS_PER_TICK, look=look
+        )
         reach = int(max(self.idle_timeout, max_idle_timeout, self.away_after) / self.ticks.slot_s) + 2
         begun = self.ticks.begun(self.clock.now())
         self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, begun)
         self._attention: TimingWheel[SessionKey] = TimingWheel(reach if self.away_after else 0, begun)
-        self._expiries: Expiries[SessionKey] = Expiries(self.clock.now())
-        self._counted = CoreStatistics()
-        self.endings = Endings(
+        self._expiries: TokenExpiry[SessionKey] = TokenExpiry(self.clock.now())
+        self._counted = EngineCounters()
+        self.endings = SessionTerminator(
             self.registry,
             self._counted,
             deadlines=self._wheel,
@@ -82,7 +84,7 @@ class Core:
             clock=self.clock,
             look=look,
         )
-        self._desk: Desk | None = None
+        self._desk: RequestHandler | None = None
 
     # What transports call
 
@@ -289,7 +291,7 @@ class Core:
     # What the relay and the server call
 
     def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
-        """Return registrations of sessions that live at this moment, see `Vouching.registrations`."""
+        """Return registrations of the sessions that are alive now, see `RegistrationPolicy.registrations`."""
         return self._vouching.registrations(sessions)
 
     def vouched(self) -> Iterator[SessionName]:
@@ -321,11 +323,11 @@ class Core:
         slot = self._wheel.tick_of(session.key)
         return self.clock.now() if slot is None else self.ticks.starts(slot)
 
-    def standing(self, session: Session) -> Standing:
+    def standing(self, session: Session) -> SessionTimers:
         """Return when a session's time is up, as things stand; nothing changes."""
         wheel, starts = self._wheel, self.ticks.starts
         slot, away = wheel.tick_of(session.key), self._attention.tick_of(session.key)
-        return Standing(
+        return SessionTimers(
             slot,
             wheel.cursor,
             self.ticks.slot_s,
@@ -336,12 +338,12 @@ class Core:
         )
 
     @property
-    def desk(self) -> Desk | None:
+    def desk(self) -> RequestHandler | None:
         """Who answers requests; without it they are not supported."""
         return self._desk
 
     @desk.setter
-    def desk(self, desk: Desk | None) -> None:
+    def desk(self, desk: RequestHandler | None) -> None:
         self._desk = self.endings.desk = desk
         self.rules.takes_requests = desk is not None
 
@@ -355,7 +357,7 @@ class Core:
         """The registry, to be read."""
         return self.registry
 
-    def statistics(self) -> CoreStatistics:
+    def statistics(self) -> EngineCounters:
         """Return the counters."""
         return replace(
             self._counted,

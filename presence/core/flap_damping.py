@@ -19,7 +19,7 @@ TABLE_SIZE: Final = 10_000  # of some 300 bytes each; a loss that is forgotten c
 
 
 @dataclass(slots=True)
-class FlappingStatistics:
+class FlapDampingCounters:
     """Keys in the table, and counters since the start: graces that were lengthened, keys forgotten."""
 
     known: int = 0
@@ -38,7 +38,7 @@ class _Flapper:
     grace_s: float = 0.0  # what it has, or had, for coming back
 
 
-class Flapping:
+class FlapDamping:
     """How long each who loses its connection may be gone.
 
     Args:
@@ -57,7 +57,7 @@ class Flapping:
         self._size = size
         self._is_on = bool(returns_a_minute) and 0 < grace_s < max_grace_s
         self._table: dict[Hashable, _Flapper] = {}  # by the last loss
-        self._counted = FlappingStatistics()
+        self._counted = FlapDampingCounters()
 
     def lost(self, key: Hashable, now: float) -> float:
         """A connection is lost; return for how many seconds its session lives on."""
@@ -93,7 +93,7 @@ class Flapping:
             return 0
         return round(flapper.grace_s * 1000)
 
-    def statistics(self) -> FlappingStatistics:
+    def statistics(self) -> FlapDampingCounters:
         """Return the counters."""
         return replace(self._counted, known=len(self._table))
 

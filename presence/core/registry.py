@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from presence.common.clock import Clock
-from presence.common.rate_limit import Buckets
+from presence.common.rate_limit import KeyedRateLimiter
 from presence.core.changes import PLAIN, Change, Op, Profile
 from presence.protocol import Code
 
 
-class Standing(NamedTuple):
+class SessionTimers(NamedTuple):
     """Where a session stands in wheel and tables; times are monotonic seconds."""
 
     # the wheel's absolute slot in which it is due; None: its time is up, and it ends in this moment
@@ -27,10 +27,10 @@ class Standing(NamedTuple):
     due_at: float | None  # when its slot begins; None without one
     away_at: float | None  # when it is away by itself, if nothing but keepalives comes; None: never
     token_ends_at: float | None  # when its token ends, to the step of that table; None without a token
-    vouched: bool  # whether Redis is told that it lives, see `presence.core.termination.Vouching`
+    vouched: bool  # whether Redis is told that it lives, see `presence.core.termination.RegistrationPolicy`
 
 
-class Connected(NamedTuple):
+class ConnectionInfo(NamedTuple):
     """What a transport tells of a connection."""
 
     transport: str  # ``plain``, ``tls`` or ``stream``
@@ -49,7 +49,7 @@ class Profiles:
     def __init__(self) -> None:
         self._shown: dict[int, Profile] = {}
         self._dozing: set[int] = set()
-        self._updates: Buckets[int] = Buckets(UPDATES_PER_S, UPDATES_AT_ONCE)
+        self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_AT_ONCE)
 
     def of(self, number: int) -> Profile:
         """Return what is shown of a session."""
@@ -121,7 +121,7 @@ class Link(Protocol):
         """Send a packet, or keep what cannot leave yet; a reader too slow for its bound is cut off."""
 
     def offer(self, handle: Any, data: bytes) -> bool:
-        """Send unless earlier bytes still wait; then False, and `Core.drained` says when they are gone."""
+        """Send unless earlier bytes still wait; then False, and `Engine.drained` says when they are gone."""
 
     def look(self, handle: Any) -> bool:
         """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
@@ -172,7 +172,7 @@ class Session:
 Peer: TypeAlias = Guest | Session
 
 
-class Joined(NamedTuple):
+class LoginResult(NamedTuple):
     """What a login causes: the session, the one that it takes the place of, the change for Redis."""
 
     session: Session
@@ -239,7 +239,7 @@ class Registry:
         now: float,
         *,
         profile: Profile | None = None,
-    ) -> Joined:
+    ) -> LoginResult:
         """Make the guest a session, in place of the same device's older one.
 
         Args:
@@ -261,7 +261,7 @@ class Registry:
         if profile is not None:
             self.profiles.update(session.number, away=profile.away, meta=profile.meta)
         self.version += 1
-        return Joined(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
+        return LoginResult(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
         """Remove `session`; None if it does not live any more (it was replaced, or ended before)."""

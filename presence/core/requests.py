@@ -60,7 +60,7 @@ def request_of(packet: Packet) -> Request:
             return Unwatch(id, payload.get("uids"))
 
 
-class Desk(Protocol):
+class RequestHandler(Protocol):
     """Who answers requests. Nothing here waits."""
 
     def take(self, session: Session, request: Request) -> None:

@@ -14,7 +14,7 @@ from presence import protocol
 from presence.common import meta_json
 from presence.common.clock import Clock
 from presence.core.admission import Admission
-from presence.core.authenticator import Denied, Gate
+from presence.core.authenticator import Authenticator, Denied
 from presence.core.changes import Change, Profile
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.requests import KINDS, Request, request_of
@@ -47,18 +47,18 @@ KEEPALIVE_SHARE = 0.4  # of the idle time-out: two beats can be lost before the 
 _KEEPALIVE_BODY = protocol.KEEPALIVE[4:]
 
 
-class SessionLimit(NamedTuple):
+class SessionQuota(NamedTuple):
     """How many sessions a user may have on this node."""
 
     most: int = 8  # so many
     refuses: bool = False  # whether a login beyond it is refused; else the oldest sessions have to go
 
 
-NO_LIMIT = SessionLimit(most=2**63)
+NO_LIMIT = SessionQuota(most=2**63)
 
 
 @dataclass(eq=False, repr=False)
-class SessionProtocol:
+class ServerProtocol:
     """The server's side of the protocol, for every connection alike."""
 
     registry: Registry  # where logins are entered
@@ -68,8 +68,8 @@ class SessionProtocol:
     login_timeout: float  # seconds; a login that lay unread for longer comes from a client that has gone
     admission: Admission  # says whether one more login is welcome
     _: KW_ONLY
-    session_limit: SessionLimit = NO_LIMIT
-    gate: Gate | None = None  # says who a client is by its token; None: whoever it says
+    session_limit: SessionQuota = NO_LIMIT
+    gate: Authenticator | None = None  # says who a client is by its token; None: whoever it says
     # set while the server stops: logins are refused, each with its own seconds to return in
     return_after: Callable[[], float] | None = None
     takes_requests: bool = False  # whether somebody answers what a session cannot; else that is not supported

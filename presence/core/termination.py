@@ -10,17 +10,17 @@ from typing import Final
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.changes import Change, Op, SessionName, Sink
-from presence.core.flap_damping import Flapping, FlappingStatistics
+from presence.core.changes import Change, ChangeSink, Op, SessionName
+from presence.core.flap_damping import FlapDamping, FlapDampingCounters
 from presence.core.registry import Registry, Session, SessionKey
-from presence.core.requests import Desk
-from presence.core.token_expiry import Expiries
+from presence.core.requests import RequestHandler
+from presence.core.token_expiry import TokenExpiry
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 
 
 @dataclass(eq=False, repr=False)
-class Vouching:
+class RegistrationPolicy:
     """Registrations of live sessions."""
 
     registry: Registry  # who is here
@@ -91,7 +91,7 @@ class Vouching:
 
 
 @dataclass(slots=True)
-class CoreStatistics:
+class EngineCounters:
     """Counters since the start, and sessions now."""
 
     sessions: int = 0  # that live; `away` of them are shown so
@@ -107,7 +107,7 @@ class CoreStatistics:
     saved_by_a_last_look: int = 0  # sessions whose packet lay unread when their time was up
     away: int = 0
     updates: int = 0  # of how sessions are shown
-    flapping: FlappingStatistics = field(default_factory=FlappingStatistics)
+    flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)
     expiring: int = 0  # sessions whose end their token sets
     tokens_expired: int = 0  # connections that were sent away to fetch another one
     packet_floods: int = 0  # connections that sent too many packets
@@ -119,21 +119,21 @@ _LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 
 @dataclass(eq=False, repr=False)
-class Endings:
+class SessionTerminator:
     """Ends of sessions."""
 
     registry: Registry  # who is here
-    counted: CoreStatistics  # what the core counts
+    counted: EngineCounters  # what the core counts
     _: KW_ONLY
     deadlines: TimingWheel[SessionKey]  # when whoever is silent ends
     attention: TimingWheel[SessionKey]  # when whoever is idle is away by itself
-    expiries: Expiries[SessionKey]  # when whose token ends
-    vouching: Vouching  # which of them Redis is told to live
-    flapping: Flapping  # how long who comes and goes may be gone
-    outbox: Sink  # where changes go
+    expiries: TokenExpiry[SessionKey]  # when whose token ends
+    vouching: RegistrationPolicy  # which of them Redis is told to live
+    flapping: FlapDamping  # how long who comes and goes may be gone
+    outbox: ChangeSink  # where changes go
     clock: Clock  # monotonic time
     look: bool  # whether connections are read once more before their sessions end; tests switch it off
-    desk: Desk | None = None  # who is told that a session has left; None: nobody answers requests
+    desk: RequestHandler | None = None  # who is told that a session has left; None: nobody answers requests
     # whether tasks of their own read some connections of the slice, and need a turn for it
     awaits_readers: bool = False
 

@@ -8,7 +8,7 @@ so kept with the client's own clock in hand.
 The stall policy. Under trio a pass handles I/O, then expired deadlines, then runs tasks in random order:
 after a pause the tick may run before reads that were waiting. So
 
-1. before a session ends its own connection is read (`Core.take_due`); a complete packet saves it;
+1. before a session ends its own connection is read (`Engine.take_due`); a complete packet saves it;
 2. time in which no connection was read, beyond one tick, is credited to every deadline, so that packets
    still under way can arrive. At most T per credit and one credit per T: a machine that is merely busy
    must not end detection.

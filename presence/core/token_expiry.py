@@ -20,7 +20,7 @@ SLOT_S: Final = 0.5  # by so much at most a session outlives its token, the tick
 REACH_SLOTS: Final = 7200  # an hour, about as long as most tokens are good; empty slots take 1.6 MB
 
 
-class Expiries(Generic[K]):
+class TokenExpiry(Generic[K]):
     """Keys with the moment at which each token ends.
 
     Args:

@@ -13,13 +13,13 @@ import trio
 from rich.console import Console
 
 from presence import protocol
-from presence.admin.launcher import Operators, serving
+from presence.admin.launcher import AdminProcess, serving
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
 from presence.core.ticks import SLOTS_PER_TICK
-from presence.demo.truth import Bounds, Client, Deed, Told, Verdict, compare
-from presence.demo.view import Picture, View, show_summary
+from presence.demo.truth import Deed, DemoClient, OfflineBounds, TimelineEvent, Verdict, compare
+from presence.demo.view import DemoView, Picture, show_summary
 from presence.protocol import Kind
 from presence.server.server import Server
 from presence.store.shard_clients import forget_prefix
@@ -44,9 +44,9 @@ class _Stage:
     """What the tasks of the demo share."""
 
     seconds: float
-    clients: list[Client]
+    clients: list[DemoClient]
     picture: Picture
-    events: list[Told]
+    events: list[TimelineEvent]
     begun: float
 
     @property
@@ -59,13 +59,13 @@ class _Stage:
         return sum(event.type == "offline" for event in self.events)
 
 
-def cast_of(count: int) -> list[Client]:
+def cast_of(count: int) -> list[DemoClient]:
     """Return the clients, with their deeds shuffled among them."""
     each = max(1, count // MISBEHAVING)
     deeds = [Deed.FALLS_SILENT] * each + [Deed.CLOSES] * each + [Deed.LOGS_OUT] * each
     deeds += [Deed.BEATS] * (count - len(deeds))
     random.shuffle(deeds)
-    return [Client(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
+    return [DemoClient(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
 
 
 def run(
@@ -104,10 +104,10 @@ async def _play(
     redis_url: str,
     settings: Settings,
     seconds: float,
-    clients: list[Client],
+    clients: list[DemoClient],
     *,
     console: Console,
-    operators: Operators | None,
+    operators: AdminProcess | None,
 ) -> Verdict | None:
     line = operators.line() if operators else None
     server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
@@ -127,12 +127,12 @@ async def _play(
         host, port = await nursery.start(server.serve)
         nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
         nursery.start_soon(_send_in, stage, host, port)
-        with View(picture, console) as view:
+        with DemoView(picture, console) as view:
             await _show(stage, server, view)
         nursery.cancel_scope.cancel()
     if interrupted:
         return None
-    return compare(clients, stage.events, Bounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
+    return compare(clients, stage.events, OfflineBounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
 
 
 async def _send_in(stage: _Stage, host: str, port: int) -> None:
@@ -145,7 +145,7 @@ async def _send_in(stage: _Stage, host: str, port: int) -> None:
             nursery.start_soon(_live, client, math.inf if client.deed is Deed.BEATS else acts_at, host, port)
 
 
-async def _live(client: Client, acts_at: float, host: str, port: int) -> None:
+async def _live(client: DemoClient, acts_at: float, host: str, port: int) -> None:
     """Be a client: log in, beat, do the deed at `acts_at`; who falls silent stays until it is cancelled.
 
     The client library would come back after every loss; these must be able to misbehave on purpose, and know
@@ -188,12 +188,12 @@ async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
         async for event in events:
             if isinstance(event, Online | Offline):
                 kind = "online" if isinstance(event, Online) else "offline"
-                told = Told(event.uid, kind, event.code, event.at_ms)
+                told = TimelineEvent(event.uid, kind, event.code, event.at_ms)
                 stage.events.append(told)
                 stage.picture.add(told)
 
 
-async def _show(stage: _Stage, server: Server, view: View) -> None:
+async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
     """Redraw until the time is up, or until everything that is to come has come."""
     picture = stage.picture
     slots = int((IDLE_TIMEOUT_S + TICK_S) / picture.slot_s)

@@ -26,7 +26,7 @@ EXPECTED: Mapping[Deed, Code | None] = {
 }
 
 
-class Told(NamedTuple):
+class TimelineEvent(NamedTuple):
     """An event, as far as the comparison needs it."""
 
     uid: str
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 @dataclass
-class Client:
+class DemoClient:
     """What one client did.
 
     Attributes:
@@ -55,7 +55,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class OfflineBounds:
     """When an offline event is due after a client's last act, seconds.
 
     Attributes:
@@ -101,10 +101,10 @@ class Verdict:
     differences: list[str]
 
 
-def compare(clients: Iterable[Client], events: Iterable[Told], bounds: Bounds) -> Verdict:
+def compare(clients: Iterable[DemoClient], events: Iterable[TimelineEvent], bounds: OfflineBounds) -> Verdict:
     """Hold every event against what its client did; each difference is one sentence."""
-    online: dict[str, list[Told]] = {}
-    offline: dict[str, list[Told]] = {}
+    online: dict[str, list[TimelineEvent]] = {}
+    offline: dict[str, list[TimelineEvent]] = {}
     for event in events:
         {"online": online, "offline": offline}.get(event.type, {}).setdefault(event.uid, []).append(event)
     rows = {deed: Row(deed) for deed in Deed}
@@ -128,7 +128,9 @@ def compare(clients: Iterable[Client], events: Iterable[Told], bounds: Bounds) -
     return Verdict(list(rows.values()), differences)
 
 
-def _differences(client: Client, deed: Deed, told: list[Told], bounds: Bounds, row: Row) -> list[str]:
+def _differences(
+    client: DemoClient, deed: Deed, told: list[TimelineEvent], bounds: OfflineBounds, row: Row
+) -> list[str]:
     code = EXPECTED[deed]
     if code is None:
         return [f"{client.uid} {deed.value}; told offline ({Code(each.code).reason})" for each in told]

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from presence.common.text import printable
-from presence.demo.truth import EXPECTED, Told, Verdict
+from presence.demo.truth import EXPECTED, TimelineEvent, Verdict
 from presence.protocol import Code
 
 EVENTS_SHOWN = 10
@@ -39,9 +39,9 @@ class Picture:
     online: int = 0
     slots: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    latest: deque[Told] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
+    latest: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
 
-    def add(self, event: Told) -> None:
+    def add(self, event: TimelineEvent) -> None:
         """An event came."""
         reason = Code(event.code).reason
         name = event.type if event.type == "online" else f"offline: {reason}"
@@ -87,7 +87,7 @@ class Picture:
         return table
 
 
-class View:
+class DemoView:
     """Shows a picture until it is closed.
 
     Args:
@@ -105,7 +105,7 @@ class View:
         if console.is_terminal:
             self._live = Live(picture, console=console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> "View":
+    def __enter__(self) -> "DemoView":
         if self._live is not None:
             self._live.start()
         elif self._picture.url:

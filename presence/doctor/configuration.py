@@ -6,7 +6,7 @@ from typing import Final
 
 from presence.common.clock import Clock
 from presence.config.loading import exposures
-from presence.config.settings import SPECS, Settings
+from presence.config.settings import FIELDS, Settings
 from presence.doctor.findings import Finding, fail, not_tried, ok, warn
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
@@ -24,7 +24,7 @@ def settings(problems: Sequence[str]) -> list[Finding]:
     check, need = "settings", "each known and sound, none against another"
     mend = "put it right where it came from; presence config check says whether that was all"
     return [fail(check, need, problem, mend) for problem in problems] or [
-        ok(check, need, f"{len(SPECS)} settings")
+        ok(check, need, f"{len(FIELDS)} settings")
     ]
 
 

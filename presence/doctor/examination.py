@@ -14,7 +14,7 @@ _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class CheckContext:
     """What is examined.
 
     Attributes:
@@ -28,7 +28,7 @@ class Patient:
     root: Path = Path("/")
 
 
-def examine(patient: Patient) -> list[Finding]:
+def examine(patient: CheckContext) -> list[Finding]:
     """Return all findings, in the order of `CHECKS`; nothing is changed."""
     try:
         settings = patient.load().settings
@@ -49,7 +49,7 @@ def _without_settings(problems: Sequence[str], root: Path) -> Iterator[Finding]:
     yield from redis_checks.left_out(names, "the settings have to be sound first")
 
 
-def _with_settings(patient: Patient, settings: Settings) -> Iterator[Finding]:
+def _with_settings(patient: CheckContext, settings: Settings) -> Iterator[Finding]:
     here = machine.look(settings, patient.root)
     connections = machine.wanted(settings, here.hard_files)
     yield from configuration.settings(())

@@ -36,7 +36,7 @@ CHECKS: Final = {
 }
 
 
-class Status(Enum):
+class CheckStatus(Enum):
     """How a check ended, best first."""
 
     OK = "ok"
@@ -58,7 +58,7 @@ class Finding:
     """
 
     check: str
-    status: Status
+    status: CheckStatus
     need: str
     have: str
     mend: str = ""
@@ -77,28 +77,28 @@ class Unknown:
 
 def ok(check: str, need: str, have: str) -> Finding:
     """Return the finding that all is well."""
-    return Finding(check, Status.OK, need, have)
+    return Finding(check, CheckStatus.OK, need, have)
 
 
 def warn(check: str, need: str, have: str, mend: str) -> Finding:
     """Return the finding that a server works, and not as well as it could."""
-    return Finding(check, Status.WARN, need, have, mend)
+    return Finding(check, CheckStatus.WARN, need, have, mend)
 
 
 def fail(check: str, need: str, have: str, mend: str) -> Finding:
     """Return the finding that a server does not start, or does not keep what it promises."""
-    return Finding(check, Status.FAIL, need, have, mend)
+    return Finding(check, CheckStatus.FAIL, need, have, mend)
 
 
 def not_tried(check: str, need: str, why: str, mend: str = "") -> Finding:
     """Return the finding that nothing was found out; `mend` makes it be tried."""
-    return Finding(check, Status.NOT_TRIED, need, why, mend)
+    return Finding(check, CheckStatus.NOT_TRIED, need, why, mend)
 
 
-def worst(findings: Iterable[Finding]) -> Status:
+def worst(findings: Iterable[Finding]) -> CheckStatus:
     """Return the worst status of some findings."""
-    order = list(Status)
-    return max((each.status for each in findings), key=order.index, default=Status.OK)
+    order = list(CheckStatus)
+    return max((each.status for each in findings), key=order.index, default=CheckStatus.OK)
 
 
 def count(number: int) -> str:

@@ -58,7 +58,7 @@ class Port(NamedTuple):
     port: int
 
 
-class Memory(NamedTuple):
+class MemoryNeeds(NamedTuple):
     """Bytes that a server takes, and those that its outbox takes at most while Redis is away."""
 
     sessions: int
@@ -66,7 +66,7 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineFacts:
     """What is so on this machine.
 
     Attributes:
@@ -91,7 +91,7 @@ class Machine:
     unbound: Mapping[Port, OSError]
 
 
-def look(settings: Settings, root: Path = Path("/")) -> Machine:
+def look(settings: Settings, root: Path = Path("/")) -> MachineFacts:
     """Look at the machine.
 
     Args:
@@ -99,7 +99,7 @@ def look(settings: Settings, root: Path = Path("/")) -> Machine:
         root: where proc and sys are.
     """
     soft_files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Machine(
+    return MachineFacts(
         system=sys.platform,
         has_epoll=hasattr(select, "epoll"),
         redis_binary=_redis_binary(),
@@ -186,7 +186,7 @@ def wanted_ports(settings: Settings) -> list[Port]:
     return ports
 
 
-def platform(machine: Machine) -> Finding:
+def platform(machine: MachineFacts) -> Finding:
     """Whether connections are served over epoll."""
     need = "Linux with epoll"
     if machine.has_epoll:
@@ -195,7 +195,7 @@ def platform(machine: Machine) -> Finding:
     return warn("platform", need, have, "run it on Linux where there are many clients")
 
 
-def embedded_redis(settings: Settings, machine: Machine) -> Finding:
+def embedded_redis(settings: Settings, machine: MachineFacts) -> Finding:
     """Whether a Redis can be started where none is given."""
     check = "embedded redis"
     if settings.redis is not None:
@@ -211,7 +211,7 @@ def embedded_redis(settings: Settings, machine: Machine) -> Finding:
     return ok(check, need, f"{machine.redis_binary}, {kept}")
 
 
-def time(machine: Machine) -> Finding:
+def time(machine: MachineFacts) -> Finding:
     """Whether somebody keeps the clock right: events and tokens go by it."""
     need = "a clock that is set by the network"
     if machine.is_time_set is None:
@@ -222,7 +222,7 @@ def time(machine: Machine) -> Finding:
     return warn("time", need, "not synchronised, says the kernel", mend)
 
 
-def open_files(settings: Settings, machine: Machine, connections: Wanted) -> Finding:
+def open_files(settings: Settings, machine: MachineFacts, connections: Wanted) -> Finding:
     """Whether each worker may open as many files as it needs."""
     check, hard = "open files", machine.hard_files
     have = f"{count(hard)} (soft {count(machine.soft_files)}) of this shell (a service has its own)"
@@ -244,7 +244,7 @@ def _raise_files(limit: int) -> str:
     return f"LimitNOFILE={limit} in the service's unit, or ulimit -n {limit} in this shell"
 
 
-def needed_memory(settings: Settings, connections: Wanted) -> Memory:
+def needed_memory(settings: Settings, connections: Wanted) -> MemoryNeeds:
     """Return what a server takes with all its connections."""
     processes = FIRST_PROCESS_BYTES
     if settings.workers > 1:
@@ -253,14 +253,14 @@ def needed_memory(settings: Settings, connections: Wanted) -> Memory:
         processes += OPERATORS_BYTES
     items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * connections.per_worker)
     outbox = settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * items
-    return Memory(processes + connections.total * _session_bytes(settings), outbox * settings.workers)
+    return MemoryNeeds(processes + connections.total * _session_bytes(settings), outbox * settings.workers)
 
 
 def _session_bytes(settings: Settings) -> int:
     return SESSION_BYTES if settings.tls_cert is None else TLS_SESSION_BYTES
 
 
-def memory(settings: Settings, machine: Machine, connections: Wanted) -> Finding:
+def memory(settings: Settings, machine: MachineFacts, connections: Wanted) -> Finding:
     """Whether there is memory for all sessions, and for what waits while Redis is away."""
     need, have = needed_memory(settings, connections), machine.memory_bytes
     words = (
@@ -278,7 +278,7 @@ def memory(settings: Settings, machine: Machine, connections: Wanted) -> Finding
     return judged("memory", words, megabytes(have), mend)
 
 
-def ports(settings: Settings, machine: Machine) -> list[Finding]:
+def ports(settings: Settings, machine: MachineFacts) -> list[Finding]:
     """Say of each port whether this user could listen there now."""
     return [_port(each, machine.unbound.get(each)) for each in wanted_ports(settings)]
 

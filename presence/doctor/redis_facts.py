@@ -17,7 +17,7 @@ from presence.store import privileges
 from presence.store.client import Redis, RedisError
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState, read_nodes
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 PINGS: Final = 9
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class RedisFacts:
 def gather(settings: Settings, redis_url: str) -> RedisFacts:
     """Ask Redis."""
     url = redacted(redis_url)
-    with Access(redis_url) as access:
+    with ShardClients(redis_url) as access:
         try:
             servers = [_server(client) for client in access.primaries()]
         except (RedisError, OSError) as error:
@@ -127,7 +127,7 @@ def _server(client: Redis) -> RedisServer:
     return RedisServer(name=name, info=_asked(client.info), pings_ms=pings)
 
 
-def _slots(access: Access) -> list[Slots]:
+def _slots(access: ShardClients) -> list[Slots]:
     rows: Any = access.primaries()[0].execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]  # redis-py's
     return [Slots(int(row[0]), int(row[1]), len(row) - 3) for row in rows]
 
@@ -141,7 +141,7 @@ def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unkno
         return Unknown(_said(error)), privileges.Rights([], "")
 
 
-def _data(access: Access, keys: Keys) -> tuple[str | None, str | None]:
+def _data(access: ShardClients, keys: Keys) -> tuple[str | None, str | None]:
     version, shards = access.at(keys.meta).hmget(keys.meta, "version", "shards")
     return _text_or_none(version), _text_or_none(shards)
 

@@ -20,7 +20,7 @@ _ARMED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PlannedFollowUp:
     """A follow-up that waits."""
 
     id: str
@@ -39,7 +39,7 @@ class Added:
 
     id: str  # of the follow-up
     is_new: bool  # whether it was not there before
-    due_ms: int | None  # see `Pending`
+    due_ms: int | None  # see `PlannedFollowUp`
 
 
 class FollowUps:
@@ -95,7 +95,7 @@ class FollowUps:
         keys = self._keys()
         return int(self._one(cancel_call(keys, keys.shard(uid), [uid]))[1])
 
-    def of(self, uid: str) -> list[Pending]:
+    def of(self, uid: str) -> list[PlannedFollowUp]:
         """Return the follow-ups of a user, in the order in which they came."""
         keys = self._keys()
         shard = keys.shard(uid)
@@ -103,10 +103,10 @@ class FollowUps:
         (packed,) = self._scripting.commands(of_key, [("HGET", of_key, uid)])
         return self._read(keys, shard, msgpack.unpackb(packed, raw=True) if packed else [])
 
-    def earliest(self, limit: int = PAGE) -> list[Pending]:
+    def earliest(self, limit: int = PAGE) -> list[PlannedFollowUp]:
         """Return those that are due first, of all users; armed ones come last."""
         keys = self._keys()
-        found: list[Pending] = []
+        found: list[PlannedFollowUp] = []
         for shard in range(keys.shards):
             due_key = script_keys(keys, shard)[1]
             (ids,) = self._scripting.commands(due_key, [("ZRANGE", due_key, 0, limit - 1)])
@@ -114,7 +114,7 @@ class FollowUps:
                 found += self._read(keys, shard, ids[first : first + PAGE])
         return sorted(found, key=lambda each: (each.due_ms is None, each.due_ms or 0, each.id))[:limit]
 
-    def pages(self) -> Iterator[list[Pending]]:
+    def pages(self) -> Iterator[list[PlannedFollowUp]]:
         """Return all, in no order, some at a time; what waits from the first page to the last is in one."""
         keys = self._keys()
         for shard in range(keys.shards):
@@ -143,7 +143,7 @@ class FollowUps:
         answer: list[Any] = msgpack.unpackb(self._scripting.one(call))
         return answer
 
-    def _read(self, keys: Keys, shard: int, ids: list[bytes]) -> list[Pending]:
+    def _read(self, keys: Keys, shard: int, ids: list[bytes]) -> list[PlannedFollowUp]:
         if not ids:
             return []
         work_key = script_keys(keys, shard)[0]
@@ -188,14 +188,14 @@ def _pairs(flat: Any) -> Iterator[tuple[bytes, bytes]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _pending(rows: Any) -> list[Pending]:
+def _pending(rows: Any) -> list[PlannedFollowUp]:
     """Return follow-ups as they stand in `work`; see prelude.lua. A damaged one is left out."""
     found = []
     for followup_id, packed in rows:
         try:
             item = msgpack.unpackb(packed, raw=True)
             due_ms, _, payload, uid, name, after_ms, _, reason, _, offline_id, *_ = item
-            pending = Pending(
+            pending = PlannedFollowUp(
                 _text(followup_id),
                 _text(name),
                 _text(uid),

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from presence.followups.keys import FollowupKeys
 from presence.subscriber.blocking import BlockingSubscription
-from presence.subscriber.connection import Link
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
-from presence.subscriber.group import GroupConsumer, Membership
+from presence.subscriber.group import ConsumerOptions, GroupConsumer
 
 if TYPE_CHECKING:  # programs without trio need not load it
     from presence.subscriber.trio_subscription import Subscription
@@ -85,8 +85,10 @@ def due(
     """
     from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
-    member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return Subscription(GroupConsumer(Link(url), prefix, member, after, kind=FollowupKeys), decode)
+    member = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    return Subscription(
+        GroupConsumer(RedisConnections(url), prefix, member, after, kind=FollowupKeys), decode
+    )
 
 
 def due_sync(
@@ -101,5 +103,7 @@ def due_sync(
     prefetch: int = 100,
 ) -> BlockingSubscription[FollowUp | Gap]:
     """Return a plain iterator of what is due; arguments and guarantees are those of `due`."""
-    member = Membership(group, consumer, max_deliveries, claim_idle_s, prefetch)
-    return BlockingSubscription(GroupConsumer(Link(url), prefix, member, after, kind=FollowupKeys), decode)
+    member = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    return BlockingSubscription(
+        GroupConsumer(RedisConnections(url), prefix, member, after, kind=FollowupKeys), decode
+    )

@@ -5,22 +5,22 @@ from dataclasses import asdict
 import structlog
 import trio
 
-from presence.followups.turning import RETRY_MAX_S, Outage, Turner
+from presence.followups.turning import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
 
 log = structlog.get_logger("presence.followups")
 
 
-class TurningTask:
+class SchedulerTask:
     """Turns until it is stopped; the turner is used by nobody else, and closed at the end."""
 
-    def __init__(self, turner: Turner) -> None:
+    def __init__(self, turner: FollowUpScheduler) -> None:
         self._turner = turner
         self._scope = trio.CancelScope()
         self._limiter = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
         """Turn; an outage of Redis is told once, and waited for."""
-        outage, turn = Outage(), self._turner.turn
+        outage, turn = SchedulerOutage(), self._turner.turn
         with self._scope:
             try:
                 while True:

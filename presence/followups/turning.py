@@ -30,7 +30,7 @@ META_LOOK_S: Final = 1.0  # until the first server has stored how many shards th
 
 
 @dataclass(slots=True)
-class Tally:
+class SchedulerCounters:
     """What the turns of this process have done."""
 
     turns: int = 0  # calls that were answered
@@ -53,7 +53,7 @@ class Tally:
 _TOLD_BY_TURN: Final = ("events", "planned", "cancelled", "told", "dropped", "refused", "holes")
 
 
-class Turner:
+class FollowUpScheduler:
     """Calls turns when it is time. Used from one thread at a time.
 
     Args:
@@ -91,7 +91,7 @@ class Turner:
         self._due: dict[int, float] = {}  # shards, and when to turn there next
         self._begun: set[int] = set()  # shards that are known to have had turns
         self._failed = 0  # in a row
-        self.tally = Tally()
+        self.tally = SchedulerCounters()
         self.failure: Exception | None = None
 
     def turn(self) -> float:
@@ -160,7 +160,7 @@ class Turner:
         return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
 
-class Outage:
+class SchedulerOutage:
     """Says once that turns fail, and once that they work again."""
 
     def __init__(self) -> None:

@@ -6,14 +6,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 from presence.common.errors import StoreError, StoreUnavailable
 
 
-class Letter(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message on its way to a user."""
 
     to: str
     frame: bytes  # the `deliver` packet as the recipient's connections get it, with its length
 
 
-class Found(NamedTuple):
+class RouteResult(NamedTuple):
     """Whom a letter was handed to on other nodes.
 
     Attributes:
@@ -34,14 +34,14 @@ class Delivery(NamedTuple):
     frame: bytes
 
 
-Answer: TypeAlias = Found | StoreUnavailable | StoreError
+Answer: TypeAlias = RouteResult | StoreUnavailable | StoreError
 
 
-class Post(Protocol):
+class MessageBus(Protocol):
     """Redis as the courier sees it: plain calls that may block, made from one thread at a time."""
 
     def deliver(
-        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
+        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[Answer]:
         """Hand letters to the nodes that have their recipients, except `node` itself; each at most once.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from presence.core.registry import Session
-from presence.messaging.letters import Letter
+from presence.messaging.letters import OutgoingMessage
 
 ITEMS_MAX: Final = 8192  # more than a second's work
 BYTES_MAX: Final = 16 * 1024 * 1024  # a kilobyte each at half of that, 16 KiB at a few
@@ -23,12 +23,12 @@ CALL_BYTES: Final = 1024 * 1024  # the same of packing and copying
 SECOND_LOOK_S: Final = 0.06
 
 
-class Pending:
+class PendingMessage:
     """A message that has no answer yet."""
 
     __slots__ = ("id", "is_answered", "is_second_look", "letter", "sender", "taken_at")
 
-    def __init__(self, sender: Session, id: int | None, letter: Letter, taken_at: float) -> None:
+    def __init__(self, sender: Session, id: int | None, letter: OutgoingMessage, taken_at: float) -> None:
         self.sender = sender  # it may have ended since
         self.id = id
         self.letter = letter
@@ -37,7 +37,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueueBounds:
     """How much may wait at once, on one node."""
 
     items: int = ITEMS_MAX
@@ -45,13 +45,13 @@ class Bounds:
     sender_items: int = SENDER_ITEMS_MAX
 
 
-class Waiting:
+class MessageQueue:
     """See the header; `items` and `bytes` tell what has no answer yet, taken for a call or not."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: QueueBounds) -> None:
         self._bounds = bounds
-        self._queue: deque[Pending] = deque()
-        self._put_off: dict[str, list[Pending]] = {}  # by recipient
+        self._queue: deque[PendingMessage] = deque()
+        self._put_off: dict[str, list[PendingMessage]] = {}  # by recipient
         self._due: deque[tuple[float, str]] = deque()  # when, and which recipient; in order
         self._of_senders: Counter[Session] = Counter()
         self.items = self.bytes = 0
@@ -65,7 +65,7 @@ class Waiting:
             and self._of_senders[sender] < bounds.sender_items
         )
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingMessage) -> None:
         """Take a message, for which there is room."""
         self.items += 1
         self.bytes += len(pending.letter.frame)
@@ -78,12 +78,12 @@ class Waiting:
             return -math.inf
         return self._due[0][0] if self._due else math.inf
 
-    def take(self, now: float) -> list[Pending]:
+    def take(self, now: float) -> list[PendingMessage]:
         """Return what goes out with the next call; one call at a time."""
         while self._due and self._due[0][0] <= now:
             _, to = self._due.popleft()
             self._queue.extendleft(reversed(self._put_off.pop(to)))
-        taken: list[Pending] = []
+        taken: list[PendingMessage] = []
         size = 0
         while self._queue and len(taken) < CALL_ITEMS and size < CALL_BYTES:
             pending = self._queue.popleft()
@@ -94,7 +94,7 @@ class Waiting:
                 size += len(pending.letter.frame)
         return taken
 
-    def put_off(self, some: Iterable[Pending], now: float) -> None:
+    def put_off(self, some: Iterable[PendingMessage], now: float) -> None:
         """Nobody was found for these of the last call: they are looked for once more."""
         for pending in some:
             pending.is_second_look = True
@@ -105,7 +105,7 @@ class Waiting:
                 self._put_off[to] = [pending]
                 self._due.append((now + SECOND_LOOK_S, to))
 
-    def answered(self, pending: Pending) -> None:
+    def answered(self, pending: PendingMessage) -> None:
         """Forget a message that was taken."""
         pending.is_answered = True
         self.items -= 1

@@ -25,22 +25,22 @@ import trio
 
 from presence import protocol
 from presence.common.backoff import jittered
-from presence.common.circuit_breaker import Reach
+from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.clock import Clock
 from presence.common.errors import StoreInterrupted
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.core.registry import Registry, Session
 from presence.core.requests import Message
-from presence.messaging.letters import Answer, Delivery, Found, Letter, Post
-from presence.messaging.queue import Bounds, Pending, Waiting
+from presence.messaging.letters import Answer, Delivery, MessageBus, OutgoingMessage, RouteResult
+from presence.messaging.queue import MessageQueue, PendingMessage, QueueBounds
 from presence.protocol import Code, Packet
 
 GATHER_S: Final = 0.005  # between two calls, at least: a call costs more than twenty messages in it
 PATIENCE_S: Final = 2.0  # whoever waited longer is refused: by then a client had better know
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 2.0  # drawn from, so that whoever is refused does not come back at once
 RETURN_MIN_S: Final = 0.1  # until a grace that is just over is seen to be
-_DEFAULT_BOUNDS: Final = Bounds()
+_DEFAULT_BOUNDS: Final = QueueBounds()
 
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ class CourierStatistics:
     gone_meanwhile: int = 0  # of what other nodes sent, for connections that are no longer here
 
 
-class Handing:
+class ConnectionWrites:
     """Packets of one batch for connections of this node, gathered so that each is written to once."""
 
     def __init__(self, faults: Faults) -> None:
@@ -92,12 +92,12 @@ class Handing:
                     session.link.send(session.handle, b"".join(packets))
 
 
-class Outages:
+class FailingShards:
     """Shards whose last call has failed: whoever writes to a user there is refused at once."""
 
     def __init__(self, shard_of: Callable[[str], int]) -> None:
         self._shard_of = shard_of
-        self._away: dict[int, Reach] = {}
+        self._away: dict[int, CircuitBreaker] = {}
 
     def forbids(self, uid: str, now: float) -> bool:
         """Whether a user's shard has failed, and is not to be asked again yet."""
@@ -111,13 +111,13 @@ class Outages:
         asked, failed = set(), {}
         for uid, answer in answers:
             asked.add(shard := self._shard_of(uid))
-            if not isinstance(answer, Found):
+            if not isinstance(answer, RouteResult):
                 failed[shard] = answer
         were_away = bool(self._away)
         for shard in asked - failed.keys():
             self._away.pop(shard, None)
         for shard in failed:
-            reach = self._away.setdefault(shard, Reach())
+            reach = self._away.setdefault(shard, CircuitBreaker())
             reach.failed(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
         if failed and not were_away:
             error = next(iter(failed.values()))
@@ -126,7 +126,7 @@ class Outages:
             _log.info("messages are carried again")
 
 
-class Courier:
+class MessageRouter:
     """See the header. All but `run` is called from the event loop and waits for nothing.
 
     Args:
@@ -141,13 +141,13 @@ class Courier:
         self,
         sessions: Registry,
         shard_of: Callable[[str], int],
-        post: Post,
+        post: MessageBus,
         clock: Clock,
         runtime: Runtime,
         *,
         node: Callable[[], str],
         ends_at: Callable[[Session], float],
-        bounds: Bounds = _DEFAULT_BOUNDS,
+        bounds: QueueBounds = _DEFAULT_BOUNDS,
         faults: Faults | None = None,
     ) -> None:
         self._faults = faults or Faults()
@@ -157,11 +157,11 @@ class Courier:
         self._runtime = runtime
         self._node = node
         self._ends_at = ends_at
-        self._waiting = Waiting(bounds)
+        self._waiting = MessageQueue(bounds)
         self._bell = runtime.bell()
-        self._refusals, self._refusal_bell = Handing(self._faults), runtime.bell()
+        self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.bell()
         self._thread = runtime.caller(post.close)
-        self._outages = Outages(shard_of)
+        self._outages = FailingShards(shard_of)
         self._counted = CourierStatistics()
 
     def take(self, sender: Session, message: Message) -> None:
@@ -174,13 +174,13 @@ class Courier:
             self._refuse_now(sender, message, _FULL)
         else:
             packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
-            letter = Letter(message.to, protocol.encode(packet))
-            self._waiting.add(Pending(sender, message.id, letter, now))
+            letter = OutgoingMessage(message.to, protocol.encode(packet))
+            self._waiting.add(PendingMessage(sender, message.id, letter, now))
             self._bell.ring()
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Hand what other nodes have sent to the sessions here; whose connection is gone gets nothing."""
-        handing = Handing(self._faults)
+        handing = ConnectionWrites(self._faults)
         for uid, devices, frame in deliveries:
             with self._faults.contained("delivery"):
                 for device in devices:
@@ -224,7 +224,7 @@ class Courier:
             # Without a call the next ones follow without a pause; others have a turn between.
             await self._runtime.sleep(begun + GATHER_S - self._clock.now() if called else 0)
 
-    async def _call(self, taken: list[Pending], begun: float) -> bool:
+    async def _call(self, taken: list[PendingMessage], begun: float) -> bool:
         """Hand on what was taken, in one call; False: there was nothing to call for."""
         if not (batch := self._still_wanted(taken, begun)):
             return False
@@ -234,7 +234,7 @@ class Courier:
         self._settle(batch, answers, begun)
         return True
 
-    def _here(self, batch: list[Pending], now: float) -> dict[str, dict[str, int]]:
+    def _here(self, batch: list[PendingMessage], now: float) -> dict[str, dict[str, int]]:
         """Return which devices of the recipients have a connection here, and for how many ms."""
         here: dict[str, dict[str, int]] = {}
         for to in {pending.letter.to for pending in batch}:
@@ -247,9 +247,9 @@ class Courier:
                 here[to] = ages_ms
         return here
 
-    def _still_wanted(self, batch: list[Pending], now: float) -> list[Pending]:
+    def _still_wanted(self, batch: list[PendingMessage], now: float) -> list[PendingMessage]:
         """Refuse what has waited for too long, or cannot go out at present; return the others."""
-        wanted, handing = [], Handing(self._faults)
+        wanted, handing = [], ConnectionWrites(self._faults)
         for pending in batch:
             if now - pending.taken_at > PATIENCE_S:
                 self._refuse_busy(pending, _FULL, handing)
@@ -262,12 +262,12 @@ class Courier:
 
     # Answers
 
-    def _settle(self, batch: list[Pending], answers: list[Answer], begun: float) -> None:
+    def _settle(self, batch: list[PendingMessage], answers: list[Answer], begun: float) -> None:
         """Do what is left to do after a call: sessions here get theirs, and every sender an answer."""
         self._counted.calls += 1
         to = [pending.letter.to for pending in batch]
         self._outages.note(zip(to, answers, strict=True), begun, self._clock.now())
-        handing, put_off = Handing(self._faults), []
+        handing, put_off = ConnectionWrites(self._faults), []
         for pending, answer in zip(batch, answers, strict=True):
             with self._faults.contained("message", partial(self._break_off, [pending])):
                 if self._settle_one(pending, answer, handing):
@@ -275,12 +275,12 @@ class Courier:
         self._waiting.put_off(put_off, self._clock.now())
         handing.send()
 
-    def _settle_one(self, pending: Pending, answer: Answer, handing: Handing) -> bool:
+    def _settle_one(self, pending: PendingMessage, answer: Answer, handing: ConnectionWrites) -> bool:
         """Answer a message, or return True: its recipient is to be looked for once more."""
         if isinstance(answer, StoreInterrupted):
             self._counted.unknown += 1
             self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), handing)
-        elif not isinstance(answer, Found):
+        elif not isinstance(answer, RouteResult):
             self._refuse_busy(pending, _AWAY, handing)
         elif delivered := answer.handed + self._hand_here(pending.letter, answer.elsewhere, handing):
             self._counted.handed += 1
@@ -304,16 +304,18 @@ class Courier:
         lost = [session for session in self._sessions.of(uid) if session.link is None]
         return max((self._ends_at(session) for session in lost), default=None)
 
-    def _break_off(self, batch: Iterable[Pending]) -> None:
+    def _break_off(self, batch: Iterable[PendingMessage]) -> None:
         """Answer what has no answer yet after a mistake of ours."""
-        handing = Handing(self._faults)
+        handing = ConnectionWrites(self._faults)
         for pending in batch:
             if not pending.is_answered:
                 self._counted.unknown += 1
                 self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _FAILED), handing)
         handing.send()
 
-    def _hand_here(self, letter: Letter, elsewhere: tuple[str, ...], handing: Handing) -> int:
+    def _hand_here(
+        self, letter: OutgoingMessage, elsewhere: tuple[str, ...], handing: ConnectionWrites
+    ) -> int:
         """Hand a letter to all sessions here whose device has not gone elsewhere; return to how many.
 
         Those of other nodes are elsewhere as the script says. All others are ours, on record or about to be.
@@ -325,11 +327,11 @@ class Courier:
         self._counted.delivered_here += count
         return count
 
-    def _refuse_busy(self, pending: Pending, message: str, handing: Handing) -> None:
+    def _refuse_busy(self, pending: PendingMessage, message: str, handing: ConnectionWrites) -> None:
         self._counted.refused_busy += 1
         self._answer(pending, _busy(pending.id, message), handing)
 
-    def _answer(self, pending: Pending, packet: Packet, handing: Handing) -> None:
+    def _answer(self, pending: PendingMessage, packet: Packet, handing: ConnectionWrites) -> None:
         encoded = protocol.encode(packet)
         self._waiting.answered(pending)
         handing.add(pending.sender, encoded)

@@ -29,7 +29,7 @@ from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber.event_json import entry_values
 from presence.subscriber.events import Entry, decode, id_order, read_entry
 
@@ -43,7 +43,7 @@ CLOCKS_APART_MS: Final = 5_000
 _ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
-class Found(NamedTuple):
+class EventSearch(NamedTuple):
     """What came of looking for an event."""
 
     entry: Entry | None  # the event
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     begins_ms: int | None = None
 
 
-def entry_at(access: Access, keys: Keys, shard: int, entry_id: str) -> Found:
+def entry_at(access: ShardClients, keys: Keys, shard: int, entry_id: str) -> EventSearch:
     """Return the event of an entry id.
 
     Raises:
@@ -62,24 +62,24 @@ def entry_at(access: Access, keys: Keys, shard: int, entry_id: str) -> Found:
     """
     key = keys.events(shard)
     if not _ENTRY_ID.fullmatch(entry_id):
-        return Found(None, "not_found")
+        return EventSearch(None, "not_found")
     answer: Any = access.at(key).xrange(key, entry_id, entry_id, count=1)
     if answer:
-        return Found(read_entry(shard, answer[0]))
+        return EventSearch(read_entry(shard, answer[0]))
     begins = _first_id(access, key)
     is_trimmed = begins is None or id_order(entry_id) < id_order(begins)
-    return Found(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+    return EventSearch(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
 
 
 def last_offline(
-    access: Access,
+    access: ShardClients,
     keys: Keys,
     uid: str,
     last_seen_ms: int,
     *,
     entries_max: int = ENTRIES_MAX,
     search_s: float = SEARCH_S,
-) -> Found:
+) -> EventSearch:
     """Return the event with which a user went offline who was last seen at that time.
 
     Args:
@@ -106,16 +106,16 @@ def last_offline(
                 and fields.get(b"type") == b"offline"
                 and fields.get(b"last_seen_ms") == seen
             ):
-                return Found(read_entry(shard, raw))
+                return EventSearch(read_entry(shard, raw))
         looked += len(page)
         if len(page) == ENTRIES_A_PAGE and (looked >= entries_max or time.monotonic() >= deadline):
-            return Found(None, "gave_up", _ms(_first_id(access, key)))
+            return EventSearch(None, "gave_up", _ms(_first_id(access, key)))
     begins = _first_id(access, key)
     is_trimmed = begins is None or id_order(begin) < id_order(begins)
-    return Found(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+    return EventSearch(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
 
 
-def _pages(access: Access, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
+def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
     while True:
         page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_A_PAGE)
         yield page
@@ -124,7 +124,7 @@ def _pages(access: Access, key: str, begin: str) -> Iterator[list[tuple[bytes, A
         begin = f"({page[-1][0].decode()}"
 
 
-def _first_id(access: Access, key: str) -> str | None:
+def _first_id(access: ShardClients, key: str) -> str | None:
     answer: Any = access.at(key).xrange(key, "-", "+", count=1)
     return answer[0][0].decode() if answer else None
 
@@ -138,7 +138,7 @@ AGAIN_S: Final = 0.1  # until a second look at what does not fit together: it ma
 RETRY_S: Final = 0.5  # so soon has to fail what is tried again,
 ATTEMPTS_MAX: Final = 3  # for two connections may have grown old: the reader's and the own
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
-_UNASKED: Final = Found(None, "redis")
+_UNASKED: Final = EventSearch(None, "redis")
 _NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # that a sentence on an event needs
 
 NodeAnswer = Mapping[str, Any]
@@ -153,8 +153,8 @@ class _Known:
     state: dict[str, Any] | None = None
     nodes: Sequence[NodeState] = ()
     heard: Heard | None = None
-    found: Found = _UNASKED
-    online: Found = _UNASKED
+    found: EventSearch = _UNASKED
+    online: EventSearch = _UNASKED
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
@@ -175,7 +175,7 @@ class Explainer:
 
     def __init__(self, url: str, *, prefix: str = "presence", wait_s: float = WAIT_S) -> None:
         self._reader = PresenceReader(url, prefix=prefix)
-        self._access = Access(url)
+        self._access = ShardClients(url)
         self._wait_s = wait_s
 
     def explain(self, uid: str, here: Iterable[NodeAnswer] = ()) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Explainer:
         nodes}``.
         `redis` is None, or why Redis could not be asked: `state` may be None then, and `event` is. `state`:
         as `presence status --json`. `event`: as `presence tail --json`, the one that led to what he shows;
-        `event_missing`: if there is none, see `Found`; `online_event`: that of this online
+        `event_missing`: if there is none, see `EventSearch`; `online_event`: that of this online
         period, where `event` is another. `sessions`: as `presence.server.session_report` has them, and
         `on_record`: whether the state names it, None if that is not known. `ended`: his sessions that nodes
         remember, though they live no more, the latest first: ``{node, device, session, code, reason, at_ms,
@@ -239,7 +239,7 @@ class Explainer:
             if entry is not None and (began := entry.fields.get("since_id")):
                 known.online = entry_at(self._access, keys, shard, began)
         elif state["last_seen_ms"] is None:
-            known.found = Found(None, "never_seen")
+            known.found = EventSearch(None, "never_seen")
         else:
             known.found = last_offline(self._access, keys, uid, state["last_seen_ms"])
 
@@ -302,7 +302,7 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
     }
 
 
-def _event(found: Found) -> dict[str, Any] | None:
+def _event(found: EventSearch) -> dict[str, Any] | None:
     """Return an event as data; None if it is missing, or damaged."""
     if found.entry is None or decode(found.entry) is None:
         return None

@@ -148,7 +148,7 @@ def why(
         state: as `PresenceReader.state` gives it.
         event: the event that led to what he shows; None if it is missing.
         online_event: the online event of this period, where that is another.
-        missing: why there is none, see `presence.ops.explain.Found`.
+        missing: why there is none, see `presence.ops.explain.EventSearch`.
         begins_ms: then, when the stream's first entry was written; None: it is empty.
         end: what a node remembers of the end that the event tells, if one does.
     """

@@ -15,7 +15,7 @@ Reason = Literal["no_answer", "node_silent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kicked:
+class KickResult:
     """What became of the sessions."""
 
     targets: list[Target]  # those that were to end; of a user who was offline there are none
@@ -41,7 +41,7 @@ def kick(
     wait_s: float,
     by: str,
     device: str | None = None,
-) -> Kicked:
+) -> KickResult:
     """Kick users and wait until their sessions are gone, for at most so long.
 
     Args:
@@ -59,7 +59,7 @@ def kick(
         targets = operator.kick(uids, device, by=by)
     left = _wait(reader, targets, wait_s)
     silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
-    return Kicked(targets, {target: _reason(target, silent) for target in left})
+    return KickResult(targets, {target: _reason(target, silent) for target in left})
 
 
 def _wait(reader: PresenceReader, targets: list[Target], wait_s: float) -> list[Target]:

@@ -28,7 +28,7 @@ PLANNED_A_CALL = 2048  # waiting changes, each looked at twice: some 2 ms
 Each = TypeVar("Each")
 
 
-class Parted(Generic[Each]):
+class ByShard(Generic[Each]):
     """One pass over something, of which each shard takes its own as it needs them: O(1) for each.
 
     Args:

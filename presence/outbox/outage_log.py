@@ -7,7 +7,7 @@ from typing import Any, Final
 import structlog
 
 from presence.common.backoff import backoff_s, jittered
-from presence.common.circuit_breaker import Reach
+from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.errors import StoreError, StoreUnavailable
 
 REFUSALS_TOLD: Final = 16  # different ones in an outage; of more, some are told again
@@ -78,7 +78,7 @@ class Outages:
         last_error: the last failure's text; "" if there was none.
     """
 
-    def __init__(self, reach: Sequence[Reach]) -> None:
+    def __init__(self, reach: Sequence[CircuitBreaker]) -> None:
         self._reach = reach
         self.since: float | None = None
         self.retries = self.errors = 0

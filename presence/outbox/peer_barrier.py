@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from presence.outbox.replies import Traces
+from presence.outbox.replies import PeerTraces
 
 SETTLE_S: Final = 10.0
 # The same after an outage in which Redis lost nothing and nobody took this node for dead: a login that waited
@@ -20,7 +20,7 @@ RETURN_SETTLE_S: Final = 3.0
 
 
 @dataclass(eq=False, repr=False)
-class Settling:
+class PeerBarrier:
     """The other nodes of one shard, and the wait for them.
 
     Attributes:
@@ -33,18 +33,18 @@ class Settling:
     leased: Callable[[], Iterable[str]] = tuple
 
     def __post_init__(self) -> None:
-        self.others: Traces = {}
+        self.others: PeerTraces = {}
         self.at = -math.inf
-        self._steady: Traces = {}  # the others' traces as last seen while all was well
+        self._steady: PeerTraces = {}  # the others' traces as last seen while all was well
         self._steady_known: frozenset[str] = frozenset()  # the same of those that held a lease
-        self._before: Traces = {}  # the same, when the resync began
+        self._before: PeerTraces = {}  # the same, when the resync began
         self._concerns_all = False
         self._history = ""  # of replication, under which all have to register
         self._had_peers = False  # ever: one that was swept may be on its way back
         self._back_at = -math.inf  # when Redis answered again after an outage
 
     def begin(
-        self, began: float, others: Traces, *, first: bool, concerns_all: bool, history: str = ""
+        self, began: float, others: PeerTraces, *, first: bool, concerns_all: bool, history: str = ""
     ) -> None:
         """A generation was opened.
 

@@ -29,7 +29,7 @@ CHANGE_BYTES = 310
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SkippedChanges:
     """Changes of one shard that were skipped because the outbox was full."""
 
     dropped: int  # how many
@@ -37,13 +37,13 @@ class Gap:
     to_ms: int  # Unix milliseconds of the latest
     from_at: float  # earliest `Change.at` among them, monotonic seconds: a login before it was not skipped
 
-    def with_change(self, change: Change) -> "Gap":
+    def with_change(self, change: Change) -> "SkippedChanges":
         """Return the gap with one more change in it."""
-        return self.merged(Gap(1, change.at_ms, change.at_ms, change.at))
+        return self.merged(SkippedChanges(1, change.at_ms, change.at_ms, change.at))
 
-    def merged(self, other: "Gap") -> "Gap":
+    def merged(self, other: "SkippedChanges") -> "SkippedChanges":
         """Return the gap that covers both."""
-        return Gap(
+        return SkippedChanges(
             self.dropped + other.dropped,
             min(self.from_ms, other.from_ms),
             max(self.to_ms, other.to_ms),
@@ -69,7 +69,7 @@ class OutboxStatistics:
 STEP_MS: Final = 50  # by so much at most the oldest is told as older than it is: ages of seconds matter
 
 
-class Ages:
+class PendingAges:
     """How long changes wait: the age of the oldest, and of each when it is acknowledged.
 
     Changes leave in another order than they came (ends wait after an outage), so what waits is counted by the
@@ -135,14 +135,14 @@ class Outbox:
         *,
         max_items: int,
         max_bytes: int = sys.maxsize,
-        ages: Ages | None = None,
+        ages: PendingAges | None = None,
     ) -> None:
         self.shards = shards
         self.shard_of = shard_of
         self._counted = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
         self._ages = ages
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
-        self._gaps: list[Gap | None] = [None] * shards
+        self._gaps: list[SkippedChanges | None] = [None] * shards
         self._skipping = [False] * shards
         self._held_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
@@ -193,7 +193,9 @@ class Outbox:
     def _skip(self, shard: int, change: Change) -> None:
         gap = self._gaps[shard]
         self._counted.dropped_total += 1
-        self._gaps[shard] = gap.with_change(change) if gap else Gap(1, change.at_ms, change.at_ms, change.at)
+        self._gaps[shard] = (
+            gap.with_change(change) if gap else SkippedChanges(1, change.at_ms, change.at_ms, change.at)
+        )
 
     def take(self, shard: int, limit: int) -> list[Change]:
         """Hand out the oldest changes of a shard, at most `limit`; they are held until `release`."""
@@ -231,7 +233,7 @@ class Outbox:
         gap = self._gaps[shard]
         return gap.from_at if gap else math.inf
 
-    def begin_resync(self, shard: int) -> Gap | None:
+    def begin_resync(self, shard: int) -> SkippedChanges | None:
         """Queue again what comes from now on; return what was skipped, which the caller now answers for."""
         gap, self._gaps[shard] = self._gaps[shard], None
         self._skipping[shard] = False

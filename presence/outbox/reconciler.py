@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 import structlog
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import Caller
+from presence.common.runtime import ThreadCaller
 from presence.core.changes import PLAIN, Profile, SessionName
 from presence.outbox.outage_log import Failures
 from presence.outbox.queue import Outbox
-from presence.outbox.replies import Reply, Status
+from presence.outbox.replies import Reply, ReplyStatus
 from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Compare
 from presence.outbox.store import Store
@@ -30,7 +30,7 @@ COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the recor
 _log = structlog.get_logger(__name__)
 
 
-class Memory(NamedTuple):
+class LocalSessions(NamedTuple):
     """What a node has, to be asked at any time."""
 
     vouched: Callable[[], Iterable[SessionName]]  # all sessions that ought to be on record
@@ -38,14 +38,14 @@ class Memory(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Comparison:
+class Reconciler:
     """One walk over all sessions after the other.
 
     What differs once may be a change under way. So it is asked about again at the next turn, and counts if it
     differs then too.
     """
 
-    memory: Memory  # see `Memory`
+    memory: LocalSessions  # see `LocalSessions`
     shard_of: Callable[[str], int]  # the shard of a uid
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class Comparison:
 
 
 @dataclass(eq=False, repr=False)
-class Comparing:
+class ReconcilerTask:
     """Makes comparisons, one call at a time: the part of the relay's task that does.
 
     Attributes:
@@ -129,19 +129,19 @@ class Comparing:
 
     outbox: Outbox  # where changes wait that would make a difference
     store: Store  # Redis
-    thread: Caller  # makes the relay's calls
-    memory: InitVar[Memory]  # what is compared with the records
+    thread: ThreadCaller  # makes the relay's calls
+    memory: InitVar[LocalSessions]  # what is compared with the records
     _: KW_ONLY
     node: Callable[[], str]  # the node's id now
     clock: Callable[[], float]  # monotonic seconds
 
-    def __post_init__(self, memory: Memory) -> None:
-        self._comparison = Comparison(memory, self.outbox.shard_of)
+    def __post_init__(self, memory: LocalSessions) -> None:
+        self._comparison = Reconciler(memory, self.outbox.shard_of)
         self._compared_at = -math.inf
         self.differences = 0
 
     def hurry(self) -> None:
-        """See `Comparison.hurry`."""
+        """See `Reconciler.hurry`."""
         self._comparison.hurry()
 
     async def compare(self, reachable: Callable[[], Sequence[ShardWriter]], hurried_s: float) -> Failures:
@@ -183,7 +183,7 @@ class Comparing:
             return
         writers = {writer.shard: writer for writer in reachable}
         for step, answer in zip(steps, answers, strict=True):
-            if not isinstance(answer, Reply) or answer.status is not Status.OK:
+            if not isinstance(answer, Reply) or answer.status is not ReplyStatus.OK:
                 continue  # whatever it is, a batch or a probe meets it too
             if differences := self._comparison.differences(step, answer):
                 _log.error("records differ: registering anew", shard=step.shard, sessions=differences)

@@ -16,17 +16,17 @@ from typing import Final
 import structlog
 
 from presence.common.backoff import jittered
-from presence.common.circuit_breaker import Reach
+from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.histogram import Delays
-from presence.common.runtime import Runtime, Timed, TrioRuntime
+from presence.common.histogram import LatencyHistograms
+from presence.common.runtime import Runtime, TimedCaller, TrioRuntime
 from presence.core.changes import Op
 from presence.outbox.backlog import Live
 from presence.outbox.event_counts import Transitions
 from presence.outbox.outage_log import Failures, Outages, first_of
 from presence.outbox.queue import Outbox
-from presence.outbox.reconciler import Comparing, Memory
-from presence.outbox.replies import News, Probe, Reply, Superseded
+from presence.outbox.reconciler import LocalSessions, ReconcilerTask
+from presence.outbox.replies import NodeNotice, Probe, Reply, Superseded
 from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
@@ -41,13 +41,13 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
+class RelayCallbacks:
     """Whom the relay tells what Redis decided about this node's sessions; calls that return at once."""
 
     # sessions that never got their place: another node's goes before
     superseded: Callable[[Sequence[Superseded]], None]
     # what other nodes and operators say about sessions of this node. Each is told at least once.
-    news: Callable[[Sequence[News]], None]
+    news: Callable[[Sequence[NodeNotice]], None]
     new_node_id: Callable[[], str]  # asked for a new id when this node was declared dead
 
 
@@ -83,21 +83,21 @@ class Relay:
     _: KW_ONLY
     node: str  # the node's id now
     live: InitVar[Live]  # registrations (code 2) of all live sessions of a shard
-    verdicts: Verdicts  # whom to tell
-    memory: InitVar[Memory]  # what of it is compared with the records, a little at a time
+    verdicts: RelayCallbacks  # whom to tell
+    memory: InitVar[LocalSessions]  # what of it is compared with the records, a little at a time
     alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
-    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `Settling`
+    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `PeerBarrier`
     clock: Callable[[], float] = time.monotonic  # monotonic seconds, the clock of `Change.at`
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    delays: InitVar[Delays | None] = None  # takes how long calls and changes take
+    delays: InitVar[LatencyHistograms | None] = None  # takes how long calls and changes take
 
     def __post_init__(
         self,
         live: Live,
-        memory: Memory,
+        memory: LocalSessions,
         alive: Callable[[str], bool],
         known: Callable[[], Iterable[str]],
-        delays: Delays | None,
+        delays: LatencyHistograms | None,
     ) -> None:
         self.transitions = Transitions()
         self.former: set[str] = set()
@@ -107,14 +107,14 @@ class Relay:
             )
             for shard in range(self.outbox.shards)
         ]
-        self._thread = Timed(
-            self.runtime.caller(self.store.close), (delays or Delays()).redis_call, self.clock
+        self._thread = TimedCaller(
+            self.runtime.caller(self.store.close), (delays or LatencyHistograms()).redis_call, self.clock
         )
         self._bell = self.runtime.bell()
-        self._comparing = Comparing(
+        self._comparing = ReconcilerTask(
             self.outbox, self.store, self._thread, memory, node=lambda: self.node, clock=self.clock
         )
-        self._reach = [Reach() for _ in self.writers]
+        self._reach = [CircuitBreaker() for _ in self.writers]
         self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
         self._probed_at = self._sent_at = -math.inf
         self._outages = Outages(self._reach)
@@ -187,7 +187,7 @@ class Relay:
         sent_at = self.clock()
         probes = await self._thread.call(lambda: self.store.probe(node, read))
         now = self.clock()
-        news: list[News] = []
+        news: list[NodeNotice] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
         for writer in writers:

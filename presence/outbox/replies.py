@@ -9,11 +9,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from presence.core.changes import SessionName
-from presence.outbox.event_counts import Told
+from presence.outbox.event_counts import EventCount
 from presence.outbox.steps import Counter
 
 
-class Status(Enum):
+class ReplyStatus(Enum):
     """How a script answered; all but OK are refusals that changed nothing."""
 
     OK = "ok"
@@ -33,7 +33,7 @@ class Superseded(NamedTuple):
     return_allowed: bool = False  # it is not sure which login was later, so the goodbye must not be for good
 
 
-class NewsKind(Enum):
+class NodeNoticeKind(Enum):
     """What a node is told about one of its sessions."""
 
     DISPLACED = "displaced"  # a login elsewhere took its place; Redis knows
@@ -41,10 +41,10 @@ class NewsKind(Enum):
     LIMITED = "limited"  # its user has more sessions than allowed
 
 
-class News(NamedTuple):
+class NodeNotice(NamedTuple):
     """What a node is told about one of its sessions, by its inbox or its control channel."""
 
-    kind: NewsKind
+    kind: NodeNoticeKind
     uid: str
     device: str
     session: str
@@ -67,7 +67,7 @@ class Erasure(NamedTuple):
     uids: tuple[str, ...]  # the first of them
 
 
-class Trace(NamedTuple):
+class PeerTrace(NamedTuple):
     """What another node has left in a shard."""
 
     generation: int  # the highest it opened; 0 if none
@@ -76,16 +76,16 @@ class Trace(NamedTuple):
     history: str = ""  # the replication id under which it registered them all; "" if it did not
 
 
-Traces = Mapping[str, Trace]
+PeerTraces = Mapping[str, PeerTrace]
 """Node id to trace."""
 
 
-class Stand(NamedTuple):
+class CounterSnapshot(NamedTuple):
     """How a counter stood, and the answer that its last batch got."""
 
     counter: Counter
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[EventCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +98,20 @@ class Opened:
         others: the other nodes' traces in the shard.
     """
 
-    trail: tuple[Stand, ...]
-    others: Traces
+    trail: tuple[CounterSnapshot, ...]
+    others: PeerTraces
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to a step."""
 
-    status: Status
+    status: ReplyStatus
     replication_id: str  # Redis' history now
     generation: int = 0  # of a refusal, the generation that Redis has; 0 if none
     last_id: str = ""  # highest entry id written; "" if none was
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[Told, ...] = ()  # the events that it has written, or had when it was performed first
+    told: tuple[EventCount, ...] = ()  # the events that it has written, or had when it was performed first
     opened: Opened | None = None  # of an opening batch
     cursor: str = "0"  # of a retirement, a sweep or a comparison, where to go on; "0": at the end
     ended: int = 0  # of these, sessions ended
@@ -130,9 +130,9 @@ class Probe:
     fenced: bool
     counter: Counter
     last_id: str
-    others: Traces
+    others: PeerTraces
     inbox_n: int
-    inbox: tuple[News, ...] = field(default=())
+    inbox: tuple[NodeNotice, ...] = field(default=())
     now_ms: int = 0
 
     def has_missed(self, read: int) -> bool:

@@ -31,9 +31,9 @@ from typing import Final
 from presence.core.changes import Op, Profile, SessionName
 from presence.outbox.backlog import Backlog, Live
 from presence.outbox.event_counts import Transitions
-from presence.outbox.peer_barrier import Settling
-from presence.outbox.queue import Gap, Outbox
-from presence.outbox.replies import News, Opened, Probe, Reply, Status, Superseded
+from presence.outbox.peer_barrier import PeerBarrier
+from presence.outbox.queue import Outbox, SkippedChanges
+from presence.outbox.replies import NodeNotice, Opened, Probe, Reply, ReplyStatus, Superseded
 from presence.outbox.steps import (
     NO_ENTRY_ID,
     Batch,
@@ -52,7 +52,7 @@ OVERFLOW_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _InFlightBatch:
     """The batch under way when a resync began: whether it was applied is not known yet."""
 
     counter: Counter
@@ -77,14 +77,14 @@ class ShardWriter:
     live: InitVar[Live]  # see `Live`
     _: KW_ONLY
     alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
-    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `Settling`
+    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `PeerBarrier`
     # takes what Redis has written, each event once
     transitions: Transitions = field(default_factory=Transitions)
 
     def __post_init__(
         self, live: Live, alive: Callable[[str], bool], known: Callable[[], Iterable[str]]
     ) -> None:
-        self.settling = Settling(alive, known)
+        self.settling = PeerBarrier(alive, known)
         self.fenced = self.lost_to_fence = False
         self.resyncs = 0
         self.inbox_read = 0
@@ -97,9 +97,9 @@ class ShardWriter:
         self._replication_id = ""
         self._clock_ahead_ms: float | None = None  # of the shard, before this node's monotonic time, at least
         self._floor = NO_ENTRY_ID
-        self._gap: Gap | None = None  # until the opening that carries it is acknowledged
+        self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._frozen: Batch | None = None
-        self._pending: _Pending | None = None
+        self._pending: _InFlightBatch | None = None
         self._began = -math.inf
         self._told_complete = False
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
@@ -166,7 +166,7 @@ class ShardWriter:
     def accept(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Take the answer to what `next` gave; return the sessions that have to go."""
         self._raise_floor(reply.last_id)
-        if reply.status is not Status.OK:
+        if reply.status is not ReplyStatus.OK:
             self._refused(reply)
             return ()
         self.transitions.note(reply.told)
@@ -186,7 +186,7 @@ class ShardWriter:
         self._acknowledged = step.counter
         return superseded
 
-    def probed(self, probe: Probe, now: float) -> tuple[News, ...]:
+    def probed(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare what a probe saw with what was acknowledged; return the news not yet read."""
         self._raise_floor(probe.last_id)
         self.settling.others = probe.others
@@ -264,12 +264,12 @@ class ShardWriter:
     def _refused(self, reply: Reply) -> None:
         self._interrupt()
         self._generation = max(self._generation, reply.generation)
-        self.fenced = reply.status is Status.FENCED
+        self.fenced = reply.status is ReplyStatus.FENCED
 
     def _interrupt(self) -> None:
         """Leave the generation; the batch under way waits for the next opening's answer."""
         if self._frozen is not None and self._frozen.opening is None:
-            self._pending = _Pending(self._frozen.counter, self._frozen.items)
+            self._pending = _InFlightBatch(self._frozen.counter, self._frozen.items)
         self._frozen, self._is_open, self._cursor = None, False, None
 
     def _is_waiting(self) -> bool:

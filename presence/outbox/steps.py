@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from presence.core.changes import Change, Profile, SessionName
-from presence.outbox.queue import Gap
+from presence.outbox.queue import SkippedChanges
 
 NO_ENTRY_ID = "0-0"
 
@@ -32,7 +32,7 @@ class Opening:
 
     before: str  # the node id of the generation before; its counter comes back as `Opened.previous`
     floor: str = NO_ENTRY_ID  # the highest entry id that the node has seen in this shard
-    gap: Gap | None = None  # what was skipped
+    gap: SkippedChanges | None = None  # what was skipped
 
 
 @dataclass(frozen=True, slots=True)

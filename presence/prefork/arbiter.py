@@ -29,7 +29,7 @@ from presence.common.backoff import backoff_s
 from presence.common.logs import DirectWriter
 from presence.prefork import control_pipe
 from presence.prefork.control_pipe import ALIVE, SilenceWatch, interval_s
-from presence.prefork.systemd import SILENT, Notifier, Pulse
+from presence.prefork.systemd import SILENT, Notifier, Watchdog
 
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
@@ -57,7 +57,7 @@ def ended(status: int) -> dict[str, int | str]:
 
 
 @dataclass
-class Place:
+class WorkerSlot:
     """A place for a worker, and the process that fills it."""
 
     number: int  # from 1
@@ -83,7 +83,7 @@ class Place:
                 self.line.send(order)
 
 
-class Taken(NamedTuple):
+class PendingSignals(NamedTuple):
     """How many orders of each kind came."""
 
     stops: int
@@ -91,7 +91,7 @@ class Taken(NamedTuple):
     reloads: int
 
 
-class Wakeups:
+class SignalPipe:
     """Signals as something to select on, for the length of a ``with`` block.
 
     SIGTERM and SIGINT are orders to stop, SIGUSR2 one to renew the workers, SIGHUP one to read files again;
@@ -107,9 +107,9 @@ class Wakeups:
         self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
         self._before: dict[int, object] = {}
         self._stops = self._renewals = self._reloads = 0  # since the start: a signal may come at any moment
-        self._seen = Taken(0, 0, 0)
+        self._seen = PendingSignals(0, 0, 0)
 
-    def __enter__(self) -> "Wakeups":
+    def __enter__(self) -> "SignalPipe":
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -135,17 +135,17 @@ class Wakeups:
         elif number != signal.SIGCHLD:
             self._stops += 1
 
-    def take_orders(self) -> Taken:
+    def take_orders(self) -> PendingSignals:
         """Return the orders that came since the last call."""
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
-        seen, self._seen = self._seen, Taken(self._stops, self._renewals, self._reloads)
-        return Taken(*(now - before for now, before in zip(self._seen, seen, strict=True)))
+        seen, self._seen = self._seen, PendingSignals(self._stops, self._renewals, self._reloads)
+        return PendingSignals(*(now - before for now, before in zip(self._seen, seen, strict=True)))
 
 
 @dataclass(eq=False, repr=False)
-class Processes:
+class Arbiter:
     """N worker processes."""
 
     number: InitVar[int]  # how many
@@ -165,13 +165,13 @@ class Processes:
 
     def __post_init__(self, number: int) -> None:
         self._look_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
-        self._pulse = Pulse(self.notifier)
-        self._workers = [Place(n) for n in range(1, number + 1)]
+        self._pulse = Watchdog(self.notifier)
+        self._workers = [WorkerSlot(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
-        self._to_renew: deque[Place] = deque()
+        self._to_renew: deque[WorkerSlot] = deque()
         self._renewal_began_at: float | None = None
-        self._successor: Place | None = None  # started, and not at work yet
-        self._leaving: list[Place] = []  # whose successors are at work
+        self._successor: WorkerSlot | None = None  # started, and not at work yet
+        self._leaving: list[WorkerSlot] = []  # whose successors are at work
         self._told_ready = False
         self._stopping = False
         self._kill_at = 0.0
@@ -179,14 +179,14 @@ class Processes:
 
     def run(self) -> int:
         """Run until a signal comes, or until a worker cannot start; return the exit status."""
-        with Wakeups(self._selector, reloads=self.reread is not None) as wakeups:
+        with SignalPipe(self._selector, reloads=self.reread is not None) as wakeups:
             try:
                 self._watch(wakeups)
             finally:
                 self._kill_all()
         return self._status
 
-    def _watch(self, wakeups: Wakeups) -> None:
+    def _watch(self, wakeups: SignalPipe) -> None:
         while True:
             self._start_due()
             if self._stopping and not any(each.pid for each in self._everybody):
@@ -218,7 +218,7 @@ class Processes:
     # Workers
 
     @property
-    def _everybody(self) -> list[Place]:
+    def _everybody(self) -> list[WorkerSlot]:
         return [*self._workers, *self._leaving, *([self._successor] if self._successor else [])]
 
     def _start_due(self) -> None:
@@ -237,7 +237,7 @@ class Processes:
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
-    def _start(self, each: Place) -> None:
+    def _start(self, each: WorkerSlot) -> None:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -261,7 +261,7 @@ class Processes:
         each.watch = SilenceWatch(self.hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
 
-    def _put_off(self, each: Place, error: OSError) -> None:
+    def _put_off(self, each: WorkerSlot, error: OSError) -> None:
         """A worker cannot be started now; before all were ready once, that is the end."""
         log.error("cannot start a worker", worker=each.number, error=error.strerror)
         each.failures += 1
@@ -291,7 +291,7 @@ class Processes:
         finally:
             os._exit(status)  # what is stuck in a thread ends here, too
 
-    def _hear(self, each: Place) -> None:
+    def _hear(self, each: WorkerSlot) -> None:
         if each.line is None:
             return
         try:
@@ -322,7 +322,7 @@ class Processes:
                 os.kill(each.pid, signal.SIGABRT)  # it says where it stands, if it can
                 each.kill_at = now + ABORT_S
 
-    def _hang_up(self, each: Place) -> None:
+    def _hang_up(self, each: WorkerSlot) -> None:
         if each.line is not None:
             self._selector.unregister(each.line)
             each.line.close()
@@ -335,7 +335,7 @@ class Processes:
                 if pid:
                     self._ended(each, os.waitstatus_to_exitcode(code))
 
-    def _ended(self, each: Place, status: int) -> None:
+    def _ended(self, each: WorkerSlot, status: int) -> None:
         """A process has ended; `status` is negative if a signal killed it."""
         lived_s, was_ready = time.monotonic() - each.started_at, each.is_ready
         each.pid, each.is_ready = 0, False
@@ -396,14 +396,14 @@ class Processes:
             log.info("workers are renewed", workers=len(self._workers), lasted_s=lasted_s)
             self._renewal_began_at = None
             return
-        self._successor = Place(self._to_renew.popleft().number)
+        self._successor = WorkerSlot(self._to_renew.popleft().number)
         self._start(self._successor)
         self._successor.kill_at = time.monotonic() + START_TIMEOUT_S
         if not self._successor.pid:
             self._successor = None
             self._end_renewal()
 
-    def _hand_over(self, successor: Place) -> None:
+    def _hand_over(self, successor: WorkerSlot) -> None:
         """A successor is at work: the worker before it drains."""
         before, self._workers[successor.number - 1] = self._workers[successor.number - 1], successor
         self._successor = None

@@ -71,7 +71,7 @@ END = b"e"
 RELOAD = b"h"
 
 
-class Orders:
+class ControlPipe:
     """The supervisor as whoever is told that a worker is ready, and gives it orders.
 
     Args:

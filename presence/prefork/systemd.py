@@ -77,7 +77,7 @@ def from_environment(environ: MutableMapping[str, str] | None = None) -> Notifie
     return Notifier(address)
 
 
-class Pulse:
+class Watchdog:
     """Signs of life from a loop that waits for other things, too: it gives them when it comes by.
 
     Args:

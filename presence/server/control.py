@@ -16,10 +16,10 @@ import structlog
 import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import TrioCaller
+from presence.common.runtime import TrioThreadCaller
 from presence.messaging.letters import Delivery
 from presence.outbox.outage_log import Outage
-from presence.outbox.replies import Erasure, News, Question
+from presence.outbox.replies import Erasure, NodeNotice, Question
 from presence.server.node import Node
 
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
@@ -31,13 +31,13 @@ BACKOFF_LIMIT_S: Final = 1.0  # so long messages may still be refused once Redis
 _log = structlog.get_logger(__name__)
 
 
-class Channel(Protocol):
+class ControlSubscription(Protocol):
     """A subscription: plain calls that block, made from one thread at a time; see `ControlChannel`."""
 
     def subscribe(self, node: str) -> None:
         """Listen to the channel of `node` and to no other; raises `StoreUnavailable` or `StoreError`."""
 
-    def next(self) -> list[News | Delivery | Question | Erasure]:
+    def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
         """Wait for something, however long, and return all that there is. Raises as `subscribe`."""
 
     def close(self) -> None:
@@ -45,16 +45,16 @@ class Channel(Protocol):
 
 
 @dataclass(eq=False, repr=False)
-class Control:
+class ControlListener:
     """Listens to the channel of a node, whatever its id is by now."""
 
     node: Node  # is told the news
-    channel: Channel  # nobody else uses it
+    channel: ControlSubscription  # nobody else uses it
     deliver: Callable[[Sequence[Delivery]], object]  # takes what others have sent to sessions of this node
     asked: Callable[[Sequence[Question]], object] = lambda _: None  # takes what operators ask
 
     def __post_init__(self) -> None:
-        self._thread = TrioCaller(self.channel.close)
+        self._thread = TrioThreadCaller(self.channel.close)
         self._listening = trio.CancelScope()
         self._whole = trio.CancelScope()
         self._outage = Outage(
@@ -100,10 +100,10 @@ class Control:
                 self.node.faults.note("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
-    async def _pass_on(self, told: list[News | Delivery | Question | Erasure]) -> None:
+    async def _pass_on(self, told: list[NodeNotice | Delivery | Question | Erasure]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""
         faults = self.node.faults
-        self.node.news([each for each in told if isinstance(each, News)])
+        self.node.news([each for each in told if isinstance(each, NodeNotice)])
         if erasures := [each for each in told if isinstance(each, Erasure)]:
             self.node.note_erasures(erasures)
         with faults.contained("explain request"):

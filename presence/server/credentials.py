@@ -13,7 +13,7 @@ from presence.common.clock import Clock
 from presence.config.settings import Settings
 
 if TYPE_CHECKING:
-    from presence.auth.token_authenticator import TokenGate
+    from presence.auth.token_authenticator import TokenAuthenticator
     from presence.transports.tls import Certificate
 
 from dataclasses import asdict
@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from presence.common.faults import Faults
-from presence.common.runtime import Aside, Hanging
+from presence.common.runtime import AbandonableThread, ThreadTimeout
 
 if TYPE_CHECKING:
     from presence.transports.tls import Certificate
@@ -56,7 +56,9 @@ def load_modules(settings: Settings) -> None:
         import presence.transports.tls  # noqa: F401, PLC0415 - see above
 
 
-def gate(settings: Settings, clock: Clock, wall: Callable[[], float] = time.time) -> "TokenGate | None":
+def gate(
+    settings: Settings, clock: Clock, wall: Callable[[], float] = time.time
+) -> "TokenAuthenticator | None":
     """Return what checks tokens; None where no setting asks for it.
 
     Args:
@@ -70,15 +72,15 @@ def gate(settings: Settings, clock: Clock, wall: Callable[[], float] = time.time
     if settings.token_keys is None:
         return None
     from presence.auth import key_file  # noqa: PLC0415 - see above
-    from presence.auth.token_authenticator import TokenGate, budget_of  # noqa: PLC0415 - see above
-    from presence.auth.tokens import Terms  # noqa: PLC0415 - see above
+    from presence.auth.token_authenticator import TokenAuthenticator, budget_of  # noqa: PLC0415 - see above
+    from presence.auth.tokens import TokenRules  # noqa: PLC0415 - see above
 
     try:
         keys = key_file.load(settings.token_keys)
     except key_file.KeyFileError as error:
         raise CredentialsError("token_keys", error) from None
-    terms = Terms(settings.token_audience, settings.token_leeway)
-    return TokenGate(keys, terms, budget_of(settings.token_check_share, clock.now()), wall=wall)
+    terms = TokenRules(settings.token_audience, settings.token_leeway)
+    return TokenAuthenticator(keys, terms, budget_of(settings.token_check_share, clock.now()), wall=wall)
 
 
 def certificate(settings: Settings) -> "Certificate | None":
@@ -142,10 +144,10 @@ class Credentials:
         self.certificate = certificate(settings)
         self._rotation = None
         if self.gate is not None and settings.token_keys is not None:
-            from presence.auth.key_rotation import Rotation  # noqa: PLC0415 - see above
+            from presence.auth.key_rotation import KeyRotation  # noqa: PLC0415 - see above
 
-            self._rotation = Rotation(self.gate, settings.token_keys)
-        self._aside = Aside()
+            self._rotation = KeyRotation(self.gate, settings.token_keys)
+        self._aside = AbandonableThread()
         self._renewed = self._failed = 0
 
     async def run(self, faults: Faults) -> None:
@@ -181,7 +183,7 @@ class Credentials:
         except ValueError as error:
             self._keep(str(error))
             return
-        except Hanging as error:
+        except ThreadTimeout as error:
             self._keep(f"reading its files {error}")
             return
         self._renewed += 1

@@ -23,7 +23,7 @@ class CannotListen(Exception):
         self.problem = error.strerror or str(error)
 
 
-class Address(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where somebody listens."""
 
     host: str
@@ -31,19 +31,19 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class Listeners:
     """Sockets, one for every address of the host."""
 
     plain: list[socket.socket]  # for TCP; empty where there is TLS only
     secured: list[socket.socket]  # for TLS; empty where there is none
 
     @property
-    def address(self) -> Address:
+    def address(self) -> ListenAddress:
         """Where clients go that are told one address only: `port` of the settings."""
         return _address_of(self.plain or self.secured)
 
     @property
-    def secured_address(self) -> Address | None:
+    def secured_address(self) -> ListenAddress | None:
         """Where TLS is served; None: nowhere."""
         return _address_of(self.secured) if self.secured else None
 
@@ -53,7 +53,7 @@ class Ports:
             each.close()
 
 
-def listening(settings: Settings, *, shared: bool = False) -> Ports:
+def listening(settings: Settings, *, shared: bool = False) -> Listeners:
     """Return sockets that listen where the settings say.
 
     Args:
@@ -66,7 +66,7 @@ def listening(settings: Settings, *, shared: bool = False) -> Ports:
     return _opened(settings, lambda host, port: sockets.open_listeners(host, port, shared=shared))
 
 
-def reserved(settings: Settings) -> Ports:
+def reserved(settings: Settings) -> Listeners:
     """Return bound sockets that keep the addresses for listeners that share them.
 
     Raises:
@@ -75,7 +75,7 @@ def reserved(settings: Settings) -> Ports:
     return _opened(settings, sockets.reserve)
 
 
-def settled(settings: Settings, ports: Ports) -> Settings:
+def settled(settings: Settings, ports: Listeners) -> Settings:
     """Return the settings with the ports that were picked in the place of zeros."""
     found = replace(settings, port=ports.address.port)
     if ports.plain and ports.secured_address is not None:
@@ -83,7 +83,7 @@ def settled(settings: Settings, ports: Ports) -> Settings:
     return found
 
 
-def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket]]) -> Ports:
+def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket]]) -> Listeners:
     def opened(port: int) -> list[socket.socket]:
         try:
             return opening(settings.host, port)
@@ -91,17 +91,17 @@ def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket
             raise CannotListen(f"{settings.host}:{port}", error) from error
 
     if settings.tls_cert is None:
-        return Ports(opened(settings.port), [])
+        return Listeners(opened(settings.port), [])
     if settings.tls_only:
-        return Ports([], opened(settings.port))
+        return Listeners([], opened(settings.port))
     plain = opened(settings.port)
     try:
-        return Ports(plain, opened(settings.tls_port))
+        return Listeners(plain, opened(settings.tls_port))
     except CannotListen:
-        Ports(plain, []).close()
+        Listeners(plain, []).close()
         raise
 
 
-def _address_of(bound: list[socket.socket]) -> Address:
+def _address_of(bound: list[socket.socket]) -> ListenAddress:
     host, port = bound[0].getsockname()[:2]
-    return Address(host, port)
+    return ListenAddress(host, port)

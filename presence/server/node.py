@@ -14,30 +14,30 @@ from weakref import ref
 import structlog
 
 from presence.cluster.leases import LeaseTable
-from presence.cluster.membership import Cluster
+from presence.cluster.membership import Membership
 from presence.common import files
 from presence.common.clock import Clock
 from presence.common.faults import Faults
-from presence.common.histogram import Delays
+from presence.common.histogram import LatencyHistograms
 from presence.common.runtime import Runtime
 from presence.common.text import printable
 from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
-from presence.core.authenticator import Gate
+from presence.core.authenticator import Authenticator
 from presence.core.changes import Change, Profile, SessionName
-from presence.core.engine import Core
-from presence.core.flap_damping import Flapping
+from presence.core.engine import Engine
+from presence.core.flap_damping import FlapDamping
 from presence.core.registry import Registry, Session, SessionKey
-from presence.core.server_protocol import SessionLimit, SessionProtocol
+from presence.core.server_protocol import ServerProtocol, SessionQuota
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.outbox.backlog import Parted
-from presence.outbox.queue import Ages, Outbox
-from presence.outbox.reconciler import Memory
-from presence.outbox.relay import Relay, Verdicts
-from presence.outbox.replies import Erasure, News, NewsKind, Superseded
+from presence.outbox.backlog import ByShard
+from presence.outbox.queue import Outbox, PendingAges
+from presence.outbox.reconciler import LocalSessions
+from presence.outbox.relay import Relay, RelayCallbacks
+from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Superseded
 from presence.outbox.store import Store
 from presence.protocol import Code
-from presence.server.session_report import LatelyEnded
+from presence.server.session_report import RecentEnds
 from presence.server.stats_socket import Readiness
 from presence.server.ticker import Ticker
 from presence.store.keys import Keys
@@ -80,20 +80,20 @@ class Node:
     token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the rest of a node id, unique for ever
     # what is told of the process beside what the node knows itself, for `presence nodes`
     describe: Callable[[], dict[str, Any]] = dict
-    gate: InitVar[Gate | None] = None  # says who a client is by its token; None: whoever it says
+    gate: InitVar[Authenticator | None] = None  # says who a client is by its token; None: whoever it says
 
     def __post_init__(
-        self, max_connections: int, stores: Stores, runtime: Runtime, gate: Gate | None
+        self, max_connections: int, stores: Stores, runtime: Runtime, gate: Authenticator | None
     ) -> None:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
         self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
-        self.delays = Delays()
+        self.delays = LatencyHistograms()
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
-        self._ages = Ages(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
+        self._ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
         max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
         self.outbox = Outbox(
             self.keys.shard,
@@ -118,17 +118,17 @@ class Node:
         self.admission = Admission(limits, now)
         boot_id = self.token()
         registry = Registry(boot_id, clock)
-        rules = SessionProtocol(
+        rules = ServerProtocol(
             registry,
             clock,
             settings.clamp_idle_timeout,
             settings.login_timeout,
             self.admission,
-            session_limit=SessionLimit(settings.max_sessions, settings.session_policy == "newest"),
+            session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
             gate=gate,
         )
-        self.lately = LatelyEnded(self.outbox)
-        self.core = Core(
+        self.lately = RecentEnds(self.outbox)
+        self.core = Engine(
             registry,
             rules,
             self.lately,
@@ -139,7 +139,7 @@ class Node:
             disconnect_grace=settings.disconnect_grace,
             max_idle_timeout=settings.max_idle_timeout,
             away_after=settings.away_after,
-            flapping=Flapping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
+            flapping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             delays=self.delays.detection_delay,
         )
@@ -157,15 +157,15 @@ class Node:
             stores.relay,
             node=self._node_id(boot_id),
             live=self._live,
-            verdicts=Verdicts(self._superseded, self.news, self._new_id),
-            memory=Memory(self.core.vouched, self._shown_as),
+            verdicts=RelayCallbacks(self._superseded, self.news, self._new_id),
+            memory=LocalSessions(self.core.vouched, self._shown_as),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
             clock=clock.now,
             runtime=runtime,
             delays=self.delays,
         )
-        self.cluster = Cluster(
+        self.cluster = Membership(
             self.relay,
             stores.leases,
             stores.cluster,
@@ -178,7 +178,7 @@ class Node:
             delays=self.delays,
         )
         # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
-        self._snapshot: Callable[[], Parted[Session] | None] = lambda: None
+        self._snapshot: Callable[[], ByShard[Session] | None] = lambda: None
         self._snapshot_at, self._snapshot_version = -math.inf, -1
 
     async def start(self) -> None:
@@ -278,7 +278,7 @@ class Node:
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
         if shared is None or stale or not shared.has(shard):
             sessions = iter([*self.core.sessions])
-            shared = Parted(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
+            shared = ByShard(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
         return self.core.registrations(shared.of(shard))
@@ -295,19 +295,19 @@ class Node:
                 _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
             )
 
-    def news(self, news: Iterable[News]) -> None:
+    def news(self, news: Iterable[NodeNotice]) -> None:
         """Do what others say about sessions of this node; those that it no longer has are passed over."""
         for each in news:
             with self.faults.contained("notice"):
                 self._obey(each)
 
-    def _obey(self, each: News) -> None:
+    def _obey(self, each: NodeNotice) -> None:
         key = _key(each.uid, each.device)
-        if each.kind is NewsKind.KICKED:
+        if each.kind is NodeNoticeKind.KICKED:
             if self.core.endings.kick(key, each.session):
                 session, by = each.session, _hint(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
-        elif each.kind is NewsKind.LIMITED:
+        elif each.kind is NodeNoticeKind.LIMITED:
             self.core.endings.limit(key, each.session)
         else:
             self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))

@@ -20,7 +20,7 @@ from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
 from presence.prefork.control_pipe import STOPS
-from presence.prefork.systemd import SILENT, Notifier, Pulse
+from presence.prefork.systemd import SILENT, Notifier, Watchdog
 from presence.server.credentials import CredentialsError
 from presence.server.listeners import CannotListen
 from presence.server.server import Server
@@ -33,7 +33,7 @@ STANDARD_ERROR = 2  # its descriptor
 log = structlog.get_logger("presence.server.server")
 
 
-class Conductor(Protocol):
+class Lifecycle(Protocol):
     """Who is told that the server is ready, and who says when it stops."""
 
     def ready(self, host: str, port: int) -> None:
@@ -64,7 +64,7 @@ class Signals:
         self._address = ""  # once it is ready
 
     def ready(self, host: str, port: int) -> None:
-        """See `Conductor`."""
+        """See `Lifecycle`."""
         self._address = ready_line(host, port)
         self.writer.raw_line(self._address)
         self.notifier.ready(self._address)
@@ -73,7 +73,7 @@ class Signals:
     async def orders(
         self, reload: Callable[[], None], _retire: Callable[[], None]
     ) -> AsyncIterator[AsyncIterator[None]]:
-        """See `Conductor`; nobody succeeds a server that is alone."""
+        """See `Lifecycle`; nobody succeeds a server that is alone."""
         with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._live)
@@ -83,7 +83,7 @@ class Signals:
 
     async def _live(self) -> None:
         """Tell the service manager that this loop turns."""
-        pulse = Pulse(self.notifier)
+        pulse = Watchdog(self.notifier)
         while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
             await trio.sleep(pause_s)
 
@@ -131,7 +131,7 @@ def tune_interpreter() -> None:
 def run(
     settings: Settings,
     redis_url: str,
-    conductor: Conductor,
+    conductor: Lifecycle,
     *,
     family: str = "",
     line: socket.socket | None = None,
@@ -142,7 +142,7 @@ def run(
     Args:
         settings: checked settings.
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        conductor: see `Conductor`.
+        conductor: see `Lifecycle`.
         family: what the ids of the workers that share the port begin with; "" for a server on its own.
         line, worker: see `Server`.
 
@@ -170,7 +170,7 @@ def run(
         return REFUSED
 
 
-async def _run(make: Callable[[], Server], conductor: Conductor, redis_url: str) -> int:
+async def _run(make: Callable[[], Server], conductor: Lifecycle, redis_url: str) -> int:
     server = make()
     async with conductor.orders(server.reload, server.retire) as orders, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, orders, server, nursery.cancel_scope)

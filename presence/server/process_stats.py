@@ -14,7 +14,7 @@ _DESCRIPTORS: Final = Path("/dev/fd" if sys.platform == "darwin" else "/proc/sel
 _MEMORY: Final = Path("/proc/self/statm")
 
 
-class Footprint:
+class ProcessStats:
     """The footprint of this process.
 
     A kernel that does not tell how many descriptors are open (Linux before 6.2) is asked for a list, which

@@ -28,19 +28,19 @@ from presence.common.faults import Faults
 from presence.common.redis_url import redacted
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.core.registry import Connected, Session
+from presence.core.registry import ConnectionInfo, Session
 from presence.core.requests import Message, Request
-from presence.followups.task import TurningTask
-from presence.followups.turning import Turner
-from presence.messaging.router import Courier
+from presence.followups.task import SchedulerTask
+from presence.followups.turning import FollowUpScheduler
+from presence.messaging.router import MessageRouter
 from presence.protocol import Code
 from presence.server import listeners
-from presence.server.control import Control
+from presence.server.control import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
-from presence.server.process_stats import Footprint
-from presence.server.session_report import Explaining
-from presence.server.stats_socket import SAMPLE_VERSION, Answering, Answers, Inquiries, Readiness
+from presence.server.process_stats import ProcessStats
+from presence.server.session_report import SessionReporter
+from presence.server.stats_socket import SAMPLE_VERSION, Answers, ExplainResponder, Readiness, StatsResponder
 from presence.server.ticker import watch_lag
 from presence.store import privileges
 from presence.store.ask_nodes import AnswerKeys
@@ -58,26 +58,26 @@ from presence.watching.service import Watching
 
 @dataclass(eq=False, repr=False)
 class FrontDesk:
-    """See `presence.core.requests.Desk`."""
+    """See `presence.core.requests.RequestHandler`."""
 
     watching: Watching  # serves queries, watches and unwatches
     carry: Callable[[Session, Message], None]  # serves messages
     faults: Faults  # contains mistakes where no request is at hand that could be refused
 
     def take(self, session: Session, request: Request) -> None:
-        """See `presence.core.requests.Desk`."""
+        """See `presence.core.requests.RequestHandler`."""
         if isinstance(request, Message):
             self.carry(session, request)
         else:
             self.watching.take(session, request)
 
     def drained(self, session: Session) -> None:
-        """See `presence.core.requests.Desk`."""
+        """See `presence.core.requests.RequestHandler`."""
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.drained(session)
 
     def left(self, session: Session) -> None:
-        """See `presence.core.requests.Desk`."""
+        """See `presence.core.requests.RequestHandler`."""
         with self.faults.contained("watch"):
             self.watching.left(session)
 
@@ -155,7 +155,7 @@ class Server:
 
     def __post_init__(self, max_connections: int, line: socket.socket | None) -> None:
         settings, redis_url, clock = self.settings, self.redis_url, self.clock
-        self._footprint = Footprint()
+        self._footprint = ProcessStats()
         self._address = ""
         self._started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock)
@@ -172,7 +172,7 @@ class Server:
             gate=self._credentials.gate,
         )
         deliveries = Deliveries(redis_url, _shape(settings))
-        self._courier = Courier(
+        self._courier = MessageRouter(
             self.node.core.sessions,
             self.node.keys.shard,
             deliveries,
@@ -184,7 +184,7 @@ class Server:
         )
         states = StoredStates(redis_url, self.node.keys)
         self._watching = _watching(redis_url, settings, self.node.keys, states, self.node.faults)
-        self._explaining = Explaining(
+        self._explaining = SessionReporter(
             self.node.core,
             clock,
             node=lambda: self.node.relay.node,
@@ -194,7 +194,7 @@ class Server:
             ended=self.node.lately.of,
         )
         answer_keys = AnswerKeys(redis_url, self.node.keys)
-        self._answering = Answering(
+        self._answering = ExplainResponder(
             self.explain,
             answer_keys,
             clock,
@@ -205,7 +205,7 @@ class Server:
         channel = ControlChannel(redis_url, self.node.keys)
         shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
         self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
-        self._control = Control(self.node, channel, self._courier.deliver, self._answering.take)
+        self._control = ControlListener(self.node, channel, self._courier.deliver, self._answering.take)
         self.node.core.desk = FrontDesk(self._watching, self._courier.take, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
@@ -215,7 +215,7 @@ class Server:
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         answers: Answers = {"sample": self.sample, "explain": self.explain}
-        self._inquiries = Inquiries(line, answers, self.node.faults) if line is not None else None
+        self._inquiries = StatsResponder(line, answers, self.node.faults) if line is not None else None
         self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
@@ -349,7 +349,7 @@ class Server:
         """Return what this worker knows of a user's sessions; see `presence.server.session_report`."""
         return self._explaining.explain(uid)
 
-    def _connected(self, handle: Any) -> Connected | None:
+    def _connected(self, handle: Any) -> ConnectionInfo | None:
         return self._transport.connected(handle) if self._transport else None
 
     def _describe(self) -> dict[str, Any]:
@@ -367,7 +367,7 @@ class Server:
         with self._ticking:
             await self.node.ticker.run()
 
-    async def _answer_operators(self, inquiries: Inquiries) -> None:
+    async def _answer_operators(self, inquiries: StatsResponder) -> None:
         with self._answering_operators:
             await inquiries.run()
 
@@ -378,7 +378,7 @@ class Server:
                     await self._credentials.reload()
                     log.info("files are read again")
 
-    def _start_transport(self, nursery: trio.Nursery, listening: listeners.Ports) -> None:
+    def _start_transport(self, nursery: trio.Nursery, listening: listeners.Listeners) -> None:
         """All over epoll; where the system has none, over streams."""
         tls = None
         if self._credentials.certificate is not None:
@@ -431,13 +431,13 @@ class Server:
                 log.debug("all statistics", **self.report())
 
 
-def _turning(url: str, settings: Settings, keys: Keys) -> TurningTask | None:
+def _turning(url: str, settings: Settings, keys: Keys) -> SchedulerTask | None:
     """Return what turns the wheel of follow-ups; None where the settings have no rules."""
     if settings.followups is None:
         return None
     kept = settings.stream_maxlen
-    turner = Turner(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
-    return TurningTask(turner)
+    turner = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
+    return SchedulerTask(turner)
 
 
 def _watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:

@@ -13,28 +13,28 @@ from itertools import islice
 from typing import Any, Final
 
 from presence.common.clock import Clock
-from presence.core.changes import PLAIN, Change, Op, Sink
-from presence.core.engine import Core
-from presence.core.registry import Connected, Session
+from presence.core.changes import PLAIN, Change, ChangeSink, Op
+from presence.core.engine import Engine
+from presence.core.registry import ConnectionInfo, Session
 from presence.protocol import Code
 
 ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
 KEPT_S: Final = 600.0
 
 
-class LatelyEnded:
+class RecentEnds:
     """Ends that pass by on their way to a sink, which gets all changes; O(1) for each.
 
     Args:
         sink: see above.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ChangeSink) -> None:
         self._sink = sink
         self._ends: deque[Change] = deque(maxlen=ENDS_MAX)
 
     def append(self, change: Change) -> None:
-        """See `Sink`."""
+        """See `ChangeSink`."""
         self._sink.append(change)
         if change.op is Op.END:
             self._forget(change.at)
@@ -58,15 +58,15 @@ ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
 @dataclass(frozen=True)
-class Explaining:
+class SessionReporter:
     """Explains users of one node."""
 
-    core: Core
+    core: Engine
     clock: Clock
     node: Callable[[], str]  # the node's id at present
     waiting: Callable[[], int]  # how many changes wait for Redis
     # what the transport tells of a connection, by its handle; None: nothing
-    connected: Callable[[Any], Connected | None]
+    connected: Callable[[Any], ConnectionInfo | None]
     watches: Callable[[Session], int]  # how many users a session watches
     # a user's sessions that have ended lately, the latest first; given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()

@@ -27,7 +27,7 @@ import trio
 from presence.common.clock import Clock
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.rate_limit import Buckets
+from presence.common.rate_limit import KeyedRateLimiter
 from presence.common.runtime import Runtime
 from presence.outbox.replies import Question
 
@@ -79,7 +79,7 @@ def question(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
     return packed
 
 
-class Inquiries:
+class StatsResponder:
     """The task of a worker that answers; a question is ``[id, verb, arguments]``, an answer ``[id, result]``.
 
     Args:
@@ -125,7 +125,7 @@ class Inquiries:
             self.dropped += 1
 
 
-class Mailbox(Protocol):
+class ReplyChannel(Protocol):
     """Where answers by way of Redis go: plain calls that may block, made from one thread at a time."""
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
@@ -146,11 +146,11 @@ class AnsweringStatistics:
 
 
 @dataclass(eq=False, repr=False)
-class Answering:
+class ExplainResponder:
     """Answers what comes over the control channel."""
 
     explain: Callable[[str], object]  # returns what is told of a user; called in the event loop
-    mailbox: Mailbox  # where that goes; nobody else uses it
+    mailbox: ReplyChannel  # where that goes; nobody else uses it
     clock: Clock  # monotonic time
     runtime: InitVar[Runtime]  # where the task runs
     _: KW_ONLY
@@ -160,7 +160,7 @@ class Answering:
     def __post_init__(self, runtime: Runtime) -> None:
         self._bell = runtime.bell()
         self._thread = runtime.caller(self.mailbox.close)
-        self._rate: Buckets[None] = Buckets(QUESTIONS_A_S, QUESTIONS_A_S)
+        self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(QUESTIONS_A_S, QUESTIONS_A_S)
         self._queue: deque[tuple[float, Question]] = deque()
         self.statistics = AnsweringStatistics()
 

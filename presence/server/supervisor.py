@@ -15,15 +15,15 @@ import structlog
 from presence.common import logs
 from presence.common.logs import DirectWriter
 from presence.config.settings import Settings
-from presence.prefork.arbiter import Processes
-from presence.prefork.control_pipe import Orders
+from presence.prefork.arbiter import Arbiter
+from presence.prefork.control_pipe import ControlPipe
 from presence.prefork.systemd import SILENT, Notifier
 from presence.server import credentials, listeners, process
 
 log = structlog.get_logger("presence.server.supervisor")
 
 
-class AdminProcess(Protocol):
+class AdminSupervision(Protocol):
     """The process that serves operators, as its parent sees it; see `presence.admin.launcher`."""
 
     def become_worker(self, number: int) -> socket.socket:
@@ -40,7 +40,7 @@ def run(
     reread: Callable[[], None],
     notifier: Notifier = SILENT,
     *,
-    operators: AdminProcess | None = None,
+    operators: AdminSupervision | None = None,
 ) -> int:
     """Run `settings.workers` workers until a signal comes, or until one cannot start.
 
@@ -70,7 +70,7 @@ def run(
         return _work(settings, redis_url, number, family, line, operators=asked)
 
     try:
-        return Processes(
+        return Arbiter(
             settings.workers,
             serve,
             ready_line=process.ready_line(*reserved.address),
@@ -104,7 +104,7 @@ def _work(
         line: the worker's end of the socket pair.
         operators: its end of the line to whoever serves operators.
     """
-    conductor = Orders(line, hang_timeout_s=settings.hang_timeout)
+    conductor = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:

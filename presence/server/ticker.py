@@ -73,7 +73,7 @@ class Ticker:
     _: KW_ONLY
     credit: bool = True  # whether stalls are credited at all; tests switch it off to see that it matters
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    # takes how late each tick begins; see `Delays.tick_lag`
+    # takes how late each tick begins; see `LatencyHistograms.tick_lag`
     lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
 
     def __post_init__(self) -> None:

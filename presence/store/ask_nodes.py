@@ -22,7 +22,7 @@ from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 KEPT_MS: Final = 10_000  # far longer than anybody waits for answers
 LOOK_FIRST_S: Final = 0.005  # between two looks for answers; a node answers within a millisecond or two,
@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class AnswerKeys(Scripting):
-    """The node's side; see `presence.server.stats_socket.Mailbox`.
+    """The node's side; see `presence.server.stats_socket.ReplyChannel`.
 
     Args:
         url, connect: see `Scripting`.
@@ -67,7 +67,7 @@ class Heard:
     deaf: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
 
 
-def ask(access: Access, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> Heard:
+def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> Heard:
     """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`."""
     token = secrets.token_hex(16)
     key = keys.answers(keys.shard(uid), token)

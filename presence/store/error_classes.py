@@ -61,13 +61,13 @@ _NO_PERMISSION: Final = re.compile(r"ACL failure in script|The user executing th
 _CODE: Final = re.compile(r"[A-Z]+")
 
 
-class Interrupted(exceptions.ConnectionError):
+class CallInterrupted(exceptions.ConnectionError):
     """A connection broke after a call was sent over it; the text is that of what broke it."""
 
 
 def as_failure(error: Exception) -> StoreUnavailable | StoreError:
     """Return what an exception of a call means for whoever made it."""
-    if isinstance(error, Interrupted):
+    if isinstance(error, CallInterrupted):
         return StoreInterrupted(str(error))
     text = f"{type(error).__name__}: {error}"
     if needs_operator(error):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class RedisHealth:
     error: str | None = None  # why it did not answer
 
 
-def read_health(access: Access, shards: int) -> RedisHealth:
+def read_health(access: ShardClients, shards: int) -> RedisHealth:
     """Return how Redis is."""
     told: list[Mapping[str, Any]] = []
     slowest_s = 0.0

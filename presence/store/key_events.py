@@ -20,7 +20,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import as_failure, passes
-from presence.store.subscription import Subscription
+from presence.store.subscription import RedisSubscription
 
 SETTING: Final = "notify-keyspace-events"
 RETRY_FIRST_S: Final = 0.1
@@ -38,7 +38,7 @@ def with_flags(present: str) -> str:
     return present + kind + expired
 
 
-class Expiries:
+class KeyExpirations:
     """Hears of the expiry of keys that begin with a prefix.
 
     Methods may be called from one thread at a time.
@@ -143,7 +143,7 @@ class Expiries:
         self._something.set()
 
 
-class _Listener(Subscription):
+class _Listener(RedisSubscription):
     """Listens to one server in a thread, and comes back when the connection is lost.
 
     Args:

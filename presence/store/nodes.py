@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from presence.store.keys import Keys
 from presence.store.script_arguments import read_lease_row
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 NodeStatus = Literal["alive", "left", "silent", "dead"]
 
@@ -44,7 +44,7 @@ class NodeState:
 _TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
 
 
-def read_nodes(access: Access, keys: Keys) -> list[NodeState]:
+def read_nodes(access: ShardClients, keys: Keys) -> list[NodeState]:
     """Return all nodes of the table, by id; a swept node is none of them."""
     nodes, leases, stats, _tombs = keys.lease_keys
     with access.at(nodes).pipeline(transaction=True) as pipe:
@@ -61,7 +61,7 @@ def read_nodes(access: Access, keys: Keys) -> list[NodeState]:
     ]
 
 
-def ended_leases(access: Access, keys: Keys, nodes: Iterable[str]) -> set[str]:
+def ended_leases(access: ShardClients, keys: Keys, nodes: Iterable[str]) -> set[str]:
     """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody."""
     names = sorted(set(nodes))
     if not names:

@@ -8,12 +8,12 @@ from typing import Any
 from presence.store.error_classes import CONNECTION_LOST, passes
 from presence.store.keys import Keys
 from presence.store.nodes import ended_leases
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 State = dict[str, Any]
 
 
-def stored_shards(access: Access, prefix: str) -> int | None:
+def stored_shards(access: ShardClients, prefix: str) -> int | None:
     """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
 
     What is stored and no number of shards is a `ValueError`.
@@ -27,7 +27,7 @@ def stored_shards(access: Access, prefix: str) -> int | None:
     return int(stored)
 
 
-def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
+def read_states(access: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
     A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there is one, `meta`. `status` is
@@ -59,14 +59,14 @@ def read_states(access: Access, keys: Keys, uids: Iterable[str]) -> dict[str, St
     return {uid: states[uid] for uid in wanted}
 
 
-def count_online(access: Access, keys: Keys) -> int:
+def count_online(access: ShardClients, keys: Keys) -> int:
     """Return how many users are online."""
     answers = access.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
     return sum(online for (online,) in answers.values())
 
 
 def read_page(
-    access: Access, keys: Keys, shard: int, position: int, size: int
+    access: ShardClients, keys: Keys, shard: int, position: int, size: int
 ) -> tuple[dict[str, State], int, int]:
     """Return the states of some users online in a shard, and the shard and the position to go on with.
 
@@ -86,7 +86,7 @@ def read_page(
     return states, shard, position
 
 
-def _mark_unknown(access: Access, keys: Keys, states: Collection[State]) -> None:
+def _mark_unknown(access: ShardClients, keys: Keys, states: Collection[State]) -> None:
     """Change the status of users online whose nodes are all silent."""
     try:
         ended = ended_leases(access, keys, (each["node"] for state in states for each in state["sessions"]))

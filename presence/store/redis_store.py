@@ -12,7 +12,7 @@ import msgpack
 from presence.cluster.leases import LeaseRow
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.messaging.letters import Found, Letter
+from presence.messaging.letters import OutgoingMessage, RouteResult
 from presence.outbox.replies import Probe, Reply
 from presence.outbox.steps import Step
 from presence.store.client import open_client
@@ -32,7 +32,7 @@ from presence.store.script_runner import Call, Scripting
 T = TypeVar("T")
 
 DATA_VERSION: Final = "1"
-_NOBODY: Final = Found(0)
+_NOBODY: Final = RouteResult(0)
 
 
 class RedisStore(Scripting):
@@ -124,7 +124,7 @@ class RedisLeaseTable(Scripting):
 
 
 class Deliveries(Scripting):
-    """A `Post`: one script call per shard and batch.
+    """A `MessageBus`: one script call per shard and batch.
 
     Args:
         url, connect: see `Scripting`.
@@ -136,9 +136,9 @@ class Deliveries(Scripting):
         self._shape = shape
 
     def deliver(
-        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
-    ) -> list[Found | StoreUnavailable | StoreError]:
-        """Hand letters to the nodes that have their recipients; see `Post.deliver`."""
+        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+    ) -> list[RouteResult | StoreUnavailable | StoreError]:
+        """Hand letters to the nodes that have their recipients; see `MessageBus.deliver`."""
         places: dict[int, list[int]] = {}  # by shard, in order
         for place, letter in enumerate(letters):
             places.setdefault(self._shape.keys.shard(letter.to), []).append(place)
@@ -150,7 +150,7 @@ class Deliveries(Scripting):
             # Lua's MessagePack knows one kind of string: old raw.
             packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
             calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, *packed]))
-        answers: list[Found | StoreUnavailable | StoreError] = [_NOBODY] * len(letters)
+        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NOBODY] * len(letters)
         for some, answer in zip(places.values(), self.evaluate(calls), strict=True):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 for place in some:
@@ -158,5 +158,5 @@ class Deliveries(Scripting):
             else:
                 flat = unpacked(answer[0])
                 for place, handed, devices in zip(some, flat[::2], flat[1::2], strict=True):
-                    answers[place] = Found(handed, tuple(devices))
+                    answers[place] = RouteResult(handed, tuple(devices))
         return answers

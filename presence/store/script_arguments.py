@@ -11,20 +11,20 @@ import msgpack
 
 from presence.cluster.leases import LEFT, LeaseRow
 from presence.core.changes import PLAIN, Op, Profile, SessionName
-from presence.outbox.event_counts import Told
-from presence.outbox.queue import Gap
+from presence.outbox.event_counts import EventCount
+from presence.outbox.queue import SkippedChanges
 from presence.outbox.replies import (
+    CounterSnapshot,
     Erasure,
-    News,
-    NewsKind,
+    NodeNotice,
+    NodeNoticeKind,
     Opened,
+    PeerTrace,
+    PeerTraces,
     Probe,
     Reply,
-    Stand,
-    Status,
+    ReplyStatus,
     Superseded,
-    Trace,
-    Traces,
 )
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Step, Sweep
 from presence.protocol.constants import Code
@@ -155,7 +155,7 @@ def _fingerprint(profile: Profile) -> str:
 
 
 def _packed_opening(opening: Opening) -> bytes:
-    gap = opening.gap or Gap(0, 0, 0, 0.0)
+    gap = opening.gap or SkippedChanges(0, 0, 0, 0.0)
     skipped = {"dropped": gap.dropped, "from_ms": gap.from_ms, "to_ms": gap.to_ms}
     packed: bytes = msgpack.packb({**skipped, "floor": opening.floor, "before": opening.before})
     return packed
@@ -165,19 +165,21 @@ def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
     return tuple(Superseded(*row) for row in rows)
 
 
-def _told(flat: Iterable[Any]) -> tuple[Told, ...]:
+def _told(flat: Iterable[Any]) -> tuple[EventCount, ...]:
     values = list(flat)  # of Lua an empty table, which may be a map
-    return tuple(Told(*each) for each in zip(values[::3], map(int, values[1::3]), values[2::3], strict=True))
+    return tuple(
+        EventCount(*each) for each in zip(values[::3], map(int, values[1::3]), values[2::3], strict=True)
+    )
 
 
-def _traces(flat: list[str], own: str) -> Traces:
+def _traces(flat: list[str], own: str) -> PeerTraces:
     """Return the traces of the other nodes; a damaged one counts as absent."""
     traces = {}
     for node, text in zip(flat[::2], flat[1::2], strict=True):
         generation, complete, fenced, history, *_ = [*text.split(), "", "", "", ""]
         if node != own and is_name(node) and (number := _count(generation)) is not None:
             is_complete = generation == complete != "0"
-            traces[node] = Trace(number, is_complete, fenced == "1", history if is_complete else "")
+            traces[node] = PeerTrace(number, is_complete, fenced == "1", history if is_complete else "")
     return traces
 
 
@@ -187,13 +189,13 @@ def read_reply(step: Step, answer: Answer) -> Reply:
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
         stands = tuple(
-            Stand(Counter(node, generation, n), _superseded(rows), _told(told))
+            CounterSnapshot(Counter(node, generation, n), _superseded(rows), _told(told))
             for node, generation, n, rows, told in reply["trail"]
         )
         opened = Opened(stands, _traces(reply["traces"], step.counter.node))
     plain = ("generation", "last_id", "cursor", "ended", "wait_ms", "done")
     return Reply(
-        status=Status(reply["status"]),
+        status=ReplyStatus(reply["status"]),
         replication_id=answer[1].decode(),
         superseded=_superseded(reply.get("superseded", [])),
         told=_told(reply.get("told", [])),
@@ -247,11 +249,13 @@ def read_message(text: str | bytes) -> Mapping[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
-def read_news(said: Mapping[str, Any]) -> News | None:
+def read_news(said: Mapping[str, Any]) -> NodeNotice | None:
     """Return the news that a message tells; None: of no kind known here."""
     try:
-        kind = NewsKind(said["type"])
-        news = News(kind, said["uid"], said["device"], said["session"], said["by"], said["return_allowed"])
+        kind = NodeNoticeKind(said["type"])
+        news = NodeNotice(
+            kind, said["uid"], said["device"], said["session"], said["by"], said["return_allowed"]
+        )
     except (ValueError, KeyError, TypeError):
         return None
     is_sound = all(isinstance(each, str) for each in news[1:5]) and isinstance(news.return_allowed, bool)

@@ -20,7 +20,7 @@ from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.cluster_routes import Connect, NobodyHasIt, Routes
 from presence.store.error_classes import (
     CALL_ERRORS,
-    Interrupted,
+    CallInterrupted,
     as_failure,
     code_of,
     is_elsewhere,
@@ -160,7 +160,7 @@ class Scripting:
         nobody = NobodyHasIt("no server of the cluster has it")
         answers: list[Any] = [nobody] * len(commands)
         try:
-            lines = [_Line(client, places) for client, places in self._routes.groups(keys)]
+            lines = [_Exchange(client, places) for client, places in self._routes.groups(keys)]
             for line in lines:
                 line.say([commands[place] for place in line.places], self._routes.check)
             # Several servers that hang hold up nobody for longer than one.
@@ -192,7 +192,7 @@ def _leads_elsewhere(answer: object) -> bool:
     return isinstance(answer, RedisError) and is_elsewhere(answer)
 
 
-class _Line:
+class _Exchange:
     """One exchange with one server."""
 
     def __init__(self, client: "redis.Redis", places: list[int]) -> None:
@@ -230,8 +230,8 @@ class _Line:
             return self.failure
 
     def _interrupted(self, error: Exception) -> Exception:
-        """Return what broke the exchange; as `Interrupted` if something was sent, and it is no reply."""
+        """Return what broke the exchange; as `CallInterrupted` if something was sent, and it is no reply."""
         is_reply = bool(code_of(error)) or needs_operator(error)
         if self._connection is None or is_reply:
             return error
-        return Interrupted(f"{type(error).__name__}: {error}")
+        return CallInterrupted(f"{type(error).__name__}: {error}")

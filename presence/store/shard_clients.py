@@ -25,7 +25,7 @@ LEFT_OUT_TIMES = 4  # and so many times as long as it took to fail: others wait 
 SCANNED_A_CALL = 1000  # keys
 
 
-class Access:
+class ShardClients:
     """Clients and calls for all shards. Nothing is sent before it is asked for, and nothing is tried again.
 
     Calls may be made from any thread; they raise `RedisError`.
@@ -141,7 +141,7 @@ class Access:
             self._routes.doubt(failed)
             self._routes.learn(answer)
 
-    def read(self, read: Callable[["Access"], T]) -> T:
+    def read(self, read: Callable[["ShardClients"], T]) -> T:
         """Read, and in a cluster once more if it may be somewhere else by now: reads may be repeated."""
         try:
             return read(self)
@@ -187,7 +187,7 @@ class Access:
             except OSError as error:
                 raise RedisConnectionError(str(error)) from error
 
-    def __enter__(self) -> "Access":
+    def __enter__(self) -> "ShardClients":
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -197,7 +197,7 @@ class Access:
 def forget_prefix(url: str, prefix: str) -> int:
     """Delete every key that begins with `prefix` and a colon; return how many there were."""
     forgotten = 0
-    with Access(url) as access:
+    with ShardClients(url) as access:
         for client in access.primaries():
             with client.pipeline(transaction=False) as pipe:
                 for name in client.scan_iter(match=f"{prefix}:*", count=SCANNED_A_CALL):

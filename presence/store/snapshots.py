@@ -10,15 +10,15 @@ from presence.store.client import Redis
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
 from presence.store.records import online_state, read_states, seen_ms
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.watching.channel import Replay
 from presence.watching.states import (
     NO_ENTRY,
     OFFLINE,
-    Entry,
     EntryId,
-    Snapshot,
-    State,
+    ShardSnapshot,
+    UserEvent,
+    WatchedState,
     id_of,
     id_text,
     read_entry,
@@ -37,10 +37,10 @@ class StoredStates:
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
-        self._access = Access(url)
+        self._access = ShardClients(url)
         self._keys = keys
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
         """Return the state of each; in a cluster with a second try, for a shard may be elsewhere by now."""
         try:
             found = self._access.read(lambda access: read_states(access, self._keys, uids))
@@ -53,7 +53,7 @@ class StoredStates:
         self._access.close()
 
 
-def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> Snapshot:
+def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> ShardSnapshot:
     """Look at users of one shard, in one transaction."""
     with client.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.online(shard), list(uids))
@@ -63,8 +63,8 @@ def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) ->
     states = {}
     for uid, record, score in zip(uids, records, scores, strict=True):
         found = online_state(record)
-        states[uid] = _state(found) if found is not None else State(OFFLINE, None, seen_ms(score))
-    return Snapshot(states, _last_id(stream))
+        states[uid] = _state(found) if found is not None else WatchedState(OFFLINE, None, seen_ms(score))
+    return ShardSnapshot(states, _last_id(stream))
 
 
 def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
@@ -117,12 +117,12 @@ def _first_id(stream: Mapping[str, Any] | None) -> EntryId | None:
     return None if first is None else id_of(first[0].decode())
 
 
-def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Entry | None:
+def _entry(entry_id: bytes, fields: Mapping[bytes, bytes]) -> UserEvent | None:
     text = partial(bytes.decode, encoding="utf-8", errors="backslashreplace")
     return read_entry(text(entry_id), {text(name): text(value) for name, value in fields.items()})
 
 
-def _state(found: Mapping[str, Any]) -> State:
-    return State(
+def _state(found: Mapping[str, Any]) -> WatchedState:
+    return WatchedState(
         found["status"], found["since_ms"], found["last_seen_ms"], found["id"] or "", found.get("meta") or ""
     )

@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from presence.common.errors import StoreUnavailable
 from presence.messaging.letters import Delivery
-from presence.outbox.replies import Erasure, News, Question
+from presence.outbox.replies import Erasure, NodeNotice, Question
 from presence.store.ask_nodes import read_question
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Connect, Routes
@@ -30,7 +30,7 @@ from presence.store.keys import Keys
 from presence.store.script_arguments import read_erasure, read_message, read_news
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
-from presence.watching.states import EntryId, Snapshot, id_of, id_text, read_hint
+from presence.watching.states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ MESSAGES_A_CALL: Final = 64  # of a control channel: each has at most what one c
 _FIRST_OF_JSON: Final = b"{"
 
 
-class Subscription:
+class RedisSubscription:
     """One connection at a time; after any failure, and after `close`, it has to be opened anew.
 
     `begin` and `read` are for one thread at a time, `ask` for another; `send` and `close` may be called by
@@ -152,11 +152,11 @@ class Subscription:
             os.write(self._waker, b"\0")
 
 
-class ControlChannel(Subscription):
-    """The channel of one node; see `presence.server.control.Channel`.
+class ControlChannel(RedisSubscription):
+    """The channel of one node; see `presence.server.control.ControlSubscription`.
 
     Args:
-        url, connect: see `Subscription`; of a cluster any server will do, for all pass messages on.
+        url, connect: see `RedisSubscription`; of a cluster any server will do, for all pass messages on.
         keys: how channels are called.
     """
 
@@ -169,12 +169,12 @@ class ControlChannel(Subscription):
         self.begin(Routes.anyone, "SUBSCRIBE", self._keys.control_channel(node))
         self.read(1)
 
-    def next(self) -> list[News | Delivery | Question | Erasure]:
+    def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
         """See `Channel`; what is of no kind known here is left out."""
         return [each for _, _, text in self.read(MESSAGES_A_CALL) for each in _read_message(text)]
 
 
-def _read_message(text: bytes) -> Sequence[News | Delivery | Question | Erasure]:
+def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Erasure]:
     """Return what one message says: news and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
@@ -197,14 +197,14 @@ def read_deliveries(packed: bytes) -> list[Delivery]:
         return []
 
 
-class WatchChannel(Subscription):
-    """The channels of the watched users of one shard; see `presence.watching.channel.Channel`.
+class WatchChannel(RedisSubscription):
+    """The channels of the watched users of one shard; see `presence.watching.channel.ShardChannel`.
 
     Looks go over another connection to the same server: what is heard and what is seen then have one order,
     that of the entry ids.
 
     Args:
-        url, connect: see `Subscription`.
+        url, connect: see `RedisSubscription`.
         keys: how channels are called.
         shard: of the users.
     """
@@ -238,7 +238,7 @@ class WatchChannel(Subscription):
         """See `Channel`."""
         self.send("PING", id_text(position))
 
-    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         """See `Channel`."""
         return self.ask(partial(read_snapshot, keys=self._keys, shard=self._shard, uids=uids))
 

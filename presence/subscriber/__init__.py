@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from presence.subscriber.blocking import BlockingSubscription
-from presence.subscriber.connection import Link
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import (
     Away,
     Entry,
@@ -42,7 +42,7 @@ from presence.subscriber.events import (
     decode_transition,
 )
 from presence.subscriber.follower import Follower
-from presence.subscriber.group import GroupConsumer, Membership
+from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Period, Shown, Snapshot, SnapshotFollower
 
 if TYPE_CHECKING:  # programs without trio need not load it
@@ -161,26 +161,28 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Sub
     """
     from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
-    return Subscription(SnapshotFollower(Link(url), prefix, updates), _or_snapshot(updates))
+    return Subscription(SnapshotFollower(RedisConnections(url), prefix, updates), _or_snapshot(updates))
 
 
 def follow_sync(
     url: str, *, prefix: str = "presence", updates: bool = False
 ) -> BlockingSubscription[Snapshot | Event]:
     """Return a plain iterator that gives what `follow` gives."""
-    return BlockingSubscription(SnapshotFollower(Link(url), prefix, updates), _or_snapshot(updates))
+    return BlockingSubscription(
+        SnapshotFollower(RedisConnections(url), prefix, updates), _or_snapshot(updates)
+    )
 
 
 def _source(
     url: str, prefix: str, after: After, group: str | None, consumer: str | None, *limits: Any
 ) -> Follower | GroupConsumer:
     if group is None and consumer is None:
-        return Follower(Link(url), prefix, after)
+        return Follower(RedisConnections(url), prefix, after)
     if group is None or consumer is None:
         raise ValueError("group and consumer belong together")
-    member = Membership(group, consumer, *limits)
+    member = ConsumerOptions(group, consumer, *limits)
     if after is None or isinstance(after, str):
-        return GroupConsumer(Link(url), prefix, member, after)
+        return GroupConsumer(RedisConnections(url), prefix, member, after)
     raise ValueError("after: a group keeps its own place in each shard")
 
 

@@ -13,7 +13,7 @@ from presence.store.client import CALL_TIMEOUT_S, RedisError
 from presence.store.error_classes import CONNECTION_LOST, code_of, needs_operator, passes
 from presence.store.keys import Keys
 from presence.store.records import stored_shards
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 
 BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
 BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
@@ -28,12 +28,12 @@ Raw = TypeVar("Raw")
 T = TypeVar("T")
 
 
-class Link:
+class RedisConnections:
     """Connections, used from one thread at a time; closed and never reused once a call has failed.
 
     One that was closed between two calls fails the next call, too: so all that was read without a failure was
     read from the same servers, and none of them was started again meanwhile. But for those who are to
-    reconnect (see `Access`): to them what they have read before does not matter.
+    reconnect (see `ShardClients`): to them what they have read before does not matter.
 
     Attributes:
         name: the URL without its password.
@@ -46,14 +46,14 @@ class Link:
         self.name = redacted(url)
         self.losses = 0
         self._left_out: set[int] = set()  # shards, as the log was told
-        self._access: Access | None = self._open()
+        self._access: ShardClients | None = self._open()
 
-    def _open(self) -> Access:
+    def _open(self) -> ShardClients:
         in_time_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
-        return Access(self._url, call_timeout_s=in_time_s, reconnects=self._reconnects)
+        return ShardClients(self._url, call_timeout_s=in_time_s, reconnects=self._reconnects)
 
     @contextmanager
-    def calling(self) -> Iterator[Access]:
+    def calling(self) -> Iterator[ShardClients]:
         """Lend the way to Redis for some calls; if one fails or is interrupted, all connections are closed.
 
         So in a cluster whatever sends a call elsewhere lets the next one begin with a new look at who has
@@ -72,7 +72,7 @@ class Link:
             self.close()
             raise
 
-    def turn(self, work: Callable[[Access], None], shards: "Shards") -> None:
+    def turn(self, work: Callable[[ShardClients], None], shards: "Shards") -> None:
         """Do some work on the shards that are `reachable`; if it fails, do it again without who failed it.
 
         So a server of a cluster that is away delays the events of its shards and of no others. Whoever is
@@ -90,7 +90,7 @@ class Link:
                     self._tell_return(access.reachable(shards.keys))
                     return
 
-    def _go_on_without(self, access: Access, error: RedisError, keys: Keys) -> None:
+    def _go_on_without(self, access: ShardClients, error: RedisError, keys: Keys) -> None:
         if not access.is_cluster or not passes(error):
             raise error
         lost = access.leave_out(keys)
@@ -114,7 +114,7 @@ class Link:
             access.close()
 
 
-class Looks:
+class PollInterval:
     """How long to wait between two looks for what is new, where Redis cannot tell when it comes.
 
     A blocking read over streams of several slots is refused by a cluster, on one server too.
@@ -123,7 +123,7 @@ class Looks:
     def __init__(self) -> None:
         self._pause_s = LOOK_FIRST_S
 
-    def wait(self, wait_s: float, access: Access, look: Callable[[], list[T]]) -> list[T]:
+    def wait(self, wait_s: float, access: ShardClients, look: Callable[[], list[T]]) -> list[T]:
         """Look until there is something, for about so many seconds; after that soon again, for more may come.
 
         Raises:
@@ -150,7 +150,7 @@ class Shards:
         self.keys = kind(prefix, 0)
         self._is_final = False
 
-    def after(self, taken_up: int, access: Access) -> range:
+    def after(self, taken_up: int, access: ShardClients) -> range:
         """Return the shards beyond those that were already taken up.
 
         Raises:
@@ -214,7 +214,7 @@ class Source(ABC, Generic[Raw]):
     error to: most methods do nothing.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisConnections) -> None:
         self._link = link  # nobody else uses it
 
     @property

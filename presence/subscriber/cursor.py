@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from presence.store.client import RedisError
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import Shards, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, id_order, read_entry
 
 _LAST_SEQUENCE = 2**64 - 1
 
 
-class GroupPlace:
+class GroupCursor:
     """Where one group stands in all shards. All calls raise `RedisError`."""
 
     def __init__(self, shards: Shards, group: str, start: str | None) -> None:
@@ -27,7 +27,7 @@ class GroupPlace:
         self._emptied: dict[int, tuple[str, int]] = {}  # place at the end of an empty stream, entries so far
         self._told: dict[int, str] = {}  # place of the group up to which no gap is to be told
 
-    def join(self, access: Access, shard: int, *, is_late: bool) -> None:
+    def join(self, access: ShardClients, shard: int, *, is_late: bool) -> None:
         """Create the group in a shard, unless it is there; a shard that came late is read from its first."""
         self._create(access, shard, ZERO_ID if is_late else self._start)
 
@@ -40,16 +40,16 @@ class GroupPlace:
         """Return the highest entry of a shard that this consumer was given, as far as it knows."""
         return self._seen.get(shard)
 
-    def check(self, access: Access, shards: Iterable[int]) -> list[Gap]:
+    def check(self, access: ShardClients, shards: Iterable[int]) -> list[Gap]:
         """Return the gaps that the next read of some shards would cross, without reading."""
         return self._look(access, shards, None, 0)[0]
 
-    def read(self, access: Access, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
+    def read(self, access: ShardClients, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
         """Read new entries, at most `count` of each shard in reach, without waiting; gaps come first."""
         return self._look(access, access.reachable(self._shards.keys), consumer, count)
 
     def _look(
-        self, access: Access, shards: Iterable[int], consumer: str | None, count: int
+        self, access: ShardClients, shards: Iterable[int], consumer: str | None, count: int
     ) -> tuple[list[Gap], list[Entry]]:
         seen, told = dict(self._seen), dict(self._told)
         try:
@@ -62,7 +62,7 @@ class GroupPlace:
         return gaps, entries
 
     def _look_at(
-        self, access: Access, shards: Iterable[int], consumer: str | None, count: int
+        self, access: ShardClients, shards: Iterable[int], consumer: str | None, count: int
     ) -> tuple[list[Gap], list[Entry]]:
         keys = self._shards.keys
 
@@ -86,7 +86,7 @@ class GroupPlace:
         return gaps, entries
 
     def _gap(
-        self, access: Access, shard: int, place: str | None, oldest: str | None, seen_is_there: bool
+        self, access: ShardClients, shard: int, place: str | None, oldest: str | None, seen_is_there: bool
     ) -> Gap | None:
         seen = self._seen.get(shard)
         if place is None:
@@ -107,14 +107,14 @@ class GroupPlace:
         self._told[shard] = place
         return Gap(shard, place, "trimmed")
 
-    def _note_empty(self, access: Access, shard: int, place: str) -> None:
+    def _note_empty(self, access: ShardClients, shard: int, place: str) -> None:
         """Remember of a stream that is empty whether the group has come to its end."""
         if self._emptied.get(shard, ("", 0))[0] != place:
             info = self._info(access, shard)
             if info["last-generated-id"] == place.encode():
                 self._emptied[shard] = (place, info.get("entries-added", 0))
 
-    def _info(self, access: Access, shard: int) -> Any:
+    def _info(self, access: ShardClients, shard: int) -> Any:
         key = self._shards.keys.events(shard)
         return access.at(key).xinfo_stream(key)
 
@@ -122,7 +122,7 @@ class GroupPlace:
         self._seen.pop(shard, None)
         return Gap(shard, after, "lost_writes")
 
-    def _was_trimmed(self, access: Access, shard: int, entries_then: int) -> bool:
+    def _was_trimmed(self, access: ShardClients, shard: int, entries_then: int) -> bool:
         """Whether a stream that once had seen so many entries, and kept none, has lost any since.
 
         Servers before 7 do not count them.
@@ -132,7 +132,7 @@ class GroupPlace:
         removed: int = info.get("entries-added", 0) - info["length"]
         return not was_deleted and removed > entries_then
 
-    def _create(self, access: Access, shard: int, start: str | None) -> None:
+    def _create(self, access: ShardClients, shard: int, start: str | None) -> None:
         key = self._shards.keys.events(shard)
         client = access.at(key)
         if start in {"0", ZERO_ID}:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from presence.store.client import RedisError
-from presence.store.shard_clients import Access
-from presence.subscriber.connection import BLOCK_MS, Link, Looks, Shards, Source, log
+from presence.store.shard_clients import ShardClients
+from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnections, Shards, Source, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order, read_entry
 
 EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
@@ -35,7 +35,7 @@ class Follower(Source[Item]):
 
     def __init__(
         self,
-        link: Link,
+        link: RedisConnections,
         prefix: str,
         after: str | Mapping[int, str] | None = None,
         *,
@@ -43,7 +43,7 @@ class Follower(Source[Item]):
     ) -> None:
         super().__init__(link)
         self._per_read = per_read
-        self._looks = Looks()
+        self._looks = PollInterval()
         self.shards = Shards(prefix)
         self._after = after
         self._positions: dict[int, Position] = {}
@@ -63,7 +63,7 @@ class Follower(Source[Item]):
         """See `Source`; there are none after about `BLOCK_MS`."""
         self._link.turn(self._fetch, self.shards)
 
-    def _fetch(self, access: Access) -> None:
+    def _fetch(self, access: ShardClients) -> None:
         if not self._buffer:
             self._buffer.extend(self.read(access))
         if not self._buffer:
@@ -73,7 +73,7 @@ class Follower(Source[Item]):
         """See `Source`."""
         return self._buffer.popleft() if self._buffer else None
 
-    def read(self, access: Access) -> list[Item]:
+    def read(self, access: ShardClients) -> list[Item]:
         """Return what there is now: gaps first, then entries merged by id. Returns without waiting."""
         self.add_shards(access)
         most = self._per_read or EVENTS_PER_READ
@@ -101,7 +101,7 @@ class Follower(Source[Item]):
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         return [*gaps, *entries]
 
-    def add_shards(self, access: Access) -> None:
+    def add_shards(self, access: ShardClients) -> None:
         """Take up shards that were not known yet."""
         new = self.shards.after(len(self._positions), access)
         if new and not self._positions and self._after is None:
@@ -110,12 +110,12 @@ class Follower(Source[Item]):
             # Streams that were not there when reading began held nothing before it.
             self._positions.setdefault(shard, self._beginning(shard))
 
-    def seek_ends(self, access: Access, shards: range | None = None) -> None:
+    def seek_ends(self, access: ShardClients, shards: range | None = None) -> None:
         """Go on after what is there now."""
         for shard, end in self.ends(access, shards).items():
             self._positions[shard] = Position(end, was_seen=end != ZERO_ID)
 
-    def ends(self, access: Access, shards: range | None = None) -> dict[int, str]:
+    def ends(self, access: ShardClients, shards: range | None = None) -> dict[int, str]:
         """Return the id of the newest entry of each shard; ``0-0`` where there is none."""
         shards = range(self.shards.keys.shards) if shards is None else shards
         # Concrete ids instead of "$", which would miss what is written between two reads.
@@ -134,7 +134,7 @@ class Follower(Source[Item]):
         return Position(self._after or ZERO_ID, was_seen=False)
 
     def _after_position(
-        self, access: Access, shard: int, found: list[Entry]
+        self, access: ShardClients, shard: int, found: list[Entry]
     ) -> tuple[Gap | None, list[Entry], Position]:
         """Return the gap before what was found, what is new of it, and the position if nothing is."""
         position = self._positions[shard]
@@ -145,7 +145,7 @@ class Follower(Source[Item]):
         return self._without_last_seen(access, shard, position)
 
     def _without_last_seen(
-        self, access: Access, shard: int, position: Position
+        self, access: ShardClients, shard: int, position: Position
     ) -> tuple[Gap | None, list[Entry], Position]:
         """Find out, in one transaction, why the last entry seen is not there; begin where it is sound."""
         key = self.shards.keys.events(shard)
@@ -172,7 +172,7 @@ class Follower(Source[Item]):
             return Gap(shard, position.id, "trimmed"), [], begin
         return None, [], begin  # trimmed to nothing, but nothing came after what was seen
 
-    def _wait(self, access: Access) -> list[Item]:
+    def _wait(self, access: ShardClients) -> list[Item]:
         """Wait until some stream goes on, for about `BLOCK_MS`; return what there is then."""
         keys = self.shards.keys
         if not access.is_cluster:

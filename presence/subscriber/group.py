@@ -24,9 +24,9 @@ from presence.common.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.error_classes import code_of
 from presence.store.keys import Keys
-from presence.store.shard_clients import Access
-from presence.subscriber.connection import BLOCK_MS, Link, Looks, Shards, Source, log
-from presence.subscriber.cursor import GroupPlace, unless_missing
+from presence.store.shard_clients import ShardClients
+from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnections, Shards, Source, log
+from presence.subscriber.cursor import GroupCursor, unless_missing
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
 
 ROWS_PER_LOOK = 100  # pending entries looked at in one call, of each shard
@@ -36,7 +36,7 @@ _NO_WORD = "its consumer died, or left the loop without a word"
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class ConsumerOptions:
     """Which consumer of which group, and how it treats what is not acknowledged; see `subscribe`.
 
     No two consumers that live at once may share a name; one that keeps its name over a restart goes on at
@@ -56,7 +56,7 @@ class Membership:
             raise ValueError("max_deliveries, prefetch and claim_idle_s must be above zero")
 
 
-class Waiting(NamedTuple):
+class Redelivery(NamedTuple):
     """A pending entry that is to be delivered again; `min_idle_ms` 0 where it is this consumer's own."""
 
     shard: int
@@ -75,9 +75,9 @@ class GroupConsumer(Source[Item]):
 
     def __init__(
         self,
-        link: Link,
+        link: RedisConnections,
         prefix: str,
-        member: Membership,
+        member: ConsumerOptions,
         start: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -87,9 +87,9 @@ class GroupConsumer(Source[Item]):
         self._member = member
         self._clock = clock
         self._shards = Shards(prefix, kind)
-        self._place = GroupPlace(self._shards, member.group, start)
-        self._pending = Pending(self._shards, member)
-        self._looks = Looks()
+        self._place = GroupCursor(self._shards, member.group, start)
+        self._pending = PendingEntries(self._shards, member)
+        self._looks = PollInterval()
         self._taken_up = 0  # shards
         self._has_begun = False
         self._known_losses = -1
@@ -98,7 +98,7 @@ class GroupConsumer(Source[Item]):
         self._next_claims = clock() + member.claim_idle_s / 4
         self._renewed = clock()
         self._buffer: deque[Item] = deque()
-        self._again: deque[Waiting] = deque()  # to be delivered anew, claimed when they are
+        self._again: deque[Redelivery] = deque()  # to be delivered anew, claimed when they are
         self._current: Entry | None = None
 
     def take(self) -> Item | None:
@@ -116,7 +116,7 @@ class GroupConsumer(Source[Item]):
     def reenter(self) -> None:
         """See `Source`."""
         if self._current is not None:
-            self._again.appendleft(Waiting(self._current.shard, self._current.id))
+            self._again.appendleft(Redelivery(self._current.shard, self._current.id))
             self._current = None
 
     def fail(self, error: str) -> None:
@@ -140,7 +140,7 @@ class GroupConsumer(Source[Item]):
             if code_of(error) != "NOGROUP" and "no such key" not in str(error):
                 raise
 
-    def _fetch(self, access: Access) -> None:
+    def _fetch(self, access: ShardClients) -> None:
         self._prepare(access)
         self._pending.flush(access)
         self._renew(access)
@@ -162,7 +162,7 @@ class GroupConsumer(Source[Item]):
             access.readmit(is_early=True)
             self._pending.flush(access)
 
-    def _prepare(self, access: Access) -> None:
+    def _prepare(self, access: ShardClients) -> None:
         for shard in self._shards.after(self._taken_up, access):
             self._place.join(access, shard, is_late=self._has_begun)
             self._again.extend(self._pending.own(access, shard))
@@ -178,7 +178,7 @@ class GroupConsumer(Source[Item]):
             self._buffer.extendleft(self._place.check(access, due))
             self._unchecked -= due
 
-    def _take_up_unheard(self, access: Access) -> None:
+    def _take_up_unheard(self, access: ShardClients) -> None:
         """Deliver again what Redis gave to this consumer in an answer that was lost with its connection."""
         known = {(waiting.shard, waiting.id) for waiting in self._again}
         for shard in self._unheard.intersection(access.reachable(self._shards.keys)):
@@ -186,11 +186,11 @@ class GroupConsumer(Source[Item]):
             self._again.extend(each for each in unheard if (shard, each.id) not in known)
             self._unheard.discard(shard)
 
-    def _next_again(self, access: Access) -> Waiting | None:
+    def _next_again(self, access: ShardClients) -> Redelivery | None:
         reachable = set(access.reachable(self._shards.keys))
         return next((waiting for waiting in self._again if waiting.shard in reachable), None)
 
-    def _renew(self, access: Access) -> None:
+    def _renew(self, access: ShardClients) -> None:
         now = self._clock()
         held = [item for item in self._buffer if isinstance(item, Entry)]
         if not held:
@@ -200,7 +200,7 @@ class GroupConsumer(Source[Item]):
             self._buffer = deque(i for i in self._buffer if isinstance(i, Gap) or (i.shard, i.id) in ours)
             self._renewed = now
 
-    def _look_for_the_dead(self, access: Access) -> None:
+    def _look_for_the_dead(self, access: ShardClients) -> None:
         known = {(waiting.shard, waiting.id) for waiting in self._again}
         stale, is_all = self._pending.stale(access)
         self._again.extend(waiting for waiting in stale if (waiting.shard, waiting.id) not in known)
@@ -209,7 +209,7 @@ class GroupConsumer(Source[Item]):
     def _has_redelivery(self) -> bool:
         return any(isinstance(item, Entry) and item.deliveries > 1 for item in self._buffer)
 
-    def _redeliver(self, access: Access) -> None:
+    def _redeliver(self, access: ShardClients) -> None:
         """Claim the next entry that is to be delivered again; tell once of those that were trimmed."""
         missing: dict[int, Gap] = {}
         found = None
@@ -227,7 +227,7 @@ class GroupConsumer(Source[Item]):
                 self._buffer.appendleft(found)
             self._buffer.extendleft(missing.values())
 
-    def _read_new(self, access: Access) -> None:
+    def _read_new(self, access: ShardClients) -> None:
         count = max(1, self._member.prefetch // self._shards.keys.shards)
         gaps, entries = self._place.read(access, self._member.consumer, count)
         if not (gaps or entries):
@@ -237,13 +237,13 @@ class GroupConsumer(Source[Item]):
         self._buffer.extend([*gaps, *entries])
         self._renewed = self._clock()
 
-    def _wait(self, access: Access, count: int) -> list[Entry]:
+    def _wait(self, access: ShardClients, count: int) -> list[Entry]:
         """Wait for new entries, for about `BLOCK_MS`; return those that came."""
         if not access.is_cluster:
             return self._read_blocking(access, count)
         return self._looks.wait(BLOCK_MS / 1000, access, lambda: self._read_each(access, count))
 
-    def _read_blocking(self, access: Access, count: int) -> list[Entry]:
+    def _read_blocking(self, access: ShardClients, count: int) -> list[Entry]:
         keys, member = self._shards.keys, self._member
         names = {keys.events(shard).encode(): shard for shard in range(keys.shards)}
         streams: dict[Any, Any] = dict.fromkeys(names, ">")
@@ -258,7 +258,7 @@ class GroupConsumer(Source[Item]):
             return []  # Redis was emptied; the next look finds out
         return [read_entry(names[name], raw) for name, found in answer or () for raw in found]
 
-    def _read_each(self, access: Access, count: int) -> list[Entry]:
+    def _read_each(self, access: ShardClients, count: int) -> list[Entry]:
         keys, member = self._shards.keys, self._member
 
         def fill(pipe: Any, shard: int) -> None:
@@ -280,10 +280,10 @@ def _joined(one: Gap, other: Gap) -> Gap:
 # What was given to this consumer and has not been acknowledged
 
 
-class Pending:
+class PendingEntries:
     """The pending entries of one group, seen from one consumer. All calls raise `RedisError`."""
 
-    def __init__(self, shards: Shards, member: Membership) -> None:
+    def __init__(self, shards: Shards, member: ConsumerOptions) -> None:
         self._shards = shards
         self._member = member
         self._handled: list[Entry] = []
@@ -297,7 +297,7 @@ class Pending:
         """Keep with the next `flush` why the entry was not handled, for the case that it is given up."""
         self._errors[entry.shard, entry.id] = redact_text(error)[:ERROR_MAX_CHARS]
 
-    def flush(self, access: Access) -> None:
+    def flush(self, access: ShardClients) -> None:
         """Send acknowledgements and errors. If it fails, call it again: nothing is lost or done twice."""
         if not (self._handled or self._errors):
             return
@@ -318,22 +318,22 @@ class Pending:
         self._handled = [entry for entry in self._handled if entry.shard not in due]
         self._errors = {name: error for name, error in noted.items() if name[0] not in due}
 
-    def own(self, access: Access, shard: int, after: str | None = None) -> list[Waiting]:
+    def own(self, access: ShardClients, shard: int, after: str | None = None) -> list[Redelivery]:
         """Return what this consumer was given after an entry and has not acknowledged, oldest first."""
         key = self._shards.keys.events(shard)
         client = access.at(key)
-        found: list[Waiting] = []
+        found: list[Redelivery] = []
         begin = f"({after}" if after else "-"
         while True:
             rows: Any = client.xpending_range(
                 key, self._member.group, begin, "+", ROWS_PER_LOOK, consumername=self._member.consumer
             )
-            found += [Waiting(shard, row["message_id"].decode()) for row in rows]
+            found += [Redelivery(shard, row["message_id"].decode()) for row in rows]
             if len(rows) < ROWS_PER_LOOK:
                 return found
             begin = f"({found[-1].id}"
 
-    def stale(self, access: Access) -> tuple[list[Waiting], bool]:
+    def stale(self, access: ShardClients) -> tuple[list[Redelivery], bool]:
         """Return entries whose consumer is silent, oldest first in each shard, and whether these are all."""
         keys, idle_ms = self._shards.keys, self._idle_ms
 
@@ -343,13 +343,13 @@ class Pending:
 
         answers = access.ask(keys, access.reachable(keys), fill)
         found = [
-            Waiting(shard, row["message_id"].decode(), idle_ms)
+            Redelivery(shard, row["message_id"].decode(), idle_ms)
             for shard, (rows,) in answers.items()
             for row in rows
         ]
         return found, all(len(rows) < ROWS_PER_LOOK for (rows,) in answers.values())
 
-    def renew(self, access: Access, held: Sequence[Entry]) -> set[tuple[int, str]]:
+    def renew(self, access: ShardClients, held: Sequence[Entry]) -> set[tuple[int, str]]:
         """Tell Redis that these entries are not forgotten; return those that are still this consumer's.
 
         One that was silent for too long is left to whoever claims it: between the look and the renewal
@@ -381,7 +381,7 @@ class Pending:
         others = (entry for entry in held if entry.shard not in reachable)
         return {(entry.shard, entry.id) for entry in (*others, *chain.from_iterable(ours.values()))}
 
-    def claim(self, access: Access, waiting: Waiting) -> Entry | Gap | None:
+    def claim(self, access: ShardClients, waiting: Redelivery) -> Entry | Gap | None:
         """Take an entry over, to deliver it again.
 
         Returns:
@@ -417,14 +417,14 @@ class Pending:
             return None
         return read_entry(waiting.shard, present[0], deliveries + 1)
 
-    def _is_ours(self, access: Access, waiting: Waiting) -> bool:
+    def _is_ours(self, access: ShardClients, waiting: Redelivery) -> bool:
         key, member = self._shards.keys.events(waiting.shard), self._member
         rows: Any = access.at(key).xpending_range(
             key, member.group, waiting.id, waiting.id, 1, consumername=member.consumer
         )
         return bool(rows)
 
-    def _give_up(self, access: Access, entry: Entry, consumer: str) -> None:
+    def _give_up(self, access: ShardClients, entry: Entry, consumer: str) -> None:
         """Move the entry to the dead letters."""
         keys, group = self._shards.keys, self._member.group
         client = access.at(keys.events(entry.shard))
@@ -447,7 +447,7 @@ class Pending:
             "gave up %s of shard %d after %d deliveries: %s", entry.id, entry.shard, entry.deliveries, error
         )
 
-    def _forget(self, access: Access, waiting: Waiting) -> None:
+    def _forget(self, access: ShardClients, waiting: Redelivery) -> None:
         keys, group = self._shards.keys, self._member.group
         with access.at(keys.events(waiting.shard)).pipeline(transaction=False) as pipe:
             pipe.xack(keys.events(waiting.shard), group, waiting.id)  # Redis 7 did so when it was claimed

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from presence.store.client import Redis
 from presence.store.records import online_state
-from presence.store.shard_clients import Access
-from presence.subscriber.connection import Link, Source
+from presence.store.shard_clients import ShardClients
+from presence.subscriber.connection import RedisConnections, Source
 from presence.subscriber.events import (
     NO_META,
     Away,
@@ -67,7 +67,7 @@ class Snapshot:
 class SnapshotFollower(Source[Item | Snapshot]):
     """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot."""
 
-    def __init__(self, link: Link, prefix: str, shows: bool = False) -> None:
+    def __init__(self, link: RedisConnections, prefix: str, shows: bool = False) -> None:
         super().__init__(link)
         self._shows = shows
         self._follower = Follower(link, prefix)
@@ -106,7 +106,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
             self._follower.drop()
         return item
 
-    def _snapshot(self, access: Access) -> Snapshot | None:
+    def _snapshot(self, access: ShardClients) -> Snapshot | None:
         """Return a snapshot, or None if entries were removed meanwhile: then try again."""
         follower = self._follower
         follower.add_shards(access)
@@ -121,7 +121,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
             if all(id_order(follower.positions[shard]) >= id_order(end) for shard, end in ends.items()):
                 return Snapshot(online, follower.positions, shown if self._shows else {})
 
-    def _scan(self, access: Access) -> tuple[dict[str, Period], dict[str, Shown]]:
+    def _scan(self, access: ShardClients) -> tuple[dict[str, Period], dict[str, Shown]]:
         online: dict[str, Period] = {}
         shown: dict[str, Shown] = {}
         for shard in range(self._follower.shards.keys.shards):
@@ -139,7 +139,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
         return online, shown
 
 
-def _pages(access: Access, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
+def _pages(access: ShardClients, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
     cursor = 0
     while True:
         access.check()

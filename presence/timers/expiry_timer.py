@@ -7,7 +7,7 @@ from typing import Final
 import msgpack
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.key_events import Expiries, ExpiriesOff
+from presence.store.key_events import ExpiriesOff, KeyExpirations
 from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError
@@ -76,7 +76,7 @@ class ExpiryTimer(SharedTimer):
         super().__init__(
             scripting, base, leasing or Leasing(), events_max, place=(msgpack.packb([alarms]), "due")
         )
-        self._expiries = Expiries(scripting.url, alarms, heard_max)
+        self._expiries = KeyExpirations(scripting.url, alarms, heard_max)
         self._reconcile_s = reconcile_s
         self._is_open = False
         self._next_scan: float | None = None  # None: at once

@@ -18,7 +18,7 @@ class HandlerError(Exception):
     """The handler cannot be had or cannot be called with an event; the message says why."""
 
 
-class PutOff(Exception):
+class RetryLater(Exception):
     """Raised by a handler: not now. The event is handed out again, which counts as an attempt.
 
     It is no failure and no traceback is logged, but an event that was put off as often as the timer has

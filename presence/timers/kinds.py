@@ -16,7 +16,7 @@ KINDS: Final = ("ring", "queue", "expiry")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimerLocation:
     """Which timer, and where.
 
     Attributes:

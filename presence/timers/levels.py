@@ -43,7 +43,7 @@ RING: Final = 2 << SPAN_BITS  # two laps: the one that runs, and the next, which
 NEVER: Final = 1 << 62
 
 
-class Entry:
+class TimerEntry:
     """What a wheel holds; subclasses add what it is for. Belongs to one wheel at a time.
 
     Attributes:
@@ -57,7 +57,7 @@ class Entry:
     slot: Slot[Any] | None
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=TimerEntry)
 
 
 class Slot(list[E]):

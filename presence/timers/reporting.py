@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import Caller, TrioBell
+from presence.common.runtime import ThreadCaller, TrioWakeEvent
 from presence.outbox.outage_log import Outage
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
@@ -83,7 +83,12 @@ class Leases:
     """
 
     def __init__(
-        self, timer: LeasedTimer, lease_s: float, caller: Caller, outage: Outage, reported: Callable[[], None]
+        self,
+        timer: LeasedTimer,
+        lease_s: float,
+        caller: ThreadCaller,
+        outage: Outage,
+        reported: Callable[[], None],
     ) -> None:
         self._timer = timer
         self._lease_s = lease_s
@@ -91,7 +96,7 @@ class Leases:
         self._outage = outage
         self._reported = reported
         self.figures = Figures()
-        self._bell, self._turned = TrioBell(), TrioBell()
+        self._bell, self._turned = TrioWakeEvent(), TrioWakeEvent()
         self._claimed_at: dict[Due, float] = {}  # of those that run
         self._done: list[Due] = []
         self._returned: list[Due] = []

@@ -33,14 +33,14 @@ from presence.common import logs
 from presence.common.backoff import jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.common.runtime import Caller, TrioBell, TrioCaller
+from presence.common.runtime import ThreadCaller, TrioThreadCaller, TrioWakeEvent
 from presence.outbox.outage_log import Outage
-from presence.prefork.control_pipe import Orders
+from presence.prefork.control_pipe import ControlPipe
 from presence.timers import handlers
 from presence.timers.handing import Leasing
-from presence.timers.handlers import Handler, HandlerError, PutOff
+from presence.timers.handlers import Handler, HandlerError, RetryLater
 from presence.timers.interface import Due, LeasedTimer, TimerError
-from presence.timers.kinds import Place
+from presence.timers.kinds import TimerLocation
 from presence.timers.reporting import FAILURES, MAX_HELD, Leases
 
 OK: Final = 0  # exit statuses of a worker
@@ -59,7 +59,7 @@ log = structlog.get_logger("presence.timers")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WorkerOptions:
     """How a worker handles events.
 
     Attributes:
@@ -92,13 +92,13 @@ class Runner:
     """
 
     def __init__(
-        self, timer: LeasedTimer, handler: Handler, terms: Terms, caller: Caller | None = None
+        self, timer: LeasedTimer, handler: Handler, terms: WorkerOptions, caller: ThreadCaller | None = None
     ) -> None:
         self._timer = timer
         self._handler = handler
         self._terms = terms
         # A call that is left behind ends with the process.
-        self._redis = caller or TrioCaller(lambda: None)
+        self._redis = caller or TrioThreadCaller(lambda: None)
         self._threads = trio.CapacityLimiter(terms.concurrency)
         self._outage = Outage(
             log,
@@ -108,7 +108,7 @@ class Runner:
             first_s=OUTAGE_FIRST_S,
             limit_s=OUTAGE_MAX_S,
         )
-        self._room = TrioBell()
+        self._room = TrioWakeEvent()
         self._leases = Leases(timer, terms.leasing.lease_s, self._redis, self._outage, self._room.ring)
         self.figures = self._leases.figures
         self._claiming = trio.CancelScope()
@@ -256,7 +256,7 @@ class Runner:
         """Count and log that an event was not handled; return after how many seconds it is to come again."""
         facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
         delay_s = self._terms.leasing.pause_s(due.attempt)
-        if isinstance(error, PutOff):
+        if isinstance(error, RetryLater):
             self.figures.put_off += 1
             delay_s = delay_s if error.delay_s is None else error.delay_s
         else:
@@ -265,7 +265,7 @@ class Runner:
         if due.attempt >= self._terms.leasing.attempts_max:
             self.figures.dead += 1
             log.error("attempts exhausted, moved to dead letters", **facts, exc_info=error)
-        elif not isinstance(error, PutOff):
+        elif not isinstance(error, RetryLater):
             log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
         return delay_s
 
@@ -295,9 +295,9 @@ class Job(NamedTuple):
         log_format, log_level: as `presence.common.logs.configure` takes them.
     """
 
-    place: Place
+    place: TimerLocation
     handler: str
-    terms: Terms
+    terms: WorkerOptions
     log_format: str = "auto"
     log_level: str = "info"
 
@@ -317,7 +317,7 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
             handler = handlers.load(job.handler)
             with job.place.open(job.terms.leasing) as timer:
                 runner = Runner(timer, handler, job.terms)
-                status = trio.run(_run, runner, Orders(line), is_first, job)
+                status = trio.run(_run, runner, ControlPipe(line), is_first, job)
                 if runner.goes_on and runner.has_ended:
                     writer.close()
                     with job.place.open(job.terms.leasing) as timer_of_its_own:
@@ -334,7 +334,7 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
             return FAILED
 
 
-async def _run(runner: Runner, line: Orders, is_first: bool, job: Job) -> int:
+async def _run(runner: Runner, line: ControlPipe, is_first: bool, job: Job) -> int:
     async with line.orders() as told, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, told, runner, nursery.cancel_scope)
         await runner.run(line.ready, is_first=is_first)

@@ -23,7 +23,7 @@ import trio
 
 from presence.core.ticks import Ticks
 from presence.timers.interface import DELAY_S_MAX, EVENTS_MAX, TimerError, TimerFull, check_delay
-from presence.timers.levels import Entry, Levels
+from presence.timers.levels import Levels, TimerEntry
 
 Callback = Callable[..., object]
 ErrorHandler = Callable[[Exception, Callback], None]
@@ -47,7 +47,7 @@ def log_error(error: Exception, callback: Callback) -> None:
     _log.error("timer callback failed", callback=_name(callback), exc_info=error)
 
 
-class TimerHandle(Entry):
+class TimerHandle(TimerEntry):
     """A timer that was scheduled; names it to `cancel` and `reschedule` of the service that returned it.
 
     It has no constructor that takes its values: to fill it in place is what makes scheduling cheap.

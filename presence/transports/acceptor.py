@@ -28,7 +28,7 @@ from presence.common.clock import Clock
 from presence.common.logs import RateLimited
 from presence.common.rate_limit import RETRY_MIN_S, spread
 from presence.core.admission import FULL_RETRY_S, Admission, Refusal
-from presence.core.engine import Core
+from presence.core.engine import Engine
 from presence.core.registry import Guest, Link
 from presence.protocol import Code
 from presence.transports import sockets
@@ -66,7 +66,7 @@ class Acceptor:
 
     def __init__(
         self,
-        core: Core,
+        core: Engine,
         link: Link,
         connections: Connections,
         reading: Reading,

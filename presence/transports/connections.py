@@ -25,7 +25,7 @@ import trio
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission, Refusal
-from presence.core.engine import Core
+from presence.core.engine import Engine
 from presence.core.registry import Guest, Peer, Session
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
@@ -39,7 +39,7 @@ from presence.transports.limits import (
     Limits,
     TransportStatistics,
 )
-from presence.transports.tls_connection import TlsWire
+from presence.transports.tls_connection import TlsConnectionState
 
 ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
 PROMPT = 1  # keepalives that want an answer: gathered for a time that nobody notices
@@ -190,7 +190,7 @@ class Connections:
         counted: what this transport counts.
     """
 
-    def __init__(self, core: Core, limits: Limits, clock: Clock, admission: Admission) -> None:
+    def __init__(self, core: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
         self._core = core
         self._limits = limits
         self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
@@ -201,7 +201,7 @@ class Connections:
         self.largest: dict[int, int] = {}
         self.taken: dict[int, int] = {}
         self.owed: dict[int, bytearray] = {}
-        self.wires: dict[int, TlsWire] = {}
+        self.wires: dict[int, TlsConnectionState] = {}
         self.shaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
         self.deadlines = Deadlines(clock)
         self.addresses = Addresses(admission)
@@ -215,7 +215,7 @@ class Connections:
             self.calm.extend(bytes(missing))
         self.occupants[fd] = guest
         if secured:
-            self.wires[fd] = TlsWire(fd)
+            self.wires[fd] = TlsConnectionState(fd)
         self.counted.connections += 1
         self.deadlines.set(fd, self._limits.login_timeout)
 

@@ -27,8 +27,8 @@ import trio
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission
-from presence.core.engine import Core
-from presence.core.registry import Connected, Guest, Session
+from presence.core.engine import Engine
+from presence.core.registry import ConnectionInfo, Guest, Session
 from presence.transports import sockets
 from presence.transports.acceptor import Acceptor
 from presence.transports.connections import (
@@ -71,7 +71,7 @@ class EpollTransport:
 
     def __init__(
         self,
-        core: Core,
+        core: Engine,
         listeners: Sequence[socket.socket],
         limits: Limits,
         admission: Admission,
@@ -217,11 +217,11 @@ class EpollTransport:
         """See `Link`."""
         return self._connections.addresses.of(handle)
 
-    def connected(self, handle: int) -> Connected:
+    def connected(self, handle: int) -> ConnectionInfo:
         """Return what is told of a logged-in connection to operators."""
         connections = self._connections
         transport = "tls" if handle in connections.wires else "plain"
-        return Connected(transport, self.address(handle), len(connections.unsent.get(handle, b"")))
+        return ConnectionInfo(transport, self.address(handle), len(connections.unsent.get(handle, b"")))
 
     def _time_is_up(self, fd: int) -> None:
         peer = self._connections.occupants[fd]

@@ -1,7 +1,7 @@
 """Reading: what a ready connection sent, handed to the core, and what follows from it.
 
 `Reading.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its place in
-the batch's list. Everything else that a connection may send goes by way of `Core.received`.
+the batch's list. Everything else that a connection may send goes by way of `Engine.received`.
 """
 
 import errno
@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from presence.common.logs import RateLimited
-from presence.core.engine import Core
+from presence.core.engine import Engine
 from presence.core.registry import Peer, Session
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
@@ -50,7 +50,7 @@ class Reading:
         surprised: whether someone in the patient set wanted an answer; whoever minds sets it back.
     """
 
-    def __init__(self, core: Core, connections: Connections) -> None:
+    def __init__(self, core: Engine, connections: Connections) -> None:
         self._core = core
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))

@@ -17,8 +17,8 @@ from trio.abc import HalfCloseableStream, Stream
 from presence.common import networks
 from presence.common.logs import RateLimited
 from presence.core.admission import Admission, Refusal
-from presence.core.engine import Core
-from presence.core.registry import Connected, Guest, Peer, Session
+from presence.core.engine import Engine
+from presence.core.registry import ConnectionInfo, Guest, Peer, Session
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
@@ -77,7 +77,7 @@ class StreamTransport:
     """
 
     def __init__(
-        self, core: Core, limits: Limits, admission: Admission, tls: TlsListening | None = None
+        self, core: Engine, limits: Limits, admission: Admission, tls: TlsListening | None = None
     ) -> None:
         self._core = core
         self._log = RateLimited(structlog.get_logger("presence.transport"))
@@ -236,9 +236,9 @@ class StreamTransport:
             return ""
         return networks.client_of(sockets.peer_address(stream.socket))
 
-    def connected(self, handle: _Connection) -> Connected:
+    def connected(self, handle: _Connection) -> ConnectionInfo:
         """Return what is told of a logged-in connection to operators."""
-        return Connected("stream", self.address(handle), len(handle.unsent))
+        return ConnectionInfo("stream", self.address(handle), len(handle.unsent))
 
     # The two tasks
 

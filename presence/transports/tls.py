@@ -26,7 +26,7 @@ class CertificateError(ValueError):
     """A certificate or key cannot be used; the text names the file and the problem, and nothing of a key."""
 
 
-class Shown(NamedTuple):
+class CertificateInfo(NamedTuple):
     """What new connections are shown, and until when clients take it."""
 
     context: ssl.SSLContext
@@ -53,7 +53,7 @@ class Certificate:
         self._key = key
         self.use(self.read())
 
-    def read(self) -> Shown:
+    def read(self) -> CertificateInfo:
         """Return what is in the files now; nothing changes by it. It may block, and hang with the disk.
 
         Raises:
@@ -63,9 +63,9 @@ class Certificate:
         ends_at = _end_of(_text(self._cert), self._cert)
         if "PRIVATE KEY-----" not in _text(key):
             raise CertificateError(f"{key}: holds no private key in PEM form")
-        return Shown(_context(self._cert, key), ends_at)
+        return CertificateInfo(_context(self._cert, key), ends_at)
 
-    def use(self, shown: Shown) -> None:
+    def use(self, shown: CertificateInfo) -> None:
         """Show this from now on."""
         self.context, self.ends_at = shown
 

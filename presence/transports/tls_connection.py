@@ -32,7 +32,7 @@ class NotTls(Exception):
     """The connection does not begin with a handshake."""
 
 
-class TlsWire:
+class TlsConnectionState:
     """A connection that is TLS, or is to be.
 
     Args:

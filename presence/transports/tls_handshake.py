@@ -22,7 +22,7 @@ from presence.core.registry import Guest
 from presence.protocol import Code
 from presence.transports.connections import READ, SHAKING, WRITE, Connections
 from presence.transports.tls import TlsListening
-from presence.transports.tls_connection import NotTls, TlsWire
+from presence.transports.tls_connection import NotTls, TlsConnectionState
 
 HANDSHAKES_A_TURN = 8  # steps: some milliseconds, with a large RSA key too
 _NOT_TLS = protocol.encode(protocol.error(None, Code.PROTOCOL_ERROR, "this port is for TLS"))
@@ -101,8 +101,8 @@ class Handshakes:
             else:
                 connections.hang_up(fd, b"")  # behind the alert that says what is wrong
 
-    def _begin(self, fd: int, wire: TlsWire) -> None:
-        """Begin a handshake; raises what `TlsWire.begin` does."""
+    def _begin(self, fd: int, wire: TlsConnectionState) -> None:
+        """Begin a handshake; raises what `TlsConnectionState.begin` does."""
         if self._tls is None:
             raise NotTls
         wire.begin(self._tls.certificate)

@@ -10,13 +10,13 @@ from presence.core import requests
 from presence.core.registry import Session
 from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
-from presence.watching.states import OFFLINE, UNKNOWN, State
+from presence.watching.states import OFFLINE, UNKNOWN, WatchedState
 
 STATES_KEPT: Final = 10_000  # packed, some 5 MB: many ask about the same users
 RETRY_S: Final = 2.0  # on average: an outage lasts longer than a moment, and not all are to come back at once
 
 
-def states_packet(id: int | None, states: Mapping[str, State]) -> bytes:
+def states_packet(id: int | None, states: Mapping[str, WatchedState]) -> bytes:
     """Return the packed answer that tells states: the same of a user, wherever they were read.
 
     Redis keeps of a user offline only when he was last seen, so an answer tells no more of him even where an
@@ -26,16 +26,16 @@ def states_packet(id: int | None, states: Mapping[str, State]) -> bytes:
 
 
 @lru_cache(STATES_KEPT)
-def _packed(state: State) -> bytes:
+def _packed(state: WatchedState) -> bytes:
     if state.status == OFFLINE:
-        state = State(OFFLINE, last_seen_ms=state.last_seen_ms)
+        state = WatchedState(OFFLINE, last_seen_ms=state.last_seen_ms)
     try:
         return pack_state(state.shown())
     except protocol.EncodeError:
         return pack_state(sound(state).shown())
 
 
-def sound(state: State) -> State:
+def sound(state: WatchedState) -> WatchedState:
     """Return as much of a state as a packet can tell.
 
     What Redis holds of one user must not spoil the answer about all others: what no packet can tell is left
@@ -47,7 +47,7 @@ def sound(state: State) -> State:
         except protocol.EncodeError:
             continue
         return each
-    return State(UNKNOWN)
+    return WatchedState(UNKNOWN)
 
 
 def send(session: Session, packet: bytes) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from presence.watching.states import Entry, EntryId, Snapshot
+from presence.watching.states import EntryId, ShardSnapshot, UserEvent
 
 
 class Confirmed(NamedTuple):
@@ -25,21 +25,21 @@ class Pong(NamedTuple):
     position: EntryId
 
 
-Heard: TypeAlias = Confirmed | Left | Pong | Entry
+Heard: TypeAlias = Confirmed | Left | Pong | UserEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A part of a shard's stream."""
 
-    entries: Sequence[Entry]  # of the users who were asked for, in order
+    entries: Sequence[UserEvent]  # of the users who were asked for, in order
     position: EntryId  # the id up to which it goes
     size: int  # how many entries that were, of all users
     is_end: bool  # whether that was the end of the stream
     is_broken: bool = False  # entries after the position that was asked for are gone, or it ends before it
 
 
-class Channel(Protocol):
+class ShardChannel(Protocol):
     """The channels of users of one shard, and looks at its data on the same server.
 
     `open`, `hear` and `close` are for one thread at a time, `snapshot`, `replay` and `check` for another;
@@ -59,7 +59,7 @@ class Channel(Protocol):
     def ping(self, position: EntryId) -> None:
         """Let `hear` return a `Pong` with this position, after all that was published before."""
 
-    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         """Look at some users, all at one moment."""
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:

@@ -23,7 +23,7 @@ from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.answers import sound
-from presence.watching.states import REASON_CHARS, Entry, State
+from presence.watching.states import REASON_CHARS, UserEvent, WatchedState
 from presence.watching.watches import Watches
 
 SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
@@ -58,7 +58,7 @@ class _Change:
         self.uid, self.frame, self.number = uid, frame, number
 
 
-def _packed(uid: str, state: State, reason: str) -> bytes:
+def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
     frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
     if len(frame) > FRAME_MAX_BYTES:
         raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
@@ -82,7 +82,7 @@ class Pushes:
         self._statistics = PushStatistics()
         self.number = 0
 
-    def tell(self, change: Entry) -> None:
+    def tell(self, change: UserEvent) -> None:
         """Tell all who watch a user now; never waits."""
         uid = change.uid
         if not self._watches.is_watched(uid):

@@ -18,7 +18,7 @@ from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
-from presence.watching.states import State
+from presence.watching.states import WatchedState
 from presence.watching.waiting import Patience
 
 GATHER_S: Final = 0.003
@@ -30,7 +30,7 @@ PATIENCE_S: Final = 4.5
 class States(Protocol):
     """The states of users in Redis: calls that block, made from one thread at a time."""
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
         """Return the state of each, `unknown` where a user's nodes are silent.
 
         Raises:
@@ -144,7 +144,7 @@ class Queries:
                     self._answer(asked, states)
                 await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
 
-    def _answer(self, asked: _Asked, states: Mapping[str, State]) -> None:
+    def _answer(self, asked: _Asked, states: Mapping[str, WatchedState]) -> None:
         packet = states_packet(asked.query.id, {uid: states[uid] for uid in asked.uids})
         self._settle(asked)
         self.statistics.answered += 1

@@ -22,18 +22,18 @@ from typing import Any, Final
 import trio
 
 from presence.common.faults import Faults
-from presence.common.rate_limit import Buckets
-from presence.common.runtime import Runtime, TrioBell, TrioRuntime
+from presence.common.rate_limit import KeyedRateLimiter
+from presence.common.runtime import Runtime, TrioRuntime, TrioWakeEvent
 from presence.core import requests
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
 from presence.protocol import UIDS_MAX, Code
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
-from presence.watching.channel import Channel
+from presence.watching.channel import ShardChannel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
-from presence.watching.waiting import Patience, Waiter, Waiting
+from presence.watching.waiting import Patience, PendingWatch, PendingWatches
 from presence.watching.watches import Shares, Watches
 
 PATIENCE_S: Final = 5.0
@@ -62,7 +62,7 @@ class Watching:
     def __init__(
         self,
         shard_of: Callable[[str], int],
-        channel: Callable[[int], Channel],
+        channel: Callable[[int], ShardChannel],
         states: States,
         *,
         max_watches: int,
@@ -79,15 +79,17 @@ class Watching:
         self._max_shared_watches = max_shared_watches
         self._absence_s = absence_s
         self._watches = Watches()
-        self._waiting = Waiting()
+        self._waiting = PendingWatches()
         self._pushes = Pushes(self._watches, self._faults)
         self._queries = Queries(states, self._runtime, self._faults)
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
         self._patience = Patience(PATIENCE_S, self._give_up, self._faults, "watch")
-        self._complete: deque[Waiter] = deque()
-        self._completed = TrioBell()
-        self._budget: Buckets[Session] = Buckets(ASKED_A_S, ASKED_SHARE * max(max_watches, UIDS_MAX))
+        self._complete: deque[PendingWatch] = deque()
+        self._completed = TrioWakeEvent()
+        self._budget: KeyedRateLimiter[Session] = KeyedRateLimiter(
+            ASKED_A_S, ASKED_SHARE * max(max_watches, UIDS_MAX)
+        )
         self._shares = Shares(OWN_WATCHES, max_shared_watches)
         self._taken = self._refused = self._full = self._timed_out = 0
 
@@ -162,7 +164,7 @@ class Watching:
             return
         self._shares.hold(session, count)
         missing = [uid for uid in uids if not self._is_known(uid)]
-        waiter = Waiter(session, request.id, uids, set(missing))
+        waiter = PendingWatch(session, request.id, uids, set(missing))
         self._waiting.add(waiter)
         if missing:
             self._patience.add(waiter)
@@ -184,7 +186,7 @@ class Watching:
                     self._begin(waiter)
             await trio.lowlevel.checkpoint()
 
-    def _begin(self, waiter: Waiter) -> None:
+    def _begin(self, waiter: PendingWatch) -> None:
         """Answer a watch: it begins."""
         session = waiter.session
         # Who was known once is so for as long as somebody waits; meanwhile they may have changed.
@@ -197,7 +199,7 @@ class Watching:
             send(session, packet)
         self._let_go(session, waiter.unwatched)
 
-    def _broken(self, waiter: Waiter) -> None:
+    def _broken(self, waiter: PendingWatch) -> None:
         """Refuse a watch that could not be answered."""
         self._refused += 1
         self._let_go(waiter.session, waiter.uids)
@@ -209,7 +211,7 @@ class Watching:
         self._let_go(session, self._watches.remove(session, request.uids))
         requests.grant(session, request.id, {})
 
-    def _give_up(self, waiter: Waiter) -> None:
+    def _give_up(self, waiter: PendingWatch) -> None:
         """Refuse a watch that could not be answered in time."""
         self._timed_out += 1
         self._waiting.take_out(waiter)

@@ -25,9 +25,9 @@ from presence.common.circuit_breaker import BACKOFF_FIRST_S, BACKOFF_LIMIT_S
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
-from presence.watching.channel import Channel, Confirmed, Heard, Left, Pong
-from presence.watching.states import Entry, EntryId, Snapshot
-from presence.watching.view import Phase, View
+from presence.watching.channel import Confirmed, Heard, Left, Pong, ShardChannel
+from presence.watching.states import EntryId, ShardSnapshot, UserEvent
+from presence.watching.view import Phase, ShardView
 
 GATHER_S: Final = 0.002  # users who are watched at about the same time are looked at together
 LOOK_USERS: Final = 500  # in one transaction: a millisecond of Redis
@@ -60,7 +60,7 @@ class ShardWatch:
 
     Args:
         channel: nobody else uses it.
-        absence_s: see `View`.
+        absence_s: see `ShardView`.
         tell: called with each change.
         ready: called with users whose states are known from now on.
         faults: contains mistakes: what was heard is passed over, anything else counts as a loss.
@@ -69,9 +69,9 @@ class ShardWatch:
     def __init__(
         self,
         shard: int,
-        channel: Channel,
+        channel: ShardChannel,
         absence_s: float,
-        tell: Callable[[Entry], None],
+        tell: Callable[[UserEvent], None],
         ready: Callable[[Iterable[str]], None],
         *,
         runtime: Runtime,
@@ -82,7 +82,7 @@ class ShardWatch:
         self._channel = channel
         self._tell = tell
         self._ready = ready
-        self.view = View(absence_s)
+        self.view = ShardView(absence_s)
         self.statistics = ShardStatistics()
         self._bell = runtime.bell()
         self._hearing = runtime.caller(channel.close)
@@ -175,7 +175,7 @@ class ShardWatch:
 
     def _take(self, heard: Heard) -> None:
         match heard:
-            case Entry():
+            case UserEvent():
                 if (change := self.view.heard(heard)) is not None:
                     self._tell(change)
             case Confirmed():
@@ -270,15 +270,15 @@ class ShardWatch:
         self._tell_all(self.view.recovered(position))
         self._ready(self.view.known())
 
-    async def _looked_at(self, uids: Sequence[str]) -> list[Entry]:
+    async def _looked_at(self, uids: Sequence[str]) -> list[UserEvent]:
         snapshot = await self._snapshot(uids)
         return self.view.looked(snapshot, trio.current_time())
 
-    async def _snapshot(self, uids: Sequence[str]) -> Snapshot:
+    async def _snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         self.view.looking(uids)
         return await self._asking.call(lambda: self._channel.snapshot(uids))
 
-    def _tell_all(self, changes: Iterable[Entry]) -> None:
+    def _tell_all(self, changes: Iterable[UserEvent]) -> None:
         for change in changes:
             with self._faults.contained("watch event"):
                 self._tell(change)

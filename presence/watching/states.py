@@ -19,7 +19,7 @@ ONLINE, AWAY, OFFLINE, UNKNOWN = "online", "away", "offline", "unknown"
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
-class State(NamedTuple):
+class WatchedState(NamedTuple):
     """A user as others are shown him."""
 
     status: str  # `online`, `away`, `offline`; in answers to queries also `unknown`
@@ -41,19 +41,19 @@ class State(NamedTuple):
         return state
 
 
-class Entry(NamedTuple):
+class UserEvent(NamedTuple):
     """An event of a user, read from a stream or heard on a channel."""
 
     uid: str
     id: EntryId
-    state: State  # the user's from then on
+    state: WatchedState  # the user's from then on
     reason: str  # name of the code that caused it
 
 
-class Snapshot(NamedTuple):
+class ShardSnapshot(NamedTuple):
     """Users of one shard at one moment: all who were asked about, and the last entry that it had by then."""
 
-    states: Mapping[str, State]
+    states: Mapping[str, WatchedState]
     as_of: EntryId
 
 
@@ -72,12 +72,12 @@ def id_text(entry_id: EntryId) -> str:
     return f"{entry_id[0]}-{entry_id[1]}"
 
 
-def reason_for(state: State) -> str:
+def reason_for(state: WatchedState) -> str:
     """Return the likeliest reason of a state whose event was missed."""
     return _REASONS.get(state.status, Code.UPDATED.reason)
 
 
-def read_hint(text: str | bytes) -> Entry | None:
+def read_hint(text: str | bytes) -> UserEvent | None:
     """Return the entry that a user's channel tells as JSON; None: of no kind known here."""
     try:
         fields = json.loads(text)
@@ -86,7 +86,7 @@ def read_hint(text: str | bytes) -> Entry | None:
         return None
 
 
-def read_entry(entry_id: str, fields: Mapping[str, Any]) -> Entry | None:
+def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
     """Return an entry from its fields, texts or numbers; None: it is of no user, or of no kind known here."""
     try:
         kind, uid, order = fields["type"], fields["uid"], id_of(entry_id)
@@ -94,14 +94,16 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> Entry | None:
         match kind:
             case "online" | "away" | "update":
                 said = fields.get("meta")
-                state = State(str(fields.get("status") or ONLINE), since_ms, None, entry_id)
+                state = WatchedState(str(fields.get("status") or ONLINE), since_ms, None, entry_id)
                 state = state._replace(meta=said) if isinstance(said, str) else state
             case "offline":
                 last_seen_ms = int(fields.get("last_seen_ms") or fields["at_ms"])
-                state = State(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
+                state = WatchedState(OFFLINE, int(fields["at_ms"]), last_seen_ms, entry_id)
             case _:
                 return None
-        return Entry(uid, order, state, _reason(fields) or reason_for(state)) if type(uid) is str else None
+        return (
+            UserEvent(uid, order, state, _reason(fields) or reason_for(state)) if type(uid) is str else None
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 

@@ -30,17 +30,17 @@ from itertools import islice
 from presence.watching.states import (
     NO_ENTRY,
     OFFLINE,
-    Entry,
     EntryId,
-    Snapshot,
-    State,
+    ShardSnapshot,
+    UserEvent,
+    WatchedState,
     id_of,
     id_text,
     reason_for,
 )
 
 
-class _Line(Enum):
+class _UserSubscription(Enum):
     """How the subscription to a user's channel stands."""
 
     NONE = "none"
@@ -56,11 +56,13 @@ class _User:
 
     def __init__(self, connection: int) -> None:
         self.wanted = True
-        self.connection = connection  # number of the one that `line` and `held` belong to, see `View._user`
-        self.line = _Line.NONE
-        self.state: State | None = None  # until he was looked at
+        self.connection = (
+            connection  # number of the one that `line` and `held` belong to, see `ShardView._user`
+        )
+        self.line = _UserSubscription.NONE
+        self.state: WatchedState | None = None  # until he was looked at
         self.as_of = NO_ENTRY  # the highest id that `state` is sure to contain
-        self.held: Entry | None = None  # the newest that was heard and not taken in yet
+        self.held: UserEvent | None = None  # the newest that was heard and not taken in yet
         self.absent_since: float | None = None  # when he, known online, was first found to have no record
 
 
@@ -82,7 +84,7 @@ class ViewStatistics:
     corrected: int = 0  # changes that looks found and nobody was heard of
 
 
-class View:
+class ShardView:
     """The watched users of one shard. All entries up to `position` are taken in.
 
     Args:
@@ -113,7 +115,7 @@ class View:
         if user is None:
             user = self._users[uid] = _User(self._connection)
         user.wanted = True
-        if user.line in (_Line.NONE, _Line.LEAVING):
+        if user.line in (_UserSubscription.NONE, _UserSubscription.LEAVING):
             self._unasked[uid] = None
 
     def drop(self, uid: str) -> None:
@@ -121,18 +123,18 @@ class View:
         user = self._user(uid)
         if user is None:
             return
-        if user.line is _Line.NONE:
+        if user.line is _UserSubscription.NONE:
             self._forget(uid, user)
             return
         user.wanted = False
         self._unasked[uid] = None
 
-    def answer(self, uid: str) -> State | None:
+    def answer(self, uid: str) -> WatchedState | None:
         """Return a user's state if it is known now and what follows it will be heard."""
         user = self._users.get(uid)
         return user.state if user is not None and user.wanted and self.phase is Phase.LIVE else None
 
-    def latest(self, uid: str) -> State | None:
+    def latest(self, uid: str) -> WatchedState | None:
         """Return a user's state as it was last known; what follows is told, at the latest after a loss."""
         user = self._users.get(uid)
         return user.state if user is not None and user.wanted else None
@@ -161,13 +163,13 @@ class View:
             user = self._user(uid)
             if user is None:
                 continue
-            if user.wanted and user.line is _Line.NONE:
-                user.line = _Line.ASKED
+            if user.wanted and user.line is _UserSubscription.NONE:
+                user.line = _UserSubscription.ASKED
                 ask.append(uid)
-            elif user.line is _Line.NONE:
+            elif user.line is _UserSubscription.NONE:
                 self._forget(uid, user)
-            elif not user.wanted and user.line is _Line.HEARD:
-                user.line = _Line.LEAVING
+            elif not user.wanted and user.line is _UserSubscription.HEARD:
+                user.line = _UserSubscription.LEAVING
                 user.state = user.held = None
                 self._unseen.pop(uid, None)
                 self._looking.discard(uid)
@@ -177,9 +179,9 @@ class View:
     def confirmed(self, uid: str) -> None:
         """A subscription stands: what happens to the user from now on is heard."""
         user = self._user(uid)
-        if user is None or user.line is not _Line.ASKED:
+        if user is None or user.line is not _UserSubscription.ASKED:
             return
-        user.line = _Line.HEARD
+        user.line = _UserSubscription.HEARD
         if user.state is None:
             self._unseen[uid] = None
         else:
@@ -191,18 +193,18 @@ class View:
     def left(self, uid: str) -> None:
         """A subscription has ended."""
         user = self._user(uid)
-        if user is None or user.line is not _Line.LEAVING:
+        if user is None or user.line is not _UserSubscription.LEAVING:
             return
-        user.line = _Line.NONE
+        user.line = _UserSubscription.NONE
         if user.wanted:
             self._unasked[uid] = None
         else:
             self._forget(uid, user)
 
-    def heard(self, entry: Entry) -> Entry | None:
+    def heard(self, entry: UserEvent) -> UserEvent | None:
         """Take in an entry that was heard; return it if it is to be told."""
         user = self._user(entry.uid)
-        if user is None or user.line is not _Line.HEARD:
+        if user is None or user.line is not _UserSubscription.HEARD:
             return None
         if user.state is None or self.phase is not Phase.LIVE:
             if user.held is None or entry.id > user.held.id:
@@ -229,9 +231,11 @@ class View:
     def looking(self, uids: Iterable[str]) -> None:
         """A look at some users begins, the only one that is under way."""
         users = ((uid, self._user(uid)) for uid in uids)
-        self._looking = {uid for uid, user in users if user is not None and user.line is _Line.HEARD}
+        self._looking = {
+            uid for uid, user in users if user is not None and user.line is _UserSubscription.HEARD
+        }
 
-    def looked(self, snapshot: Snapshot, now: float) -> list[Entry]:
+    def looked(self, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
         """Take in a look; return what is to be told. Who was not known is known then.
 
         Args:
@@ -256,7 +260,7 @@ class View:
 
     # After a loss
 
-    def replayed(self, entries: Iterable[Entry], position: EntryId) -> list[Entry]:
+    def replayed(self, entries: Iterable[UserEvent], position: EntryId) -> list[UserEvent]:
         """Take in a part of the stream, up to `position`; return what is to be told."""
         told = []
         for entry in entries:
@@ -266,7 +270,7 @@ class View:
         self.position = max(self.position, position)
         return told
 
-    def recovered(self, position: EntryId | None = None) -> list[Entry]:
+    def recovered(self, position: EntryId | None = None) -> list[UserEvent]:
         """What was missed is taken in; return what was heard meanwhile and is to be told.
 
         Args:
@@ -283,7 +287,7 @@ class View:
         """Return a user, reset if the connection was lost since the last time."""
         user = self._users.get(uid)
         if user is not None and user.connection != self._connection:
-            user.line, user.held, user.connection = _Line.NONE, None, self._connection
+            user.line, user.held, user.connection = _UserSubscription.NONE, None, self._connection
         return user
 
     def _joined(self) -> None:
@@ -292,11 +296,11 @@ class View:
         is_new = all(user.state is None for user in self._users.values())
         self.phase = Phase.LIVE if is_new else Phase.RECOVERING
 
-    def _release(self, user: _User) -> Entry | None:
+    def _release(self, user: _User) -> UserEvent | None:
         held, user.held = user.held, None
         return self._take_in(user, held) if held is not None else None
 
-    def _take_in(self, user: _User, entry: Entry) -> Entry | None:
+    def _take_in(self, user: _User, entry: UserEvent) -> UserEvent | None:
         user.absent_since = None
         if entry.id <= user.as_of:
             self.statistics.stale += 1
@@ -305,7 +309,9 @@ class View:
         self.statistics.changes += 1
         return entry
 
-    def _compare(self, uid: str, user: _User, state: State, as_of: EntryId, now: float) -> Entry | None:
+    def _compare(
+        self, uid: str, user: _User, state: WatchedState, as_of: EntryId, now: float
+    ) -> UserEvent | None:
         """Compare what is known of a user with a look; return a change that was missed."""
         known = user.state
         if known is None:
@@ -314,7 +320,7 @@ class View:
         if state.status != OFFLINE:
             user.absent_since = None
             if (found := _entry_of(state)) > user.as_of:
-                change = Entry(uid, found, state, reason_for(state))
+                change = UserEvent(uid, found, state, reason_for(state))
         elif known.status == OFFLINE:
             user.absent_since = None
         elif user.absent_since is None:
@@ -322,7 +328,7 @@ class View:
         elif now - user.absent_since >= self._absence_s:
             # A Redis that lost its data may count from below what is known.
             order = max(as_of, (user.as_of[0], user.as_of[1] + 1))
-            change = Entry(uid, order, state._replace(id=id_text(order)), reason_for(state))
+            change = UserEvent(uid, order, state._replace(id=id_text(order)), reason_for(state))
             user.absent_since = None
         if change is None:
             return None
@@ -332,7 +338,11 @@ class View:
         return change
 
     def _forget(self, uid: str, user: _User) -> None:
-        if user.state is not None and self.phase is Phase.JOINING and user.line is not _Line.HEARD:
+        if (
+            user.state is not None
+            and self.phase is Phase.JOINING
+            and user.line is not _UserSubscription.HEARD
+        ):
             self._unheard -= 1
         del self._users[uid]
         self._unasked.pop(uid, None)
@@ -341,7 +351,7 @@ class View:
             self._joined()
 
 
-def _entry_of(state: State) -> EntryId:
+def _entry_of(state: WatchedState) -> EntryId:
     try:
         return id_of(state.id) if state.id else NO_ENTRY
     except ValueError:  # a record that no server wrote

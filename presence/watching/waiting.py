@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from presence.common.faults import Faults
-from presence.common.runtime import TrioBell
+from presence.common.runtime import TrioWakeEvent
 from presence.core.registry import Session
 
 
@@ -41,7 +41,7 @@ class Patience(Generic[W]):
     def __init__(self, seconds: float, give_up: Callable[[W], None], faults: Faults, work: str) -> None:
         self._seconds, self._give_up, self._faults, self._work = seconds, give_up, faults, work
         self._by_age: deque[tuple[float, W]] = deque()  # some may be settled by now
-        self._bell = TrioBell()
+        self._bell = TrioWakeEvent()
 
     def add(self, waiter: W) -> None:
         """Let one wait from now on."""
@@ -64,7 +64,7 @@ class Patience(Generic[W]):
 
 
 @dataclass(eq=False, slots=True)
-class Waiter:
+class PendingWatch:
     """A watch that waits."""
 
     session: Session
@@ -85,7 +85,7 @@ class Waiter:
         return self.is_over or not self.missing
 
 
-class Waiting:
+class PendingWatches:
     """All watches that wait.
 
     Attributes:
@@ -93,8 +93,8 @@ class Waiting:
     """
 
     def __init__(self) -> None:
-        self._for: dict[str, dict[Waiter, None]] = {}  # in order
-        self._of: dict[Session, list[Waiter]] = {}
+        self._for: dict[str, dict[PendingWatch, None]] = {}  # in order
+        self._of: dict[Session, list[PendingWatch]] = {}
         self._count = self.uids = 0
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class Waiting:
         """Return of how many users the watches of a session are, those of each counted."""
         return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: PendingWatch) -> None:
         """Let one wait."""
         self._of.setdefault(waiter.session, []).append(waiter)
         self._count += 1
@@ -121,7 +121,7 @@ class Waiting:
         for uid in waiter.uids:
             self._for.setdefault(uid, {})[waiter] = None
 
-    def came(self, uid: str) -> list[Waiter]:
+    def came(self, uid: str) -> list[PendingWatch]:
         """The state of a user is known; return the watches that are complete with it, to be taken out."""
         complete = []
         for waiter in self._for.get(uid, ()):
@@ -144,7 +144,7 @@ class Waiting:
             self.take_out(waiter)
         return [uid for waiter in gone for uid in waiter.uids]
 
-    def take_out(self, waiter: Waiter) -> None:
+    def take_out(self, waiter: PendingWatch) -> None:
         """Forget one that is not over yet."""
         waiter.is_over = True
         self._count -= 1

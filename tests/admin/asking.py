@@ -14,7 +14,7 @@ import trio
 from presence.admin.app import App
 from presence.admin.handlers import Context
 from presence.config.settings import Settings
-from presence.server.stats_socket import Inquiries, line_pair
+from presence.server.stats_socket import StatsResponder, line_pair
 from tests.admin.scrapes import sample
 
 HOST = "127.0.0.1:7480"
@@ -211,7 +211,7 @@ async def operators(
                 for n in range(1, workers + 1)
             ]
             for place, (_, answering) in enumerate(pairs):
-                nursery.start_soon(Inquiries(answering, running.answers(place)).run)
+                nursery.start_soon(StatsResponder(answering, running.answers(place)).run)
             nursery.start_soon(app.run)
             yield running
             nursery.cancel_scope.cancel()

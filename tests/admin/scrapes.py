@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from presence.admin.http_figures import HttpFigures
 from presence.admin.metrics import Scrape
-from presence.admin.workers import Answer
+from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus
 
@@ -42,7 +42,7 @@ def sample(**given: Any) -> dict[str, Any]:
 
 def scrape(*samples: dict[str, Any] | None, **given: Any) -> Scrape:
     """Return a scrape of workers 1, 2, … with these samples; None: one that does not answer."""
-    answers = [Answer(number, sample, 100.0) for number, sample in enumerate(samples, 1)]
+    answers = [WorkerAnswer(number, sample, 100.0) for number, sample in enumerate(samples, 1)]
     found: dict[str, Any] = {
         "answers": answers,
         "now": 100.5,

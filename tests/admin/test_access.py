@@ -16,7 +16,7 @@ from starlette.responses import Response
 from presence.admin import app, guard, views
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.ops.kick import Kicked
+from presence.ops.kick import KickResult
 from presence.protocol import Code
 from presence.server.server import Server
 from presence.store.client import open_client
@@ -319,9 +319,9 @@ async def test_one_kick_too_many_is_told_so(
 ) -> None:
     ends = threading.Event()
 
-    def wait(*_: object, **__: object) -> Kicked:
+    def wait(*_: object, **__: object) -> KickResult:
         ends.wait(30)
-        return Kicked([], {})
+        return KickResult([], {})
 
     monkeypatch.setattr(views, "kick", wait)
     async with operators(redis_server.url) as running, trio.open_nursery() as nursery:

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 
 from presence.admin import launcher, startup
 from presence.admin.__main__ import IGNORED
-from presence.admin.launcher import Operators
+from presence.admin.launcher import AdminProcess
 from presence.common.logs import DirectWriter
 from presence.config.settings import Settings
-from presence.prefork.arbiter import Processes
-from presence.server.listeners import Address, CannotListen
+from presence.prefork.arbiter import Arbiter
+from presence.server.listeners import CannotListen, ListenAddress
 
 PATIENCE_S = 10.0
 POPEN = subprocess.Popen
@@ -41,8 +41,8 @@ class Machine:
         self.started.append(process)
         return self.started[-1]
 
-    def serve(self, workers: int = 1) -> Operators:
-        return Operators(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers)
+    def serve(self, workers: int = 1) -> AdminProcess:
+        return AdminProcess(Settings(), "redis://h", [socket.create_server(("127.0.0.1", 0))], workers)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_nobody_loads_modules_of_a_directory_that_the_server_does_not(
 
 
 def test_a_start_message_comes_whole_or_not_at_all() -> None:
-    address = Address("127.0.0.1", 1)
+    address = ListenAddress("127.0.0.1", 1)
     start = startup.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
     whole = start.packed()
     for sent, read in ((whole, start), (whole[:-1], None), (whole[:2], None), (b"", None)):
@@ -138,8 +138,8 @@ def test_an_address_that_is_taken_is_named() -> None:
             pass
 
 
-def processes() -> Processes:
-    return Processes(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
+def processes() -> Arbiter:
+    return Arbiter(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
 
 
 @pytest.mark.parametrize("told_ready", [True, False])

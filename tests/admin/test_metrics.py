@@ -8,10 +8,10 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
 from presence.admin.http_figures import ROUTES, HttpFigures
-from presence.admin.metric_table import TABLE, TOKEN_REASONS, Kind
+from presence.admin.metric_table import TABLE, TOKEN_REASONS, MetricKind
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
-from presence.admin.workers import Answer
+from presence.admin.workers import WorkerAnswer
 from presence.auth.tokens import Reason
 from presence.config.followup_rules import Rule
 from presence.store.embedded import EmbeddedRedis
@@ -41,9 +41,11 @@ def names(found: Found) -> set[str]:
 def test_names_follow_the_rules_of_prometheus_and_no_label_is_chosen_by_users() -> None:
     for metric in TABLE:
         assert re.fullmatch(r"presence_[a-z]+(_[a-z]+)*", metric.name)
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
         assert not re.search(r"_(ms|milliseconds|kb|mb|count|sum|bucket)(_|$)", metric.name)
-        assert {*metric.labels} <= LABELS | (OF_INFOS if metric.kind is Kind.INFO else set()), metric.name
+        assert {*metric.labels} <= LABELS | (OF_INFOS if metric.kind is MetricKind.INFO else set()), (
+            metric.name
+        )
     assert len({metric.name for metric in TABLE}) == len(TABLE) <= 85
 
 
@@ -60,7 +62,7 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
     keys = write_keys(tmp_path / "keys.json", {"a": SECRET})
     given = {"token_keys": keys, "tls_port": 0, "tls_cert": cert, "tls_key": key}
     async with served(redis_server, followups=(Rule("gone", 60.0),), **given) as (server, _):
-        of_worker = worker_sample(Answer(1, server.sample(), 0.0), 0.0)
+        of_worker = worker_sample(WorkerAnswer(1, server.sample(), 0.0), 0.0)
     of_us = local_sample(scrape())
     for metric in TABLE:
         for path in metric.places.values():

@@ -5,22 +5,22 @@ from typing import Any
 from presence.admin.snapshot import (
     LONG_POINTS,
     POINTS,
-    Cluster,
     History,
     Rates,
+    RedisStatus,
     Speeds,
     picture,
     summed_histogram,
     summed_wheel,
 )
-from presence.admin.workers import Answer
+from presence.admin.workers import WorkerAnswer
 from presence.store.nodes import NodeState
 
 
-def said(number: int, at: float, pid: int = 1, **counters: Any) -> Answer:
+def said(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:
     core = {"beats": counters.get("beats", 0), "refused": counters.get("refused", {})}
     transitions = {"online": {"login": counters.get("online", 0)}}
-    return Answer(number, {"pid": pid, "started_ms": pid, "core": core, "transitions": transitions}, at)
+    return WorkerAnswer(number, {"pid": pid, "started_ms": pid, "core": core, "transitions": transitions}, at)
 
 
 def test_speeds_are_known_from_the_second_answer_of_a_worker_on_and_add_up() -> None:
@@ -33,7 +33,7 @@ def test_speeds_are_known_from_the_second_answer_of_a_worker_on_and_add_up() -> 
 def test_a_worker_that_was_silent_makes_no_peak_and_one_that_was_replaced_begins_at_zero() -> None:
     rates = Rates()
     rates.take([said(1, 10.0)])
-    assert rates.take([Answer(1, None, 11.0)]) == Speeds()
+    assert rates.take([WorkerAnswer(1, None, 11.0)]) == Speeds()
     assert rates.take([said(1, 20.0, beats=100)]).packets == 10.0
     assert rates.take([said(1, 22.0, pid=2, beats=8)]).packets == 4.0
 
@@ -55,10 +55,10 @@ def test_histograms_of_other_bounds_are_left_out() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    made = picture(7, [Answer(0, None, 1.0)], Speeds(), Cluster())
+    made = picture(7, [WorkerAnswer(0, None, 1.0)], Speeds(), RedisStatus())
     assert (made["online"], made["sessions"], made["wheel"], made["nodes"], made["redis"]) == (None,) * 5
     assert made["point"] == (7, None, None, None, None, None, None, None)
-    assert picture(7, [], Speeds(logins=2.5), Cluster())["point"][-1] == 2.5
+    assert picture(7, [], Speeds(logins=2.5), RedisStatus())["point"][-1] == 2.5
     assert (made["workers"][0]["answering"], made["workers"][0]["sessions"]) == (False, None)
 
 
@@ -67,7 +67,7 @@ def test_a_node_has_its_share_of_all_sessions() -> None:
         NodeState(node=name, status="alive", lease_left_s=5.0, sweeper=None, sessions=sessions)
         for name, sessions in (("a", 30), ("b", 10), ("c", None))
     ]
-    made = picture(7, [], Speeds(), Cluster(nodes=nodes))
+    made = picture(7, [], Speeds(), RedisStatus(nodes=nodes))
     assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
 
 

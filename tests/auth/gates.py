@@ -7,10 +7,10 @@ from typing import Any
 from presence.auth import key_file
 from presence.auth.issuing import Signer, key_set, make_key
 from presence.auth.keys import Keyring
-from presence.auth.token_authenticator import TokenGate, budget_of
-from presence.auth.tokens import Terms
+from presence.auth.token_authenticator import TokenAuthenticator, budget_of
+from presence.auth.tokens import TokenRules
 from presence.common.rate_limit import TokenBucket
-from presence.core.authenticator import Denied, Granted, Verdict
+from presence.core.authenticator import AuthResult, Denied, Granted
 from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
@@ -58,7 +58,7 @@ class Gated:
     Args:
         share: see `budget_of`; None: there is always time.
         ring: keys of its own; None: one of each algorithm, which tests share and leave as they are.
-        leeway_s: see `Terms`.
+        leeway_s: see `TokenRules`.
 
     Attributes:
         now: monotonic seconds.
@@ -74,17 +74,17 @@ class Gated:
     ) -> None:
         self.now = BEGUN
         self.step_s = 0.0
-        self.gate = TokenGate(
+        self.gate = TokenAuthenticator(
             ring or every_key(),
-            Terms(AUDIENCE, leeway_s),
+            TokenRules(AUDIENCE, leeway_s),
             BOUNDLESS if share is None else budget_of(share, self.now),
             wall=lambda: WALL + self.now - BEGUN + self.step_s,
         )
 
-    def login(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Verdict:
+    def login(self, text: object, uid: str | None = None, address: str = ADDRESS) -> AuthResult:
         return self.gate.login(text, uid, address, self.now)
 
-    def renewal(self, text: object, uid: str = "ann") -> Verdict:
+    def renewal(self, text: object, uid: str = "ann") -> AuthResult:
         return self.gate.renewal(text, uid, ADDRESS, self.now)
 
     def refused(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Denied:
@@ -105,14 +105,14 @@ class WordGate:
         self.addresses: list[str] = []
         self.busy = False
 
-    def login(self, token: object, uid: str | None, address: str, now: float) -> Verdict:
+    def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         self.addresses.append(address)
         return self._verdict(token, uid, now)
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> Verdict:
+    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
         return self._verdict(token, uid, now)
 
-    def _verdict(self, token: object, uid: str | None, now: float) -> Verdict:
+    def _verdict(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
             return Denied(Code.BUSY, "busy", 2.5)
         name, _, seconds = str(token).partition(":")

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from presence.auth import key_file, key_rotation
 from presence.auth.issuing import key_set
 from presence.auth.key_file import load
-from presence.auth.key_rotation import Rotation, RotationStatistics
+from presence.auth.key_rotation import KeyRotation, RotationStatistics
 from presence.auth.keys import Keyring
 from presence.common import runtime
 from presence.common.faults import Faults
@@ -33,7 +33,7 @@ class Scene:
         self.path = folder / "keys.json"
         self.write("one")
         self.user = User(load(self.path))
-        self.rotation = Rotation(self.user, self.path)
+        self.rotation = KeyRotation(self.user, self.path)
 
     def write(self, *kids: str) -> None:
         self.text(key_set([entry("HS256", kid) for kid in kids]))

@@ -53,7 +53,7 @@ def test_without_the_check_of_signatures_they_are_taken(monkeypatch: pytest.Monk
 def test_without_the_check_of_claims_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     good = tokens._claims
 
-    def anybodys(claims: dict[str, object], terms: tokens.Terms, wall: float) -> tokens.Claims:
+    def anybodys(claims: dict[str, object], terms: tokens.TokenRules, wall: float) -> tokens.Claims:
         return good({**claims, "aud": terms.audience, "exp": wall + 60}, terms, wall)
 
     monkeypatch.setattr(tokens, "_claims", anybodys)

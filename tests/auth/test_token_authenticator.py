@@ -3,7 +3,7 @@
 import pytest
 
 from presence.auth.keys import Keyring
-from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, Caller, budget_of
+from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, CallerTrust, budget_of
 from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import Denied, Granted
 from presence.protocol import Code
@@ -87,7 +87,7 @@ def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> No
 COST_S = 0.001
 
 
-def spend(budget: TokenBucket, caller: Caller, now: float) -> int:
+def spend(budget: TokenBucket, caller: CallerTrust, now: float) -> int:
     """Return how many checks a caller gets at a moment."""
     count = 0
     while budget.take(now, COST_S, reserve=BURST_S * caller.value):
@@ -95,8 +95,8 @@ def spend(budget: TokenBucket, caller: Caller, now: float) -> int:
     return count
 
 
-@pytest.mark.parametrize("caller", Caller)
-def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(caller: Caller) -> None:
+@pytest.mark.parametrize("caller", CallerTrust)
+def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(caller: CallerTrust) -> None:
     budget = budget_of(0.25, 0.0)
     assert spend(budget, caller, 0.0) == pytest.approx(BURST_S * (1 - caller.value) / COST_S, abs=2)
     granted = sum(spend(budget, caller, now / 10) for now in range(1, 1001))
@@ -105,9 +105,14 @@ def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(call
 
 @pytest.mark.parametrize(
     ("caller", "flood"),
-    [(Caller.CONNECTED, (Caller.SUSPECT, Caller.STRANGER)), (Caller.STRANGER, (Caller.SUSPECT,))],
+    [
+        (CallerTrust.CONNECTED, (CallerTrust.SUSPECT, CallerTrust.STRANGER)),
+        (CallerTrust.STRANGER, (CallerTrust.SUSPECT,)),
+    ],
 )
-def test_who_has_more_to_lose_is_checked_beside_any_flood(caller: Caller, flood: tuple[Caller, ...]) -> None:
+def test_who_has_more_to_lose_is_checked_beside_any_flood(
+    caller: CallerTrust, flood: tuple[CallerTrust, ...]
+) -> None:
     budget = budget_of(0.5, 0.0)
     checked = 0
     for now in range(100):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jwt.utils import base64url_encode
 
 from presence.auth import tokens
-from presence.auth.tokens import Reason, Terms, TokenRefused
+from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.protocol.constants import TOKEN_MAX_BYTES
 from tests.auth.gates import ALGORITHMS, AUDIENCE, WALL, entry, every_key, keyring, signer, token
 
@@ -24,7 +24,7 @@ YEAR_10000 = 253_402_300_800
 def reason(text: object, *, wall: float = WALL, leeway_s: float = 0.0) -> Reason | None:
     """Return why a token is refused; None: it is not."""
     try:
-        tokens.check(tokens.parse(text, every_key()), Terms(AUDIENCE, leeway_s), wall)
+        tokens.check(tokens.parse(text, every_key()), TokenRules(AUDIENCE, leeway_s), wall)
     except TokenRefused as error:
         return error.reason
     return None
@@ -50,7 +50,7 @@ def _packed(value: object) -> str:
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
 def test_a_good_token_says_who_and_until_when(alg: str) -> None:
-    claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), Terms(AUDIENCE), WALL)
+    claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), TokenRules(AUDIENCE), WALL)
     assert claims == ("ann", WALL + 60)
 
 
@@ -98,7 +98,7 @@ def test_the_leeway_is_for_both_ends() -> None:
     assert reason(token(nbf=WALL + 5), leeway_s=5) is None
     assert reason(token(nbf=WALL + 6), leeway_s=5) is Reason.NOT_YET
     parsed = tokens.parse(token(exp=WALL - 4), every_key())
-    assert tokens.check(parsed, Terms(AUDIENCE, 5), WALL).expires == WALL + 1
+    assert tokens.check(parsed, TokenRules(AUDIENCE, 5), WALL).expires == WALL + 1
 
 
 OURS = {"alg": "HS256", "kid": "key-HS256"}
@@ -124,7 +124,7 @@ def test_headers(header: dict[str, Any], why: Reason | None) -> None:
 def test_a_signature_by_another_key_of_the_same_name_is_refused(alg: str) -> None:
     theirs = tokens.parse(token(alg=alg), keyring({**entry(alg, "another"), "kid": f"key-{alg}"}))
     with pytest.raises(TokenRefused) as caught:
-        tokens.check(theirs, Terms(AUDIENCE), WALL)
+        tokens.check(theirs, TokenRules(AUDIENCE), WALL)
     assert caught.value.reason is Reason.SIGNATURE
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from presence.ops.explain import CLOCKS_APART_MS, ENTRIES_A_PAGE, Found, Missing, entry_at, last_offline
+from presence.ops.explain import CLOCKS_APART_MS, ENTRIES_A_PAGE, EventSearch, Missing, entry_at, last_offline
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from tests.store.driving import NOW_MS, Hand, end, login
 
 KEYS = Keys()
@@ -17,8 +17,8 @@ STREAM = KEYS.events(0)
 
 
 @pytest.fixture
-def access(redis_server: EmbeddedRedis) -> Iterator[Access]:
-    with Access(redis_server.url) as access:
+def access(redis_server: EmbeddedRedis) -> Iterator[ShardClients]:
+    with ShardClients(redis_server.url) as access:
         yield access
 
 
@@ -31,7 +31,7 @@ def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None
         pipe.execute()
 
 
-def test_of_several_periods_it_is_the_last(access: Access, hand: Hand) -> None:
+def test_of_several_periods_it_is_the_last(access: ShardClients, hand: Hand) -> None:
     for n in range(4):
         hand.apply(login("ann", f"s{n}", at_ms=NOW_MS + 10 * n))
         hand.apply(end("ann", f"s{n}", at_ms=NOW_MS + 10 * n + 5))
@@ -40,7 +40,7 @@ def test_of_several_periods_it_is_the_last(access: Access, hand: Hand) -> None:
     assert found.entry.fields["session"] == "s3"
 
 
-def test_it_is_found_behind_many_others_and_though_clocks_differ(access: Access, client: Redis) -> None:
+def test_it_is_found_behind_many_others_and_though_clocks_differ(access: ShardClients, client: Redis) -> None:
     write(client, 1_000_000, ENTRIES_A_PAGE + 10, last_seen_ms=1)
     write(client, 1_000_500, 1, uid="ann", last_seen_ms=1_000_000 + CLOCKS_APART_MS)
     write(client, 1_040_000, ENTRIES_A_PAGE)
@@ -49,11 +49,11 @@ def test_it_is_found_behind_many_others_and_though_clocks_differ(access: Access,
     assert found.entry.id == "1000500-1"
 
 
-def test_the_search_gives_up_after_so_many_entries(access: Access, client: Redis) -> None:
+def test_the_search_gives_up_after_so_many_entries(access: ShardClients, client: Redis) -> None:
     write(client, 1_000_000, 3 * ENTRIES_A_PAGE)
     write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
     given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_A_PAGE, search_s=60)
-    assert given_up == Found(None, "gave_up", 1_000_000)
+    assert given_up == EventSearch(None, "gave_up", 1_000_000)
     assert last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_A_PAGE, search_s=60).entry
     assert last_offline(access, KEYS, "ann", 999_999, search_s=0).missing == "gave_up"
 
@@ -75,7 +75,7 @@ MISSED = [
 
 @pytest.mark.parametrize(("entries", "wanted", "missing", "begins_ms"), MISSED)
 def test_what_is_missing_and_why(
-    access: Access,
+    access: ShardClients,
     client: Redis,
     entries: tuple[int, ...],
     wanted: str | int,
@@ -89,4 +89,4 @@ def test_what_is_missing_and_why(
         if isinstance(wanted, str)
         else last_offline(access, KEYS, "ann", wanted)
     )
-    assert look == Found(None, missing, begins_ms)
+    assert look == EventSearch(None, missing, begins_ms)

@@ -15,7 +15,7 @@ import pytest
 from presence import __main__, __version__
 from presence.cli import main as main_module
 from presence.cli.main import COMMANDS, main
-from presence.config.loading import SPECS
+from presence.config.loading import FIELDS
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 UNREACHABLE = "redis://user:s3cret@127.0.0.1:1"
@@ -113,13 +113,13 @@ def test_help_shows_settings_by_group_and_those_for_experts_when_asked(
     for flag in ("--help", "--help-all"):
         assert main(["serve", flag]) == 0
         shown[flag] = capsys.readouterr().out
-    groups = list(dict.fromkeys(spec.group for spec in SPECS.values()))
+    groups = list(dict.fromkeys(spec.group for spec in FIELDS.values()))
     for text in shown.values():
         assert re.findall(r"^settings: (\w+):$", text, re.MULTILINE) == groups
     named = {flag: set(re.findall(r"^  (--[\w-]+)", text, re.MULTILINE)) for flag, text in shown.items()}
-    assert {spec.flag for spec in SPECS.values()} <= named["--help-all"]
-    assert {spec.flag for spec in SPECS.values() if not spec.expert} == named["--help"] & {
-        spec.flag for spec in SPECS.values()
+    assert {spec.flag for spec in FIELDS.values()} <= named["--help-all"]
+    assert {spec.flag for spec in FIELDS.values() if not spec.expert} == named["--help"] & {
+        spec.flag for spec in FIELDS.values()
     }
 
 

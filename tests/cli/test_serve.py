@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from presence.cli.main import main
 from presence.cli.serve import _tell_changes
 from presence.config.loading import Settings, load
-from presence.server.process import Conductor, Signals
+from presence.server.process import Lifecycle, Signals
 from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
 
@@ -41,7 +41,7 @@ def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 def test_serve_logs_a_failure_of_the_server(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_settings: Settings, _redis_url: str, _log: Conductor, **_: object) -> int:
+    def run(_settings: Settings, _redis_url: str, _log: Lifecycle, **_: object) -> int:
         raise RuntimeError("out of order")
 
     serve_with(run)
@@ -62,7 +62,7 @@ def test_signal_before_the_server_handles_it_stops_its_own_redis_too(
 ) -> None:
     urls: list[str] = []
 
-    def run(_settings: Settings, redis_url: str, _log: Conductor, **_: object) -> int:
+    def run(_settings: Settings, redis_url: str, _log: Lifecycle, **_: object) -> int:
         urls.append(redis_url)
         with open_client(redis_url) as client:
             assert client.ping()

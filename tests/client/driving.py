@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from presence import protocol
-from presence.client.machine import Machine
+from presence.client.machine import ClientMachine
 from presence.client.pushes import PresenceChanged, Push
-from presence.client.session import Answer
+from presence.client.session import RequestResult
 from presence.client.types import State
 from presence.protocol import Packet
 
@@ -49,7 +49,7 @@ class Driven:
     ) -> None:
         self.now = 1000.0
         self.chance = chance
-        self.machine = Machine(
+        self.machine = ClientMachine(
             protocol.login("ann", device="phone"),
             self.now,
             persistent=persistent,
@@ -63,9 +63,9 @@ class Driven:
         self.answers: dict[int, object] = {}
         self._decoder = protocol.Decoder()
 
-    def note(self, caused: list[Push | Answer]) -> None:
+    def note(self, caused: list[Push | RequestResult]) -> None:
         for each in caused:
-            if isinstance(each, Answer):
+            if isinstance(each, RequestResult):
                 assert each.id not in self.answers, "one answer each"
                 self.answers[each.id] = each.result
             else:

@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from presence import protocol
 from presence.client import Connected, Disconnected, PresenceError, State
 from presence.client.connection import TOKEN_TIMEOUT_S
-from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, Machine
+from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
 from presence.client.reconnect import RETURN_MAX_S
-from presence.client.session import Answer, Caused
+from presence.client.session import Caused, RequestResult
 from presence.protocol import Code, Kind, Packet
 from tests.client.driving import KEEPALIVE, SERVER_TIME_S, login_ok, token
 
@@ -27,7 +27,7 @@ class AnythingHappens(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.random = 0.5
-        self.machine = Machine(
+        self.machine = ClientMachine(
             protocol.login("ann"), self.now, fetches=self.fetches, chance=lambda: self.random
         )
         self.due: dict[int, float] = {}
@@ -38,7 +38,7 @@ class AnythingHappens(RuleBasedStateMachine):
 
     def note(self, caused: Caused) -> None:
         for each in caused:
-            if isinstance(each, Answer):
+            if isinstance(each, RequestResult):
                 assert self.due.pop(each.id, None) is not None, "answered once, and only if asked"
             elif isinstance(each, Connected):
                 assert not self.online

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from presence.auth.token_authenticator import TokenGate
+from presence.auth.token_authenticator import TokenAuthenticator
 from presence.client import Connected, Disconnected, Goodbye, TokenSource, connect
 from presence.common.clock import Clock
 from presence.config.settings import Settings
@@ -28,7 +28,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
         yield harness
 
 
-def made(settings: Settings, clock: Clock) -> TokenGate:
+def made(settings: Settings, clock: Clock) -> TokenAuthenticator:
     found = credentials.gate(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
     assert found is not None
     return found

@@ -13,13 +13,13 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from presence.cluster.failure_detector import Contact, Observer, Watched
+from presence.cluster.failure_detector import ContactClock, FailureDetector, PeerNode
 from presence.cluster.leases import LeaseRow, LeaseTable
-from presence.cluster.membership import Cluster
+from presence.cluster.membership import Membership
 from presence.common.errors import StoreError
-from presence.outbox.event_counts import Told, Transitions
+from presence.outbox.event_counts import EventCount, Transitions
 from presence.outbox.relay import Relay
-from presence.outbox.replies import Reply, Status
+from presence.outbox.replies import Reply, ReplyStatus
 from presence.outbox.steps import Counter, Fencing, Step, Sweep
 from presence.outbox.store import Store
 from presence.protocol import Code
@@ -94,8 +94,8 @@ class Redis:
 
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
         self.did += steps
-        told = (Told("offline", Code.NODE_DOWN, ENDED),)
-        return [Reply(Status.OK, "r", cursor="0", done=True, ended=ENDED, told=told) for _ in steps]
+        told = (EventCount("offline", Code.NODE_DOWN, ENDED),)
+        return [Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, told=told) for _ in steps]
 
     @property
     def kinds(self) -> list[str]:
@@ -112,8 +112,8 @@ def clock() -> MockClock:
     return MockClock(autojump_threshold=0)
 
 
-def made(redis: Redis, *, healthy: bool = True) -> Cluster:
-    return Cluster(
+def made(redis: Redis, *, healthy: bool = True) -> Membership:
+    return Membership(
         cast(Relay, redis),
         cast(LeaseTable, redis),
         cast(Store, redis),
@@ -251,8 +251,8 @@ class Sight:
         self.now = 1000.0
         self.rows: dict[str, LeaseRow] = {}
         self.traced: set[str] = set()
-        self.contact = Contact(2 * BEAT_S)
-        self.observer = Observer(LONG_LEASE_S, T, self.contact)
+        self.contact = ContactClock(2 * BEAT_S)
+        self.observer = FailureDetector(LONG_LEASE_S, T, self.contact)
 
     def renew(self, node: str, counter: int) -> None:
         self.rows[node] = LeaseRow(str(counter), str(counter))
@@ -267,7 +267,7 @@ class Sight:
             if contact:
                 self.look()
 
-    def other(self, node: str = "other") -> Watched:
+    def other(self, node: str = "other") -> PeerNode:
         return self.observer.watched[node]
 
     def silence_s(self) -> float:
@@ -345,7 +345,7 @@ def fenced(sight: Sight, waited_s: float = T) -> None:
     sight.pass_time(waited_s)
 
 
-def swept(sight: Sight, status: Status = Status.OK, **answer: object) -> None:
+def swept(sight: Sight, status: ReplyStatus = ReplyStatus.OK, **answer: object) -> None:
     sight.observer.swept(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
 
 
@@ -370,7 +370,7 @@ def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_c
 
 def test_a_sweeper_that_fell_behind_waits(sight: Sight) -> None:
     fenced(sight)
-    swept(sight, Status.UNKNOWN)
+    swept(sight, ReplyStatus.UNKNOWN)
     assert not sight.is_due()
     sight.pass_time(LONG_LEASE_S)
     assert sight.is_due()
@@ -383,5 +383,5 @@ def test_who_is_fenced_no_more_must_be_fenced_and_waited_for_anew(sight: Sight, 
         sight.renew("other", 2)
         sight.look()
     else:
-        swept(sight, Status.UNFENCED)
+        swept(sight, ReplyStatus.UNFENCED)
     assert sight.other().shards == {}

@@ -13,7 +13,7 @@ from presence.common.circuit_breaker import (
     GLANCE_S,
     REST_S,
     SLOW_CALL_S,
-    Reach,
+    CircuitBreaker,
 )
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.outage_log import Outage
@@ -22,7 +22,7 @@ from presence.outbox.relay import PROBE_INTERVAL_S
 
 def test_an_answer_is_fresh_for_a_moment_and_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:
     assert min(BRIEF_S, REST_S) >= PROBE_INTERVAL_S
-    reach, now, pauses = Reach(), 10.0, list[float]()
+    reach, now, pauses = CircuitBreaker(), 10.0, list[float]()
     reach.answered(1.0, 1.0)
     assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
     assert not reach.is_due(1e9)
@@ -37,7 +37,7 @@ def test_an_answer_is_fresh_for_a_moment_and_pauses_are_brief_until_nodes_at_res
     assert pauses[-3:] == pytest.approx([BACKOFF_LIMIT_S] * 3)
 
 
-def ask(reach: Reach, calls: str) -> list[bool]:
+def ask(reach: CircuitBreaker, calls: str) -> list[bool]:
     """Call: `+` answered, `-` failed, `!` failed and held others up, with sent and now; `=`: settle."""
     told = []
     for call in calls.split():
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_calls_tell(name: str) -> None:
     calls, told, holds = CASES[name]
-    reach = Reach()
+    reach = CircuitBreaker()
     assert ask(reach, calls) == told
     for attribute, value in holds.items():
         expected = pytest.approx(value) if isinstance(value, float) else value

@@ -9,7 +9,7 @@ import pytest
 from presence.common import files
 from presence.common.files import opened
 from presence.server import process_stats
-from presence.server.process_stats import Footprint
+from presence.server.process_stats import ProcessStats
 
 
 class FakeLimit:
@@ -68,7 +68,7 @@ def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Pa
 
 
 def test_figures_are_those_of_this_process_and_each_descriptor_is_counted() -> None:
-    taken = Footprint()
+    taken = ProcessStats()
     report = taken.report(0)
     assert 5_000_000 < report["rss_bytes"] < 10**11
     assert 3 <= report["open_fds"] <= report["max_fds"]
@@ -85,6 +85,6 @@ def test_where_the_system_does_not_tell_connections_are_added_and_the_most_memor
 ) -> None:
     monkeypatch.setattr(process_stats, "_counted", lambda: 0)
     monkeypatch.setattr(process_stats, "_MEMORY", tmp_path / "nothing")
-    taken = Footprint()
+    taken = ProcessStats()
     assert taken.report(100)["open_fds"] == taken.report(0)["open_fds"] + 100
     assert 5_000_000 < taken.report(0)["rss_bytes"] < 10**11

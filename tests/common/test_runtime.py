@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from presence.common import runtime
 from presence.common.histogram import QUICK_S, Histogram
-from presence.common.runtime import Aside, Hanging, T, Timed
+from presence.common.runtime import AbandonableThread, T, ThreadTimeout, TimedCaller
 
 PATIENCE_S = 30.0
 
@@ -19,22 +19,22 @@ PATIENCE_S = 30.0
 async def test_while_a_call_hangs_no_other_is_made_and_who_waits_for_it_can_be_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    where, stuck, made = Aside(), threading.Event(), list[int]()
+    where, stuck, made = AbandonableThread(), threading.Event(), list[int]()
     with trio.move_on_after(0.05) as scope:
         await where.call(lambda: stuck.wait(PATIENCE_S))
     assert scope.cancelled_caught
-    with pytest.raises(Hanging):
+    with pytest.raises(ThreadTimeout):
         await where.call(lambda: made.append(1))
     stuck.set()
     with trio.fail_after(PATIENCE_S):
         while not made:
             try:
                 await where.call(lambda: made.append(1))
-            except Hanging:
+            except ThreadTimeout:
                 await trio.sleep(0.01)
     stuck.clear()
     monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
-    with pytest.raises(Hanging):
+    with pytest.raises(ThreadTimeout):
         await where.call(lambda: stuck.wait(PATIENCE_S))
     stuck.set()
 
@@ -70,7 +70,7 @@ class Slow:
 
 async def test_a_call_is_timed_as_its_task_waits_for_it_though_it_fails(autojump_clock: MockClock) -> None:
     took = Histogram((0.4, 0.6))
-    assert await Timed(Slow(), took, trio.current_time).call(lambda: 7) == 7
+    assert await TimedCaller(Slow(), took, trio.current_time).call(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        await Timed(Slow(), took, trio.current_time).call(lambda: 1 / 0)
+        await TimedCaller(Slow(), took, trio.current_time).call(lambda: 1 / 0)
     assert took.report()["counts"] == [0, 2, 0]

@@ -9,7 +9,7 @@ import pytest
 
 from presence.cli import config as command
 from presence.config.followup_rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
-from presence.config.loading import RULES, SPECS, ConfigError, Loaded, Settings, exposures, load, shown
+from presence.config.loading import FIELDS, RULES, ConfigError, Loaded, Settings, exposures, load, shown
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -55,14 +55,14 @@ BAD = {
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD.items() for value in values])
 def test_a_value_of_another_form_is_refused_by_name_and_source(key: str, value: str) -> None:
-    (problem,) = problems(environ={SPECS[key].variable: value})
+    (problem,) = problems(environ={FIELDS[key].variable: value})
     assert problem.startswith(f"{key}: ")
-    assert SPECS[key].variable in problem
+    assert FIELDS[key].variable in problem
 
 
 def test_every_setting_refuses_what_it_cannot_be_and_says_where_that_came_from(tmp_path: Path) -> None:
-    assert set(SPECS) == set(Settings.__dataclass_fields__) - {RULES}
-    for key, spec in SPECS.items():
+    assert set(FIELDS) == set(Settings.__dataclass_fields__) - {RULES}
+    for key, spec in FIELDS.items():
         path = written(tmp_path, f"{key} = [1]")
         for found, source in (
             (problems({key: ""}), spec.flag),
@@ -80,7 +80,7 @@ def test_file_does_not_mix_up_numbers_and_booleans(key: str, value: str, tmp_pat
 
 
 def test_limits_of_a_number_are_inside_and_the_next_value_is_not() -> None:
-    for spec in SPECS.values():
+    for spec in FIELDS.values():
         if spec.kind not in {int, float}:
             continue
         assert spec.bounds is not None, spec.name
@@ -178,7 +178,7 @@ REACHED = "can be reached from elsewhere, and nobody would have to prove who it 
 def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
-    assert all(SPECS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert", "host"})
+    assert all(FIELDS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert", "host"})
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
@@ -313,7 +313,7 @@ def test_what_is_open_is_told(given: dict[str, Any], told: list[str]) -> None:
 
 def test_what_nodes_had_better_have_alike_is_told_by_name() -> None:
     told = dict(pair.split("=") for pair in Settings(lease=12.5, max_sessions=3).shared.split())
-    assert told.keys() <= SPECS.keys()
+    assert told.keys() <= FIELDS.keys()
     assert told.items() >= {"lease": "12.5", "max_sessions": "3", "session_policy": "oldest"}.items()
 
 

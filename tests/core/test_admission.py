@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from presence.common.rate_limit import RETRY_MAX_S, RETRY_MIN_S, Buckets, TokenBucket
+from presence.common.rate_limit import RETRY_MAX_S, RETRY_MIN_S, KeyedRateLimiter, TokenBucket
 from presence.core.admission import (
     FULL_RETRY_S,
     Admission,
@@ -151,7 +151,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(
 def test_each_is_granted_what_a_bucket_by_itself_would_grant(
     steps: list[tuple[str, float, int]], rate: int, burst: int
 ) -> None:
-    buckets = Buckets[str](rate, burst)
+    buckets = KeyedRateLimiter[str](rate, burst)
     tokens, at, now = dict.fromkeys("abc", float(burst)), dict.fromkeys("abc", 0.0), 0.0
     for key, pause, wanted in steps:
         now += pause
@@ -167,7 +167,7 @@ def test_each_is_granted_what_a_bucket_by_itself_would_grant(
 
 
 def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> None:
-    buckets, single = Buckets[str](rate=10, burst=5), TokenBucket(rate=1, burst=1, now=0.0)
+    buckets, single = KeyedRateLimiter[str](rate=10, burst=5), TokenBucket(rate=1, burst=1, now=0.0)
     for _ in range(25):
         buckets.take("ada", 0.0)
     for _ in range(10_000):
@@ -181,7 +181,7 @@ def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> N
 
 
 def test_whoever_lacks_tokens_is_told_for_how_long_and_pays_for_what_he_gets_only() -> None:
-    buckets = Buckets[str](rate=10, burst=100)
+    buckets = KeyedRateLimiter[str](rate=10, burst=100)
     assert not buckets.take("ada", 0.0, 200)
     assert buckets.lack_s("ada", 0.0, 200) == 10
     assert buckets.take("ada", 0.0, 100)
@@ -191,7 +191,7 @@ def test_whoever_lacks_tokens_is_told_for_how_long_and_pays_for_what_he_gets_onl
 
 
 def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
-    buckets = Buckets[str](rate=10, burst=100)
+    buckets = KeyedRateLimiter[str](rate=10, burst=100)
     buckets.charge("ada", 0.0, 90)
     assert buckets.lack_s("ada", 0.0, 20) == pytest.approx(1.0)
     buckets.charge("ada", 0.0, 10**6)
@@ -202,7 +202,7 @@ def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
 
 
 def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:
-    buckets = Buckets[int](rate=10, burst=10_000)
+    buckets = KeyedRateLimiter[int](rate=10, burst=10_000)
     assert buckets.take(-1, 0.0, 10_000)
     for number in range(10_000):
         buckets.take(number, now=number / 1000)
@@ -211,7 +211,7 @@ def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:
 
 
 def test_tidying_empties_a_table_that_nobody_uses_any_more() -> None:
-    buckets = Buckets[int](rate=10, burst=10)
+    buckets = KeyedRateLimiter[int](rate=10, burst=10)
     for number in range(1000):
         buckets.take(number, 0.0)
     buckets.tidy(1.0, 600)
@@ -221,7 +221,7 @@ def test_tidying_empties_a_table_that_nobody_uses_any_more() -> None:
 
 
 def test_the_table_is_bounded_and_the_idlest_is_forgotten() -> None:
-    buckets = Buckets[int](rate=1, burst=2, size=100)
+    buckets = KeyedRateLimiter[int](rate=1, burst=2, size=100)
     for number in range(1000):
         buckets.take(number, 0.0)
         buckets.take(-1, 0.0)  # refused from the third time on

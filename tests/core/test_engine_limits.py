@@ -5,13 +5,13 @@ import pytest
 from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.changes import Op
-from presence.core.flap_damping import MINUTE_S, Flapping
-from presence.core.server_protocol import SessionLimit
+from presence.core.flap_damping import MINUTE_S, FlapDamping
+from presence.core.server_protocol import SessionQuota
 from presence.protocol import Code, Kind
 from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2
-OLDEST_GO, NEWEST_IS_REFUSED = SessionLimit(2), SessionLimit(2, refuses=True)
+OLDEST_GO, NEWEST_IS_REFUSED = SessionQuota(2), SessionQuota(2, refuses=True)
 TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
 
 
@@ -52,7 +52,7 @@ def test_the_newest_is_refused_and_told_why() -> None:
 
 
 @pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
-def test_a_device_that_comes_back_is_not_one_more(limit: SessionLimit) -> None:
+def test_a_device_that_comes_back_is_not_one_more(limit: SessionQuota) -> None:
     world = World(session_limit=limit)
     phone, tablet = logins(world, "phone", "tablet")
     again = world.login(device="phone")
@@ -168,11 +168,11 @@ def test_bytes_that_complete_no_packet_are_counted_too() -> None:
 # How long who comes and goes may be gone
 
 
-def flapping(**others: int) -> Flapping:
-    return Flapping(GRACE, 6, MAX_GRACE, **others)
+def flapping(**others: int) -> FlapDamping:
+    return FlapDamping(GRACE, 6, MAX_GRACE, **others)
 
 
-def graces(table: Flapping, times: int, *, every_s: float, begin: float = 0.0) -> list[float]:
+def graces(table: FlapDamping, times: int, *, every_s: float, begin: float = 0.0) -> list[float]:
     """Lose the connection again and again, and come back half of the time later; return each grace."""
     found = []
     for number in range(times):
@@ -231,9 +231,10 @@ def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "off", [Flapping(GRACE, 0, MAX_GRACE), Flapping(0.0, 6, MAX_GRACE), Flapping(GRACE, 6, GRACE - 1)]
+    "off",
+    [FlapDamping(GRACE, 0, MAX_GRACE), FlapDamping(0.0, 6, MAX_GRACE), FlapDamping(GRACE, 6, GRACE - 1)],
 )
-def test_where_it_is_off_every_grace_is_the_same_and_nothing_is_kept(off: Flapping) -> None:
+def test_where_it_is_off_every_grace_is_the_same_and_nothing_is_kept(off: FlapDamping) -> None:
     usual = off.lost("bob", 0.0)
     assert set(graces(off, 30, every_s=1.0)) == {usual}
     assert off.statistics().known == 0

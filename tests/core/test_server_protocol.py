@@ -4,7 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
-from presence.protocol import TABLE, Code, Kind, State
+from presence.protocol import TABLE, Code, ConnectionState, Kind
 from tests.support.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
 from tests.support.desks import NotingDesk, nobody_is_there
 from tests.support.worlds import GRACE, LOGIN, World, ended
@@ -30,17 +30,17 @@ def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     world = World()
     world.core.desk = desk = NotingDesk()
     desk.answer = nobody_is_there
-    handle = world.sockets.connect() if state is State.CONNECTED else world.login()
-    before = world.session() if state is State.LOGGED_IN else None
+    handle = world.sockets.connect() if state is ConnectionState.CONNECTED else world.login()
+    before = world.session() if state is ConnectionState.LOGGED_IN else None
     heard = world.now
     world.sockets.answers(handle)
     world.now += 2.5
     world.sockets.feed(handle, frame)
 
     assert world.heard(handle) == [*answers_expected(reaction, frame)]
-    assert world.is_hung_up(handle) == (reaction.then is State.CLOSING)
-    if reaction.then is not State.CLOSING:
-        assert world.is_guest(handle) == (reaction.then is State.CONNECTED)
+    assert world.is_hung_up(handle) == (reaction.then is ConnectionState.CLOSING)
+    if reaction.then is not ConnectionState.CLOSING:
+        assert world.is_guest(handle) == (reaction.then is ConnectionState.CONNECTED)
     if before is not None:
         assert before.last_seen == (world.now if reaction.activity else heard)
         assert (before not in world.registry) == reaction.offline

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence.core.token_expiry import REACH_SLOTS, SLOT_S, Expiries
+from presence.core.token_expiry import REACH_SLOTS, SLOT_S, TokenExpiry
 
 START = 1000.0
 HOUR = REACH_SLOTS * SLOT_S
 
 
-def taken(expiries: Expiries[str], now: float, limit: int = 100) -> list[str]:
+def taken(expiries: TokenExpiry[str], now: float, limit: int = 100) -> list[str]:
     """Return all that is due at a moment."""
     keys, more = expiries.take(now, limit)
     while more:
@@ -22,7 +22,7 @@ def taken(expiries: Expiries[str], now: float, limit: int = 100) -> list[str]:
 @settings(deadline=None)
 @given(st.floats(START, START + 10 * HOUR))
 def test_a_token_ends_at_its_time_or_a_slot_later(at: float) -> None:
-    expiries: Expiries[str] = Expiries(START)
+    expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", at)
     now, step = START, 7 * HOUR / 4
     while now + step < at:  # whoever drives it comes by now and then
@@ -36,7 +36,7 @@ def test_a_token_ends_at_its_time_or_a_slot_later(at: float) -> None:
 @pytest.mark.parametrize("second", [20.0, 3 * HOUR])
 @pytest.mark.parametrize("first", [10.0, 30.0, 3 * HOUR, 4 * HOUR])
 def test_a_fresh_token_takes_the_place_of_the_one_before(first: float, second: float) -> None:
-    expiries: Expiries[str] = Expiries(START)
+    expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", START + first)
     expiries.set("ann", START + second)
     assert taken(expiries, START + second - 1) == []
@@ -45,7 +45,7 @@ def test_a_fresh_token_takes_the_place_of_the_one_before(first: float, second: f
 
 
 def test_what_is_forgotten_does_not_end() -> None:
-    expiries: Expiries[str] = Expiries(START)
+    expiries: TokenExpiry[str] = TokenExpiry(START)
     for key, at in (("ann", 10.0), ("bob", 10 * HOUR)):
         expiries.set(key, START + at)
         expiries.forget(key)
@@ -55,7 +55,7 @@ def test_what_is_forgotten_does_not_end() -> None:
 
 
 def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:
-    expiries: Expiries[str] = Expiries(START)
+    expiries: TokenExpiry[str] = TokenExpiry(START)
     for number in range(600):
         expiries.set(str(number), START + 2 * HOUR)
     expiries.set("due", START + HOUR)
@@ -64,6 +64,6 @@ def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:
 
 
 def test_a_year_ahead_takes_no_slots_for_a_year() -> None:
-    expiries: Expiries[str] = Expiries(START)
+    expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", START + 365 * 86_400)
     assert len(expiries._wheel._ring) <= 2 * REACH_SLOTS + 1

@@ -2,21 +2,21 @@
 
 import pytest
 
-from presence.demo.truth import Bounds, Client, Deed, Told, compare
+from presence.demo.truth import Deed, DemoClient, OfflineBounds, TimelineEvent, compare
 
-BOUNDS = Bounds(idle_timeout=10.0, tick=1.0, grace=5.0)
-
-
-def client(deed: Deed) -> Client:
-    return Client("ann", deed, logged_in=True, last_act=100.0, done=deed is not Deed.BEATS)
+BOUNDS = OfflineBounds(idle_timeout=10.0, tick=1.0, grace=5.0)
 
 
-def online(uid: str = "ann") -> Told:
-    return Told(uid, "online", 1, 90_000)
+def client(deed: Deed) -> DemoClient:
+    return DemoClient("ann", deed, logged_in=True, last_act=100.0, done=deed is not Deed.BEATS)
 
 
-def offline(code: int, at: float) -> Told:
-    return Told("ann", "offline", code, round(at * 1000))
+def online(uid: str = "ann") -> TimelineEvent:
+    return TimelineEvent(uid, "online", 1, 90_000)
+
+
+def offline(code: int, at: float) -> TimelineEvent:
+    return TimelineEvent("ann", "offline", code, round(at * 1000))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def offline(code: int, at: float) -> Told:
         (Deed.LOGS_OUT, [online(), offline(100, 100.01)]),
     ],
 )
-def test_what_is_told_as_it_was_agrees(deed: Deed, events: list[Told]) -> None:
+def test_what_is_told_as_it_was_agrees(deed: Deed, events: list[TimelineEvent]) -> None:
     verdict = compare([client(deed)], events, BOUNDS)
     assert verdict.differences == []
     assert sum(row.clients for row in verdict.rows) == 1
@@ -50,11 +50,11 @@ def test_what_is_told_as_it_was_agrees(deed: Deed, events: list[Told]) -> None:
         (Deed.BEATS, [online(), online("bob")], "bob never was here"),
     ],
 )
-def test_every_difference_is_named(deed: Deed, events: list[Told], words: str) -> None:
+def test_every_difference_is_named(deed: Deed, events: list[TimelineEvent], words: str) -> None:
     (difference,) = compare([client(deed)], events, BOUNDS).differences
     assert words in difference
 
 
 def test_a_login_that_failed_is_named() -> None:
-    refused = Client("ann", Deed.BEATS)
+    refused = DemoClient("ann", Deed.BEATS)
     assert compare([refused], [], BOUNDS).differences == ["ann could not log in"]

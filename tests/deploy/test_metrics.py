@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from presence.admin.metric_table import TABLE, Kind
+from presence.admin.metric_table import TABLE, MetricKind
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, answers, get, url_of
 from tests.support.server_process import running_server
@@ -68,7 +68,7 @@ def strangers(expression: str) -> list[str]:
     found = []
     for name, selectors in _SELECTOR.findall(expression):
         metric = METRICS.get(name) or METRICS.get(re.sub(r"_(bucket|sum|count)$", "", name))
-        if metric is None or (metric.name != name and metric.kind is not Kind.HISTOGRAM):
+        if metric is None or (metric.name != name and metric.kind is not MetricKind.HISTOGRAM):
             found.append(name)
             continue
         labels = set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", selectors))

@@ -18,12 +18,12 @@ from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.followups import FollowUps
 from presence.followups.keys import script_keys
-from presence.followups.turning import Turner
-from presence.messaging.letters import Delivery, Found, Letter
+from presence.followups.turning import FollowUpScheduler
+from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
 from presence.ops.operator_calls import Operator
-from presence.outbox.queue import Gap as Skipped
-from presence.outbox.replies import News, NewsKind, Question, Status
+from presence.outbox.queue import SkippedChanges as Skipped
+from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.store.ask_nodes import AnswerKeys
@@ -35,11 +35,11 @@ from presence.store.script_arguments import Shape
 from presence.store.script_runner import Scripting
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
-from presence.subscriber.connection import Link
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
-from presence.subscriber.group import GroupConsumer, Membership
+from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
@@ -48,7 +48,7 @@ from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
 from presence.watching.channel import Confirmed, Left, Pong
-from presence.watching.states import Entry as WatchedEntry
+from presence.watching.states import UserEvent as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()
@@ -88,11 +88,11 @@ def serve(stage: Stage) -> None:
         listener = listen(stage.admin, KEYS.offline_channel)
         b.apply(login("ann", "s3"))
         (displaced,) = channel.next()
-        assert isinstance(displaced, News)
-        assert displaced.kind is NewsKind.DISPLACED
+        assert isinstance(displaced, NodeNotice)
+        assert displaced.kind is NodeNoticeKind.DISPLACED
         channel.subscribe("b")
         with closing(Deliveries(stage.url, SHAPE)) as post:
-            assert post.deliver("a", [Letter("ann", b"packet")], {}) == [Found(1, ("",))]
+            assert post.deliver("a", [OutgoingMessage("ann", b"packet")], {}) == [RouteResult(1, ("",))]
         assert channel.next() == [Delivery("ann", ("",), b"packet")]
         stage.admin.publish(KEYS.control_channel("b"), ASKED)
         (question,) = channel.next()
@@ -106,13 +106,13 @@ def serve(stage: Stage) -> None:
         listener.close()
         a.apply(login("bob", "s4"), change(Op.HOLD, "cy", "s5", code=1))
         settled = replace(a.batch([end("bob", "s4")], a.n + 1), complete=True, settled=True)
-        assert a.send(settled).status is Status.OK
+        assert a.send(settled).status is ReplyStatus.OK
         assert probed(store, "a").inbox
-        assert a.retire().status is Status.OK
+        assert a.retire().status is ReplyStatus.OK
         counter = Counter("a", a.generation, a.n)
         compare = Compare(0, counter, a.replication_id, "0", 10, (SessionName("ann", "", "s9"),), (PLAIN,))
         assert a.send(compare).missing == (0,)
-        assert a.fence("b").status is Status.OK
+        assert a.fence("b").status is ReplyStatus.OK
         assert a.sweep("b").done
     with closing(RedisLeaseTable(stage.url, KEYS, 10.0)) as table:
         table.renew("a", 1, "{}", [])
@@ -130,7 +130,7 @@ def show(stage: Stage) -> None:
     with closing(pages):
         assert trio.run(pages.newest, 10)
         assert trio.run(pages.page, {0: "0-0"}).items
-    with closing(Follower(Link(stage.url), KEYS.prefix, "0")) as follower:
+    with closing(Follower(RedisConnections(stage.url), KEYS.prefix, "0")) as follower:
         assert fetched(follower, 1)
         while follower.take():
             pass
@@ -177,13 +177,13 @@ def read(stage: Stage) -> None:
 def follow(stage: Stage) -> None:
     """What subscribers without a group do: a snapshot, events as they come, and why some are missing."""
     stage.hand.apply(login("ann", "s1"))
-    snapshots = SnapshotFollower(Link(stage.url), KEYS.prefix)
+    snapshots = SnapshotFollower(RedisConnections(stage.url), KEYS.prefix)
     with closing(snapshots):
         snapshots.fetch()
         snapshot = snapshots.take()
         assert isinstance(snapshot, Snapshot)
         assert list(snapshot.online) == ["ann"]
-    follower = Follower(Link(stage.url), KEYS.prefix, "0")
+    follower = Follower(RedisConnections(stage.url), KEYS.prefix, "0")
     with closing(follower):
         (entry,) = fetched(follower, 1)
         follower.fetch()  # waits in vain
@@ -196,7 +196,10 @@ def follow(stage: Stage) -> None:
 
 def share(stage: Stage) -> None:
     """What subscribers with a group do: reading, acknowledging, claiming and giving up."""
-    link, member = Link(stage.url), Membership("g", "c1", max_deliveries=2, claim_idle_s=0.001, prefetch=10)
+    link, member = (
+        RedisConnections(stage.url),
+        ConsumerOptions("g", "c1", max_deliveries=2, claim_idle_s=0.001, prefetch=10),
+    )
     with closing(GroupConsumer(link, KEYS.prefix, member, "0")) as consumer:
         consumer.fetch()  # makes the group, and finds nothing
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
@@ -316,7 +319,7 @@ def follow_up(stage: Stage) -> None:
     And what `FollowUps` does.
     """
     with (
-        closing(Turner(stage.url, rules=[Rule("mail", 0)], shards=1)) as turner,
+        closing(FollowUpScheduler(stage.url, rules=[Rule("mail", 0)], shards=1)) as turner,
         FollowUps(stage.url) as followups,
     ):
 

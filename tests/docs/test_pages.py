@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from presence.cli.main import argument_parser
-from presence.config.loading import SPECS
+from presence.config.loading import FIELDS
 from presence.protocol import Code
 from tests.docs.pages import ROOT, anchors, links, pages, prose
 
@@ -145,7 +145,7 @@ def test_settings_of_apps_have_their_defaults_and_those_of_reliability_are_there
     cells = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and row.count("|") == 4]
     named = [each for cell in cells for each in re.findall(r"`(\w+)` (\d+|oldest)\b", cell)]
     assert len(named) >= 9
-    assert [(name, str(SPECS[name].default).removesuffix(".0")) for name, _ in named] == named
+    assert [(name, str(FIELDS[name].default).removesuffix(".0")) for name, _ in named] == named
     quoted = re.findall(r"`([a-z_]+)`", PAGES["docs/reliability.md"])
     fields = {"code", "gap", "since_id", "at_ms"}  # of an event, and the word of the page itself
-    assert {*quoted} - {*SPECS} - {code.reason for code in Code} - fields == set()
+    assert {*quoted} - {*FIELDS} - {code.reason for code in Code} - fields == set()

@@ -12,7 +12,7 @@ import presence
 import presence.client
 from presence import subscriber
 from presence.admin.metric_table import TABLE
-from presence.config.loading import SPECS
+from presence.config.loading import FIELDS
 from presence.protocol import Code
 from tests.docs.pages import ROOT, pages, prose
 from tests.docs.roles import ask
@@ -50,7 +50,7 @@ def settings_table() -> str:
     """Return the table of settings that the page must hold."""
     rows = ["| setting | default | unit | what it does |", "| --- | --- | --- | --- |"]
     group = None
-    for spec in SPECS.values():
+    for spec in FIELDS.values():
         if spec.group != group:
             group = spec.group
             rows.append(f"| **{group}** | | | |")
@@ -77,7 +77,7 @@ def test_every_setting_is_on_a_page_of_those_who_meet_it() -> None:
     others = "".join(text for name, text in pages().items() if not name.endswith("settings.md"))
     absent = {
         name
-        for name, spec in SPECS.items()
+        for name, spec in FIELDS.items()
         if not re.search(rf"\b{name}\b|{spec.flag}\b|\b{spec.variable}\b", others)
     }
     assert absent == set()
@@ -135,7 +135,7 @@ def test_what_is_to_be_changed_after_a_refusal_are_settings() -> None:
     cells = [row[3] for row in rows(section("operations", "Whoever is refused"))]
     names = {name for text in cells for name in quoted(text) if re.fullmatch(r"[a-z_]+", name)}
     assert len(names) > 15
-    assert names <= set(SPECS)
+    assert names <= set(FIELDS)
 
 
 def test_each_line_of_the_log_that_is_explained_is_written() -> None:
@@ -175,8 +175,8 @@ ATTACKS = [row for row in rows(section("security", "Attacks, and what bounds the
 def test_settings_of_attacks_are_those_that_bound_strangers() -> None:
     assert len(ATTACKS) > 20
     assert [row for row in ATTACKS if len(row) != 5 or not all((row[0], row[1], row[3], row[4]))] == []
-    assert {name for row in ATTACKS for name in quoted(row[2])} <= set(SPECS)
-    bounding = {name for name, spec in SPECS.items() if spec.group in {"limits", "authentication", "tls"}}
+    assert {name for row in ATTACKS for name in quoted(row[2])} <= set(FIELDS)
+    bounding = {name for name, spec in FIELDS.items() if spec.group in {"limits", "authentication", "tls"}}
     served = {"tls_cert", "tls_key", "tls_port", "tls_only"}  # where TLS is served, and no bound of anything
     assert bounding - served <= {*quoted(section("security", "Attacks, and what bounds them"))}
 

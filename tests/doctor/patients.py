@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from presence.doctor.findings import Unknown
-from presence.doctor.machine import Machine
+from presence.doctor.machine import MachineFacts
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
 from presence.store.nodes import NodeState
 
 GB = 1_000_000_000
-MACHINE = Machine(
+MACHINE = MachineFacts(
     system="linux",
     has_epoll=True,
     redis_binary="/usr/bin/valkey-server",

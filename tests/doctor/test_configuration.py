@@ -8,7 +8,7 @@ import pytest
 from presence.config.followup_rules import Rule
 from presence.config.settings import Settings
 from presence.doctor import configuration
-from presence.doctor.findings import Finding, Status
+from presence.doctor.findings import CheckStatus, Finding
 from tests.transports import certificates
 
 
@@ -19,7 +19,7 @@ def found(check: str, settings: Settings, *handlers: str) -> Finding:
 
 def test_without_problems_and_files_nothing_is_wanting() -> None:
     findings = [*configuration.settings([]), *configuration.files(Settings(), [])]
-    assert {each.status for each in findings} == {Status.OK}
+    assert {each.status for each in findings} == {CheckStatus.OK}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_file_that_cannot_be_used_fails(check: str, setting: str, mend: str, t
     (tmp_path / "file").write_text("no such thing")
     (tmp_path / "file").chmod(0o600)
     finding = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # as named
-    assert finding.status is Status.FAIL
+    assert finding.status is CheckStatus.FAIL
     assert mend in finding.mend
 
 
@@ -45,16 +45,16 @@ def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> No
         configuration.certificate(settings, datetime.now(UTC)).have.partition("good until ")[2],
         "%Y-%m-%d %H:%M UTC",
     ).replace(tzinfo=UTC)
-    for days, status in ((15, Status.OK), (13, Status.WARN), (-1, Status.FAIL)):
+    for days, status in ((15, CheckStatus.OK), (13, CheckStatus.WARN), (-1, CheckStatus.FAIL)):
         finding = configuration.certificate(settings, ends_at - timedelta(days=days))
         assert finding.status is status
-        assert finding.mend.startswith("" if status is Status.OK else f"renew {cert}, then SIGHUP")
+        assert finding.mend.startswith("" if status is CheckStatus.OK else f"renew {cert}, then SIGHUP")
 
 
 def test_rules_without_a_handler_and_what_is_open_to_strangers_are_told_with_what_helps() -> None:
     finding = found("handlers", Settings(followups=(Rule("mail", 60),)))
-    assert finding.status is Status.NOT_TRIED
+    assert finding.status is CheckStatus.NOT_TRIED
     assert "--handler" in finding.mend
     finding = found("strangers", Settings(host="0.0.0.0", insecure=True))
-    assert finding.status is Status.WARN
+    assert finding.status is CheckStatus.WARN
     assert (finding.have, finding.mend) == ("whoever reaches this server may be any user", "set token_keys")

@@ -7,8 +7,8 @@ import pytest
 from presence.cli.main import main
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
-from presence.doctor.examination import Patient, examine
-from presence.doctor.findings import CHECKS, Finding, Status, worst
+from presence.doctor.examination import CheckContext, examine
+from presence.doctor.findings import CHECKS, CheckStatus, Finding, worst
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
@@ -20,7 +20,7 @@ def sources(**others: str) -> dict[str, str]:
 
 
 def test_every_check_has_its_place_in_the_catalogue_and_every_place_a_check(tmp_path: Path) -> None:
-    told = examine(Patient(lambda: Loaded(Settings(), sources()), root=tmp_path))
+    told = examine(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
     told += redis(Settings(), cluster((0, 16383, 1)), Wanted(1, 1, is_asked=True))
     assert {each.check for each in told} == set(CHECKS)
 
@@ -29,9 +29,9 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
     def bad() -> Loaded:
         raise ConfigError(["tick: must be …"])
 
-    told = examine(Patient(bad, root=tmp_path))
+    told = examine(CheckContext(bad, root=tmp_path))
     assert {each.check for each in told} == set(CHECKS)
-    assert told[0].status is Status.FAIL
+    assert told[0].status is CheckStatus.FAIL
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
 def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, mend: str) -> None:
     away = RedisFacts(url="redis://a", is_cluster=False, failure=failure)
     first, *others = redis(Settings(redis="redis://a"), away, Wanted(1, 1, is_asked=True))
-    assert (first.check, first.status) == ("redis", Status.FAIL)
+    assert (first.check, first.status) == ("redis", CheckStatus.FAIL)
     assert mend in first.mend
-    assert {each.status for each in others} == {Status.NOT_TRIED}
+    assert {each.status for each in others} == {CheckStatus.NOT_TRIED}
 
 
 def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
@@ -57,13 +57,13 @@ def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
         url="redis://a", is_cluster=False, failure="", servers=[SERVER], data=("1", "1"), nodes=[NODE]
     )
     told = list(redis(Settings(redis="redis://a"), sound, Wanted(9, 9, is_asked=True)))
-    assert worst(told) is Status.OK
+    assert worst(told) is CheckStatus.OK
 
 
 def test_the_worst_counts_and_what_is_not_tried_is_better_than_a_warning() -> None:
-    rising = [Finding("ports", status, "", "") for status in Status]
-    assert list(Status) == [Status.OK, Status.NOT_TRIED, Status.WARN, Status.FAIL]
-    for count, status in enumerate(Status, 1):
+    rising = [Finding("ports", status, "", "") for status in CheckStatus]
+    assert list(CheckStatus) == [CheckStatus.OK, CheckStatus.NOT_TRIED, CheckStatus.WARN, CheckStatus.FAIL]
+    for count, status in enumerate(CheckStatus, 1):
         assert worst(rising[:count][::-1]) is status
 
 

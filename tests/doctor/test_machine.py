@@ -13,14 +13,14 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import machine
-from presence.doctor.findings import Finding, Status
-from presence.doctor.machine import Machine, Port, needed_memory, wanted
+from presence.doctor.findings import CheckStatus, Finding
+from presence.doctor.machine import MachineFacts, Port, needed_memory, wanted
 from tests.doctor.patients import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")
 STARTS_REDIS = partial(machine.embedded_redis, Settings())
 MIB = 1024 * 1024
-OK, WARN, FAIL, NOT_TRIED = Status.OK, Status.WARN, Status.FAIL, Status.NOT_TRIED
+OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ OK, WARN, FAIL, NOT_TRIED = Status.OK, Status.WARN, Status.FAIL, Status.NOT_TRIE
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[Machine], Finding], changed: dict[str, Any], status: Status, mend: str
+    check: Callable[[MachineFacts], Finding], changed: dict[str, Any], status: CheckStatus, mend: str
 ) -> None:
     finding = check(replace(MACHINE, **changed))
     assert finding.status is status
@@ -58,7 +58,7 @@ def test_what_is_wanting_is_told_with_what_mends_it(
     ],
 )
 def test_the_file_limit_is_held_against_the_connections_that_are_wanted(
-    max_connections: int, hard: int, status: Status, mend: str
+    max_connections: int, hard: int, status: CheckStatus, mend: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
     finding = machine.open_files(settings, replace(MACHINE, hard_files=hard), wanted(settings, hard))
@@ -90,7 +90,7 @@ def test_memory_is_reckoned_for_all_workers() -> None:
     ],
 )
 def test_memory_is_held_against_what_is_there(
-    there: int, max_connections: int, status: Status, mend: str
+    there: int, max_connections: int, status: CheckStatus, mend: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
     here = replace(MACHINE, memory_bytes=there)
@@ -121,7 +121,7 @@ def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
         (errno.EADDRNOTAVAIL, FAIL, "name an address of this machine"),
     ],
 )
-def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: Status, mend: str) -> None:
+def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: CheckStatus, mend: str) -> None:
     port = Port("port", "127.0.0.1", 7400)
     here = replace(MACHINE, unbound={port: OSError(code, os.strerror(code))})
     first, admin = machine.ports(Settings(), here)

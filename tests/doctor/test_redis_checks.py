@@ -8,7 +8,7 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import redis_checks as checks
-from presence.doctor.findings import Finding, Status, Unknown
+from presence.doctor.findings import CheckStatus, Finding, Unknown
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_facts import RedisFacts, RedisServer
 from tests.doctor.patients import INFO, NODE, REFUSED, SERVER, cluster
@@ -17,7 +17,7 @@ WANTED = Wanted(19_000, 19_000, is_asked=False)
 SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("1", "1"), nodes=[NODE])
 SETTINGS = Settings(lease=10.0, idle_timeout=30.0)
 LACKS = "the user u lacks rights: mend it with ACL SETUSER u +xadd"
-OK, WARN, FAIL, NOT_TRIED = Status.OK, Status.WARN, Status.FAIL, Status.NOT_TRIED
+OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
 
 
 def examined(*servers: RedisServer, settings: Settings = Settings()) -> list[Finding]:  # noqa: B008 - frozen
@@ -66,7 +66,7 @@ REPLICA = {"role": "slave", "master_host": "h", "master_port": 6379}
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[dict[str, Any]], Finding], told: dict[str, Any], status: Status, mend: str
+    check: Callable[[dict[str, Any]], Finding], told: dict[str, Any], status: CheckStatus, mend: str
 ) -> None:
     finding = check({**INFO, **told})
     assert finding.status is status
@@ -77,7 +77,7 @@ def test_what_is_wanting_is_told_with_what_mends_it(
     ("pings", "status"),
     [([0.1, 9.9, 700.0], OK), ([9.0, 11.0, 12.0], WARN), ([501.0, 600.0, 0.1], FAIL)],
 )
-def test_the_median_of_pings_is_what_counts(pings: list[float], status: Status) -> None:
+def test_the_median_of_pings_is_what_counts(pings: list[float], status: CheckStatus) -> None:
     assert checks.latency(replace(SERVER, pings_ms=pings)).status is status
 
 
@@ -145,7 +145,7 @@ def other(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_what_servers_share_is_judged(
-    check: Callable[[RedisFacts], Finding], changed: dict[str, Any], status: Status, words: str
+    check: Callable[[RedisFacts], Finding], changed: dict[str, Any], status: CheckStatus, words: str
 ) -> None:
     finding = check(replace(SOUND, **changed))
     assert finding.status is status
@@ -162,7 +162,7 @@ def test_what_servers_share_is_judged(
     ],
 )
 def test_each_slot_has_a_server_and_each_server_a_replica(
-    slots: list[tuple[int, int, int]], served: Status, replicated: Status
+    slots: list[tuple[int, int, int]], served: CheckStatus, replicated: CheckStatus
 ) -> None:
     first, second = checks.cluster(cluster(*slots))
     assert (first.status, second.status) == (served, replicated)

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from presence.config.followup_rules import Rule
-from presence.followups.turning import Turner
+from presence.followups.turning import FollowUpScheduler
 from presence.store.client import Redis
 from presence.store.keys import Keys
 
@@ -53,11 +53,11 @@ class Shard:
         entry_id: Any = self.client.xadd(self.keys.events(0), fields)
         return str(entry_id.decode())
 
-    def turner(self, rules: Iterable[Rule] | None = None) -> Turner:
+    def turner(self, rules: Iterable[Rule] | None = None) -> FollowUpScheduler:
         """Return one more who turns."""
-        return Turner(self._url, rules=self._rules if rules is None else rules, shards=1)
+        return FollowUpScheduler(self._url, rules=self._rules if rules is None else rules, shards=1)
 
-    def turn(self, *, times: int = 1, after_ms: int = 0) -> Turner:
+    def turn(self, *, times: int = 1, after_ms: int = 0) -> FollowUpScheduler:
         """Let time pass, and a new runner turn, whoever has turned before; return it, closed."""
         self.pass_time(after_ms)
         with closing(self.turner()) as turner:

@@ -7,7 +7,7 @@ import pytest
 
 from presence.config.followup_rules import Rule
 from presence.followups import keys
-from presence.followups.turning import Turner
+from presence.followups.turning import FollowUpScheduler
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -103,7 +103,7 @@ def test_what_was_planned_is_told_whatever_the_rules_are_now(
     shard.turn()
     shard.pass_time(MINUTE_MS * 2)
     shard.anybody()
-    with closing(Turner(url, rules=rules, shards=1)) as turner:
+    with closing(FollowUpScheduler(url, rules=rules, shards=1)) as turner:
         turner.turn()
         shard.goes("bob")
         turner._due.clear()

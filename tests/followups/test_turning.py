@@ -10,8 +10,8 @@ from presence.common.errors import StoreUnavailable
 from presence.config.followup_rules import Rule
 from presence.followups import task as task_room
 from presence.followups import turning
-from presence.followups.task import TurningTask
-from presence.followups.turning import LOOK_S, META_LOOK_S, Outage, Turner
+from presence.followups.task import SchedulerTask
+from presence.followups.turning import LOOK_S, META_LOOK_S, FollowUpScheduler, SchedulerOutage
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard
@@ -35,7 +35,7 @@ def test_a_short_rule_is_looked_for_more_often(shard: Shard) -> None:
 def test_all_shards_are_turned(client: Redis, url: str) -> None:
     keys = Keys(shards=16)
     client.hset(keys.meta, "shards", 16)
-    with closing(Turner(url, rules=[Rule("x", 0)])) as turner:
+    with closing(FollowUpScheduler(url, rules=[Rule("x", 0)])) as turner:
         turner.turn()
         assert turner.tally.turns == 16
         for shard in range(16):
@@ -47,7 +47,7 @@ def test_all_shards_are_turned(client: Redis, url: str) -> None:
 
 
 def test_shards_are_waited_for_until_a_server_has_stored_how_many(client: Redis, url: str) -> None:
-    with closing(Turner(url)) as turner:
+    with closing(FollowUpScheduler(url)) as turner:
         assert turner.turn() == META_LOOK_S
         assert client.dbsize() == 0
         client.hset(Keys().meta, "shards", 2)
@@ -56,7 +56,7 @@ def test_shards_are_waited_for_until_a_server_has_stored_how_many(client: Redis,
 
 
 def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
-    turner, outage = Turner("unix:///nowhere/redis.sock", shards=1), Outage()
+    turner, outage = FollowUpScheduler("unix:///nowhere/redis.sock", shards=1), SchedulerOutage()
     waits, told = [], []
     for _ in range(6):
         turner._due.clear()
@@ -75,7 +75,7 @@ async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pyt
     shard.anybody()
     shard.client.rename("presence:{0}:events", "elsewhere")
     shard.client.set("presence:{0}:events", "no stream")
-    task = TurningTask(shard.turner())
+    task = SchedulerTask(shard.turner())
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)
@@ -103,7 +103,7 @@ async def test_what_nobody_expected_ends_no_server(shard: Shard, monkeypatch: py
     monkeypatch.setattr(turner, "turn", turn)
     shard.goes("ann")
     shard.anybody()
-    task = TurningTask(turner)
+    task = SchedulerTask(turner)
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)

@@ -11,19 +11,22 @@ from presence.protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     FRAME_LIMIT_BYTES,
     TABLE,
-    Answer,
     Code,
+    ConnectionState,
     Decoder,
     Kind,
     Other,
     Packet,
     Reaction,
-    State,
+    ServerAnswer,
 )
 from tests.fuzz.oracle import Refused, Taken, judge, length_of
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
-_LIMITS: Final = {State.CONNECTED: FRAME_LIMIT_BEFORE_LOGIN_BYTES, State.LOGGED_IN: FRAME_LIMIT_BYTES}
+_LIMITS: Final = {
+    ConnectionState.CONNECTED: FRAME_LIMIT_BEFORE_LOGIN_BYTES,
+    ConnectionState.LOGGED_IN: FRAME_LIMIT_BYTES,
+}
 _REMEMBERED: Final = 20_000  # bodies and answers; most inputs hold the same ones
 
 
@@ -56,7 +59,7 @@ def _packets(data: bytes) -> Sequence[Packet]:
 _judged: Final = lru_cache(_REMEMBERED)(judge)
 
 
-def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
+def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool) -> Told:
     """Hold an outcome against the table.
 
     Args:
@@ -69,7 +72,7 @@ def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
     replies = packets(outcome.reply)
     answers = iter(replies)
     login: Mapping[str, Any] | None = None
-    while state is not State.CLOSING:
+    while state is not ConnectionState.CLOSING:
         length = length_of(data, at, _LIMITS[state])
         if not length:
             break
@@ -80,54 +83,56 @@ def compare(data: bytes, was: State, outcome: Outcome, *, served: bool) -> Told:
             verdict = length
         if isinstance(verdict, Taken):
             signs += 1
-            if state is State.CONNECTED and verdict.kind == Kind.LOGIN:
+            if state is ConnectionState.CONNECTED and verdict.kind == Kind.LOGIN:
                 login = verdict.payload
-        if isinstance(verdict, Taken) and verdict.kind in KINDS and state is State.LOGGED_IN:
+        if isinstance(verdict, Taken) and verdict.kind in KINDS and state is ConnectionState.LOGGED_IN:
             requests += served
             if served:
                 continue
         state = _answered(state, verdict, answers)
     last = next(answers, None)
-    if state is State.LOGGED_IN and outcome.end_code == Code.RATE_LIMITED:
+    if state is ConnectionState.LOGGED_IN and outcome.end_code == Code.RATE_LIMITED:
         assert last is not None, "nobody is told of the flood"
         assert (last.kind, last.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
         assert last.payload["retry_after"] > 0
-        state, requests, last = State.CLOSING, 0, next(answers, None)
+        state, requests, last = ConnectionState.CLOSING, 0, next(answers, None)
     assert last is None, "an answer to nothing"
     assert outcome.frames == signs
     assert len(outcome.requests or ()) == requests
-    assert (outcome.end_code is not None) == (state is State.CLOSING)
-    if state is not State.CLOSING:
-        assert isinstance(outcome.peer, Session if state is State.LOGGED_IN else Guest)
-    rest = b"" if state is State.CLOSING else data[at:]
+    assert (outcome.end_code is not None) == (state is ConnectionState.CLOSING)
+    if state is not ConnectionState.CLOSING:
+        assert isinstance(outcome.peer, Session if state is ConnectionState.LOGGED_IN else Guest)
+    rest = b"" if state is ConnectionState.CLOSING else data[at:]
     assert (outcome.peer.partial or b"") == rest, "another rest is kept than has come"
     return Told(signs, login, replies[0] if replies else None)
 
 
-def _answered(state: State, verdict: Taken | Refused, answers: Iterator[Packet]) -> State:
+def _answered(state: ConnectionState, verdict: Taken | Refused, answers: Iterator[Packet]) -> ConnectionState:
     """Take the answer to one packet and return the state after it."""
     reaction = TABLE[state, _trigger(verdict)]
-    if isinstance(verdict, Taken) and verdict.kind in KINDS and state is State.LOGGED_IN:
+    if isinstance(verdict, Taken) and verdict.kind in KINDS and state is ConnectionState.LOGGED_IN:
         reaction = TABLE[state, Other.UNKNOWN]  # an older server has not heard of them
-    if reaction.answer is Answer.NOTHING or (reaction.answer is Answer.OK_IF_ID and verdict.id is None):
+    if reaction.answer is ServerAnswer.NOTHING or (
+        reaction.answer is ServerAnswer.OK_IF_ID and verdict.id is None
+    ):
         return reaction.then
     answer = next(answers, None)
     assert answer is not None, f"no answer to {verdict}"
-    if reaction.answer is Answer.GOODBYE:
+    if reaction.answer is ServerAnswer.GOODBYE:
         assert answer.kind == Kind.GOODBYE
         _is_named(answer, reaction, verdict)
         return reaction.then
     assert answer.id == verdict.id, f"the answer to {verdict} has the id {answer.id}"
     is_ok = answer.kind == Kind.OK
-    if reaction.answer in (Answer.OK, Answer.OK_IF_ID):
+    if reaction.answer in (ServerAnswer.OK, ServerAnswer.OK_IF_ID):
         assert is_ok
-    elif reaction.answer is Answer.ERROR:
+    elif reaction.answer is ServerAnswer.ERROR:
         assert answer.kind == Kind.ERROR
         _is_named(answer, reaction, verdict)
     else:
         assert is_ok or answer.kind == Kind.ERROR
-        if reaction.answer is Answer.OK_OR_ERROR and not is_ok:
-            return State.CLOSING
+        if reaction.answer is ServerAnswer.OK_OR_ERROR and not is_ok:
+            return ConnectionState.CLOSING
     return reaction.then
 
 

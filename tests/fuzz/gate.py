@@ -9,8 +9,8 @@ import jwt
 from presence.auth.issuing import make_token
 from presence.auth.key_file import key_of
 from presence.auth.keys import Keyring
-from presence.auth.token_authenticator import BURST_S, Caller, TokenGate, budget_of
-from presence.auth.tokens import Terms
+from presence.auth.token_authenticator import BURST_S, CallerTrust, TokenAuthenticator, budget_of
+from presence.auth.tokens import TokenRules
 from presence.common.clock import Clock
 from presence.core import token_expiry
 
@@ -78,7 +78,7 @@ _BAD: Final = (
 TOKENS: Final = (*GOOD, *_BAD)
 
 
-def make_gate(clock: Clock, *, is_poor: bool) -> TokenGate:
+def make_gate(clock: Clock, *, is_poor: bool) -> TokenAuthenticator:
     """Return the gate of a story.
 
     Args:
@@ -87,16 +87,18 @@ def make_gate(clock: Clock, *, is_poor: bool) -> TokenGate:
     """
     budget = budget_of(1e-9, clock.now())
     if is_poor:
-        spent = BURST_S * (1 - Caller.STRANGER.value) - (CHECKS_LEFT + 0.5) * _cost_s()
+        spent = BURST_S * (1 - CallerTrust.STRANGER.value) - (CHECKS_LEFT + 0.5) * _cost_s()
         assert budget.take(clock.now(), spent)
-    return TokenGate(KEYRINGS[0], Terms(AUDIENCE), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000)
+    return TokenAuthenticator(
+        KEYRINGS[0], TokenRules(AUDIENCE), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000
+    )
 
 
 def _cost_s() -> float:
     return max(key.cost_s for ring in KEYRINGS for key in ring._keys.values())
 
 
-def is_good(token: object, uid: str | None, gate: TokenGate, wall: float) -> bool:
+def is_good(token: object, uid: str | None, gate: TokenAuthenticator, wall: float) -> bool:
     """Whether a token is to be let in, as `uid` if that is given."""
     made = GOOD.get(token) if isinstance(token, str) else None
     return made is not None and made.kid in gate.keyring.kids and wall < made.ends and uid in (None, made.uid)

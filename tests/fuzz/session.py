@@ -11,7 +11,7 @@ from typing import Final
 from presence.core import requests
 from presence.core.changes import Op
 from presence.core.registry import Session, SessionKey
-from presence.core.server_protocol import NO_LIMIT, SessionLimit
+from presence.core.server_protocol import NO_LIMIT, SessionQuota
 from presence.protocol import Code, goodbye
 from presence.protocol import encode as encode_packet
 from tests.fuzz import frames, invariants
@@ -21,7 +21,7 @@ from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, 
 
 STEPS_MAX: Final = 60  # of one input; more would only be slower
 CONNECTIONS_MAX: Final = 8  # at once
-LIMITS: Final = (NO_LIMIT, SessionLimit(1), SessionLimit(2), SessionLimit(2, refuses=True))
+LIMITS: Final = (NO_LIMIT, SessionQuota(1), SessionQuota(2), SessionQuota(2, refuses=True))
 _GOODBYE: Final = encode_packet(goodbye(Code.SERVER_DRAIN))
 
 

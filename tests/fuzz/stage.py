@@ -12,13 +12,13 @@ from presence.common.clock import Clock
 from presence.core import engine
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.changes import Change, Op
-from presence.core.engine import Core
-from presence.core.flap_damping import Flapping
+from presence.core.engine import Engine
+from presence.core.flap_damping import FlapDamping
 from presence.core.registry import Link, Peer, Registry, Session
 from presence.core.requests import Message, Request
-from presence.core.server_protocol import NO_LIMIT, Outcome, SessionLimit, SessionProtocol
+from presence.core.server_protocol import NO_LIMIT, Outcome, ServerProtocol, SessionQuota
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.protocol import Code, Kind, Packet, State
+from presence.protocol import Code, ConnectionState, Kind, Packet
 from tests.fuzz import foresight
 from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate
 from tests.fuzz.ledger import Ledger
@@ -55,7 +55,7 @@ class Scene(NamedTuple):
 
     grace: bool = True
     away: bool = False
-    limit: SessionLimit = NO_LIMIT
+    limit: SessionQuota = NO_LIMIT
     returns: int = 0
     served: bool = True
     is_tight: bool = False  # a few logins and packets are too many, and few tokens are checked
@@ -81,16 +81,16 @@ class Desk:
         self.left_by: set[int] = set()
 
     def take(self, session: Session, request: Request) -> None:
-        """See `presence.core.requests.Desk`."""
+        """See `presence.core.requests.RequestHandler`."""
         assert session.link is not None or isinstance(request, Message)
         self.waiting.append((session, request))
 
     def drained(self, session: Session) -> None:
-        """See `presence.core.requests.Desk`."""
+        """See `presence.core.requests.RequestHandler`."""
         assert session.link is not None
 
     def left(self, session: Session) -> None:
-        """See `presence.core.requests.Desk`."""
+        """See `presence.core.requests.RequestHandler`."""
         assert session.number not in self.left_by, "a session leaves twice"
         self.left_by.add(session.number)
 
@@ -128,9 +128,9 @@ class Stage(Link):
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
         grace = GRACE_S if scene.grace else 0.0
         self.gate = make_gate(self.clock, is_poor=scene.is_tight) if scene.gate else None
-        self.core = Core(
+        self.core = Engine(
             self.registry,
-            SessionProtocol(
+            ServerProtocol(
                 self.registry,
                 self.clock,
                 _clamped,
@@ -147,7 +147,7 @@ class Stage(Link):
             disconnect_grace=grace,
             max_idle_timeout=MAX_IDLE_TIMEOUT_S,
             away_after=AWAY_AFTER_S if scene.away else 0.0,
-            flapping=Flapping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
+            flapping=FlapDamping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
             packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
         )
         if scene.served:
@@ -225,7 +225,7 @@ class Stage(Link):
         if not data:
             return
         peer = self.peers[handle]
-        was = State.LOGGED_IN if isinstance(peer, Session) else State.CONNECTED
+        was = ConnectionState.LOGGED_IN if isinstance(peer, Session) else ConnectionState.CONNECTED
         before = peer.partial or b""
         outcome = self.core.received(peer, data)
         if outcome.failure is not None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from presence.core.engine import Core
+from presence.core.engine import Engine
 from presence.core.registry import Profiles, Registry
-from presence.core.termination import Endings
+from presence.core.termination import SessionTerminator
 from presence.core.ticks import Ticks
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code, scan
@@ -83,7 +83,7 @@ def the_wheel_fires_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_replaced_connection_stays_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Endings, "part", lambda self, session, farewell: None)
+    patch.setattr(SessionTerminator, "part", lambda self, session, farewell: None)
 
 
 def a_lost_connection_has_no_grace(patch: pytest.MonkeyPatch) -> None:
@@ -91,14 +91,14 @@ def a_lost_connection_has_no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_guest_is_in_the_registry(patch: pytest.MonkeyPatch) -> None:
-    opened = Core.opened
+    opened = Engine.opened
 
-    def enter(self: Core, link: Any, handle: Any) -> Any:
+    def enter(self: Engine, link: Any, handle: Any) -> Any:
         guest = opened(self, link, handle)
         self.registry._sessions["guest"] = guest  # type: ignore[assignment]
         return guest
 
-    patch.setattr(Core, "opened", enter)
+    patch.setattr(Engine, "opened", enter)
 
 
 def a_handler_fails(patch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.core.registry import Guest, Registry, Session
 from presence.core.requests import Message
-from presence.messaging.letters import Found, Letter
-from presence.messaging.queue import Bounds
-from presence.messaging.router import Courier
+from presence.messaging.letters import OutgoingMessage, RouteResult
+from presence.messaging.queue import QueueBounds
+from presence.messaging.router import MessageRouter
 from presence.protocol import Packet
 from presence.store.keys import Keys
 from tests.watching.fakes import Line
@@ -42,7 +42,7 @@ class Wire(Line):
 
 
 class FakePost:
-    """A `Post` that knows where users are.
+    """A `MessageBus` that knows where users are.
 
     Attributes:
         records: uid -> node -> devices.
@@ -64,22 +64,22 @@ class FakePost:
         self.during: Callable[[], object] = lambda: None
 
     def deliver(
-        self, node: str, letters: Sequence[Letter], here: Mapping[str, Mapping[str, int]]
-    ) -> list[Found | StoreUnavailable | StoreError]:
+        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+    ) -> list[RouteResult | StoreUnavailable | StoreError]:
         self.here = here
         self.calls.append([letter.to for letter in letters])
         if self.failures:
             return [self.failures.pop(0)] * len(letters)
         return [self._deliver(node, letter) for letter in letters]
 
-    def _deliver(self, node: str, letter: Letter) -> Found:
+    def _deliver(self, node: str, letter: OutgoingMessage) -> RouteResult:
         others = {name: each for name, each in self.records.get(letter.to, {}).items() if name != node}
         handed = 0
         for name, devices in others.items():
             if name not in self.deaf:
                 self.sent.append((name, tuple(devices), letter.frame))
                 handed += len(devices)
-        return Found(handed, tuple(device for devices in others.values() for device in devices))
+        return RouteResult(handed, tuple(device for devices in others.values() for device in devices))
 
     def close(self) -> None:
         pass
@@ -103,14 +103,14 @@ class InlineRuntime(TrioRuntime):
 class Office:
     """A node's courier, its sessions and their connections; run it in a nursery."""
 
-    def __init__(self, bounds: Bounds | None = None, *, shards: int = 1) -> None:
+    def __init__(self, bounds: QueueBounds | None = None, *, shards: int = 1) -> None:
         self.wire = Wire()
         self.post = FakePost()
         self.clock = Clock(trio.current_time, lambda: 1_700_000_000.0)
         self.registry = Registry("boot", self.clock)
         self.ended: list[Session] = []
         self.faults = Faults(self.ended.append)
-        self.courier = Courier(
+        self.courier = MessageRouter(
             self.registry,
             Keys(shards=shards).shard,
             self.post,
@@ -118,7 +118,7 @@ class Office:
             InlineRuntime(self.post),
             node=lambda: HERE,
             ends_at=lambda session: session.last_seen + 5.0,
-            bounds=bounds or Bounds(),
+            bounds=bounds or QueueBounds(),
             faults=self.faults,
         )
 

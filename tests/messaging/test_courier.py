@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.messaging.letters import Delivery
-from presence.messaging.queue import CALL_ITEMS, SECOND_LOOK_S, Bounds
+from presence.messaging.queue import CALL_ITEMS, SECOND_LOOK_S, QueueBounds
 from presence.messaging.router import GATHER_S, PATIENCE_S, RETRY_MAX_S
 from presence.store.keys import Keys
 from tests.messaging.desks import CALL_S, HERE, Office
@@ -185,7 +185,7 @@ async def test_others_have_turns_while_all_that_waits_is_refused(autojump_clock:
             self.most, self.refused = max(self.most, refused - self.refused), refused
 
     total = 4 * CALL_ITEMS
-    async with working(Office(Bounds(sender_items=total))) as office:
+    async with working(Office(QueueBounds(sender_items=total))) as office:
         ann, steps = office.log_in("ann"), Steps()
 
         def flood() -> None:
@@ -257,7 +257,7 @@ async def test_what_has_waited_for_too_long_is_refused(autojump_clock: MockClock
 async def test_beyond_a_bound_messages_are_refused_at_once_and_in_one_write(
     autojump_clock: MockClock,
 ) -> None:
-    async with working(Office(Bounds(items=2))) as office:
+    async with working(Office(QueueBounds(items=2))) as office:
         ann = office.log_in("ann")
         for number in range(5):
             office.say(ann, "bob", id=number)
@@ -298,7 +298,7 @@ async def test_what_another_node_sends_is_handed_to_the_devices_that_it_names(
 
 
 async def test_every_message_has_one_outcome(autojump_clock: MockClock) -> None:
-    async with working(Office(Bounds(items=4))) as office:
+    async with working(Office(QueueBounds(items=4))) as office:
         ann, _ = office.log_in("ann"), office.log_in("bob")
         office.say(ann, "bob")
         office.say(ann, "nobody")

@@ -7,41 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence.core.registry import Session
-from presence.messaging.letters import Letter
-from presence.messaging.queue import CALL_BYTES, CALL_ITEMS, SECOND_LOOK_S, Bounds, Pending, Waiting
+from presence.messaging.letters import OutgoingMessage
+from presence.messaging.queue import (
+    CALL_BYTES,
+    CALL_ITEMS,
+    SECOND_LOOK_S,
+    MessageQueue,
+    PendingMessage,
+    QueueBounds,
+)
 from tests.messaging.desks import Wire
 
 NOW = 1000.0
-MANY = Bounds(sender_items=2 * CALL_ITEMS)
+MANY = QueueBounds(sender_items=2 * CALL_ITEMS)
 ANN, BOB = (Session(Wire(), uid, uid, 1, 30.0, NOW, NOW) for uid in ("ann", "bob"))
 
 
-def pending(to: str = "cy", *, size: int = 1, sender: Session = ANN, id: int = 0) -> Pending:
-    return Pending(sender, id, Letter(to, bytes(size)), NOW)
+def pending(to: str = "cy", *, size: int = 1, sender: Session = ANN, id: int = 0) -> PendingMessage:
+    return PendingMessage(sender, id, OutgoingMessage(to, bytes(size)), NOW)
 
 
-def waiting(*some: Pending, bounds: Bounds | None = None) -> Waiting:
-    waiting = Waiting(bounds or Bounds())
+def waiting(*some: PendingMessage, bounds: QueueBounds | None = None) -> MessageQueue:
+    waiting = MessageQueue(bounds or QueueBounds())
     for each in some:
         assert waiting.has_room(each.sender)
         waiting.add(each)
     return waiting
 
 
-def taken(waiting: Waiting, now: float = NOW) -> list[tuple[str, int | None]]:
+def taken(waiting: MessageQueue, now: float = NOW) -> list[tuple[str, int | None]]:
     return [(each.letter.to, each.id) for each in waiting.take(now)]
 
 
 @pytest.mark.parametrize(
     ("bounds", "sizes", "others_may"),
     [
-        (Bounds(items=2), [1, 1], False),
-        (Bounds(bytes=10), [9, 1], False),
-        (Bounds(sender_items=2), [1, 1], True),
+        (QueueBounds(items=2), [1, 1], False),
+        (QueueBounds(bytes=10), [9, 1], False),
+        (QueueBounds(sender_items=2), [1, 1], True),
     ],
 )
 def test_each_bound_holds_until_what_went_out_is_answered(
-    bounds: Bounds, sizes: list[int], others_may: bool
+    bounds: QueueBounds, sizes: list[int], others_may: bool
 ) -> None:
     full = waiting(*(pending(size=size) for size in sizes), bounds=bounds)
     out = full.take(NOW)
@@ -66,7 +73,7 @@ def test_a_call_that_is_full_keeps_what_was_put_off_in_order() -> None:
     assert taken(queue, NOW + SECOND_LOOK_S) == [("x", CALL_ITEMS)]
 
 
-def answer(queue: Waiting, some: Iterable[Pending]) -> list[tuple[Session, str, int | None]]:
+def answer(queue: MessageQueue, some: Iterable[PendingMessage]) -> list[tuple[Session, str, int | None]]:
     for each in some:
         queue.answered(each)
     return [(each.sender, each.letter.to, each.id) for each in some]
@@ -76,7 +83,7 @@ def answer(queue: Waiting, some: Iterable[Pending]) -> list[tuple[Session, str, 
 def test_whatever_happens_each_goes_out_until_it_is_answered_and_in_order(
     steps: list[str], data: st.DataObject
 ) -> None:
-    queue, now, sent, out = Waiting(Bounds()), NOW, 0, []
+    queue, now, sent, out = MessageQueue(QueueBounds()), NOW, 0, []
     steps += ["pass", "found"] * 2
     for step in steps:
         if step == "pass":

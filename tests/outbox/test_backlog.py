@@ -10,10 +10,10 @@ from itertools import islice
 import pytest
 
 from presence.core.changes import Change, Op
-from presence.outbox.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, Parted, Plan
-from presence.outbox.peer_barrier import RETURN_SETTLE_S, SETTLE_S, Settling
+from presence.outbox.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, ByShard, Plan
+from presence.outbox.peer_barrier import RETURN_SETTLE_S, SETTLE_S, PeerBarrier
 from presence.outbox.queue import Outbox
-from presence.outbox.replies import Trace
+from presence.outbox.replies import PeerTrace
 from presence.outbox.steps import Item
 
 
@@ -75,7 +75,7 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
 
 def test_a_part_is_there_once_and_is_looked_for_no_further_than_it_is_asked_for() -> None:
     found = iter(range(100))
-    parted = Parted(found, lambda number: number % 2, 2)
+    parted = ByShard(found, lambda number: number % 2, 2)
     assert len(list(islice(parted.of(1), 5))) == 5
     assert len(list(found)) == 90
     assert (parted.has(0), parted.has(1)) == (True, False)
@@ -114,9 +114,13 @@ def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() 
     assert [*planned.replayed] == waiting + queued
 
 
-BEFORE, REGISTERING, REGISTERED = Trace(3, True, False), Trace(4, False, False), Trace(4, True, False)
-FENCED = Trace(3, True, True)
-Step = Callable[[Settling], object]
+BEFORE, REGISTERING, REGISTERED = (
+    PeerTrace(3, True, False),
+    PeerTrace(4, False, False),
+    PeerTrace(4, True, False),
+)
+FENCED = PeerTrace(3, True, True)
+Step = Callable[[PeerBarrier], object]
 
 
 def resync(at: float) -> Step:
@@ -124,7 +128,7 @@ def resync(at: float) -> Step:
     return lambda settling: settling.begin(at, {"b": BEFORE}, first=False, concerns_all=False)
 
 
-def loss(at: float, history: str = "", **others: Trace) -> Step:
+def loss(at: float, history: str = "", **others: PeerTrace) -> Step:
     """It begins anew because Redis has lost data, or goes on with another history."""
     return lambda settling: settling.begin(at, others, first=False, concerns_all=True, history=history)
 
@@ -134,10 +138,10 @@ def back(at: float) -> Step:
     return lambda settling: settling.returned(at)
 
 
-def see(at: float, **others: Trace) -> Step:
+def see(at: float, **others: PeerTrace) -> Step:
     """A probe finds all well here, and this of the others."""
 
-    def saw(settling: Settling) -> None:
+    def saw(settling: PeerBarrier) -> None:
         settling.others = others
         settling.saw(at)
 
@@ -158,8 +162,8 @@ def see(at: float, **others: Trace) -> Step:
         ([loss(5), see(6, b=FENCED)], 5 + SETTLE_S),
         ([loss(5), see(6, b=REGISTERED)], 6),  # the wait is over when all have registered anew
         # After a restart only what was registered since counts: Redis may have gone back to a later moment.
-        ([loss(5, "new"), see(6, b=Trace(7, True, False, "new"))], 6),
-        ([loss(5, "new"), see(6, b=Trace(7, True, False, "old"))], 5 + SETTLE_S),
+        ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "new"))], 6),
+        ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "old"))], 5 + SETTLE_S),
         ([back(50)], 50 + RETURN_SETTLE_S),
         ([back(50), see(51, b=REGISTERED)], 50 + RETURN_SETTLE_S),  # that does not say that nothing waits
         ([back(50), loss(50.1, b=REGISTERED), see(50.5, b=REGISTERED)], 50 + RETURN_SETTLE_S),
@@ -167,7 +171,7 @@ def see(at: float, **others: Trace) -> Step:
     ],
 )
 def test_where_a_peer_was_seen_at_work(steps: list[Step], at: float) -> None:
-    settling = Settling(lambda node: node != "x")
+    settling = PeerBarrier(lambda node: node != "x")
     for step in [see(1, b=BEFORE), *steps]:
         step(settling)
     assert settling.at == at
@@ -175,20 +179,20 @@ def test_where_a_peer_was_seen_at_work(steps: list[Step], at: float) -> None:
 
 @pytest.mark.parametrize("step", [loss(5), loss(5, x=BEFORE), loss(5, b=FENCED), back(50)])
 def test_with_nobody_at_work_it_does_not_wait(step: Step) -> None:
-    settling = Settling(lambda node: node != "x")
+    settling = PeerBarrier(lambda node: node != "x")
     step(settling)
     assert settling.at == -math.inf
 
 
 def test_who_is_new_waits_for_nobody() -> None:
-    settling = Settling(lambda _node: True)
+    settling = PeerBarrier(lambda _node: True)
     settling.begin(1.0, {"b": BEFORE}, first=True, concerns_all=False)
     assert settling.at == -math.inf
 
 
 def test_a_peer_that_only_holds_a_lease_is_waited_for_though_the_lease_was_lost_with_all_data() -> None:
     leases = ["c"]
-    settling = Settling(lambda _node: True, lambda: leases)
+    settling = PeerBarrier(lambda _node: True, lambda: leases)
     settling.saw(1.0)
     leases.clear()
     loss(5)(settling)

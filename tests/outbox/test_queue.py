@@ -7,8 +7,8 @@ import pytest
 
 from presence.common.histogram import Histogram
 from presence.core.changes import Change, Op
-from presence.outbox.event_counts import Told, Transitions
-from presence.outbox.queue import STEP_MS, Ages, Gap, Outbox, size_of
+from presence.outbox.event_counts import EventCount, Transitions
+from presence.outbox.queue import STEP_MS, Outbox, PendingAges, SkippedChanges, size_of
 
 
 def change(uid: str, session: str = "s", *, at: float = 1.0, at_ms: int = 1000) -> Change:
@@ -32,7 +32,7 @@ def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
     statistics = outbox.statistics()
     assert (statistics.held, statistics.queued, statistics.high_water, statistics.max_items) == (3, 3, 3, 3)
     assert (statistics.appended_total, statistics.dropped_total, statistics.skipping_shards) == (6, 8, 2)
-    assert outbox.begin_resync(0) == Gap(dropped=7, from_ms=3, to_ms=9, from_at=1.0)
+    assert outbox.begin_resync(0) == SkippedChanges(dropped=7, from_ms=3, to_ms=9, from_at=1.0)
     assert outbox.begin_resync(0) is None
     assert (outbox.is_skipping(0), outbox.is_skipping(1)) == (False, True)
 
@@ -88,7 +88,7 @@ class Waiting:
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
         self.took = Histogram((0.1, 1.0))
-        self.ages = Ages(lambda: self.now_ms, self.took)
+        self.ages = PendingAges(lambda: self.now_ms, self.took)
         self.outbox = Outbox(lambda _uid: 0, 1, max_items=1000, ages=self.ages)
 
     def append(self) -> Change:
@@ -126,9 +126,14 @@ def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
 
 def test_counts_add_up_by_type_and_reason_and_what_a_later_version_writes_is_called_as_it_is() -> None:
     transitions = Transitions()
-    transitions.note([Told("online", 1, 2), Told("offline", 201, 1), Told("gap", 0, 1)])
+    transitions.note([EventCount("online", 1, 2), EventCount("offline", 201, 1), EventCount("gap", 0, 1)])
     transitions.note(
-        [Told("online", 1, 3), Told("online", 2, 1), Told("offline", 999, 1), Told("sleeping", 3, 1)]
+        [
+            EventCount("online", 1, 3),
+            EventCount("online", 2, 1),
+            EventCount("offline", 999, 1),
+            EventCount("sleeping", 3, 1),
+        ]
     )
     assert transitions.report() == {
         "online": {"login": 5, "returned": 1},

@@ -12,9 +12,9 @@ from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.outbox import reconciler as comparison_module
 from presence.outbox import relay as relay_module
 from presence.outbox.queue import Outbox
-from presence.outbox.reconciler import HURRIED_SESSIONS, SESSIONS_A_TURN, Comparison, Memory
-from presence.outbox.relay import Relay, Verdicts
-from presence.outbox.replies import News, Reply, Status, Superseded
+from presence.outbox.reconciler import HURRIED_SESSIONS, SESSIONS_A_TURN, LocalSessions, Reconciler
+from presence.outbox.relay import Relay, RelayCallbacks
+from presence.outbox.replies import NodeNotice, Reply, ReplyStatus, Superseded
 from presence.outbox.shard_writer import ShardWriter
 from presence.store.embedded import find_binary
 from presence.store.keys import Keys
@@ -38,19 +38,19 @@ class Sessions:
     def __init__(self, count: int = 0) -> None:
         self.live = {f"u{n}": named(f"u{n}") for n in range(count)}
         self.profiles: dict[str, Profile] = {}
-        self.memory = Memory(lambda: iter([*self.live.values()]), self.shown_as)
+        self.memory = LocalSessions(lambda: iter([*self.live.values()]), self.shown_as)
 
     def shown_as(self, name: SessionName) -> Profile | None:
         return self.profiles.get(name.uid, PLAIN) if self.live.get(name.uid) == name else None
 
 
-def comparison(sessions: Sessions) -> tuple[Comparison, ShardWriter]:
+def comparison(sessions: Sessions) -> tuple[Reconciler, ShardWriter]:
     outbox = Outbox(KEYS.shard, 1, max_items=10)
-    return Comparison(sessions.memory, KEYS.shard), ShardWriter(0, "a", outbox, lambda _shard: [])
+    return Reconciler(sessions.memory, KEYS.shard), ShardWriter(0, "a", outbox, lambda _shard: [])
 
 
 def answer(**fields: object) -> Reply:
-    return Reply(Status.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
+    return Reply(ReplyStatus.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
 
 
 def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
@@ -78,7 +78,7 @@ def test_ghosts_and_missing_ones_count_the_second_time() -> None:
 def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     sessions = Sessions(20)
     shards = {name: number % 2 for number, name in enumerate(sessions.live)}
-    compared = Comparison(sessions.memory, shards.__getitem__)
+    compared = Reconciler(sessions.memory, shards.__getitem__)
     outbox = Outbox(shards.__getitem__, 2, max_items=10)
     busy, idle = (ShardWriter(shard, "a", outbox, lambda _shard: []) for shard in (0, 1))
     compared.next([idle])
@@ -129,7 +129,7 @@ class Mending:
             self.store,
             node=node,
             live=lambda _shard: [self.change(Op.REGISTER, each) for each in self.sessions.live.values()],
-            verdicts=Verdicts(self.gone, self.gone, lambda: "c"),
+            verdicts=RelayCallbacks(self.gone, self.gone, lambda: "c"),
             memory=self.sessions.memory,
         )
 
@@ -144,7 +144,7 @@ class Mending:
         self.sessions.live[uid] = each
         self.outbox.append(self.change(Op.LOGIN, each))
 
-    def gone(self, told: Sequence[News | Superseded]) -> None:
+    def gone(self, told: Sequence[NodeNotice | Superseded]) -> None:
         for each in told:
             self.told.add(each.uid)
             self.sessions.live.pop(each.uid, None)

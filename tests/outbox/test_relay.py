@@ -10,16 +10,16 @@ from trio.testing import MockClock
 
 from presence.common.circuit_breaker import GLANCE_S
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
-from presence.common.runtime import TrioBell
+from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
 from presence.outbox.queue import Outbox
-from presence.outbox.reconciler import Memory
-from presence.outbox.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, Verdicts
-from presence.outbox.replies import Opened, Probe, Reply, Stand, Status
+from presence.outbox.reconciler import LocalSessions
+from presence.outbox.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
+from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Step
 from tests.support.waiting import AtOnce, until
 
-NOTHING = Memory(lambda: (), lambda _name: None)
+NOTHING = LocalSessions(lambda: (), lambda _name: None)
 
 
 class FakeStore:
@@ -62,19 +62,19 @@ class FakeStore:
         if step.shard in self.away:
             return StoreUnavailable("away")
         if step.counter.node in self.fenced:
-            return Reply(Status.FENCED, "history")
+            return Reply(ReplyStatus.FENCED, "history")
         if not isinstance(step, Batch):
-            return Reply(Status.OK, "history")
+            return Reply(ReplyStatus.OK, "history")
         present = self.counters.get(step.shard)
         opened = None
         if step.opening:
-            opened = Opened((Stand(present or Counter(step.opening.before, 0, 0)),), {})
+            opened = Opened((CounterSnapshot(present or Counter(step.opening.before, 0, 0)),), {})
         elif present is None or present.n + 1 != step.counter.n:
-            return Reply(Status.UNKNOWN, "history")
+            return Reply(ReplyStatus.UNKNOWN, "history")
         self.counters[step.shard] = step.counter
         self.batches.append(step)
         self.applied += [item.change for item in step.items]
-        return Reply(Status.OK, "history", opened=opened)
+        return Reply(ReplyStatus.OK, "history", opened=opened)
 
     def probe(
         self, node: str, inbox_read: Mapping[int, int]
@@ -110,7 +110,7 @@ class Relaying:
         usual: dict[str, Any] = {
             "node": "first",
             "live": lambda _shard: [],
-            "verdicts": Verdicts(lambda _: None, lambda _: None, lambda: next(ids)),
+            "verdicts": RelayCallbacks(lambda _: None, lambda _: None, lambda: next(ids)),
             "memory": NOTHING,
             "clock": trio.current_time,
             "runtime": AtOnce(),
@@ -296,7 +296,7 @@ async def test_each_refusal_is_told_once_and_what_was_refused_is_sent_again(
     assert relaying.applied == ["u"]
 
 
-class LateBell(TrioBell):
+class LateBell(TrioWakeEvent):
     """Wakes half a second late, as on a machine without time to run."""
 
     async def wait(self, timeout_s: float) -> bool:
@@ -308,7 +308,7 @@ class LateBell(TrioBell):
 class Late(AtOnce):
     """The same."""
 
-    def bell(self) -> TrioBell:
+    def bell(self) -> TrioWakeEvent:
         return LateBell()
 
     async def sleep(self, seconds: float) -> None:

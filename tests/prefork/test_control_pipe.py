@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from presence.prefork import arbiter, control_pipe
-from presence.prefork.control_pipe import FIRST_TIMEOUT_S, Orders, SilenceWatch, interval_s
+from presence.prefork.control_pipe import FIRST_TIMEOUT_S, ControlPipe, SilenceWatch, interval_s
 
 PATIENCE_S = 20.0
 
@@ -21,7 +21,7 @@ class Line:
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
-        self.worker = Orders(self.theirs)
+        self.worker = ControlPipe(self.theirs)
         self.reloads = 0
 
     def reload(self) -> None:
@@ -115,14 +115,14 @@ def test_a_process_that_starts_has_time_to_load_its_modules() -> None:
 
 
 def test_a_signal_that_comes_while_others_are_taken_is_taken_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = arbiter.Taken
+    whole = arbiter.PendingSignals
 
-    def interrupted(*counts: int) -> arbiter.Taken:
+    def interrupted(*counts: int) -> arbiter.PendingSignals:
         monkeypatch.undo()
         signal.raise_signal(signal.SIGHUP)
         return whole(*counts)
 
-    with selectors.DefaultSelector() as selector, arbiter.Wakeups(selector, reloads=True) as wakeups:
+    with selectors.DefaultSelector() as selector, arbiter.SignalPipe(selector, reloads=True) as wakeups:
         signal.raise_signal(signal.SIGHUP)
         monkeypatch.setattr(arbiter, "Taken", interrupted)
         assert [wakeups.take_orders().reloads, bool(selector.select(0)), wakeups.take_orders().reloads] == [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.prefork.systemd import SILENT, Notifier, Pulse, from_environment
+from presence.prefork.systemd import SILENT, Notifier, Watchdog, from_environment
 from tests.support.managers import Manager
 
 
@@ -83,9 +83,9 @@ def test_nobody_suffers_by_a_manager_that_is_gone_or_reads_nothing(tmp_path: Pat
 
 
 def test_a_loop_gives_a_sign_when_it_is_due_and_is_told_when_to_come_again(manager: Manager) -> None:
-    pulse = Pulse(notifier(manager, WATCHDOG_USEC="180000000"))
+    pulse = Watchdog(notifier(manager, WATCHDOG_USEC="180000000"))
     assert pulse.give() == pytest.approx(60.0)
     assert 0 < (pulse.give() or 0) < 60.001
     assert manager.next() == {"WATCHDOG": "1"}
     assert manager.is_silent()
-    assert Pulse(SILENT).give() is None
+    assert Watchdog(SILENT).give() is None

@@ -8,13 +8,13 @@ import pytest
 from presence.protocol import (
     TABLE,
     VERSION,
-    Answer,
     Code,
+    ConnectionState,
     Decoder,
     Kind,
     Other,
     Reaction,
-    State,
+    ServerAnswer,
     error,
     goodbye,
 )
@@ -50,9 +50,9 @@ def _rows(text: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in table if line.startswith("|")]
 
 
-def _cell(state: State, reaction: Reaction) -> str:
+def _cell(state: ConnectionState, reaction: Reaction) -> str:
     answer = reaction.answer.value
-    if reaction.answer in (Answer.ERROR, Answer.GOODBYE):
+    if reaction.answer in (ServerAnswer.ERROR, ServerAnswer.GOODBYE):
         answer += f" {reaction.code:d}" if reaction.code else " 310 or 315"
     parts = [answer]
     if reaction.then is not state:
@@ -82,12 +82,12 @@ def test_errors_and_goodbyes_name_their_code() -> None:
 
 
 def test_table_has_every_cell() -> None:
-    assert set(TABLE) == {(state, trigger) for state in State for trigger in (*Kind, *Other)}
+    assert set(TABLE) == {(state, trigger) for state in ConnectionState for trigger in (*Kind, *Other)}
 
 
 def test_printed_state_table_equals_the_data() -> None:
     expected = [
-        [_trigger(trigger), *(_cell(state, TABLE[state, trigger]) for state in State)]
+        [_trigger(trigger), *(_cell(state, TABLE[state, trigger]) for state in ConnectionState)]
         for trigger in (*Kind, *Other)
     ]
     assert _rows(_section("States of a connection")) == expected

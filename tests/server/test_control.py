@@ -16,9 +16,9 @@ from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.messaging.letters import Delivery
-from presence.outbox.replies import Erasure, News, NewsKind, Question
+from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Question
 from presence.protocol import Code
-from presence.server.control import DELIVERIES_A_TURN, Control
+from presence.server.control import DELIVERIES_A_TURN, ControlListener
 from presence.server.node import Node
 from presence.server.server import Server
 from presence.store.client import Redis, open_client
@@ -113,29 +113,29 @@ async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_
 
 
 class FakeNode:
-    """What `Control` needs of a node."""
+    """What `ControlListener` needs of a node."""
 
     def __init__(self) -> None:
         self.renamed = TrioRuntime().bell()
         self.relay = SimpleNamespace(node="n1")
-        self.told: list[News] = []
+        self.told: list[NodeNotice] = []
         self.faults = Faults()
 
-    def news(self, news: Iterable[News]) -> None:
+    def news(self, news: Iterable[NodeNotice]) -> None:
         self.told += news
 
 
 class FakeChannel:
     """A channel that gives what the test says, a batch a call."""
 
-    def __init__(self, *batches: Sequence[News | Delivery | Question]) -> None:
+    def __init__(self, *batches: Sequence[NodeNotice | Delivery | Question]) -> None:
         self._batches = [*batches]
         self._closed = threading.Event()
 
     def subscribe(self, node: str) -> None:
         self._closed.clear()
 
-    def next(self) -> list[News | Delivery | Question | Erasure]:
+    def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
         if self._batches:
             return [*self._batches.pop(0)]
         self._closed.wait()
@@ -145,7 +145,7 @@ class FakeChannel:
         self._closed.set()
 
 
-KICK = News(NewsKind.KICKED, "ann", "", "s1")
+KICK = NodeNotice(NodeNoticeKind.KICKED, "ann", "", "s1")
 LETTER = Delivery("ann", ("",), b"packet")
 QUESTION = Question("ann", "0" * 32)
 
@@ -154,7 +154,7 @@ async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_
     class Confused(FakeChannel):
         times = 1
 
-        def next(self) -> list[News | Delivery | Question | Erasure]:
+        def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
             if self.times:
                 self.times -= 1
                 raise LookupError("a mistake")
@@ -168,7 +168,7 @@ async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_
             raise LookupError("a mistake")
 
     channel = Confused([LETTER], [LETTER, QUESTION, KICK, *[LETTER] * DELIVERIES_A_TURN])
-    control = Control(cast("Node", node), channel, deliver, asked.extend)
+    control = ControlListener(cast("Node", node), channel, deliver, asked.extend)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         await until(lambda: len(delivered) == 3)

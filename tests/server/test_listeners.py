@@ -10,7 +10,7 @@ import pytest
 from presence.common import networks
 from presence.config.settings import Settings
 from presence.server import listeners
-from presence.server.listeners import CannotListen, Ports
+from presence.server.listeners import CannotListen, Listeners
 
 CERT = Path("cert.pem")
 PLAIN, BOTH, ALONE = (
@@ -18,7 +18,7 @@ PLAIN, BOTH, ALONE = (
     Settings(port=0, tls_port=0, tls_cert=CERT),
     Settings(port=0, tls_port=0, tls_cert=CERT, tls_only=True),
 )
-Open = Callable[..., Ports]
+Open = Callable[..., Listeners]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from presence import protocol
-from presence.config.loading import SPECS
+from presence.config.loading import FIELDS
 from presence.protocol import Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
 from tests.store.servers import Server as Redis
@@ -50,7 +50,7 @@ def failed_start(
 
 
 def test_every_setting_that_is_bad_is_named() -> None:
-    bad = dict.fromkeys((spec.variable for spec in SPECS.values()), "")
+    bad = dict.fromkeys((spec.variable for spec in FIELDS.values()), "")
     status, said, _ = failed_start(environment=bad)
     assert status == 2
     assert [name for name in bad if name in said] == list(bad)

@@ -18,7 +18,7 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.outbox.replies import Opened, Reply, Status
+from presence.outbox.replies import Opened, Reply, ReplyStatus
 from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Item
 from presence.protocol import Kind
@@ -133,7 +133,7 @@ def exchange(writer: ShardWriter) -> tuple[Item, ...]:
         pass
     assert isinstance(step, Batch)
     opened = Opened((), {}) if step.opening else None
-    writer.accept(step, Reply(Status.OK, "history", opened=opened))
+    writer.accept(step, Reply(ReplyStatus.OK, "history", opened=opened))
     return step.items
 
 

@@ -7,9 +7,16 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import PLAIN, Change, Op, Profile
-from presence.core.registry import Connected
+from presence.core.registry import ConnectionInfo
 from presence.protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
-from presence.server.session_report import ENDED_MAX, ENDS_MAX, KEPT_S, SESSIONS_MAX, Explaining, LatelyEnded
+from presence.server.session_report import (
+    ENDED_MAX,
+    ENDS_MAX,
+    KEPT_S,
+    SESSIONS_MAX,
+    RecentEnds,
+    SessionReporter,
+)
 from presence.server.stats_socket import ANSWER_BYTES
 from tests.auth.gates import WordGate
 from tests.support.worlds import GRACE, TICK, T, World
@@ -21,10 +28,10 @@ def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {
         "node": lambda: "n1",
         "waiting": lambda: 7,
-        "connected": lambda handle: Connected("plain", "192.0.2.1", 10 * handle),
+        "connected": lambda handle: ConnectionInfo("plain", "192.0.2.1", 10 * handle),
         "watches": lambda session: 3 if session.device else 0,
     }
-    return Explaining(world.core, world.clock, **usual | more).explain(uid)
+    return SessionReporter(world.core, world.clock, **usual | more).explain(uid)
 
 
 def only(world: World) -> dict[str, Any]:
@@ -159,7 +166,7 @@ def test_the_largest_answer_fits_a_datagram(world: World, said: object) -> None:
         uid,
         node=lambda: node,
         waiting=lambda: 2**40,
-        connected=lambda _: Connected("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
+        connected=lambda _: ConnectionInfo("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
         watches=lambda _session: 2**30,
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
@@ -177,7 +184,7 @@ def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
 
 
 def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: World) -> None:
-    lately = LatelyEnded(world)
+    lately = RecentEnds(world)
     end = change(Op.END, "ada", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
     lately.append(end)
     assert world.changes == [end]
@@ -197,7 +204,7 @@ def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: Wor
 
 
 def test_so_many_ends_are_remembered_for_so_long_the_latest_first(world: World) -> None:
-    lately = LatelyEnded(world)
+    lately = RecentEnds(world)
     for n in range(ENDS_MAX + 5):
         lately.append(change(Op.END, f"user-{n}", f"s{n}"))
     lately.append(change(Op.END, "user-7", "later"))

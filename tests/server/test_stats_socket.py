@@ -16,8 +16,8 @@ from presence.server.stats_socket import (
     PATIENCE_S,
     QUESTIONS_A_S,
     QUEUE_MAX,
-    Answering,
-    Inquiries,
+    ExplainResponder,
+    StatsResponder,
     line_pair,
     question,
 )
@@ -34,7 +34,7 @@ def fail() -> object:
 async def test_what_cannot_be_answered_fills_no_log_and_ends_nobody() -> None:
     asking, answering = line_pair()
     with asking, answering, structlog.testing.capture_logs() as logs:
-        inquiries = Inquiries(answering, {"fail": fail, "work": lambda: 7})
+        inquiries = StatsResponder(answering, {"fail": fail, "work": lambda: 7})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(inquiries.run)
             line = trio.socket.from_stdlib_socket(asking)
@@ -62,7 +62,7 @@ class Desk:
         self.go_on.set()
         self.begun = self.closed = 0
         clock = Clock(lambda: self.now)
-        self.answering = Answering(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
+        self.answering = ExplainResponder(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
         self.begun += 1

@@ -11,9 +11,9 @@ from typing import Any, Final
 from unittest import mock
 
 from presence.cluster import failure_detector
-from presence.core.engine import Core
+from presence.core.engine import Engine
 from presence.outbox import peer_barrier, shard_writer
-from presence.outbox.reconciler import Comparison
+from presence.outbox.reconciler import Reconciler
 from presence.outbox.relay import Relay
 from presence.store import script_runner
 
@@ -61,13 +61,13 @@ def _forget_texts() -> None:
 
 FOREVER_S: Final = 1e6
 
-_take_due = Core.take_due
+_take_due = Engine.take_due
 _probe = Relay._probe
 _next = shard_writer.ShardWriter.next
-_fenced = failure_detector.Observer.fenced
+_fenced = failure_detector.FailureDetector.fenced
 
 
-def _take_due_unread(core: Core, tick: int) -> bool:
+def _take_due_unread(core: Engine, tick: int) -> bool:
     core.endings.look = False
     return _take_due(core, tick)
 
@@ -87,13 +87,15 @@ def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
     return _next(writer, now)
 
 
-def _made_always(contact: failure_detector.Contact, now: float) -> None:
+def _made_always(contact: failure_detector.ContactClock, now: float) -> None:
     contact._time = now
     contact.unbroken_s = math.inf
     contact._last = now
 
 
-def _fenced_and_due(observer: failure_detector.Observer, node: failure_detector.Watched, shard: int) -> None:
+def _fenced_and_due(
+    observer: failure_detector.FailureDetector, node: failure_detector.PeerNode, shard: int
+) -> None:
     _fenced(observer, node, shard)
     node.shards[shard].due_at = -math.inf
 
@@ -113,7 +115,7 @@ _TOMBSTONE: Final = (
 )
 
 GUARDS: Final = (
-    Guard("read-before-expiry", attributes={(Core, "take_due"): _take_due_unread}, seed=8),
+    Guard("read-before-expiry", attributes={(Engine, "take_due"): _take_due_unread}, seed=8),
     Guard(
         "session-compare",
         (
@@ -181,12 +183,12 @@ GUARDS: Final = (
     Guard(
         "wait-before-sweep",  # the observer's and the script's: each covers the other
         attributes={
-            (failure_detector.Observer, "fenced"): _fenced_and_due,
-            (failure_detector.Observer, "waited_s"): lambda *_: FOREVER_S,
+            (failure_detector.FailureDetector, "fenced"): _fenced_and_due,
+            (failure_detector.FailureDetector, "waited_s"): lambda *_: FOREVER_S,
         },
         seed=416,
     ),
-    Guard("patience", attributes={(failure_detector.Contact, "made"): _made_always}, seed=6),
+    Guard("patience", attributes={(failure_detector.ContactClock, "made"): _made_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=194),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
@@ -228,5 +230,5 @@ GUARDS: Final = (
         (Change("apply", "    limit(uid, record)\n", "    if op == 'login' then limit(uid, record) end\n"),),
         seed=10928,
     ),
-    Guard("missed-news-compared", attributes={(Comparison, "hurry"): lambda _self: None}, seed=22499),
+    Guard("missed-news-compared", attributes={(Reconciler, "hurry"): lambda _self: None}, seed=22499),
 )

@@ -82,7 +82,7 @@ class VirtualRuntime:
 
 
 class VirtualBell:
-    """See `presence.common.runtime.Bell`."""
+    """See `presence.common.runtime.WakeEvent`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -90,14 +90,14 @@ class VirtualBell:
         self._wake: Wake | None = None
 
     def ring(self) -> None:
-        """See `Bell`."""
+        """See `WakeEvent`."""
         self._rung = True
         wake, self._wake = self._wake, None
         if wake is not None:
             self._machine.post_after(0.0, lambda: wake(None, None))
 
     async def wait(self, timeout_s: float) -> bool:
-        """See `Bell`."""
+        """See `WakeEvent`."""
 
         def begin(wake: Wake) -> None:
             if self._rung:
@@ -114,7 +114,7 @@ class VirtualBell:
 
 
 class VirtualCaller:
-    """See `presence.common.runtime.Caller`."""
+    """See `presence.common.runtime.ThreadCaller`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgpack
 
 from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
-from presence.outbox.queue import Gap
+from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys
 from presence.store.script_arguments import FIELDS_A_CALL, Shape
@@ -125,7 +125,7 @@ class ScriptPlay:
         chance, node = self._random, self._random.choice(NODES)
         generation = self._counters[node][0] + 1
         self._counters[node] = generation, 1
-        gap = Gap(3, AT_MS, AT_MS + 7, NOW_S) if chance.random() < 0.3 else None
+        gap = SkippedChanges(3, AT_MS, AT_MS + 7, NOW_S) if chance.random() < 0.3 else None
         floor = chance.choice(("0-0", "0-0", f"{AT_MS}-5", f"{2 * AT_MS + chance.randrange(9)}-1"))
         opening = Opening(chance.choice((node, node, *NODES, "gone")), floor, gap)
         history = chance.choice(("", "", self._history()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.outbox.replies import Status
+from presence.outbox.replies import ReplyStatus
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
@@ -57,7 +57,7 @@ def store(server: Server) -> Iterator[RedisStore]:
 def a(store: RedisStore) -> Hand:
     """A node that has opened its first generation."""
     hand = Hand(store, "a")
-    assert hand.open().status is Status.OK
+    assert hand.open().status is ReplyStatus.OK
     return hand
 
 
@@ -65,5 +65,5 @@ def a(store: RedisStore) -> Hand:
 def b(store: RedisStore) -> Hand:
     """Another one."""
     hand = Hand(store, "b")
-    assert hand.open().status is Status.OK
+    assert hand.open().status is ReplyStatus.OK
     return hand

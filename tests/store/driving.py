@@ -9,8 +9,8 @@ import redis
 
 from presence.core.changes import PLAIN, Change, Op, Profile
 from presence.outbox.event_counts import TYPES
-from presence.outbox.queue import Gap
-from presence.outbox.replies import Probe, Reply, Status
+from presence.outbox.queue import SkippedChanges
+from presence.outbox.replies import Probe, Reply, ReplyStatus
 from presence.outbox.steps import (
     NO_ENTRY_ID,
     Batch,
@@ -68,12 +68,12 @@ class Hand:
         generation: int = 1,
         *,
         floor: str = NO_ENTRY_ID,
-        gap: Gap | None = None,
+        gap: SkippedChanges | None = None,
         before: str | None = None,
     ) -> Reply:
         opening = Opening(before or self.node, floor, gap)
         reply = self.send(Batch(0, Counter(self.node, generation, 1), "", (), NOW_S, opening=opening))
-        if reply.status is Status.OK:
+        if reply.status is ReplyStatus.OK:
             self.generation, self.n, self.replication_id = generation, 1, reply.replication_id
         return reply
 
@@ -89,7 +89,7 @@ class Hand:
 
     def apply(self, *changes: Change, restores: bool = False) -> Reply:
         reply = self.send(self.batch(changes, self.n + 1, restores=restores))
-        if reply.status is Status.OK:
+        if reply.status is ReplyStatus.OK:
             self.n += 1
         return reply
 

@@ -10,8 +10,16 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.core.changes import PLAIN, Profile
-from presence.outbox.queue import Gap
-from presence.outbox.replies import News, NewsKind, Probe, Reply, Status, Superseded, Trace
+from presence.outbox.queue import SkippedChanges
+from presence.outbox.replies import (
+    NodeNotice,
+    NodeNoticeKind,
+    PeerTrace,
+    Probe,
+    Reply,
+    ReplyStatus,
+    Superseded,
+)
 from presence.outbox.steps import Batch, Counter, Opening
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
@@ -94,7 +102,7 @@ def meaning(text: str, stream: list[Event]) -> str:
 @pytest.mark.parametrize(("name", "told", "outcome"), rows(FIELDS))
 def test_fields_of_events(a: Hand, server: Server, name: str, told: str, outcome: str) -> None:
     for step in told.split("; "):
-        assert play({"a": a}, step).status is Status.OK
+        assert play({"a": a}, step).status is ReplyStatus.OK
     stream, wanted = events(server.client), outcome.removeprefix("-> ").split(" | ")
     for event, text in zip(stream, wanted, strict=True):
         fields = dict(each.split("=") for each in text.split())
@@ -104,7 +112,7 @@ def test_fields_of_events(a: Hand, server: Server, name: str, told: str, outcome
 
 
 def test_an_opening_writes_the_gap(a: Hand, server: Server) -> None:
-    a.open(2, gap=Gap(17, 1000, 2000, 0.0))
+    a.open(2, gap=SkippedChanges(17, 1000, 2000, 0.0))
     (event,) = events(server.client)
     gap = {"v": "1", "type": "gap", "node": "a", "dropped": "17", "from_ms": "1000", "to_ms": "2000"}
     assert event == {**gap, "id": event["id"]}
@@ -245,13 +253,23 @@ def log_in(a: Hand) -> Reply:
     return a.apply(login("u", "s1"))
 
 
-REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], Status, int]] = {
-    "a missing number": (lambda _: None, lambda a: a.send(a.batch([login("u", "s1")], 3)), Status.GAP, 1),
-    "a generation that is not there yet": (lambda a: setattr(a, "generation", 2), log_in, Status.UNKNOWN, 1),
-    "an opening of a lower generation": (lambda a: a.open(5), lambda a: a.open(4), Status.UNKNOWN, 5),
-    "another history": (lambda a: setattr(a, "replication_id", "0" * 40), log_in, Status.HISTORY, 1),
-    "no history": (lambda a: setattr(a, "replication_id", ""), log_in, Status.HISTORY, 1),
-    "no counter": (lambda a: a.store.commands("", [("FLUSHALL",)]), log_in, Status.UNKNOWN, 0),
+REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], ReplyStatus, int]] = {
+    "a missing number": (
+        lambda _: None,
+        lambda a: a.send(a.batch([login("u", "s1")], 3)),
+        ReplyStatus.GAP,
+        1,
+    ),
+    "a generation that is not there yet": (
+        lambda a: setattr(a, "generation", 2),
+        log_in,
+        ReplyStatus.UNKNOWN,
+        1,
+    ),
+    "an opening of a lower generation": (lambda a: a.open(5), lambda a: a.open(4), ReplyStatus.UNKNOWN, 5),
+    "another history": (lambda a: setattr(a, "replication_id", "0" * 40), log_in, ReplyStatus.HISTORY, 1),
+    "no history": (lambda a: setattr(a, "replication_id", ""), log_in, ReplyStatus.HISTORY, 1),
+    "no counter": (lambda a: a.store.commands("", [("FLUSHALL",)]), log_in, ReplyStatus.UNKNOWN, 0),
 }
 
 
@@ -273,9 +291,9 @@ def test_an_opening_reads_the_counter_of_the_id_before_and_names_the_others(a: H
     assert opened is not None
     assert opened.trail[0].counter == Counter("a", 1, 2)
     assert opened.others == {
-        "a": Trace(1, False, True),  # by the opening
-        "b": Trace(1, False, False),
-        "c": Trace(0, False, True),
+        "a": PeerTrace(1, False, True),  # by the opening
+        "b": PeerTrace(1, False, False),
+        "c": PeerTrace(0, False, True),
     }
 
 
@@ -302,7 +320,7 @@ def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
     probe = probed(a.store, "a")
     assert probe.counter == Counter("a", 1, 2)
     assert not probe.fenced
-    assert probe.others == {"b": Trace(1, False, False)}
+    assert probe.others == {"b": PeerTrace(1, False, False)}
     assert probe.last_id == events(server.client)[-1]["id"]
     assert probe.replication_id == a.replication_id
 
@@ -334,10 +352,11 @@ def test_a_registration_adopts_the_same_session(a: Hand, b: Hand, server: Server
 
 
 @pytest.mark.parametrize(
-    ("kind", "device", "allowed"), [(NewsKind.DISPLACED, "phone", True), (NewsKind.LIMITED, "desk", False)]
+    ("kind", "device", "allowed"),
+    [(NodeNoticeKind.DISPLACED, "phone", True), (NodeNoticeKind.LIMITED, "desk", False)],
 )
 def test_its_node_hears_at_once_and_in_its_inbox(
-    server: Server, kind: NewsKind, device: str, *, allowed: bool
+    server: Server, kind: NodeNoticeKind, device: str, *, allowed: bool
 ) -> None:
     store = RedisStore(server.url, Shape(Keys(), 1000, 10**13, 1, "oldest"))
     a, b = Hand(store, "a"), Hand(store, "b")
@@ -349,10 +368,10 @@ def test_its_node_hears_at_once_and_in_its_inbox(
     ((_, message),) = heard(listener, 1)
     inbox = probed(store, "a").inbox
     store.close()
-    assert inbox == (News(kind, "u", "phone", "sa", "b", return_allowed=allowed),)
+    assert inbox == (NodeNotice(kind, "u", "phone", "sa", "b", return_allowed=allowed),)
     fields = {"type": kind.value, "n": 1, "uid": "u", "device": "phone", "session": "sa", "by": "b"}
     assert message == {**fields, "return_allowed": allowed}
-    stays = {("u", "phone", "sa")} if kind is NewsKind.LIMITED else set()
+    stays = {("u", "phone", "sa")} if kind is NodeNoticeKind.LIMITED else set()
     assert online_sessions(server.client) == {("u", device, "sb"), *stays}, "until its node ends it"
 
 

@@ -16,7 +16,7 @@ from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
 from presence.store.script_arguments import read_message, read_news
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from tests.support.nodes_that_answer import answer, listening, session
 
 TOKEN = "0123456789abcdef" * 2
@@ -37,7 +37,7 @@ def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
 
 
 def asked(url: str, uid: str, *nodes: str, wait_s: float = PATIENCE_S, shards: int = 1) -> Heard:
-    with Access(url) as access:
+    with ShardClients(url) as access:
         return ask(access, Keys(shards=shards), uid, nodes, wait_s)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from presence.common.errors import StoreError, StoreMismatch
 from presence.core.changes import Profile
-from presence.outbox.replies import Status
+from presence.outbox.replies import ReplyStatus
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from tests.store.driving import (
@@ -40,10 +40,10 @@ def test_a_login_replaces_a_damaged_record_and_an_end_passes_it_by(
     a: Hand, server: Server, text: str
 ) -> None:
     server.client.hset(KEYS.online(0), "u", text)
-    assert a.apply(login("u", "s1", age_s=3)).status is Status.OK
+    assert a.apply(login("u", "s1", age_s=3)).status is ReplyStatus.OK
     assert online_sessions(server.client) == {("u", "", "s1")}
     server.client.hset(KEYS.online(0), "u", text)
-    assert a.apply(end("u", "s1"), login("w", "s2")).status is Status.OK
+    assert a.apply(end("u", "s1"), login("w", "s2")).status is ReplyStatus.OK
     assert check_alternation(events(server.client)) == {"u", "w"}
 
 

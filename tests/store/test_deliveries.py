@@ -11,8 +11,8 @@ import pytest
 
 from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
-from presence.messaging.letters import Delivery, Found, Letter
-from presence.outbox.replies import Erasure, News, NewsKind, Question
+from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
+from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Question
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape
@@ -55,11 +55,11 @@ def channels(server: Server) -> Iterator[dict[str, ControlChannel]]:
         channel.close()
 
 
-def letter(to: str, body: Any = "hello") -> Letter:
-    return Letter(to, protocol.encode(protocol.deliver("ann", body, 5)))
+def letter(to: str, body: Any = "hello") -> OutgoingMessage:
+    return OutgoingMessage(to, protocol.encode(protocol.deliver("ann", body, 5)))
 
 
-def told(channel: ControlChannel) -> list[News | Delivery | Question | Erasure]:
+def told(channel: ControlChannel) -> list[NodeNotice | Delivery | Question | Erasure]:
     """What comes over a channel; a test that waits in vain fails."""
     limit = threading.Timer(PATIENCE_S, channel.close)
     limit.start()
@@ -120,7 +120,7 @@ def test_who_gets_a_letter(post: Deliveries, hands: Hands, channels: Channels, n
     hands["c"].fence("f")
     sent = letter("bob", {"t": [1, None, b"\x00\xff", "ü"]})
     (found,) = post.deliver("a", [sent], {"bob": here})
-    assert isinstance(found, Found)
+    assert isinstance(found, RouteResult)
     assert (found.handed, " ".join(sorted(found.elsewhere))) == (handed, elsewhere)
     for node, devices in (each.split(":") for each in heard.split()):
         ((uid, their, frame),) = delivered(channels[node])
@@ -133,10 +133,10 @@ def test_a_channel_is_read_as_far_as_it_goes_and_by_so_many(
     hands["b"].apply(login("bob", "s1"), login("dee", "s2"))
     hands["c"].apply(login("cy", "s3"))
     letters = [letter(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody"])]
-    assert post.deliver("a", letters, {}) == [Found(1, ("",))] * 4 + [Found(0)]
+    assert post.deliver("a", letters, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
     for _ in range(MESSAGES_A_CALL):
         server.client.publish(KEYS.control_channel("b"), KICK)
-    counts, all_told = list[int](), list[News | Delivery | Question | Erasure]()
+    counts, all_told = list[int](), list[NodeNotice | Delivery | Question | Erasure]()
     while len(all_told) < 3 + MESSAGES_A_CALL:
         before = len(all_told)
         all_told += told(channels["b"])
@@ -144,13 +144,13 @@ def test_a_channel_is_read_as_far_as_it_goes_and_by_so_many(
     assert max(counts) <= MESSAGES_A_CALL + 2, "three letters were one message"
     assert len(counts) < MESSAGES_A_CALL
     assert [each.uid for each in all_told if isinstance(each, Delivery)] == ["bob", "dee", "bob"]
-    assert all_told[3:] == [News(NewsKind.KICKED, "bob", "", "s")] * MESSAGES_A_CALL
+    assert all_told[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MESSAGES_A_CALL
 
 
 def test_what_was_read_before_a_connection_broke_is_told_first(server: Server, channels: Channels) -> None:
     server.client.publish(KEYS.control_channel("b"), KICK)
     server.client.client_kill_filter(_type="pubsub")
-    assert told(channels["b"]) == [News(NewsKind.KICKED, "bob", "", "s")]
+    assert told(channels["b"]) == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")]
     with pytest.raises(StoreUnavailable):
         told(channels["b"])
 
@@ -167,7 +167,7 @@ def test_letters_that_no_script_packed_are_passed_over(packed: bytes) -> None:
 def test_a_full_call_is_carried_whole(post: Deliveries, hands: Hands, channels: Channels) -> None:
     hands["b"].apply(*(login(f"u{n}", f"s{n}") for n in range(100)))
     letters = [letter(f"u{n % 100}", "x" * 2000) for n in range(512)]
-    assert post.deliver("a", letters, {}) == [Found(1, ("",))] * 512
+    assert post.deliver("a", letters, {}) == [RouteResult(1, ("",))] * 512
     assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in letters]
 
 
@@ -176,15 +176,15 @@ def test_what_becomes_of_a_letter_is_told_and_it_arrives_once(
 ) -> None:
     hands["b"].apply(login("bob", "s1"))
     with Proxy(str(folder / "redis.sock")) as proxy, closing(Deliveries(proxy.url, SHAPE)) as post:
-        assert post.deliver("a", [letter("bob", "before")], {}) == [Found(1, ("",))]
+        assert post.deliver("a", [letter("bob", "before")], {}) == [RouteResult(1, ("",))]
         proxy.drop_reply(1)
         (answer,) = post.deliver("a", [letter("bob", "lost")], {})
         assert isinstance(answer, StoreInterrupted)
-        assert post.deliver("a", [letter("bob", "after")], {}) == [Found(1, ("",))]
+        assert post.deliver("a", [letter("bob", "after")], {}) == [RouteResult(1, ("",))]
         assert bodies(channels["b"], 3) == ["before", "lost", "after"]
     with closing(Deliveries(server.url, SHAPE)) as post:
         server.client.hset(KEYS.online(0), "bob", "no record")
-        assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
+        assert post.deliver("a", [letter("bob")], {}) == [RouteResult(0)]
         server.client.delete(KEYS.online(0))
         server.client.set(KEYS.online(0), "somebody else's")
         assert [type(each) for each in post.deliver("a", [letter("bob")], {})] == [StoreError]
@@ -193,4 +193,4 @@ def test_what_becomes_of_a_letter_is_told_and_it_arrives_once(
             "not sent"
         )
         server.start()
-        assert post.deliver("a", [letter("bob")], {}) == [Found(0)]
+        assert post.deliver("a", [letter("bob")], {}) == [RouteResult(0)]

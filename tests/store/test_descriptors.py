@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from presence.outbox.replies import News, NewsKind
+from presence.outbox.replies import NodeNotice, NodeNoticeKind
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -49,7 +49,7 @@ def control_channel(url: str) -> None:
     with closing(ControlChannel(url, KEYS)) as channel, open_client(url) as client:
         channel.subscribe("a")
         client.publish(KEYS.control_channel("a"), KICK)
-        assert channel.next() == [News(NewsKind.KICKED, "u", "", "s")]
+        assert channel.next() == [NodeNotice(NodeNoticeKind.KICKED, "u", "", "s")]
 
 
 def subscriber(url: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from presence.outbox.event_counts import Transitions
-from presence.outbox.replies import NewsKind, Status
+from presence.outbox.replies import NodeNoticeKind, ReplyStatus
 from presence.store.keys import Keys
 from presence.store.records import online_state
 from presence.store.redis_store import RedisStore
@@ -266,7 +266,7 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, told: str, outcome
         hand.open()
     for step in told.split("; "):
         reply = play(hands, step)
-        assert reply.status is Status.OK
+        assert reply.status is ReplyStatus.OK
         transitions.note(reply.told)
         yielded += [each.session for each in reply.superseded if each.return_allowed]
     stream = events(server.client)
@@ -298,9 +298,9 @@ def test_who_has_to_go(server: Server, rule: str, told: str, outcome: str) -> No
             hands[name] = Hand(stack.enter_context(closing(store)), name)
             hands[name].open()
         for step in steps.split("; "):
-            assert play(hands, step).status is Status.OK
+            assert play(hands, step).status is ReplyStatus.OK
         inboxes = {name: probed(hand.store, name).inbox for name, hand in hands.items()}
-    assert {news.kind for inbox in inboxes.values() for news in inbox} <= {NewsKind.LIMITED}
+    assert {news.kind for inbox in inboxes.values() for news in inbox} <= {NodeNoticeKind.LIMITED}
     found = [node + each.device for node, inbox in inboxes.items() for each in inbox]
     assert found == outcome.removeprefix("->").split()
 

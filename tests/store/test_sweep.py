@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from presence.outbox.replies import News, NewsKind, Status
+from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import FENCE_KEPT_S, FIELDS_A_CALL
@@ -24,19 +24,19 @@ def dead(a: Hand) -> Hand:
 @pytest.fixture
 def peer(dead: Hand, b: Hand) -> Hand:
     """It has fenced the dead node."""
-    assert b.fence("a").status is Status.OK
+    assert b.fence("a").status is ReplyStatus.OK
     return b
 
 
 def test_a_fenced_node_writes_nothing_more_also_where_it_never_wrote(
     dead: Hand, peer: Hand, store: RedisStore, server: Server
 ) -> None:
-    assert dead.apply(login("v", "s")).status is Status.FENCED
-    assert dead.open(2).status is Status.FENCED
-    assert dead.retire().status is Status.FENCED
+    assert dead.apply(login("v", "s")).status is ReplyStatus.FENCED
+    assert dead.open(2).status is ReplyStatus.FENCED
+    assert dead.retire().status is ReplyStatus.FENCED
     assert len(events(server.client)) == 1
     peer.fence("stranger")
-    assert Hand(store, "stranger").open().status is Status.FENCED
+    assert Hand(store, "stranger").open().status is ReplyStatus.FENCED
 
 
 def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
@@ -44,16 +44,16 @@ def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
 ) -> None:
     dead.apply(login("v", "s2", "phone"))
     b.apply(login("w", "s3"))
-    assert b.sweep("a").status is Status.UNFENCED
+    assert b.sweep("a").status is ReplyStatus.UNFENCED
     assert len(online_sessions(server.client)) == 3
     b.fence("a")
     reply = b.sweep("a")
-    assert (reply.status, reply.ended, reply.done) == (Status.OK, 2, True)
+    assert (reply.status, reply.ended, reply.done) == (ReplyStatus.OK, 2, True)
     assert set(story(server.client)[3:]) == {("offline", "u", "node_down"), ("offline", "v", "node_down")}
     assert {event["node"] for event in events(server.client)[3:]} == {"a"}
     assert online_sessions(server.client) == {("w", "", "s3")}
     assert check_alternation(events(server.client)) == {"w"}
-    assert dead.apply(login("v", "s2")).status is Status.FENCED
+    assert dead.apply(login("v", "s2")).status is ReplyStatus.FENCED
     kept: int = server.client.ttl(KEYS.node(0, "a"))
     assert FENCE_KEPT_S - 10 < kept <= FENCE_KEPT_S
     b.fence("a")
@@ -63,7 +63,7 @@ def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
 def test_an_opening_fences_the_id_before_it(dead: Hand, store: RedisStore) -> None:
     """What of the old id is still under way must not be applied after the opening has told what was."""
     Hand(store, "renamed").open(before="a")
-    assert dead.apply(login("u", "s1")).status is Status.FENCED
+    assert dead.apply(login("u", "s1")).status is ReplyStatus.FENCED
 
 
 def test_a_session_with_a_longer_time_out_is_left_for_later(peer: Hand) -> None:
@@ -109,15 +109,15 @@ def test_two_sweepers_harm_nothing(peer: Hand, store: RedisStore, server: Server
     assert len(events(server.client)) == 2
 
 
-@pytest.mark.parametrize("status", [Status.FENCED, Status.UNKNOWN, Status.HISTORY])
+@pytest.mark.parametrize("status", [ReplyStatus.FENCED, ReplyStatus.UNKNOWN, ReplyStatus.HISTORY])
 def test_a_sweeper_that_fell_behind_is_refused(
-    peer: Hand, store: RedisStore, server: Server, status: Status
+    peer: Hand, store: RedisStore, server: Server, status: ReplyStatus
 ) -> None:
-    if status is Status.FENCED:
+    if status is ReplyStatus.FENCED:
         third = Hand(store, "third")
         third.open()
         third.fence("b")
-    elif status is Status.UNKNOWN:
+    elif status is ReplyStatus.UNKNOWN:
         peer.generation = 2
     else:
         peer.replication_id = "0" * 40
@@ -141,5 +141,5 @@ def test_a_kick_tells_every_node_of_the_user(dead: Hand, peer: Hand, store: Redi
     peer.apply(login("u", "s2", "desk"))
     arguments = [*shape._common(0, "", 0, ""), "u", "an operator"]
     store.one(Call("kick", shape.key_names(0, ""), arguments))
-    assert probed(store, "b").inbox == (News(NewsKind.KICKED, "u", "desk", "s2", "an operator"),)
+    assert probed(store, "b").inbox == (NodeNotice(NodeNoticeKind.KICKED, "u", "desk", "s2", "an operator"),)
     assert probed(store, "a").inbox == ()

@@ -12,7 +12,7 @@ from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.subscription import WatchChannel
 from presence.watching.channel import Confirmed, Heard, Left, Pong
-from presence.watching.states import Entry, State, id_text
+from presence.watching.states import UserEvent, WatchedState, id_text
 from tests.store.driving import NOW_MS, Hand, end, login, update
 from tests.store.servers import Server
 
@@ -37,7 +37,7 @@ def hear(channel: WatchChannel, count: int) -> list[Heard]:
 
 
 def entries(heard: list[Heard]) -> list[tuple[str, str]]:
-    return [(each.uid, each.state.status) for each in heard if isinstance(each, Entry)]
+    return [(each.uid, each.state.status) for each in heard if isinstance(each, UserEvent)]
 
 
 def waiting(channel: WatchChannel) -> "queue.Queue[object]":
@@ -65,7 +65,7 @@ def test_what_a_user_does_is_heard_as_the_stream_says(channel: WatchChannel, a: 
     a.apply(end("ann", "s2", "phone"), end("ann", "s1"))
     heard = hear(channel, 5)
     assert entries(heard) == [("ann", status) for status in ("away", "online", "online", "away", "offline")]
-    first, _, updated, _, offline = [each for each in heard if isinstance(each, Entry)]
+    first, _, updated, _, offline = [each for each in heard if isinstance(each, UserEvent)]
     assert (updated.state.meta, offline.reason, offline.state.last_seen_ms) == ('{"m":2}', "logout", NOW_MS)
     assert heard[1:] == list(channel.replay(first.id, ["ann"]).entries)
     assert channel.replay((begun[0], begun[1] + 1), ["ann"]).is_broken, "nothing was written by then"
@@ -82,7 +82,7 @@ def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, a: Han
     position = channel.check()
     channel.ping(position)
     entry, pong = hear(channel, 2)
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, UserEvent)
     assert pong == Pong(entry.id) == Pong(position)
 
 
@@ -119,7 +119,7 @@ def test_a_replica_is_nobody_to_listen_to(server: Server, channel: WatchChannel)
 
 
 def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, a: Hand) -> None:
-    assert channel.snapshot(["ann"]) == ({"ann": State("offline")}, (0, 0))
+    assert channel.snapshot(["ann"]) == ({"ann": WatchedState("offline")}, (0, 0))
     a.apply(login("ann", "s1"), login("bob", "s2", profile=Profile(True, "{}")), login("cy", "s3"))
     a.apply(end("cy", "s3", last_seen_ms=NOW_MS + 5))
     states, as_of = channel.snapshot(["ann", "bob", "cy", "dee"])

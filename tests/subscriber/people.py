@@ -10,7 +10,7 @@ from typing import Any
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Gap, Offline, Online, Snapshot
 from tests.subscriber.streams import event_fields
 from tests.support.waiting import wait_for
@@ -25,7 +25,7 @@ class People:
     """A thread that makes transitions, one after the other; each is tried until Redis has answered."""
 
     def __init__(self, url: str) -> None:
-        self._access = Access(url)
+        self._access = ShardClients(url)
         self._keys = Keys(shards=SHARDS)
         meta = self._keys.meta
         self._access.at(meta).hset(meta, mapping={"version": 1, "shards": SHARDS})

@@ -6,7 +6,7 @@ from typing import Any
 from presence.protocol import Code
 from presence.store.client import Redis
 from presence.store.keys import Keys
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, Gap
 
 AT_MS = 1_700_000_000_000
@@ -20,7 +20,7 @@ class Streams:
         shards: how many.
     """
 
-    def __init__(self, redis: Redis | Access, shards: int = 1) -> None:
+    def __init__(self, redis: Redis | ShardClients, shards: int = 1) -> None:
         self._redis = redis
         self.keys = Keys(shards=shards)
         self._numbers = itertools.count(1)
@@ -33,7 +33,7 @@ class Streams:
 
     def at(self, key: str) -> Redis:
         """The client of the server that has the key."""
-        return self._redis.at(key) if isinstance(self._redis, Access) else self._redis
+        return self._redis.at(key) if isinstance(self._redis, ShardClients) else self._redis
 
     def key_of(self, uid: str) -> str:
         """The stream of a user's events."""

@@ -7,7 +7,7 @@ from redis import RedisError
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.subscriber.connection import Link, Retry
+from presence.subscriber.connection import RedisConnections, Retry
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_call_during_which_another_thread_closes_the_link_fails_as_closed() -> None:
-    link = Link("redis://127.0.0.1:1")
+    link = RedisConnections("redis://127.0.0.1:1")
     with pytest.raises(TypeError), link.calling():
         raise TypeError
 

@@ -16,7 +16,7 @@ from presence.subscriber import (
     snapshot,
     subscribe_sync,
 )
-from presence.subscriber.cursor import GroupPlace
+from presence.subscriber.cursor import GroupCursor
 from tests.subscriber.streams import Streams, take, uids
 
 NAMES = [f"u{n}" for n in range(100)]
@@ -220,7 +220,7 @@ def test_a_snapshot_holds_nothing_that_was_lost_before_it_was_complete(
 def test_a_group_is_told_of_what_was_lost_before_it_waits(
     url: str, one_shard: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = GroupPlace.read
+    read = GroupCursor.read
 
     def lose(*arguments: Any) -> Any:
         monkeypatch.undo()
@@ -238,7 +238,7 @@ def test_a_group_is_told_of_what_was_lost_before_it_waits(
         one_shard.write("lost")
         assert uids(take(events, 1)) == ["lost"]
         events.acknowledge()
-        monkeypatch.setattr(GroupPlace, "read", lose)
+        monkeypatch.setattr(GroupCursor, "read", lose)
         gap, event = take(events, 2)
     assert gap == Gap(0, "2-0", "lost_writes")
     assert uids([event]) == ["new"]

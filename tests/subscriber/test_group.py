@@ -7,11 +7,11 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from presence.store.client import Redis, RedisError
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
-from presence.subscriber.cursor import GroupPlace
+from presence.subscriber.cursor import GroupCursor
 from presence.subscriber.events import Entry, Gap
-from presence.subscriber.group import Pending
+from presence.subscriber.group import PendingEntries
 from tests.subscriber.streams import Streams, take, uids
 
 DEADLINE_S = 10.0
@@ -133,9 +133,11 @@ def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was
     streams = Streams(client)
     streams.create_group()
     streams.write("a", "b")
-    read = GroupPlace.read
+    read = GroupCursor.read
 
-    def lose(place: GroupPlace, access: Access, name: str, count: int) -> tuple[list[Gap], list[Entry]]:
+    def lose(
+        place: GroupCursor, access: ShardClients, name: str, count: int
+    ) -> tuple[list[Gap], list[Entry]]:
         monkeypatch.undo()
         read(place, access, name, count)
         raise RedisConnectionError("the answer is lost")
@@ -145,7 +147,7 @@ def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was
         events.fail("later")
         assert uids([next(events)]) == ["b"]
         streams.write("c", "d")
-        monkeypatch.setattr(GroupPlace, "read", lose)
+        monkeypatch.setattr(GroupCursor, "read", lose)
         assert uids([next_within(events), next_within(events)]) == ["c", "d"]
         assert events.poll() is None, "what failed waits"
         assert [letter["uid"] for letter in streams.dead()] == []
@@ -158,7 +160,7 @@ def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
     streams = Streams(client)
     streams.create_group()
     streams.write("a", "b")
-    call = getattr(Pending, step)
+    call = getattr(PendingEntries, step)
 
     def empty_before(*arguments: Any) -> Any:
         monkeypatch.undo()
@@ -171,7 +173,7 @@ def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
             events.fail("later")
         if step == "own":
             events.close()  # an answer may have been lost
-        monkeypatch.setattr(Pending, step, empty_before)
+        monkeypatch.setattr(PendingEntries, step, empty_before)
         time.sleep(0.03)
         told = [next_within(events)]
         while not isinstance(told[-1], Gap):

@@ -7,17 +7,29 @@ in the hands of the transports.
 from collections.abc import Iterator
 
 from presence import protocol
-from presence.protocol import TABLE, Answer, Code, Kind, Other, Packet, ProtocolError, Reaction, State
+from presence.protocol import (
+    TABLE,
+    Code,
+    ConnectionState,
+    Kind,
+    Other,
+    Packet,
+    ProtocolError,
+    Reaction,
+    ServerAnswer,
+)
 
-Cell = tuple[State, Kind | Other]
+Cell = tuple[ConnectionState, Kind | Other]
 
 AT_TRANSPORT: list[Cell] = [
-    (state, trigger) for state, trigger in TABLE if state is State.CLOSING or trigger is Other.LOGIN_TIMEOUT
+    (state, trigger)
+    for state, trigger in TABLE
+    if state is ConnectionState.CLOSING or trigger is Other.LOGIN_TIMEOUT
 ]
 AT_CORE: list[Cell] = [
     (state, trigger)
     for state, trigger in TABLE
-    if state in (State.CONNECTED, State.LOGGED_IN) and trigger is not Other.LOGIN_TIMEOUT
+    if state in (ConnectionState.CONNECTED, ConnectionState.LOGGED_IN) and trigger is not Other.LOGIN_TIMEOUT
 ]
 
 ID = 77
@@ -51,14 +63,21 @@ def frames(trigger: Kind | Other) -> list[bytes]:
 def answers_expected(reaction: Reaction, frame: bytes) -> Iterator[tuple[Kind, int | None, int | None]]:
     """Yield kind, id and code of what the server must send for `frame`."""
     packet_id, code = _id_and_code(frame)
-    if reaction.answer is Answer.NOTHING or (reaction.answer is Answer.OK_IF_ID and packet_id is None):
+    if reaction.answer is ServerAnswer.NOTHING or (
+        reaction.answer is ServerAnswer.OK_IF_ID and packet_id is None
+    ):
         return
-    if reaction.answer is Answer.OK_OR_REFUSAL and protocol.decode(frame[4:]).kind == Kind.MESSAGE:
+    if reaction.answer is ServerAnswer.OK_OR_REFUSAL and protocol.decode(frame[4:]).kind == Kind.MESSAGE:
         yield Kind.ERROR, packet_id, Code.RECIPIENT_OFFLINE  # bob is nowhere
-    elif reaction.answer in (Answer.OK, Answer.OK_OR_ERROR, Answer.OK_OR_REFUSAL, Answer.OK_IF_ID):
+    elif reaction.answer in (
+        ServerAnswer.OK,
+        ServerAnswer.OK_OR_ERROR,
+        ServerAnswer.OK_OR_REFUSAL,
+        ServerAnswer.OK_IF_ID,
+    ):
         yield Kind.OK, packet_id, None
     else:
-        goodbye = reaction.answer is Answer.GOODBYE
+        goodbye = reaction.answer is ServerAnswer.GOODBYE
         yield (
             Kind.GOODBYE if goodbye else Kind.ERROR,
             None if goodbye else packet_id,

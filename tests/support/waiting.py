@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import trio
 
-from presence.common.runtime import Caller, TrioRuntime
+from presence.common.runtime import ThreadCaller, TrioRuntime
 
 PATIENCE_S = 20.0  # a machine under load
 LOOK_S = 0.01
@@ -33,7 +33,7 @@ async def until(holds: Callable[[], object], seconds: float = PATIENCE_S, *, loo
 class AtOnce(TrioRuntime):
     """Calls are made between two steps of the loop, so that mock time waits for no thread."""
 
-    def caller(self, interrupt: Callable[[], None]) -> Caller:  # type: ignore[override]  # as in `Runtime`
+    def caller(self, interrupt: Callable[[], None]) -> ThreadCaller:  # type: ignore[override]  # as in `Runtime`
         return self
 
     async def call(self, blocking: Callable[[], Found]) -> Found:

@@ -7,12 +7,12 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
-from presence.core.authenticator import Gate
+from presence.core.authenticator import Authenticator
 from presence.core.changes import Change, Op
-from presence.core.engine import Core
-from presence.core.flap_damping import Flapping
+from presence.core.engine import Engine
+from presence.core.flap_damping import FlapDamping
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
-from presence.core.server_protocol import NO_LIMIT, SessionLimit, SessionProtocol
+from presence.core.server_protocol import NO_LIMIT, ServerProtocol, SessionQuota
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, Decoder, Kind, Packet
 from tests.support.cells import brief
@@ -29,7 +29,7 @@ class FakeSockets:
     """A transport whose connections are numbers: bytes wait in them until somebody reads."""
 
     def __init__(self) -> None:
-        self.core: Core
+        self.core: Engine
         self.peers: list[Peer | None] = []
         self.waiting: list[bytes] = []
         self.sent: list[bytearray] = []
@@ -124,9 +124,9 @@ class World:
         wall: Callable[[], float] = lambda: 1_700_000_000.0,
         away_after: float = 0.0,
         returns: int = 0,  # so many a minute lengthen nobody's grace; 0: any
-        session_limit: SessionLimit = NO_LIMIT,
+        session_limit: SessionQuota = NO_LIMIT,
         packet_rate: PacketRate | None = None,
-        gate: Gate | None = None,
+        gate: Authenticator | None = None,
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -140,9 +140,9 @@ class World:
         def clamped(wish: float | None) -> float:
             return idle_timeout if wish is None else min(max(wish, MIN_IDLE_TIMEOUT), MAX_IDLE_TIMEOUT)
 
-        self.core = self.sockets.core = Core(
+        self.core = self.sockets.core = Engine(
             self.registry,
-            SessionProtocol(
+            ServerProtocol(
                 self.registry,
                 self.clock,
                 clamped,
@@ -160,7 +160,7 @@ class World:
             max_idle_timeout=MAX_IDLE_TIMEOUT,
             look=look,
             away_after=away_after,
-            flapping=Flapping(grace, returns, MAX_GRACE),
+            flapping=FlapDamping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
             delays=self.delays,
         )

@@ -21,9 +21,9 @@ import trio
 
 from loadtest.outcome import spread_ms
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import Caller, TrioRuntime
+from presence.common.runtime import ThreadCaller, TrioRuntime
 from presence.core.changes import Change, Op
-from presence.outbox.replies import Probe, Reply, Status
+from presence.outbox.replies import Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Item, Opening, Step
 from presence.protocol import Code
 from presence.store.client import Redis, open_client
@@ -32,7 +32,7 @@ from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from tests.support.proxy import Faults, Proxy
 from tests.support.redis_cluster import Cluster
 
@@ -125,7 +125,7 @@ class Talker:
 
     def _judge_reply(self, answer: object) -> str:
         match answer:
-            case [Reply(status=Status.OK) as reply]:
+            case [Reply(status=ReplyStatus.OK) as reply]:
                 opens, last = self._newest == 0, next(reversed(self.written), "")
                 if (reply.opened is not None) is not opens or (reply.last_id in {"", last}) is not opens:
                     return f"no answer to batch {self._newest + 1}: {reply}"
@@ -213,7 +213,7 @@ class Way:
         self.is_proxied = is_proxied
         self.range_s = 0.001  # after a call has begun, in which it is cancelled
         self.store = RedisStore(url, SHAPE, connect)
-        self.caller: Caller = TrioRuntime().caller(self.store.close)
+        self.caller: ThreadCaller = TrioRuntime().caller(self.store.close)
 
 
 class Cancelled:
@@ -353,7 +353,7 @@ def _carried_out(url: str) -> tuple[int, dict[tuple[str, str], str]]:
     """Return how many scripts Redis has run, and the types of what stands in the streams, by uid and id."""
     scripts = 0
     entries: dict[tuple[str, str], str] = {}
-    with Access(url) as access:
+    with ShardClients(url) as access:
         for shard in range(SHARDS):
             key = SHAPE.keys.events(shard)
             rows: Any = access.at(key).xrange(key)

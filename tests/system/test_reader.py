@@ -7,7 +7,7 @@ import pytest
 
 from presence.reader import PresenceReader
 from presence.store.redis_store import RedisLeaseTable
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from tests.subscriber.test_reader import KEYS, set_lease
 from tests.support.redis_cluster import Cluster
 
@@ -21,7 +21,7 @@ def cluster_reader(redis_cluster: Cluster) -> Iterator[PresenceReader]:
 def put_into_cluster(cluster: Cluster, uids: list[str]) -> None:
     session = {"session": "s", "node": "n1", "login_ms": 1000}
     record = json.dumps({"id": "5-1", "since_ms": 1000, "sessions": {"": session}})
-    with Access(cluster.url) as access:
+    with ShardClients(cluster.url) as access:
         access.at(KEYS.meta).hset(KEYS.meta, "shards", KEYS.shards)
         set_lease(access.at(KEYS.nodes), "n1")
         for uid in uids:

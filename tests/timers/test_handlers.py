@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.timers.handlers import HandlerError, PutOff, handler, load
+from presence.timers.handlers import HandlerError, RetryLater, handler, load
 from presence.timers.interface import Due, TimerError
 
 DUE = Due("e", b"payload", 0, 0, 1)
@@ -84,4 +84,4 @@ def test_a_part_of_an_async_function_is_async() -> None:
 @pytest.mark.parametrize("delay_s", [1e9, -1.0, math.inf, math.nan])
 def test_to_put_off_for_no_sensible_time_is_a_failure(delay_s: float) -> None:
     with pytest.raises(TimerError, match="delay_s"):
-        PutOff(delay_s)
+        RetryLater(delay_s)

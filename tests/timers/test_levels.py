@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from presence.timers.levels import SPARSE, Entry, Levels
+from presence.timers.levels import SPARSE, Levels, TimerEntry
 
 LAP = 256
 # Near, about the ends of laps, and far: every level and every border between two.
@@ -17,7 +17,7 @@ AHEAD = st.one_of(
 )
 
 
-class Named(Entry):
+class Named(TimerEntry):
     __slots__ = ("order",)
 
     def __init__(self, order: int) -> None:

@@ -16,10 +16,10 @@ from trio.testing import MockClock
 
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.timers.handing import Leasing
-from presence.timers.handlers import PutOff, handler
+from presence.timers.handlers import RetryLater, handler
 from presence.timers.interface import Due, Event, TimerError
 from presence.timers.reporting import MAX_HELD
-from presence.timers.runner import START_TIMEOUT_S, Runner, Terms
+from presence.timers.runner import START_TIMEOUT_S, Runner, WorkerOptions
 
 Handle = Callable[[Due], Awaitable[None]]
 LEASE_S = 30.0
@@ -124,12 +124,16 @@ class AtOnce:
         return blocking()
 
 
-def terms(*, concurrency: int = 1, timeout_s: float = 300.0, attempts: int = 5) -> Terms:
-    return Terms(Leasing(LEASE_S, attempts, backoff_s=1.0), concurrency, timeout_s, drain_timeout_s=10.0)
+def terms(*, concurrency: int = 1, timeout_s: float = 300.0, attempts: int = 5) -> WorkerOptions:
+    return WorkerOptions(
+        Leasing(LEASE_S, attempts, backoff_s=1.0), concurrency, timeout_s, drain_timeout_s=10.0
+    )
 
 
 @contextlib.asynccontextmanager
-async def working(timer: FakeTimer, handle: Handle, given: Terms | None = None) -> AsyncIterator[Runner]:
+async def working(
+    timer: FakeTimer, handle: Handle, given: WorkerOptions | None = None
+) -> AsyncIterator[Runner]:
     """Let a worker work until the block ends, then drain it."""
     runner = Runner(timer, handler(handle), given or terms(), AtOnce())
     async with trio.open_nursery() as nursery:
@@ -165,7 +169,7 @@ def raising(error: BaseException) -> Handle:
     [
         (ignore, "done", {"handled": 1}),
         (raising(ValueError("no")), "retry", {"failed": 1, "dead": 1}),
-        (raising(PutOff(0.5)), "retry", {"put_off": 1, "dead": 1}),
+        (raising(RetryLater(0.5)), "retry", {"put_off": 1, "dead": 1}),
         (endless, "retry", {"failed": 1, "dead": 1}),  # cancelled by the time-out
         (raising(SystemExit()), "retry", {"failed": 1, "dead": 1}),
         (raising(GeneratorExit()), "retry", {"failed": 1, "dead": 1}),
@@ -230,7 +234,7 @@ async def test_a_timer_that_hands_out_a_part_is_asked_for_the_rest_at_once(
             [(0.5, 1.1), (1.0, 2.1)],
             ["warning", "warning"],
         ),  # it doubles, half of it is random
-        (PutOff(0.7), [(0.7, 0.8), (0.7, 0.8)], []),
+        (RetryLater(0.7), [(0.7, 0.8), (0.7, 0.8)], []),
     ],
 )
 async def test_what_was_not_handled_comes_again_after_a_pause(
@@ -457,7 +461,7 @@ async def test_a_plain_handler_that_goes_on_is_reported_as_the_last_thing(is_stu
         token.run_sync_soon(begun.set)
         go_on.wait()
 
-    given = Terms(timeout_s=0.05 if is_stuck else 300.0, drain_timeout_s=0.05)
+    given = WorkerOptions(timeout_s=0.05 if is_stuck else 300.0, drain_timeout_s=0.05)
     runner = Runner(timer, handler(plain), given, AtOnce())
     try:
         with trio.fail_after(10), capture_logs():

@@ -13,12 +13,12 @@ from presence import protocol
 from presence.common import networks
 from presence.common.clock import Clock
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
-from presence.core.authenticator import Gate
+from presence.core.authenticator import Authenticator
 from presence.core.changes import Change, Op
-from presence.core.engine import Core
-from presence.core.flap_damping import Flapping
+from presence.core.engine import Engine
+from presence.core.flap_damping import FlapDamping
 from presence.core.registry import Registry, Session, SessionKey
-from presence.core.server_protocol import SessionProtocol
+from presence.core.server_protocol import ServerProtocol
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
@@ -131,7 +131,7 @@ class Harness:
         idle_timeout: float,
         grace: float,
         admission: AdmissionLimits,
-        gate: Callable[[Clock], Gate] | None,
+        gate: Callable[[Clock], Authenticator] | None,
         packet_rate: PacketRate | None,
     ) -> None:
         self.limits = limits
@@ -149,7 +149,7 @@ class Harness:
             return wish or idle_timeout
 
         self.admission = Admission(admission, now)
-        rules = SessionProtocol(
+        rules = ServerProtocol(
             self.registry,
             self.clock,
             clamped,
@@ -157,7 +157,7 @@ class Harness:
             self.admission,
             gate=gate and gate(self.clock),
         )
-        self.core = Core(
+        self.core = Engine(
             self.registry,
             rules,
             self,
@@ -167,7 +167,7 @@ class Harness:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=max(idle_timeout, 300.0),
-            flapping=Flapping(grace),
+            flapping=FlapDamping(grace),
             packet_rate=packet_rate,
         )
         self.ticker = Ticker(self.core, ticks, guard, self.clock)
@@ -261,7 +261,7 @@ async def serving(
     listen: bool = True,
     admission: AdmissionLimits | None = None,
     handshakes: int = HANDSHAKES,
-    gate: Callable[[Clock], Gate] | None = None,
+    gate: Callable[[Clock], Authenticator] | None = None,
     proxies: str = "",
     packet_rate: PacketRate | None = None,
 ) -> AsyncIterator[Harness]:

@@ -11,9 +11,9 @@ import trio.lowlevel
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.registry import Connected, Peer
-from presence.core.server_protocol import ARRIVAL_ERROR_S, Outcome, SessionProtocol
-from presence.protocol import KEEPALIVE, TABLE, Answer, Code, Kind, Other, State
+from presence.core.registry import ConnectionInfo, Peer
+from presence.core.server_protocol import ARRIVAL_ERROR_S, Outcome, ServerProtocol
+from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import PACKETS_A_SLICE, Limits
@@ -51,9 +51,9 @@ async def try_cell(kind: TransportKind, cell: Cell) -> None:
     limit = login_limit(kind) if waits else 30.0
     async with serving(kind, Limits(login_timeout=limit)) as server:
         client = await server.connect()
-        if state is not State.CONNECTED:
+        if state is not ConnectionState.CONNECTED:
             await client.login("ada")
-        if state is State.CLOSING:
+        if state is ConnectionState.CLOSING:
             await client.stream.send_all(b"\0\0\0\0")
             goodbye = await client.receive()
             assert goodbye is not None
@@ -62,12 +62,12 @@ async def try_cell(kind: TransportKind, cell: Cell) -> None:
             await client.stream.send_all(frame)
         if waits:
             await trio.sleep(2 * limit)
-        if reaction.then is State.LOGGED_IN:
+        if reaction.then is ConnectionState.LOGGED_IN:
             await client.beat()
         else:
-            expected = [(Kind.ERROR, None, reaction.code)] if reaction.answer is Answer.ERROR else []
+            expected = [(Kind.ERROR, None, reaction.code)] if reaction.answer is ServerAnswer.ERROR else []
             assert [brief(each) for each in await client.rest()] == expected
-        if state is State.CONNECTED and waits:
+        if state is ConnectionState.CONNECTED and waits:
             assert server.counted.login_timeouts == 1
 
 
@@ -75,7 +75,7 @@ async def try_cell(kind: TransportKind, cell: Cell) -> None:
 async def test_a_login_beats_and_a_logout(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.logged_in()
-        told = Connected(NAMES[kind], "127.0.0.1", 0)
+        told = ConnectionInfo(NAMES[kind], "127.0.0.1", 0)
         handle = server.session("ada").handle
         await server.until(lambda: server.transport.connected(handle) == told)
         for _ in range(3):
@@ -279,14 +279,14 @@ async def test_a_handler_that_raises_ends_its_connection_only(
         else:
             bad = protocol.encode(protocol.message("bob", "boo"))
             await victim.login("ada")
-            receive = SessionProtocol.receive
+            receive = ServerProtocol.receive
 
-            def poisoned(rules: SessionProtocol, peer: Peer, data: bytes, now: float, most: int) -> Outcome:
+            def poisoned(rules: ServerProtocol, peer: Peer, data: bytes, now: float, most: int) -> Outcome:
                 if b"boo" in data or (when == "later slice" and not data):
                     raise ZeroDivisionError
                 return receive(rules, peer, data, now, most)
 
-            monkeypatch.setattr(SessionProtocol, "receive", poisoned)
+            monkeypatch.setattr(ServerProtocol, "receive", poisoned)
         with structlog.testing.capture_logs() as logs:
             await victim.stream.send_all(KEEPALIVE * (3 * PACKETS_A_SLICE) if when == "later slice" else bad)
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]

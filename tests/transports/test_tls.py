@@ -13,7 +13,7 @@ from presence import protocol
 from presence.core.admission import AdmissionLimits
 from presence.protocol import Code, Kind
 from presence.transports.limits import Limits
-from presence.transports.tls_connection import RECORD_BYTES, TlsWire
+from presence.transports.tls_connection import RECORD_BYTES, TlsConnectionState
 from tests.support.cells import brief
 from tests.transports import certificates
 from tests.transports.certificates import client_hello
@@ -189,16 +189,16 @@ async def test_a_record_that_the_network_changed_ends_the_connection_with_its_gr
 async def test_a_read_that_must_write_first_goes_on_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving("tls") as server:
         client = await server.logged_in()
-        read, refusals = TlsWire.read, 3
+        read, refusals = TlsConnectionState.read, 3
 
-        def reluctant(wire: TlsWire, limit: int) -> bytes:
+        def reluctant(wire: TlsConnectionState, limit: int) -> bytes:
             nonlocal refusals
             refusals -= 1
             if refusals >= 0:
                 raise ssl.SSLWantWriteError
             return read(wire, limit)
 
-        monkeypatch.setattr(TlsWire, "read", reluctant)
+        monkeypatch.setattr(TlsConnectionState, "read", reluctant)
         await client.beat()
         assert refusals < 0
 

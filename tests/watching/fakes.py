@@ -5,7 +5,7 @@ from typing import Any
 from presence import protocol
 from presence.core.registry import Session
 from presence.protocol import Decoder, Packet
-from presence.watching.states import Entry, State, id_text
+from presence.watching.states import UserEvent, WatchedState, id_text
 
 
 class Line:
@@ -54,7 +54,9 @@ def session(uid: str = "watcher", line: Line | None = None) -> tuple[Session, Li
     return Session(line, 0, uid, 1, 30.0, 0.0, 0.0), line
 
 
-def entry(uid: str, number: int, status: str = "online") -> Entry:
+def entry(uid: str, number: int, status: str = "online") -> UserEvent:
     """An event with the id ``<number>-0``."""
     last_seen_ms = number if status == "offline" else None
-    return Entry(uid, (number, 0), State(status, number, last_seen_ms, id_text((number, 0))), "login")
+    return UserEvent(
+        uid, (number, 0), WatchedState(status, number, last_seen_ms, id_text((number, 0))), "login"
+    )

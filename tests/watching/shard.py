@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from presence.common.errors import StoreUnavailable
 from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
-from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_text
+from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_text
 
 PAGE = 2
 
@@ -15,21 +15,23 @@ PAGE = 2
 class Shard:
     """A server that has one shard."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[UserEvent] = field(default_factory=list)
     last_id: EntryId = NO_ENTRY
-    shown: dict[str, State] = field(default_factory=dict)  # of users online
+    shown: dict[str, WatchedState] = field(default_factory=dict)  # of users online
     seen: dict[str, int] = field(default_factory=dict)  # of users offline
     subscribed: set[str] = field(default_factory=set)
     wire: deque[Heard] = field(default_factory=deque)
-    told: dict[tuple[str, str], State] = field(default_factory=dict)  # every entry there ever was
+    told: dict[tuple[str, str], WatchedState] = field(default_factory=dict)  # every entry there ever was
     number: int = 0
 
     def write(self, uid: str, status: str) -> None:
         self.number += 1
         order = (self.number, 0)
-        state = State(status, self.number, self.number if status == "offline" else None, id_text(order))
+        state = WatchedState(
+            status, self.number, self.number if status == "offline" else None, id_text(order)
+        )
         self.told[uid, state.id] = state
-        entry = Entry(uid, order, state, "login")
+        entry = UserEvent(uid, order, state, "login")
         self.entries.append(entry)
         self.last_id = order
         if status == "offline":
@@ -40,9 +42,11 @@ class Shard:
         if uid in self.subscribed:
             self.wire.append(entry)
 
-    def look(self, uids: Collection[str]) -> Snapshot:
-        states = {uid: self.shown.get(uid) or State("offline", None, self.seen.get(uid)) for uid in uids}
-        return Snapshot(states, self.last_id)
+    def look(self, uids: Collection[str]) -> ShardSnapshot:
+        states = {
+            uid: self.shown.get(uid) or WatchedState("offline", None, self.seen.get(uid)) for uid in uids
+        }
+        return ShardSnapshot(states, self.last_id)
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
         first = self.entries[0].id if self.entries else None
@@ -90,7 +94,7 @@ class MemoryChannel:
     def ping(self, position: EntryId) -> None:
         self.shard.wire.append(Pong(position))
 
-    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         self._check()
         self.looks += 1
         return self.shard.look(list(uids))

@@ -4,13 +4,13 @@ import json
 
 from presence.protocol import SERVER_FRAME_LIMIT_BYTES, Decoder, Packet
 from presence.watching.answers import states_packet
-from presence.watching.states import State
+from presence.watching.states import WatchedState
 from tests.watching.fakes import entry
 
 ANN = entry("ann", 1).state
 
 
-def told(states: dict[str, State]) -> Packet:
+def told(states: dict[str, WatchedState]) -> Packet:
     decoder = Decoder(SERVER_FRAME_LIMIT_BYTES)
     decoder.feed(states_packet(7, states))
     packet = decoder.next()
@@ -20,7 +20,9 @@ def told(states: dict[str, State]) -> Packet:
 
 
 def test_states_are_told_with_what_clients_say() -> None:
-    assert told({"ann": ANN._replace(meta='{"a":1}'), "bob": State("offline")}).payload["presence"] == {
+    assert told({"ann": ANN._replace(meta='{"a":1}'), "bob": WatchedState("offline")}).payload[
+        "presence"
+    ] == {
         "ann": {**ANN.shown(), "meta": {"a": 1}},
         "bob": {"status": "offline", "since_ms": None, "last_seen_ms": None, "id": None},
     }

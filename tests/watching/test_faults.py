@@ -11,7 +11,7 @@ from presence.common.faults import Faults
 from presence.core.requests import Query
 from presence.protocol import Code, Kind, Packet
 from presence.watching.service import PATIENCE_S
-from presence.watching.states import Snapshot, State
+from presence.watching.states import ShardSnapshot, WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel
 from tests.watching.test_service import Node, Records, running, told
@@ -25,7 +25,7 @@ def codes(packets: list[Packet]) -> list[tuple[int | None, int | None]]:
 class Poisoned(Records):
     """One user's record makes whoever reads it fail."""
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
         if "poison" in uids:
             raise LookupError("a mistake")
         return super().read(uids)
@@ -95,7 +95,7 @@ class Confused(MemoryChannel):
 
     times = 0
 
-    def snapshot(self, uids: Sequence[str]) -> Snapshot:
+    def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         if self.times:
             self.times -= 1
             raise LookupError("a mistake")

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.runtime import TrioBell
+from presence.common.runtime import TrioWakeEvent
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
 from presence.protocol import Code, Kind
@@ -20,7 +20,7 @@ from presence.watching import service
 from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
 from presence.watching.service import OWN_WATCHES, PATIENCE_S, Watching
 from presence.watching.shard import CHECK_S, LINGER_S, WALK_CYCLE_S
-from presence.watching.states import State
+from presence.watching.states import WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel, Shard
 
@@ -41,8 +41,8 @@ class Runtime:
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
-    def bell(self) -> TrioBell:
-        return TrioBell()
+    def bell(self) -> TrioWakeEvent:
+        return TrioWakeEvent()
 
     def caller(self, interrupt: Callable[[], None]) -> "Runtime":
         return self
@@ -62,7 +62,7 @@ class Records:
         self.reads: list[list[str]] = []
         self.is_up = True
 
-    def read(self, uids: Sequence[str]) -> Mapping[str, State]:
+    def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
         self.reads.append(list(uids))
         if not self.is_up:
             raise StoreUnavailable("away")

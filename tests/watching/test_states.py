@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from presence.watching.states import Entry, State, id_of, read_entry, read_hint
+from presence.watching.states import UserEvent, WatchedState, id_of, read_entry, read_hint
 
 COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "reason": "login"}
 
@@ -12,19 +12,19 @@ COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "rea
 @pytest.mark.parametrize(
     ("fields", "state"),
     [
-        ({"type": "online"}, State("online", 5, None, "9-1")),
-        ({"type": "online", "status": "away", "meta": "{}"}, State("away", 5, None, "9-1", "{}")),
-        ({"type": "offline"}, State("offline", 7, 6, "9-1")),
-        ({"type": "away", "status": "away", "status_ms": "8"}, State("away", 8, None, "9-1")),
+        ({"type": "online"}, WatchedState("online", 5, None, "9-1")),
+        ({"type": "online", "status": "away", "meta": "{}"}, WatchedState("away", 5, None, "9-1", "{}")),
+        ({"type": "offline"}, WatchedState("offline", 7, 6, "9-1")),
+        ({"type": "away", "status": "away", "status_ms": "8"}, WatchedState("away", 8, None, "9-1")),
         (
             {"type": "update", "status": "online", "status_ms": "5", "meta": '{"a":1}'},
-            State("online", 5, None, "9-1", '{"a":1}'),
+            WatchedState("online", 5, None, "9-1", '{"a":1}'),
         ),
     ],
 )
-def test_an_entry_and_a_hint_tell_the_state_of_a_user(fields: dict[str, str], state: State) -> None:
+def test_an_entry_and_a_hint_tell_the_state_of_a_user(fields: dict[str, str], state: WatchedState) -> None:
     found = read_entry("9-1", COMMON | fields)
-    assert found == Entry("ann", (9, 1), state, "login")
+    assert found == UserEvent("ann", (9, 1), state, "login")
     numbers = {name: int(text) for name, text in COMMON.items() if text.isdigit()}
     assert read_hint(json.dumps(COMMON | fields | numbers | {"id": "9-1"})) == found
 
@@ -52,7 +52,7 @@ def test_what_is_of_no_kind_known_is_passed_over(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", ["[", '{"a":' + "[" * 200_000])
 def test_what_no_server_wrote_is_no_meta(text: str) -> None:
-    assert "meta" not in State("online", 1, None, "1-0", text).shown()
+    assert "meta" not in WatchedState("online", 1, None, "1-0", text).shown()
 
 
 @pytest.mark.parametrize("reason", ["\ud800", "x" * 1_000_000, "\u00e4"])

@@ -2,23 +2,23 @@
 
 import pytest
 
-from presence.watching.states import Entry, Snapshot, State
-from presence.watching.view import Phase, View
+from presence.watching.states import ShardSnapshot, UserEvent, WatchedState
+from presence.watching.view import Phase, ShardView
 from tests.watching.fakes import entry
 
 ABSENCE_S = 40.0
-OFFLINE = State("offline")
+OFFLINE = WatchedState("offline")
 
 
-def look(as_of: int, **states: State) -> Snapshot:
-    return Snapshot(states, (as_of, 0))
+def look(as_of: int, **states: WatchedState) -> ShardSnapshot:
+    return ShardSnapshot(states, (as_of, 0))
 
 
-def online(number: int) -> State:
+def online(number: int) -> WatchedState:
     return entry("", number).state
 
 
-class Watched(View):
+class Watched(ShardView):
     """A view that is connected, and subscribed to some users."""
 
     def __init__(self, *uids: str) -> None:
@@ -39,13 +39,13 @@ class Watched(View):
         self.subscribe()
 
 
-def known(**states: State) -> Watched:
+def known(**states: WatchedState) -> Watched:
     view = Watched(*states)
     told(view, look(10, **states), 0.0)
     return view
 
 
-def told(view: View, snapshot: Snapshot, now: float) -> list[Entry]:
+def told(view: ShardView, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
     view.looking(snapshot.states)
     return view.looked(snapshot, now)
 
@@ -55,9 +55,9 @@ def test_a_stranger_is_passed_over() -> None:
 
 
 def test_an_entry_id_that_no_server_wrote_is_none() -> None:
-    view = known(ann=State("online", 1, None, "no id"))
+    view = known(ann=WatchedState("online", 1, None, "no id"))
     assert view.answer("ann") is not None
-    assert told(view, look(11, ann=State("online", 1, None, "1-x")), 1.0) == []
+    assert told(view, look(11, ann=WatchedState("online", 1, None, "1-x")), 1.0) == []
 
 
 def test_who_is_dropped_is_left_and_forgotten() -> None:
@@ -109,8 +109,8 @@ def test_two_looks_make_offline_who_has_no_record() -> None:
     view = known(ann=online(5))
     assert told(view, look(20, ann=OFFLINE), 1.0) == []
     assert told(view, look(20, ann=OFFLINE), ABSENCE_S) == []
-    (change,) = told(view, look(21, ann=State("offline", None, 7)), 1.0 + ABSENCE_S)
-    assert (change.id, change.state) == ((21, 0), State("offline", None, 7, "21-0"))
+    (change,) = told(view, look(21, ann=WatchedState("offline", None, 7)), 1.0 + ABSENCE_S)
+    assert (change.id, change.state) == ((21, 0), WatchedState("offline", None, 7, "21-0"))
 
 
 @pytest.mark.parametrize("by", ["look", "channel"])

@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import booleans, integers, sampled_from, sets
 
 from presence.watching.channel import Confirmed, Left, Pong, Replay
-from presence.watching.states import NO_ENTRY, Entry, EntryId, Snapshot, State, id_of, id_text
-from presence.watching.view import Phase, View
+from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_of, id_text
+from presence.watching.view import Phase, ShardView
 from tests.watching.shard import Shard
 
 UIDS = ("ann", "bob", "cy")
@@ -27,10 +27,12 @@ class Views(RuleBasedStateMachine):
     @initialize(users=integers(0, 3), watched=integers(0, 3))
     def begin(self, users: int, watched: int) -> None:
         self.shard = Shard()
-        self.view = View(ABSENCE_S)
+        self.view = ShardView(ABSENCE_S)
         self.now = 0.0
-        self.seen: dict[str, list[State]] = {}  # of each user who is watched, what the watcher was told
-        self.call: Snapshot | Replay | None = None
+        self.seen: dict[
+            str, list[WatchedState]
+        ] = {}  # of each user who is watched, what the watcher was told
+        self.call: ShardSnapshot | Replay | None = None
         self.orders: deque[tuple[bool, str]] = deque()  # under way: whether to subscribe, and to whom
         self.walk: list[str] = []  # who are compared yet
         self.rest: list[str] = []  # of all who are looked at again after a loss
@@ -49,7 +51,7 @@ class Views(RuleBasedStateMachine):
 
     @rule(uid=sampled_from(UIDS), to=integers(0, 1))
     def change(self, uid: str, to: int) -> None:
-        now = self.shard.shown.get(uid, State("offline")).status
+        now = self.shard.shown.get(uid, WatchedState("offline")).status
         self.shard.write(uid, [each for each in TRUTHS if each != now][to])
         self.lost_data.discard(uid)
 
@@ -139,7 +141,7 @@ class Views(RuleBasedStateMachine):
                     self.view.left(uid)
                 case Pong(position):
                     self.view.caught_up(position)
-                case Entry() as entry:
+                case UserEvent() as entry:
                     self.tell([self.view.heard(entry)])
         self.answer()
 
@@ -233,7 +235,7 @@ class Views(RuleBasedStateMachine):
 
     # What has to hold
 
-    def tell(self, changes: list[Entry] | list[Entry | None]) -> None:
+    def tell(self, changes: list[UserEvent] | list[UserEvent | None]) -> None:
         for change in changes:
             if change is None or not self.seen.get(change.uid):
                 continue  # nobody was answered yet
@@ -292,7 +294,7 @@ class Views(RuleBasedStateMachine):
 
     def compare(self) -> None:
         for uid, seen in self.seen.items():
-            truth = self.shard.shown.get(uid, State("offline"))
+            truth = self.shard.shown.get(uid, WatchedState("offline"))
             known = self.view.answer(uid)
             assert known is not None
             assert seen[-1].status == known.status == truth.status

@@ -21,9 +21,9 @@ from contextlib import closing, contextmanager
 from typing import Final
 
 from presence.timers.examples import stage
-from presence.timers.handlers import PutOff
+from presence.timers.handlers import RetryLater
 from presence.timers.interface import Due, Event
-from presence.timers.kinds import Place
+from presence.timers.kinds import TimerLocation
 
 LOCK_MS: Final = 2000  # far longer than an update takes; a lock whose owner died is free after it
 RECKON_S: Final = 0.003  # what a writer does between reading and writing
@@ -44,7 +44,7 @@ def apply(due: Due) -> None:
     with database() as db, locked(account) as fence:
         if fence is None:
             db.execute("INSERT INTO put_off VALUES (?)", (due.id,))
-            raise PutOff(random.uniform(0.01, 0.05))  # noqa: S311 - writers come apart
+            raise RetryLater(random.uniform(0.01, 0.05))  # noqa: S311 - writers come apart
         (balance,) = db.execute("SELECT balance FROM accounts WHERE name = ?", (account,)).fetchone()
         time.sleep(RECKON_S)
         db.execute("BEGIN IMMEDIATE")
@@ -55,7 +55,7 @@ def apply(due: Due) -> None:
             )
             if not written.rowcount:  # somebody had the lock after us: what we read is old
                 db.execute("ROLLBACK")
-                raise PutOff(0.0)
+                raise RetryLater(0.0)
         db.execute("COMMIT")
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     with stage.stage() as url, database() as db:
         db.executescript(_SCHEMA)
         db.executemany("INSERT INTO accounts VALUES (?, 0, 0)", [(name,) for name in expected])
-        place = Place(url, "queue", stage.NAME)
+        place = TimerLocation(url, "queue", stage.NAME)
         with place.open() as queue:
             queue.schedule_many(Event(name, 0.0, update.encode()) for name, update in updates.items())
             stage.work(

@@ -11,7 +11,7 @@ from typing import Final
 
 from presence.timers.examples import stage
 from presence.timers.interface import Due, Event
-from presence.timers.kinds import Place
+from presence.timers.kinds import TimerLocation
 
 SENT: Final = "example:{reminders}:sent"  # hash: reminder to how often it was sent
 EARLY: Final = "example:{reminders}:early"
@@ -33,7 +33,7 @@ def remind(due: Due) -> None:
 def main() -> None:
     """Show it: two processes, a thousand reminders for one moment and a hundred for others."""
     with stage.stage() as url:
-        place = Place(url, "ring", stage.NAME, slots=20, tick_s=TICK_S)
+        place = TimerLocation(url, "ring", stage.NAME, slots=20, tick_s=TICK_S)
         with place.open() as ring:
             ring.schedule_many(Event(f"all-{n}", DELAY_S, b"the match begins") for n in range(MOMENT))
             ring.schedule_many(Event(f"one-{n}", n * 0.03, b"your turn") for n in range(AROUND))

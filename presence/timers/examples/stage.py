@@ -14,7 +14,7 @@ from typing import Final
 
 from presence.store.client import Redis, open_client
 from presence.store.embedded import embedded_redis
-from presence.timers.kinds import Place
+from presence.timers.kinds import TimerLocation
 
 WAIT_S: Final = 30.0  # far more than any of them takes
 NAME: Final = "example"
@@ -45,7 +45,7 @@ def stage() -> Iterator[str]:
             del os.environ["PRESENCE_REDIS"], os.environ[FOLDER]
 
 
-def work(place: Place, handler: str, holds: Callable[[], bool], *flags: str) -> None:
+def work(place: TimerLocation, handler: str, holds: Callable[[], bool], *flags: str) -> None:
     """Run `presence timers run` until something holds; it must drain well."""
     ring = ("--slots", str(place.slots), "--tick", str(place.tick_s))
     named = ("--kind", place.kind, "--name", place.name, "--handler", handler, "--processes", "2")

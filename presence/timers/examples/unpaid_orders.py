@@ -13,7 +13,7 @@ from presence.store.client import Redis
 from presence.timers.examples import stage
 from presence.timers.handing import SharedTimer
 from presence.timers.interface import Due, Event
-from presence.timers.kinds import Place
+from presence.timers.kinds import TimerLocation
 
 ORDERS: Final = "example:{orders}"  # with a suffix, a set each: open, paid, lapsed
 NUMBER: Final = 40
@@ -41,7 +41,7 @@ def pay(redis: Redis, timer: SharedTimer, order: str) -> bool:
 def main() -> None:
     """Show it: every other order is paid, the rest lapse."""
     with stage.stage() as url:
-        place, redis = Place(url, "expiry", stage.NAME), stage.redis()
+        place, redis = TimerLocation(url, "expiry", stage.NAME), stage.redis()
         with place.open() as timer:
             for n in range(NUMBER):
                 place_order(redis, timer, f"order-{n}")

@@ -11,7 +11,7 @@ import trio.testing
 
 from presence.admin import sampler, streaming
 from presence.admin.http_figures import HttpFigures
-from presence.admin.streaming import Mailbox
+from presence.admin.streaming import ViewerMailbox
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
@@ -114,7 +114,7 @@ class Event(NamedTuple):
 
 async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock) -> None:
     figures = HttpFigures()
-    mailbox = Mailbox(figures)
+    mailbox = ViewerMailbox(figures)
     for number in range(70):
         mailbox.tell(Event(b'{"n":%d}' % number))
     mailbox.show(b"old")

@@ -9,7 +9,7 @@ import trio
 
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import follower
 from tests.admin.asking import ANSWER_S, Operators, operators
 from tests.subscriber.streams import Streams
@@ -136,7 +136,7 @@ async def test_a_user_without_the_rights_to_follow_streams(redis_server: Embedde
 
 
 async def test_events_of_all_primaries_and_how_they_are(redis_cluster: Cluster) -> None:
-    with Access(redis_cluster.url) as access:
+    with ShardClients(redis_cluster.url) as access:
         streams = Streams(access, 16)
         streams.write(*USERS[:20])
         async with operators(redis_cluster.url) as running:

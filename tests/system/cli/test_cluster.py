@@ -8,7 +8,7 @@ import pytest
 
 from presence.cli.main import main
 from presence.store.redis_store import RedisLeaseTable
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from tests.store.nodes import ManualNode
 from tests.support.redis_cluster import Cluster
 
@@ -46,7 +46,7 @@ def exchange(node: ManualNode) -> None:
 def test_a_kick_reaches_the_node_through_its_inbox(url: str, node: ManualNode, capsys: Said) -> None:
     assert main(["kick", *USERS, "--wait", "0", "--redis", url]) == 1
     assert "user-63  0 of 1 session ended" in capsys.readouterr().out
-    with Access(url) as access:
+    with ShardClients(url) as access:
         inboxes = []
         for shard in range(SHARDS):
             key = node.keys.node(shard, node.node)
@@ -61,6 +61,6 @@ def test_nothing_of_users_who_were_forgotten_is_left(url: str, node: ManualNode,
     exchange(node)
     assert main(["forget", *USERS, "--redis", url]) == 1, "one is online"
     assert "users forgotten: 63; erased: last seen 63, events 126," in capsys.readouterr().out
-    with Access(url) as access:
+    with ShardClients(url) as access:
         left = access.ask(node.keys, range(SHARDS), lambda pipe, shard: pipe.xlen(node.keys.events(shard)))
     assert sum(entries for (entries,) in left.values()) == 1

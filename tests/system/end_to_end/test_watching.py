@@ -14,7 +14,7 @@ import pytest
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from presence.store.embedded import find_binary
-from presence.watching.states import Entry, id_of, read_entry
+from presence.watching.states import UserEvent, id_of, read_entry
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
 from tests.support.server_process import running_server
@@ -157,7 +157,7 @@ class Crowd:
         return all(watcher.statuses() == statuses for watcher in self.watchers)
 
 
-def written(redis: Redis) -> list[Entry]:
+def written(redis: Redis) -> list[UserEvent]:
     """Return what the streams say of states."""
     return [
         entry for event in read_events(redis.url) if (entry := read_entry(event["entry"], event)) is not None

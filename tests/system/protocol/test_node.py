@@ -18,7 +18,7 @@ import trio
 from loadtest.servers import free_port
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.core.authenticator import Gate
+from presence.core.authenticator import Authenticator
 from presence.server import credentials
 from presence.store.embedded import EmbeddedRedis
 from tests.protocol.vectors import BAD, GOOD
@@ -270,7 +270,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
     """The server's own transport, with TLS, that checks tokens."""
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
-    def made(clock: Clock) -> Gate:
+    def made(clock: Clock) -> Authenticator:
         found = credentials.gate(settings, clock)
         assert found is not None
         return found

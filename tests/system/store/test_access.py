@@ -10,7 +10,7 @@ import pytest
 from presence.store.client import RedisError
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
-from presence.store.shard_clients import Access, forget_prefix
+from presence.store.shard_clients import ShardClients, forget_prefix
 from tests.support.redis_cluster import Cluster
 
 KEYS = Keys(shards=16)
@@ -18,12 +18,12 @@ SHARDS = range(KEYS.shards)
 
 
 @pytest.fixture
-def access(redis_cluster: Cluster) -> Iterator[Access]:
-    with Access(redis_cluster.url) as access:
+def access(redis_cluster: Cluster) -> Iterator[ShardClients]:
+    with ShardClients(redis_cluster.url) as access:
         yield access
 
 
-def fill(access: Access) -> None:
+def fill(access: ShardClients) -> None:
     access.ask(KEYS, SHARDS, lambda pipe, shard: pipe.hset(KEYS.online(shard), str(shard), "record"))
 
 
@@ -33,7 +33,7 @@ def both(pipe: Any, shard: int) -> None:
 
 
 @pytest.mark.parametrize("is_atomic", [True, False])
-def test_all_servers_answer_shard_by_shard(access: Access, *, is_atomic: bool) -> None:
+def test_all_servers_answer_shard_by_shard(access: ShardClients, *, is_atomic: bool) -> None:
     fill(access)
     assert len(access.primaries()) == 3
     asked = list(reversed(SHARDS))
@@ -43,7 +43,9 @@ def test_all_servers_answer_shard_by_shard(access: Access, *, is_atomic: bool) -
     assert all(isinstance(answer, RedisError) for (answer,) in errors.values())
 
 
-def test_all_keys_of_a_prefix_are_forgotten_and_no_other(redis_cluster: Cluster, access: Access) -> None:
+def test_all_keys_of_a_prefix_are_forgotten_and_no_other(
+    redis_cluster: Cluster, access: ShardClients
+) -> None:
     fill(access)
     access.at("other:{1}").set("other:{1}", "kept")
     assert forget_prefix(redis_cluster.url, "presence") == 16
@@ -53,7 +55,7 @@ def test_all_keys_of_a_prefix_are_forgotten_and_no_other(redis_cluster: Cluster,
 
 
 def test_closing_ends_a_call_that_waits_and_lets_no_other_begin(redis_server: EmbeddedRedis) -> None:
-    access = Access(redis_server.url, call_timeout_s=20)
+    access = ShardClients(redis_server.url, call_timeout_s=20)
     begun = time.monotonic()
     threading.Timer(0.1, access.close).start()
     with pytest.raises(RedisError):

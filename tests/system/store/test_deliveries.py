@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 
 from presence import protocol
-from presence.messaging.letters import Found
+from presence.messaging.letters import RouteResult
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape
@@ -27,7 +27,7 @@ def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -
     with closing(Deliveries(redis_cluster.url, shape)) as post, closing(channel):
         channel.subscribe("b")
         letters = [letter(uid, number) for number in range(3) for uid in uids]
-        assert post.deliver("a", letters, {}) == [Found(1, ("",))] * 48
+        assert post.deliver("a", letters, {}) == [RouteResult(1, ("",))] * 48
         got: dict[str, list[int]] = {uid: [] for uid in uids}
         while sum(map(len, got.values())) < 48:
             for each in delivered(channel):

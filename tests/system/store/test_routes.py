@@ -11,7 +11,7 @@ from redis.exceptions import MovedError, ResponseError
 from presence.common.errors import StoreUnavailable
 from presence.store.client import CALL_TIMEOUT_S
 from presence.store.cluster_routes import Routes
-from presence.store.error_classes import Interrupted
+from presence.store.error_classes import CallInterrupted
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from tests.store.servers import Server
@@ -135,5 +135,5 @@ def test_servers_that_hang_hold_up_a_call_for_no_longer_than_one(cluster: Cluste
     for member in hanging:
         member.thaw()
     assert took_s < 1.5 * CALL_TIMEOUT_S
-    assert {type(answer) for answer in answers} == {int, Interrupted}
+    assert {type(answer) for answer in answers} == {int, CallInterrupted}
     scripting.close()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import follower, group, subscribe_sync
 from tests.subscriber.people import SHARDS
 from tests.subscriber.streams import Streams, take, uids
@@ -22,7 +22,7 @@ def url(redis_cluster: Cluster) -> str:
 
 @pytest.fixture
 def streams(url: str) -> Iterator[Streams]:
-    with Access(url) as access:
+    with ShardClients(url) as access:
         yield Streams(access, SHARDS)
 
 

@@ -10,7 +10,7 @@ import pytest
 from presence.reader import PresenceReader
 from presence.store.client import RedisError
 from presence.store.keys import Keys
-from presence.store.shard_clients import Access
+from presence.store.shard_clients import ShardClients
 from presence.subscriber import connection, follow_sync, subscribe_sync
 from tests.subscriber.people import SHARDS, People, View
 from tests.subscriber.streams import Streams, uids
@@ -96,7 +96,10 @@ def test_a_server_that_is_away_delays_events_of_its_shards_only(
     for member in partial.members:
         member.call("FLUSHALL")
     away = next(each for each in partial.members if each is not partial.primary_of(KEYS.meta))
-    with Access(partial.url) as access, subscribe_sync(partial.url, group=group, consumer=group) as events:
+    with (
+        ShardClients(partial.url) as access,
+        subscribe_sync(partial.url, group=group, consumer=group) as events,
+    ):
         streams = Streams(access, SHARDS)
         others = [f"u{n}" for n in range(60) if partial.primary_of(streams.key_of(f"u{n}")) is not away]
         assert events.poll() is None
@@ -135,7 +138,7 @@ def test_a_reader_tells_of_users_while_the_server_that_knows_of_shards_and_lease
         partial.move(KEYS.nodes, away).run()
     record = '{"id":"1-0","since_ms":5,"sessions":{"":{"session":"s","node":"n","login_ms":1}}}'
     uids = [f"user-{n}" for n in range(60) if KEYS.shard(f"user-{n}") in shards]
-    with Access(partial.url) as access, PresenceReader(partial.url) as reader:
+    with ShardClients(partial.url) as access, PresenceReader(partial.url) as reader:
         access.at(KEYS.meta).hset(KEYS.meta, "shards", SHARDS)
         for uid in uids:
             key = KEYS.online(KEYS.shard(uid))

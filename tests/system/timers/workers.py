@@ -27,7 +27,7 @@ from presence.store.client import open_client
 from presence.store.embedded import die_with_parent, embedded_redis
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Event
-from presence.timers.kinds import Place
+from presence.timers.kinds import TimerLocation
 
 CALL_EVENTS: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
 POLL_INTERVAL_S: Final = 0.01
@@ -54,7 +54,7 @@ class Trial:
     """
 
     name: str
-    place: Place
+    place: TimerLocation
     leasing: Leasing
     events: int
     span_s: float
@@ -272,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     is_good = True
     for kind in options.kind:
-        place = Place("", kind, "loadtest", tick_s=options.tick)
+        place = TimerLocation("", kind, "loadtest", tick_s=options.tick)
         leasing = Leasing(options.lease, attempts_max=100)
         once = Trial(
             f"{kind}, all at once", place, leasing, options.events, 0, options.workers, options.limit

@@ -7,7 +7,7 @@ import trio
 
 from presence.core.registry import Session
 from presence.core.requests import Watch
-from presence.outbox.replies import Status
+from presence.outbox.replies import ReplyStatus
 from presence.protocol import Packet
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
@@ -48,7 +48,7 @@ def watch(watching: Watching, *uids: str) -> tuple[Session, Line]:
 def write(node: Hand, generation: int, uid: str) -> None:
     """Let a user come and go, under a new generation: after a failover there is another history."""
     node.store.apply([node.batch([], 1)])  # finds out where to go
-    assert node.open(generation).status is Status.OK
+    assert node.open(generation).status is ReplyStatus.OK
     node.apply(login(uid, f"s{generation}"))
     node.apply(end(uid, f"s{generation}"))
 
