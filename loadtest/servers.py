@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from presence.store.client import open_client
 from presence.store.embedded import find_binary
@@ -196,6 +196,10 @@ def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
             yield servers
         finally:
             list(pool.map(PresenceServer.stop, servers))
+
+
+# What has lost its primary refuses to answer, so that whoever still reads there looks for the new one.
+SERVE_NO_STALE_DATA: Final = ("--replica-serve-stale-data", "no")
 
 
 class RedisServer:

@@ -1,10 +1,14 @@
 """Reading from where one likes, each event once, in order."""
 
+import time
+
 import pytest
 
+from loadtest.servers import SERVE_NO_STALE_DATA, RedisServer
 from presence.store.client import Redis, RedisError
-from presence.subscriber import entries_sync, subscribe_sync
+from presence.subscriber import Online, entries_sync, subscribe_sync
 from tests.subscriber.streams import Streams, take, uids
+from tests.support.proxy import Proxy
 
 
 def test_new_events_are_those_after_the_loop_began(url: str, streams: Streams) -> None:
@@ -79,3 +83,21 @@ def test_what_is_no_number_of_shards_is_an_error(url: str, client: Redis) -> Non
     client.hset("presence:meta", "shards", "many")
     with pytest.raises(ValueError, match="presence:meta"):
         next(subscribe_sync(url))
+
+
+def test_a_former_primary_that_has_lost_its_own_primary_is_left() -> None:
+    # The connection stays open and carries reads only: nothing else shows that the server is the wrong one.
+    with (
+        RedisServer(extra=SERVE_NO_STALE_DATA) as old,
+        RedisServer(extra=SERVE_NO_STALE_DATA) as new,
+        Proxy(old.path) as name,
+        subscribe_sync(name.url) as events,
+    ):
+        Streams(old.client).write("ann")
+        assert events.poll() is None
+        name.retarget(new.path)
+        old.client.replicaof("127.0.0.1", 1)  # nobody is there
+        Streams(new.client).write("ann", "bob")
+        deadline = time.monotonic() + 10
+        while not isinstance(event := events.poll(), Online) or event.uid != "bob":
+            assert time.monotonic() < deadline

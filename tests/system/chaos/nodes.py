@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.records import Records
-from loadtest.servers import PresenceServer, RedisServer, free_port, is_stopped, wait_for
+from loadtest.servers import SERVE_NO_STALE_DATA, PresenceServer, RedisServer, free_port, is_stopped, wait_for
 from presence.store.client import open_client
 from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Cluster, Member
@@ -111,7 +111,7 @@ class Store(RedisServer):
     """A `RedisServer` that keeps all over a kill, unless it is to forget."""
 
     def __init__(self) -> None:
-        super().__init__(keep=True)
+        super().__init__(keep=True, extra=SERVE_NO_STALE_DATA)
 
     @property
     def _files(self) -> Path:
