@@ -102,7 +102,7 @@ async def play(redis_url: str, keys: Keys, sessions: int, idle_timeout: float = 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.relay.run)
             live = await node.log_in(f"user-{number}" for number in range(sessions))
-            node.core.beats(live)
+            node.core.keepalives_received(live)
             live.clear()
             nursery.start_soon(node.ticker.run)
             await trio.sleep(idle_timeout / 2)

@@ -30,13 +30,13 @@ class _NoSocket:
     def send(self, handle: Any, data: bytes) -> None:
         """See `Link`."""
 
-    def offer(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Any, data: bytes) -> bool:
         return True
 
-    def look(self, handle: Any) -> bool:
+    def poll_now(self, handle: Any) -> bool:
         return True
 
-    def unread_s(self, handle: Any, now: float) -> float:
+    def receive_queue_age_s(self, handle: Any, now: float) -> float:
         return 0.0
 
     def address(self, handle: Any) -> str:

@@ -36,11 +36,11 @@ class PacketRate:
         self.floods = 0
 
     @property
-    def kept(self) -> int:
+    def table_size(self) -> int:
         """How many users are in the table."""
         return len(self._buckets)
 
-    def count(self, uid: str, packets: int, now: float) -> bytes | None:
+    def count_packets(self, uid: str, packets: int, now: float) -> bytes | None:
         """Count packets of a user; return the goodbye if they are too many."""
         if self._buckets.take(uid, now, packets):
             return None
@@ -77,7 +77,7 @@ class AdmissionLimits:
     address_login_burst: float = 20_000
     uid_login_rate: float = 0  # logins of one user a second; 0: no limit
     uid_login_burst: float = 1000
-    turned_away: int = 32  # connections beyond the bound that are open at once, to be told so
+    max_refused_open: int = 32  # connections beyond the bound that are open at once, to be told so
 
 
 @dataclass(slots=True)
@@ -114,44 +114,44 @@ class Admission:
         self._logins = TokenBucket(limits.login_rate, limits.login_burst, now)
         self.counts_connections = bool(limits.address_connections)
         self.counts_logins = bool(limits.address_login_rate)
-        self._present: dict[str, int] = {}  # connections by address
+        self._connections: dict[str, int] = {}  # connections by address
         self._counts_uids = bool(limits.uid_login_rate)
         # A table that is not needed stays empty, whatever its rate.
         self._by_address = KeyedRateLimiter[str](limits.address_login_rate or 1, limits.address_login_burst)
         self._by_uid = KeyedRateLimiter[str](limits.uid_login_rate or 1, limits.uid_login_burst)
-        self._counted = AdmissionStatistics()
+        self._counters = AdmissionStatistics()
 
     def has_room(self, open_now: int) -> bool:
         """Whether one more connection may be open, if only to be turned away.
 
         What is open beyond `max_connections` uses up descriptors that are kept for Redis and files.
         """
-        return open_now < self._limits.max_connections + self._limits.turned_away
+        return open_now < self._limits.max_connections + self._limits.max_refused_open
 
-    def connection(self, open_now: int, now: float) -> float | None:
+    def admit_connection(self, open_now: int, now: float) -> float | None:
         """Return None if a connection is welcome beside `open_now` others, else its seconds to come back."""
         if open_now >= self._limits.max_connections:
-            self._counted.connections_full += 1
+            self._counters.connections_full += 1
             return spread(RETRY_MIN_S, FULL_RETRY_S)
         return None if self._accepts.take(now) else self._accepts.retry_after()
 
-    def enter(self, address: str) -> Refusal | None:
+    def add_connection(self, address: str) -> Refusal | None:
         """Count one more connection of an address, unless it has as many as it may have."""
-        present = self._present.get(address, 0)
+        present = self._connections.get(address, 0)
         if self.counts_connections and present >= self._limits.address_connections:
-            self._counted.address_connections_refused += 1
+            self._counters.address_connections_refused += 1
             message = "there are too many connections from this address"
             return Refusal(Code.RATE_LIMITED, message, spread(RETRY_MIN_S, FULL_RETRY_S))
-        self._present[address] = present + 1
+        self._connections[address] = present + 1
         return None
 
-    def leave(self, address: str) -> None:
+    def remove_connection(self, address: str) -> None:
         """Count one less."""
-        present = self._present.pop(address) - 1
+        present = self._connections.pop(address) - 1
         if present:
-            self._present[address] = present
+            self._connections[address] = present
 
-    def login_expected(self, now: float, address: str = "") -> Refusal | None:
+    def check_login(self, now: float, address: str = "") -> Refusal | None:
         """Return None if a login would be welcome, whoever it is of: nothing is taken yet.
 
         Args:
@@ -163,16 +163,16 @@ class Admission:
             message = "this server takes no more logins at present"
             return Refusal(Code.BUSY, message, self._logins.retry_after())
         if self.counts_logins and address:
-            return _ask(self._by_address, address, now, "there are too many logins from this address")
+            return _check(self._by_address, address, now, "there are too many logins from this address")
         return None
 
-    def login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
+    def admit_login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
         """Return None if a login is welcome, which it then has been; else nothing is taken."""
-        if (refusal := self.login_expected(now, address)) is not None:
+        if (refusal := self.check_login(now, address)) is not None:
             return refusal
         if self._counts_uids and uid:
             if (
-                refusal := _ask(self._by_uid, uid, now, "there are too many logins of this user")
+                refusal := _check(self._by_uid, uid, now, "there are too many logins of this user")
             ) is not None:
                 return refusal
             self._by_uid.take(uid, now)
@@ -189,19 +189,19 @@ class Admission:
     def statistics(self) -> AdmissionStatistics:
         """Return the counters."""
         return replace(
-            self._counted,
+            self._counters,
             accepts_refused=self._accepts.refused,
             logins_refused=self._logins.refused,
             address_logins_refused=self._by_address.refused,
             uid_logins_refused=self._by_uid.refused,
-            address_connections_kept=len(self._present),
+            address_connections_kept=len(self._connections),
             address_logins_kept=len(self._by_address),
             uid_logins_kept=len(self._by_uid),
             forgotten=self._by_address.forgotten + self._by_uid.forgotten,
         )
 
 
-def _ask(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal | None:
+def _check(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal | None:
     """Return what one without a token is told."""
     if buckets.has(key, now):
         return None

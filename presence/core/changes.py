@@ -16,8 +16,8 @@ class Op(Enum):
     REGISTER = "register"
     RECLAIM = "reclaim"  # a registration where Redis went back: what it has may have ended
     UPDATE = "update"  # a session that lives shows itself otherwise
-    HOLD = "hold"  # a login that waits behind an end: of a session that lives, and is told of later
-    UNHEARD = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
+    PENDING_LOGIN = "hold"  # a login that waits behind an end: of a session that lives, and is told of later
+    STALE = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
 
 
 class SessionName(NamedTuple):

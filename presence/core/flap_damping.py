@@ -28,12 +28,12 @@ class FlapDampingCounters:
 
 
 @dataclass(slots=True)
-class _Flapper:
+class _FlapRecord:
     """One who lost a connection."""
 
     returns: tuple[float, ...] = ()  # when it came back, of the last minute, the oldest first
     doublings: int = 0  # of its next grace
-    calm_from: float = 0.0  # since when it has been quiet, as far as doublings were not taken back for it
+    quiet_since: float = 0.0  # since when it has been quiet, as far as doublings were not taken back for it
     lost: bool = False  # whether its connection is lost, and it has not come back
     grace_s: float = 0.0  # what it has, or had, for coming back
 
@@ -49,56 +49,60 @@ class FlapDamping:
     """
 
     def __init__(
-        self, grace_s: float, returns_a_minute: int = 0, max_grace_s: float = 0.0, size: int = TABLE_SIZE
+        self,
+        grace_s: float,
+        max_returns_per_minute: int = 0,
+        max_grace_s: float = 0.0,
+        size: int = TABLE_SIZE,
     ) -> None:
         self._grace_s = grace_s
-        self._limit = returns_a_minute
+        self._limit = max_returns_per_minute
         self._max_grace_s = max_grace_s
         self._size = size
-        self._is_on = bool(returns_a_minute) and 0 < grace_s < max_grace_s
-        self._table: dict[Hashable, _Flapper] = {}  # by the last loss
-        self._counted = FlapDampingCounters()
+        self._is_on = bool(max_returns_per_minute) and 0 < grace_s < max_grace_s
+        self._table: dict[Hashable, _FlapRecord] = {}  # by the last loss
+        self._counters = FlapDampingCounters()
 
-    def lost(self, key: Hashable, now: float) -> float:
+    def connection_lost(self, key: Hashable, now: float) -> float:
         """A connection is lost; return for how many seconds its session lives on."""
         if not self._is_on:
             return self._grace_s
-        flapper = self._table.pop(key, None) or _Flapper()
-        self._table[key] = flapper
+        record = self._table.pop(key, None) or _FlapRecord()
+        self._table[key] = record
         if len(self._table) > self._size:
             del self._table[next(iter(self._table))]
-            self._counted.forgotten += 1
-        self._take_back(flapper, now)
-        flapper.lost = True
-        flapper.grace_s = min(self._grace_s * 2**flapper.doublings, self._max_grace_s)
-        self._counted.lengthened += flapper.grace_s > self._grace_s
-        return flapper.grace_s
+            self._counters.forgotten += 1
+        self._decay(record, now)
+        record.lost = True
+        record.grace_s = min(self._grace_s * 2**record.doublings, self._max_grace_s)
+        self._counters.lengthened += record.grace_s > self._grace_s
+        return record.grace_s
 
-    def returned(self, key: Hashable, now: float) -> None:
+    def reconnected(self, key: Hashable, now: float) -> None:
         """There is a login of `key`, on whatever node; of whom no loss is known it means nothing."""
-        flapper = self._table.get(key)
-        if flapper is None or not flapper.lost:
+        record = self._table.get(key)
+        if record is None or not record.lost:
             return
-        flapper.lost = False
-        self._take_back(flapper, now)
-        flapper.calm_from = now
-        flapper.returns = (*(at for at in flapper.returns if now - at < MINUTE_S), now)[-self._limit - 1 :]
-        if len(flapper.returns) > self._limit and self._grace_s * 2**flapper.doublings < self._max_grace_s:
-            flapper.doublings += 1
+        record.lost = False
+        self._decay(record, now)
+        record.quiet_since = now
+        record.returns = (*(at for at in record.returns if now - at < MINUTE_S), now)[-self._limit - 1 :]
+        if len(record.returns) > self._limit and self._grace_s * 2**record.doublings < self._max_grace_s:
+            record.doublings += 1
 
-    def lengthened_ms(self, key: Hashable) -> int:
+    def extended_grace_ms(self, key: Hashable) -> int:
         """Return the milliseconds of the grace that who is lost has, if it was lengthened; else 0."""
-        flapper = self._table.get(key)
-        if flapper is None or not flapper.lost or flapper.grace_s <= self._grace_s:
+        record = self._table.get(key)
+        if record is None or not record.lost or record.grace_s <= self._grace_s:
             return 0
-        return round(flapper.grace_s * 1000)
+        return round(record.grace_s * 1000)
 
     def statistics(self) -> FlapDampingCounters:
         """Return the counters."""
-        return replace(self._counted, known=len(self._table))
+        return replace(self._counters, known=len(self._table))
 
-    def _take_back(self, flapper: _Flapper, now: float) -> None:
+    def _decay(self, record: _FlapRecord, now: float) -> None:
         """Take a doubling back for each minute without a return."""
-        quiet = int((now - flapper.calm_from) / MINUTE_S)
-        flapper.doublings = max(0, flapper.doublings - quiet)
-        flapper.calm_from += quiet * MINUTE_S
+        quiet = int((now - record.quiet_since) / MINUTE_S)
+        record.doublings = max(0, record.doublings - quiet)
+        record.quiet_since += quiet * MINUTE_S

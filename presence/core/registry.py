@@ -22,12 +22,14 @@ class SessionTimers(NamedTuple):
 
     # the wheel's absolute slot in which it is due; None: its time is up, and it ends in this moment
     slot: int | None
-    hand: int  # the last slot that was swept to its end
+    swept_slot: int  # the last slot that was swept to its end
     slot_s: float  # seconds that a slot covers
     due_at: float | None  # when its slot begins; None without one
     away_at: float | None  # when it is away by itself, if nothing but keepalives comes; None: never
     token_ends_at: float | None  # when its token ends, to the step of that table; None without a token
-    vouched: bool  # whether Redis is told that it lives, see `presence.core.termination.RegistrationPolicy`
+    registered: (
+        bool  # whether Redis is told that it lives, see `presence.core.termination.RegistrationPolicy`
+    )
 
 
 class ConnectionInfo(NamedTuple):
@@ -38,9 +40,9 @@ class ConnectionInfo(NamedTuple):
     unsent_bytes: int  # what waits for a reader who is slow
 
 
-UPDATES_AT_ONCE = 10.0  # what people do in a hurry; each is written to Redis and told to all who watch
+UPDATES_BURST = 10.0  # what people do in a hurry; each is written to Redis and told to all who watch
 UPDATES_PER_S = 1.0  # in the long run
-_DOZING = Profile(away=True)  # one for all who are away by themselves and say nothing of themselves
+_AUTO_AWAY = Profile(away=True)  # one for all who are away by themselves and say nothing of themselves
 
 
 class Profiles:
@@ -48,10 +50,10 @@ class Profiles:
 
     def __init__(self) -> None:
         self._shown: dict[int, Profile] = {}
-        self._dozing: set[int] = set()
-        self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_AT_ONCE)
+        self._auto_away: set[int] = set()
+        self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_BURST)
 
-    def of(self, number: int) -> Profile:
+    def get(self, number: int) -> Profile:
         """Return what is shown of a session."""
         return self._shown.get(number, PLAIN)
 
@@ -60,7 +62,7 @@ class Profiles:
         """How many sessions are away; O(those that are or that say something of themselves)."""
         return sum(profile.away for profile in self._shown.values())
 
-    def admit(self, number: int, now: float) -> float:
+    def admit_update(self, number: int, now: float) -> float:
         """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
         return 0.0 if self._updates.take(number, now) else self._updates.lack_s(number, now)
 
@@ -70,32 +72,32 @@ class Profiles:
         Returns:
             What has changed: AWAY or BACK where that did, else UPDATED; None if nothing has.
         """
-        before = self.of(number)
+        before = self.get(number)
         if away is None:
-            away = before.away and number not in self._dozing
-        self._dozing.discard(number)
+            away = before.away and number not in self._auto_away
+        self._auto_away.discard(number)
         return self._show(number, Profile(away, before.meta if meta is None else meta))
 
-    def doze(self, number: int) -> Code | None:
+    def set_auto_away(self, number: int) -> Code | None:
         """A session has sent nothing but keepalives for long: it is away by itself, if it is not already."""
-        before = self.of(number)
+        before = self.get(number)
         if before.away:
             return None
-        self._dozing.add(number)
-        return self._show(number, Profile(away=True, meta=before.meta) if before.meta else _DOZING)
+        self._auto_away.add(number)
+        return self._show(number, Profile(away=True, meta=before.meta) if before.meta else _AUTO_AWAY)
 
-    def wake(self, number: int) -> Code | None:
+    def clear_auto_away(self, number: int) -> Code | None:
         """A session has sent something else; a session that is away because it said so stays away."""
-        return self.update(number) if number in self._dozing else None
+        return self.update(number) if number in self._auto_away else None
 
-    def forget(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """A session has ended."""
         self._shown.pop(number, None)
-        self._dozing.discard(number)
+        self._auto_away.discard(number)
         self._updates.drop(number)
 
     def _show(self, number: int, profile: Profile) -> Code | None:
-        before = self.of(number)
+        before = self.get(number)
         if profile == before:
             return None
         if profile == PLAIN:
@@ -114,19 +116,19 @@ SessionKey: TypeAlias = str | tuple[str, str]
 class Link(Protocol):
     """What the core may ask of a transport about one of its connections, none of it waiting."""
 
-    def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """Listen no more; soon send `farewell`, end the sending side, drain for a bounded time, close."""
+    def hang_up(self, handle: Any, goodbye: bytes) -> None:
+        """Listen no more; soon send `goodbye`, end the sending side, drain for a bounded time, close."""
 
     def send(self, handle: Any, data: bytes) -> None:
         """Send a packet, or keep what cannot leave yet; a reader too slow for its bound is cut off."""
 
-    def offer(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Any, data: bytes) -> bool:
         """Send unless earlier bytes still wait; then False, and `Engine.drained` says when they are gone."""
 
-    def look(self, handle: Any) -> bool:
+    def poll_now(self, handle: Any) -> bool:
         """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
 
-    def unread_s(self, handle: Any, now: float) -> float:
+    def receive_queue_age_s(self, handle: Any, now: float) -> float:
         """Return for how many seconds, at `now`, the bytes that were read last had lain unread."""
 
     def address(self, handle: Any) -> str:
@@ -176,7 +178,7 @@ class LoginResult(NamedTuple):
     """What a login causes: the session, the one that it takes the place of, the change for Redis."""
 
     session: Session
-    displaced: Session | None
+    superseded: Session | None
     change: Change
 
 
@@ -214,11 +216,11 @@ class Registry:
         """Return the live session of `key`, if there is one."""
         return self._sessions.get(key)
 
-    def has(self, uid: str) -> bool:
+    def has_user(self, uid: str) -> bool:
         """Whether a user has any live session."""
         return uid in self._sessions or uid in self._devices
 
-    def of(self, uid: str) -> list[Session]:
+    def sessions_of(self, uid: str) -> list[Session]:
         """Return all live sessions of a user: the default device's, then named ones by first login."""
         sessions = self._sessions
         found = [sessions[uid]] if uid in sessions else []
@@ -252,16 +254,16 @@ class Registry:
         """
         self._numbers += 1
         session = Session(guest.link, guest.handle, key, self._numbers, idle_timeout, arrived, now)
-        displaced = self._sessions.get(key)
+        superseded = self._sessions.get(key)
         self._sessions[key] = session
-        if displaced is not None:
-            self.profiles.forget(displaced.number)
+        if superseded is not None:
+            self.profiles.remove(superseded.number)
         elif not isinstance(key, str):
             self._add_device(*key)
         if profile is not None:
             self.profiles.update(session.number, away=profile.away, meta=profile.meta)
         self.version += 1
-        return LoginResult(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
+        return LoginResult(session, superseded, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
         """Remove `session`; None if it does not live any more (it was replaced, or ended before)."""
@@ -270,7 +272,7 @@ class Registry:
         del self._sessions[session.key]
         if not isinstance(session.key, str):
             self._remove_device(*session.key)
-        self.profiles.forget(session.number)
+        self.profiles.remove(session.number)
         self.version += 1
         return self._change(Op.END, session, code, now, now)
 
@@ -282,13 +284,17 @@ class Registry:
             return None
         return self._shown(session, self.profiles.update(session.number, away=away, meta=meta), now)
 
-    def doze(self, session: Session, now: float) -> Change | None:
+    def set_auto_away(self, session: Session, now: float) -> Change | None:
         """Show a session as away by itself; None if it is away already, or has ended."""
-        return self._shown(session, self.profiles.doze(session.number), now) if session in self else None
+        return (
+            self._shown(session, self.profiles.set_auto_away(session.number), now)
+            if session in self
+            else None
+        )
 
-    def wake(self, session: Session, now: float) -> Change | None:
+    def clear_auto_away(self, session: Session, now: float) -> Change | None:
         """Show a session as back, if it was away by itself; else None."""
-        return self._shown(session, self.profiles.wake(session.number), now)
+        return self._shown(session, self.profiles.clear_auto_away(session.number), now)
 
     def _shown(self, session: Session, code: Code | None, now: float) -> Change | None:
         return None if code is None else self._change(Op.UPDATE, session, code, now, now)
@@ -321,5 +327,5 @@ class Registry:
             self._clock.decided_ms(now),
             self._clock.seen_ms(session.last_seen),
             round(session.idle_timeout * 1000),
-            self.profiles.of(session.number),
+            self.profiles.get(session.number),
         )

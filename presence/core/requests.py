@@ -11,7 +11,7 @@ from presence import protocol
 from presence.core.registry import Session
 from presence.protocol import Code, Kind, Packet
 
-KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
+REQUEST_KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
 
 
 class Message(NamedTuple):
@@ -46,8 +46,8 @@ class Unwatch(NamedTuple):
 Request: TypeAlias = Message | Query | Watch | Unwatch
 
 
-def request_of(packet: Packet) -> Request:
-    """Return what a packet of one of `KINDS` asks for."""
+def parse_request(packet: Packet) -> Request:
+    """Return what a packet of one of `REQUEST_KINDS` asks for."""
     id, payload = packet.id, packet.payload
     match packet.kind:
         case Kind.MESSAGE:
@@ -63,7 +63,7 @@ def request_of(packet: Packet) -> Request:
 class RequestHandler(Protocol):
     """Who answers requests. Nothing here waits."""
 
-    def take(self, session: Session, request: Request) -> None:
+    def handle(self, session: Session, request: Request) -> None:
         """Take a request. Answers may come in another order.
 
         The session's connection is there, except for a message: one that was sent right before a logout or
@@ -73,7 +73,7 @@ class RequestHandler(Protocol):
     def drained(self, session: Session) -> None:
         """The connection, which had unsent bytes, has none any more: what was put off for it may go."""
 
-    def left(self, session: Session) -> None:
+    def session_disconnected(self, session: Session) -> None:
         """The connection of a session is gone or about to be: of every session, once, mostly in vain."""
 
 

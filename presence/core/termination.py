@@ -27,7 +27,8 @@ class RegistrationPolicy:
     clock: Clock  # monotonic time
     tick_s: float  # seconds by which a session may be silent for longer than its time-out
     _: KW_ONLY
-    look: bool = True  # whether connections are read before they are called silent; tests switch it off
+    # whether connections are read before their sessions are called stale; tests switch it off
+    poll_before_expiry: bool = True
 
     def __post_init__(self) -> None:
         self._stale: dict[Session, None] = {}  # in order
@@ -38,7 +39,7 @@ class RegistrationPolicy:
         A session that has ended meanwhile is registered too, and its end follows in the outbox. A
         registration is made of what the session shows at that moment, so it covers every earlier update.
         Sessions not heard within their time-out and a tick, not even when their connection was looked at, are
-        not vouched for (`Op.UNHEARD`); they register with their next packet.
+        not vouched for (`Op.STALE`); they register with their next packet.
 
         Args:
             sessions: those that lived at this moment; later changes of the registry must not change it.
@@ -47,45 +48,45 @@ class RegistrationPolicy:
 
     def _registrations(self, sessions: Iterable[Session], now: float) -> Iterator[Change]:
         for session in sessions:
-            if self._is_heard(session, now) or self._is_heard_at_a_look(session, now):
+            if self._is_recent(session, now) or self._is_recent_after_poll(session, now):
                 yield self.registry.registration(session, now)
             else:
                 self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
-                yield self.registry.registration(session, now)._replace(op=Op.UNHEARD)
+                yield self.registry.registration(session, now)._replace(op=Op.STALE)
 
-    def _is_heard(self, session: Session, now: float) -> bool:
+    def _is_recent(self, session: Session, now: float) -> bool:
         """Whether a session was heard lately enough; without a stall none that lives was not."""
         return now - session.last_seen <= session.idle_timeout + self.tick_s
 
-    def _is_heard_at_a_look(self, session: Session, now: float) -> bool:
+    def _is_recent_after_poll(self, session: Session, now: float) -> bool:
         """Whether a packet lay unread: who is not vouched for may be told offline before it is read."""
-        if session.link is not None and self.look:
-            session.link.look(session.handle)
-        return self._is_heard(session, now)
+        if session.link is not None and self.poll_before_expiry:
+            session.link.poll_now(session.handle)
+        return self._is_recent(session, now)
 
-    def vouched(self) -> Iterator[SessionName]:
+    def registrable_sessions(self) -> Iterator[SessionName]:
         """Return the sessions that ought to be on record; nothing changes."""
-        return self._vouched(list(self.registry))
+        return self._registrable_sessions(list(self.registry))
 
-    def _vouched(self, sessions: list[Session]) -> Iterator[SessionName]:
+    def _registrable_sessions(self, sessions: list[Session]) -> Iterator[SessionName]:
         for session in sessions:
             if session in self.registry and session not in self._stale:
                 yield SessionName(session.uid, session.device, self.registry.session_id(session))
 
-    def vouches_for(self, session: Session) -> bool:
+    def is_registrable(self, session: Session) -> bool:
         """Whether a live session is among them."""
         return session not in self._stale
 
-    def register_heard(self, now: float, append: Callable[[Change], None]) -> None:
+    def register_recovered(self, now: float, append: Callable[[Change], None]) -> None:
         """Register those that were too silent to be registered, and have been heard since."""
         for session in list(self._stale):
             if session not in self.registry:
-                self.forget(session)
-            elif self._is_heard(session, now):
-                self.forget(session)
+                self.discard(session)
+            elif self._is_recent(session, now):
+                self.discard(session)
                 append(self.registry.registration(session, now))
 
-    def forget(self, session: Session) -> None:
+    def discard(self, session: Session) -> None:
         """A session has ended, or another took its place."""
         self._stale.pop(session, None)
 
@@ -114,8 +115,8 @@ class EngineCounters:
     packet_buckets_kept: int = 0  # connections that have lately sent more than a trickle
 
 
-SLICE: Final = 256  # sessions that end without a turn for others: a few milliseconds
-_LIMITED = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
+MAX_EXPIRED_PER_TURN: Final = 256  # sessions that end without a turn for others: a few milliseconds
+_LIMIT_GOODBYE = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 
 @dataclass(eq=False, repr=False)
@@ -123,103 +124,106 @@ class SessionTerminator:
     """Ends of sessions."""
 
     registry: Registry  # who is here
-    counted: EngineCounters  # what the core counts
+    counters: EngineCounters  # what the core counts
     _: KW_ONLY
     deadlines: TimingWheel[SessionKey]  # when whoever is silent ends
-    attention: TimingWheel[SessionKey]  # when whoever is idle is away by itself
-    expiries: TokenExpiry[SessionKey]  # when whose token ends
-    vouching: RegistrationPolicy  # which of them Redis is told to live
-    flapping: FlapDamping  # how long who comes and goes may be gone
+    auto_away: TimingWheel[SessionKey]  # when whoever is idle is away by itself
+    token_expiry: TokenExpiry[SessionKey]  # when whose token ends
+    registration_policy: RegistrationPolicy  # which of them Redis is told to live
+    flap_damping: FlapDamping  # how long who comes and goes may be gone
     outbox: ChangeSink  # where changes go
     clock: Clock  # monotonic time
-    look: bool  # whether connections are read once more before their sessions end; tests switch it off
-    desk: RequestHandler | None = None  # who is told that a session has left; None: nobody answers requests
+    # whether connections are read once more before their sessions end; tests switch it off
+    poll_before_expiry: bool
+    # notified when a session loses its connection; None: requests are not supported
+    request_handler: RequestHandler | None = None
     # whether tasks of their own read some connections of the slice, and need a turn for it
-    awaits_readers: bool = False
+    needs_reader_turn: bool = False
 
     def __post_init__(self) -> None:
-        self._silent: list[Session] = []
+        self._idle: list[Session] = []
         self._inattentive: list[Session] = []
-        self._expired: list[Session] = []
+        self._token_expired: list[Session] = []
 
-    def take_due(self, tick: int, now: float) -> bool:
+    def collect_expired(self, tick: int, now: float) -> bool:
         """Take the next slice of what is due, and read its connections; return whether more may be due.
 
         A slice is taken twice: after its connections were read once more, whoever is still due is handed out.
         What came in between has put its session back into the wheel, or among the tokens.
         """
-        keys, idle = self.deadlines.expire(tick, SLICE), self.attention.expire(tick, SLICE)
-        expired, more_expired = self.expiries.take(now, SLICE)
-        self.awaits_readers = False
-        self.clear_due()
-        self._silent, self._inattentive, self._expired = map(self._sessions, (keys, idle, expired))
-        if self.look:
-            for session in [*self._silent, *self._inattentive, *self._expired]:
-                if session.link is not None and not session.link.look(session.handle):
-                    self.awaits_readers = True
+        keys = self.deadlines.pop_due(tick, MAX_EXPIRED_PER_TURN)
+        idle = self.auto_away.pop_due(tick, MAX_EXPIRED_PER_TURN)
+        expired, more_expired = self.token_expiry.pop_expired(now, MAX_EXPIRED_PER_TURN)
+        self.needs_reader_turn = False
+        self.clear_batch()
+        self._idle, self._inattentive, self._token_expired = map(self._sessions, (keys, idle, expired))
+        if self.poll_before_expiry:
+            for session in [*self._idle, *self._inattentive, *self._token_expired]:
+                if session.link is not None and not session.link.poll_now(session.handle):
+                    self.needs_reader_turn = True
         return bool(keys or idle) or more_expired
 
     def _sessions(self, keys: Iterable[SessionKey]) -> list[Session]:
         return [session for key in keys if (session := self.registry.get(key)) is not None]
 
-    def silent(self) -> Iterator[Session]:
+    def idle_sessions(self) -> Iterator[Session]:
         """Give those that nothing was heard of; the caller ends each before it asks for the next."""
-        for session in self._silent:
+        for session in self._idle:
             if session not in self.registry:
                 continue
             if session.key in self.deadlines:
-                self.counted.saved_by_a_last_look += 1
+                self.counters.saved_by_a_last_look += 1
                 continue
             yield session
 
-    def inattentive(self) -> Iterator[Session]:
+    def inattentive_sessions(self) -> Iterator[Session]:
         """Give those that live and have said nothing but keepalives."""
         for session in self._inattentive:
-            if session in self.registry and session.key not in self.attention:
+            if session in self.registry and session.key not in self.auto_away:
                 yield session
 
-    def expired(self) -> Iterator[Session]:
+    def token_expired_sessions(self) -> Iterator[Session]:
         """Give those that live and have sent no fresh token."""
-        for session in self._expired:
-            if session in self.registry and session.key not in self.expiries:
+        for session in self._token_expired:
+            if session in self.registry and session.key not in self.token_expiry:
                 yield session
 
-    def clear_due(self) -> None:
+    def clear_batch(self) -> None:
         """The slice is done with."""
-        self._silent, self._inattentive, self._expired = [], [], []
+        self._idle, self._inattentive, self._token_expired = [], [], []
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session, unless it does not live any more; its connection is left as it is."""
         change = self.registry.end(session, code, now)
         if change is None:
             return
-        if session.link is None and (grace_ms := self.flapping.lengthened_ms(session.key)):
+        if session.link is None and (grace_ms := self.flap_damping.extended_grace_ms(session.key)):
             change = change._replace(grace_ms=grace_ms)
-        self.deadlines.forget(session.key)
-        if self.expiries:
-            self.expiries.forget(session.key)
-        if self.attention:
-            self.attention.forget(session.key)
-        self.vouching.forget(session)
-        self.counted.ended[code.reason] = self.counted.ended.get(code.reason, 0) + 1
+        self.deadlines.discard(session.key)
+        if self.token_expiry:
+            self.token_expiry.discard(session.key)
+        if self.auto_away:
+            self.auto_away.discard(session.key)
+        self.registration_policy.discard(session)
+        self.counters.ended[code.reason] = self.counters.ended.get(code.reason, 0) + 1
         self.outbox.append(change)
 
-    def part(self, session: Session, farewell: bytes) -> None:
+    def hang_up(self, session: Session, goodbye: bytes) -> None:
         """Let a session's connection go with a last packet."""
         link, handle = session.link, session.handle
         session.link = session.handle = session.partial = None
         if link is not None:
-            if self.desk is not None:
-                self.desk.left(session)
-            link.hang_up(handle, farewell)
+            if self.request_handler is not None:
+                self.request_handler.session_disconnected(session)
+            link.hang_up(handle, goodbye)
 
-    def crowd_out(self, sessions: list[Session], now: float) -> None:
+    def evict_excess(self, sessions: list[Session], now: float) -> None:
         """End what a login leaves no room for, after the login was told: the user stays online."""
         for session in sessions:
             self.end(session, Code.SESSION_LIMIT, now)
-            self.part(session, _LIMITED)
+            self.hang_up(session, _LIMIT_GOODBYE)
 
-    def displace(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
+    def supersede(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
         """Give up a session that another node has taken over.
 
         Redis knows already, as a rule. But a registration of it may be under way, and if the other session
@@ -230,13 +234,13 @@ class SessionTerminator:
             return False
         now = self.clock.now()
         if session.link is None:
-            self.flapping.returned(key, now)
-            self.counted.returned_in_grace += 1
+            self.flap_damping.reconnected(key, now)
+            self.counters.returned_in_grace += 1
         else:
-            self.counted.taken_over += 1
+            self.counters.taken_over += 1
         self.end(session, Code.REPLACED, now)
         if session.link is not None:
-            self.part(session, protocol.encode(protocol.goodbye(code)))
+            self.hang_up(session, protocol.encode(protocol.goodbye(code)))
         return True
 
     def kick(self, key: SessionKey, session_id: str) -> bool:
@@ -247,23 +251,23 @@ class SessionTerminator:
         """End a session because its user has more than he may have, over all nodes."""
         return self._end_for_good(key, session_id, Code.SESSION_LIMIT)
 
-    def farewell(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
+    def say_goodbye_all(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
         """Hang up on sessions without ending them: this server stops, and they have time to come back.
 
         What they have sent is read before: it may be a logout.
         """
         for session in sessions:
             if session.link is not None:
-                session.link.look(session.handle)
+                session.link.poll_now(session.handle)
             if session.link is not None:
-                self.part(session, goodbye())
+                self.hang_up(session, goodbye())
 
     def _end_for_good(self, key: SessionKey, session_id: str, code: Code) -> bool:
         session = self._named(key, session_id)
         if session is None:
             return False
         self.end(session, code, self.clock.now())
-        self.part(session, protocol.encode(protocol.goodbye(code)))
+        self.hang_up(session, protocol.encode(protocol.goodbye(code)))
         return True
 
     def _named(self, key: SessionKey, session_id: str) -> Session | None:

@@ -8,7 +8,7 @@ so kept with the client's own clock in hand.
 The stall policy. Under trio a pass handles I/O, then expired deadlines, then runs tasks in random order:
 after a pause the tick may run before reads that were waiting. So
 
-1. before a session ends its own connection is read (`Engine.take_due`); a complete packet saves it;
+1. before a session ends its own connection is read (`Engine.collect_expired`); a complete packet saves it;
 2. time in which no connection was read, beyond one tick, is credited to every deadline, so that packets
    still under way can arrive. At most T per credit and one credit per T: a machine that is merely busy
    must not end detection.
@@ -34,19 +34,19 @@ class Ticks:
         self.slot_s = slot_s
         self._origin = origin
 
-    def begun(self, now: float) -> int:
+    def at_or_before(self, now: float) -> int:
         """The last slot boundary at or before `now`: what lies at or before it is due."""
         tick = math.floor((now - self._origin) / self.slot_s)
-        if self.starts(tick + 1) <= now:  # the division was rounded down
+        if self.start_of(tick + 1) <= now:  # the division was rounded down
             return tick + 1
-        return tick if self.starts(tick) <= now else tick - 1
+        return tick if self.start_of(tick) <= now else tick - 1
 
     def at_or_after(self, deadline: float) -> int:
         """The first slot boundary at or after `deadline`: never early, and no slot late by rounding."""
         tick = math.floor((deadline - self._origin) / self.slot_s)
-        return tick if self.starts(tick) >= deadline else tick + 1
+        return tick if self.start_of(tick) >= deadline else tick + 1
 
-    def starts(self, tick: int) -> float:
+    def start_of(self, tick: int) -> float:
         """Monotonic time of a slot boundary."""
         return self._origin + tick * self.slot_s
 
@@ -67,11 +67,11 @@ class StallGuard:
     _last_credit: float = -math.inf
     _pending_s: float = 0.0
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Connections are accepted from now on: that Redis was waited for until then was no stall."""
         self.last = now
 
-    def alive(self, now: float) -> None:
+    def loop_ran(self, now: float) -> None:
         """The loop has just read connections, or ticked."""
         gap = now - self.last
         if gap > self.tick_s:

@@ -1,12 +1,14 @@
-"""When whose token expires: a wheel of its own, so that a session without a token pays nothing.
+"""When each session's token expires: a wheel of its own, so that sessions without a token pay nothing.
 
-Deadlines here are plain monotonic time. A stall of the server credits nobody with a longer token, as it
-credits deadlines of silence.
+Deadlines here are plain monotonic time. A stall of the server extends no token, although it extends the
+deadlines of silent sessions.
 
-A token may be good for years, and a ring has a slot for each step up to its furthest deadline. So nothing is
-armed further ahead than `REACH_SLOTS`; what ends later waits in a table beside the wheel, and is armed again
-whenever its turn comes, once an hour. Set and forget are O(1), `take` O(keys taken + slots passed). Memory
-per key 100 to 150 bytes, and 60 more while its end is beyond reach.
+A token may be valid for years, and a ring has a slot for each step up to its furthest deadline. So nothing is
+put further ahead than `HORIZON_SLOTS`; later deadlines are kept in a table beside the wheel and moved forward
+when their slot is reached, once an hour.
+
+Costs: `set` and `discard` O(1); `pop_expired` O(keys taken + slots passed). Memory: 100 to 150 bytes per key,
+and 60 more while its deadline is beyond the horizon.
 """
 
 import math
@@ -17,7 +19,7 @@ from presence.core.wheel import TimingWheel
 K = TypeVar("K")
 
 SLOT_S: Final = 0.5  # by so much at most a session outlives its token, the tick of whoever drives this apart
-REACH_SLOTS: Final = 7200  # an hour, about as long as most tokens are good; empty slots take 1.6 MB
+HORIZON_SLOTS: Final = 7200  # an hour, about as long as most tokens are good; empty slots take 1.6 MB
 
 
 class TokenExpiry(Generic[K]):
@@ -28,7 +30,7 @@ class TokenExpiry(Generic[K]):
     """
 
     def __init__(self, now: float) -> None:
-        self._wheel: TimingWheel[K] = TimingWheel(cursor=_begun(now))
+        self._wheel: TimingWheel[K] = TimingWheel(cursor=_last_slot(now))
         self._far: dict[K, float] = {}  # of those beyond reach when they were armed
 
     def __len__(self) -> int:
@@ -39,7 +41,7 @@ class TokenExpiry(Generic[K]):
 
     def set(self, key: K, at: float) -> None:
         """Let the token of `key` end at `at`, in place of what was set before."""
-        slot, furthest = math.ceil(at / SLOT_S), self._wheel.cursor + REACH_SLOTS
+        slot, furthest = math.ceil(at / SLOT_S), self._wheel.cursor + HORIZON_SLOTS
         if slot > furthest:
             self._far[key] = at
             slot = furthest
@@ -47,23 +49,23 @@ class TokenExpiry(Generic[K]):
             self._far.pop(key, None)
         self._wheel.touch(key, slot)
 
-    def at(self, key: K) -> float | None:
+    def expires_at(self, key: K) -> float | None:
         """Return when the token of `key` ends, to the step that it was set to; None without one."""
         slot = self._wheel.tick_of(key)
         return None if slot is None else self._far.get(key, slot * SLOT_S)
 
-    def forget(self, key: K) -> None:
+    def discard(self, key: K) -> None:
         """There is no session of `key` any more."""
-        if self._wheel.forget(key) and self._far:
+        if self._wheel.discard(key) and self._far:
             self._far.pop(key, None)
 
-    def take(self, now: float, limit: int) -> tuple[list[K], bool]:
+    def pop_expired(self, now: float, limit: int) -> tuple[list[K], bool]:
         """Take keys whose tokens have ended, looking at no more than `limit`.
 
         Returns:
             The keys, and whether more may be due at `now`; a key that is set again meanwhile is not.
         """
-        looked_at = self._wheel.expire(_begun(now), limit)
+        looked_at = self._wheel.pop_due(_last_slot(now), limit)
         if not self._far:
             return looked_at, bool(looked_at)
         ended = []
@@ -76,5 +78,5 @@ class TokenExpiry(Generic[K]):
         return ended, bool(looked_at)
 
 
-def _begun(now: float) -> int:
+def _last_slot(now: float) -> int:
     return math.floor(now / SLOT_S)

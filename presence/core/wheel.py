@@ -66,7 +66,7 @@ class TimingWheel(Generic[K]):
         old = self._tick_of.get(key)
         if old == tick:
             return
-        tick = self._within_reach(tick)
+        tick = self._clamp(tick)
         ring = self._ring
         size = len(ring)
         if old is not None:
@@ -76,7 +76,7 @@ class TimingWheel(Generic[K]):
 
     def touch_all(self, keys: Iterable[K], tick: int) -> None:
         """Make every key of a batch due at `tick`: one touch each, with the look-ups shared."""
-        tick = self._within_reach(tick)
+        tick = self._clamp(tick)
         ring, size, tick_of = self._ring, len(self._ring), self._tick_of
         add = ring[tick % size].add
         known = tick_of.get
@@ -88,7 +88,7 @@ class TimingWheel(Generic[K]):
                 add(key)
                 tick_of[key] = tick
 
-    def forget(self, key: K) -> bool:
+    def discard(self, key: K) -> bool:
         """Remove `key`; return whether it was there."""
         tick = self._tick_of.pop(key, None)
         if tick is None:
@@ -96,7 +96,7 @@ class TimingWheel(Generic[K]):
         self._ring[tick % len(self._ring)].discard(key)
         return True
 
-    def expire(self, tick: int, limit: int) -> list[K]:
+    def pop_due(self, tick: int, limit: int) -> list[K]:
         """Take keys that are due at or before `tick`, oldest slots first, at most `limit` of them.
 
         Every slot that passed is swept, however many. Keys that are left for the next call stay in their
@@ -120,7 +120,7 @@ class TimingWheel(Generic[K]):
             self._cursor += 1
         return taken
 
-    def _within_reach(self, tick: int) -> int:
+    def _clamp(self, tick: int) -> int:
         """Return `tick`, or the next one if it has been swept; the ring then has a slot for it."""
         ahead = tick - self._cursor
         if ahead <= 0:

@@ -240,7 +240,7 @@ class MessageRouter:
         for to in {pending.letter.to for pending in batch}:
             ages_ms = {
                 session.device: round((now - session.login_at) * 1000)
-                for session in self._sessions.of(to)
+                for session in self._sessions.sessions_of(to)
                 if session.link is not None
             }
             if ages_ms:
@@ -301,7 +301,7 @@ class MessageRouter:
 
     def _grace_ends_at(self, uid: str) -> float | None:
         """Return when the last session of a user here that lost its connection ends; None: there is none."""
-        lost = [session for session in self._sessions.of(uid) if session.link is None]
+        lost = [session for session in self._sessions.sessions_of(uid) if session.link is None]
         return max((self._ends_at(session) for session in lost), default=None)
 
     def _break_off(self, batch: Iterable[PendingMessage]) -> None:
@@ -321,7 +321,7 @@ class MessageRouter:
         Those of other nodes are elsewhere as the script says. All others are ours, on record or about to be.
         """
         count = 0
-        for session in self._sessions.of(letter.to):
+        for session in self._sessions.sessions_of(letter.to):
             if session.device not in elsewhere:
                 count += handing.add(session, letter.frame)
         self._counted.delivered_here += count

@@ -250,9 +250,9 @@ class Backlog:
 
     def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change | None]:
         for change in live:
-            if change.op is Op.UNHEARD and lost:
+            if change.op is Op.STALE and lost:
                 self._unheard.setdefault(change.uid, set()).add(change.session)
-            yield None if change.op is Op.UNHEARD else change
+            yield None if change.op is Op.STALE else change
 
     def _item(self, change: Change) -> Item:
         """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
@@ -299,7 +299,7 @@ class Backlog:
             self._held_uids.add(item.change.uid)
             if item.change.op not in (Op.END, Op.UPDATE):
                 self.has_marks = True
-                items.append(Item(item.change._replace(op=Op.HOLD), snapshot=True))
+                items.append(Item(item.change._replace(op=Op.PENDING_LOGIN), snapshot=True))
         else:
             self._has_more = True
         return items

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 class LocalSessions(NamedTuple):
     """What a node has, to be asked at any time."""
 
-    vouched: Callable[[], Iterable[SessionName]]  # all sessions that ought to be on record
+    registrable_sessions: Callable[[], Iterable[SessionName]]  # all sessions that ought to be on record
     shown_as: Callable[[SessionName], Profile | None]  # how a session shows itself; None: it lives no more
 
 
@@ -63,7 +63,7 @@ class Reconciler:
     def hurry(self) -> None:
         """Walk over all sessions soon: news were missed. A walk that hurries already is walked to its end."""
         if not self.is_hurried:
-            self._walk = iter(self.memory.vouched())
+            self._walk = iter(self.memory.registrable_sessions())
         self._hurried_walks = min(2, self._hurried_walks + 1)
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
@@ -91,7 +91,7 @@ class Reconciler:
     def _some(self, size: int) -> list[SessionName]:
         some = list(islice(self._walk, size))
         if not some:
-            self._walk = iter(self.memory.vouched())
+            self._walk = iter(self.memory.registrable_sessions())
             if not self._unasked:
                 self._hurried_walks = max(0, self._hurried_walks - 1)
         return some

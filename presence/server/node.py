@@ -125,7 +125,7 @@ class Node:
             settings.login_timeout,
             self.admission,
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
-            gate=gate,
+            authenticator=gate,
         )
         self.lately = RecentEnds(self.outbox)
         self.core = Engine(
@@ -139,7 +139,7 @@ class Node:
             disconnect_grace=settings.disconnect_grace,
             max_idle_timeout=settings.max_idle_timeout,
             away_after=settings.away_after,
-            flapping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
+            flap_damping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             delays=self.delays.detection_delay,
         )
@@ -158,7 +158,7 @@ class Node:
             node=self._node_id(boot_id),
             live=self._live,
             verdicts=RelayCallbacks(self._superseded, self.news, self._new_id),
-            memory=LocalSessions(self.core.vouched, self._shown_as),
+            memory=LocalSessions(self.core.registrable_sessions, self._shown_as),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
             clock=clock.now,
@@ -247,7 +247,7 @@ class Node:
         """Return what only operators are told; see `presence.server.server.Server.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
-            "wheel": self.core.outlook(),
+            "wheel": self.core.upcoming_expirations(),
             "histograms": self.delays.report(),
             "outbox_oldest_s": self._ages.oldest_s(),
         }
@@ -287,11 +287,11 @@ class Node:
         sessions = self.core.sessions
         session = sessions.get(_key(name.uid, name.device))
         is_it = session is not None and sessions.session_id(session) == name.session
-        return sessions.profiles.of(session.number) if session is not None and is_it else None
+        return sessions.profiles.get(session.number) if session is not None and is_it else None
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
-            self.core.endings.displace(
+            self.core.terminator.supersede(
                 _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
             )
 
@@ -304,13 +304,13 @@ class Node:
     def _obey(self, each: NodeNotice) -> None:
         key = _key(each.uid, each.device)
         if each.kind is NodeNoticeKind.KICKED:
-            if self.core.endings.kick(key, each.session):
+            if self.core.terminator.kick(key, each.session):
                 session, by = each.session, _hint(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
-            self.core.endings.limit(key, each.session)
+            self.core.terminator.limit(key, each.session)
         else:
-            self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
+            self.core.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
 
     def note_erasures(self, erasures: Iterable[Erasure]) -> None:
         """Log that users were forgotten; nothing here changes, because they are offline."""

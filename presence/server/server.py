@@ -64,7 +64,7 @@ class FrontDesk:
     carry: Callable[[Session, Message], None]  # serves messages
     faults: Faults  # contains mistakes where no request is at hand that could be refused
 
-    def take(self, session: Session, request: Request) -> None:
+    def handle(self, session: Session, request: Request) -> None:
         """See `presence.core.requests.RequestHandler`."""
         if isinstance(request, Message):
             self.carry(session, request)
@@ -76,7 +76,7 @@ class FrontDesk:
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.drained(session)
 
-    def left(self, session: Session) -> None:
+    def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
         with self.faults.contained("watch"):
             self.watching.left(session)
@@ -206,7 +206,7 @@ class Server:
         shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
         self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
         self._control = ControlListener(self.node, channel, self._courier.deliver, self._answering.take)
-        self.node.core.desk = FrontDesk(self._watching, self._courier.take, self.node.faults)
+        self.node.core.request_handler = FrontDesk(self._watching, self._courier.take, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
@@ -420,7 +420,7 @@ class Server:
 
         remaining = iter(list(self.node.core.sessions))
         while turn := list(islice(remaining, GOODBYES_A_TURN)):
-            self.node.core.endings.farewell(turn, goodbye)
+            self.node.core.terminator.say_goodbye_all(turn, goodbye)
             await trio.lowlevel.checkpoint()
 
     async def _report(self) -> None:

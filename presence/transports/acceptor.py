@@ -185,7 +185,7 @@ class Acceptor:
     def _is_welcome(self, fd: int, secured: bool, address: str) -> bool:
         """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
         connections = self._connections
-        retry_after = self._admission.connection(connections.counted.connections, self._clock.now())
+        retry_after = self._admission.admit_connection(connections.counted.connections, self._clock.now())
         if retry_after is None and len(self._waiting) >= WAITING_MAX:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
         connections.enter(fd, self._core.opened(self._link, fd), secured=secured)
@@ -202,7 +202,7 @@ class Acceptor:
         return refusal is None
 
     def _turn_away(self, fd: int, refusal: Refusal) -> None:
-        self._core.note_refusal(refusal.code)
+        self._core.count_refusal(refusal.code)
         self._connections.hang_up(fd, told(refusal))
         try:
             self._connections.watch(fd, READ)
@@ -282,7 +282,7 @@ class Acceptor:
         if connections.occupants[fd] is not guest:
             return
         connections.counted.login_timeouts += 1
-        self._core.note_refusal(Code.LOGIN_TIMEOUT)
+        self._core.count_refusal(Code.LOGIN_TIMEOUT)
         if connections.is_mute(fd):
             connections.close(fd)
         else:

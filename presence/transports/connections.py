@@ -103,7 +103,7 @@ class Addresses:
         if not address or not (told or counted):
             return None
         client = networks.client_of(address)
-        if counted and (refusal := self._admission.enter(client)) is not None:
+        if counted and (refusal := self._admission.add_connection(client)) is not None:
             return refusal
         self.told[fd] = client
         return None
@@ -118,7 +118,7 @@ class Addresses:
     def forget(self, fd: int) -> None:
         """The connection is closed."""
         if (address := self.told.pop(fd, None)) is not None and self._admission.counts_connections:
-            self._admission.leave(address)
+            self._admission.remove_connection(address)
 
 
 class Deadlines:
@@ -142,17 +142,17 @@ class Deadlines:
     def set(self, fd: int, seconds: float) -> None:
         """Set the moment when a descriptor's time is up, in place of an earlier one."""
         if not self._wheel:  # nobody has driven the wheel meanwhile
-            self._wheel.expire(self._tick(), 0)
+            self._wheel.pop_due(self._tick(), 0)
         self._wheel.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
         self.came.set()
 
     def forget(self, fd: int) -> None:
         """Give a descriptor all the time that it wants."""
-        self._wheel.forget(fd)
+        self._wheel.discard(fd)
 
     def take_overdue(self, limit: int) -> list[int]:
         """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
-        return self._wheel.expire(self._tick(), limit)
+        return self._wheel.pop_due(self._tick(), limit)
 
     async def wait(self) -> None:
         """Return when somebody's time may be up."""

@@ -194,24 +194,24 @@ class EpollTransport:
         """See `Link`."""
         self._connections.deliver(handle, data)
 
-    def offer(self, handle: int, data: bytes) -> bool:
+    def try_send(self, handle: int, data: bytes) -> bool:
         """See `Link`."""
         if handle in self._connections.unsent:
             return False
         self.send(handle, data)
         return True
 
-    def look(self, handle: int) -> bool:
+    def poll_now(self, handle: int) -> bool:
         """See `Link`: read the connection now."""
         peer = self._connections.occupants[handle]
         if isinstance(peer, Session):
-            self._reading.look(handle, peer)
+            self._reading.poll_now(handle, peer)
         return True
 
-    def unread_s(self, handle: int, now: float) -> float:
+    def receive_queue_age_s(self, handle: int, now: float) -> float:
         """See `Link`: the kernel knows when the last data arrived."""
         with sockets.borrowed(handle) as sock:
-            return sockets.unread_s(sock, now, self._clock)
+            return sockets.receive_queue_age_s(sock, now, self._clock)
 
     def address(self, handle: int) -> str:
         """See `Link`."""

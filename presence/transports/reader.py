@@ -128,7 +128,7 @@ class Reading:
         if self._connections.occupants[fd] is peer:
             self._handle(fd, peer, b"")
 
-    def look(self, fd: int, peer: Session) -> None:
+    def poll_now(self, fd: int, peer: Session) -> None:
         """Read a connection before its session ends; one complete packet among what has arrived saves it."""
         for _ in range(LOOK_READS if fd in self._connections.wires else 1):
             if fd not in self._unfinished and not self.read(fd, peer):
@@ -141,9 +141,9 @@ class Reading:
 
     def _count(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
         """Have the keepalives of a batch counted, with the time after all of it was read."""
-        self._core.beats(plain)
+        self._core.keepalives_received(plain)
         if asking:
-            self._core.beats(asking)
+            self._core.keepalives_received(asking)
         if asking or pace != PATIENT:
             self._adapt(pace, plain, asking)
 
@@ -240,7 +240,7 @@ class Reading:
             if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
                 self.surprised |= pace == PATIENT
                 self._move(now, ATTENTIVE)
-        if outcome.requests and (failure := self._core.attend(outcome)) is not None:
+        if outcome.requests and (failure := self._core.dispatch_requests(outcome)) is not None:
             self._note_failure(failure)
         if outcome.unfinished and self._connections.occupants[fd] is now:
             self._let_wait(fd, now)

@@ -115,7 +115,7 @@ class StreamTransport:
                 await self.serve(secured, deadline)
             elif trio.current_time() >= deadline:
                 self._counted.login_timeouts += 1
-                self._core.note_refusal(Code.LOGIN_TIMEOUT)
+                self._core.count_refusal(Code.LOGIN_TIMEOUT)
         except Exception as error:
             self._note_failure(error)
         finally:
@@ -162,7 +162,7 @@ class StreamTransport:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
-                        self._core.note_refusal(refusal.code)
+                        self._core.count_refusal(refusal.code)
                         self.hang_up(connection, told(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
@@ -171,18 +171,18 @@ class StreamTransport:
             self._counted.connections -= 1
             self._counted.closed += 1
             if connection.counted:
-                self._admission.leave(connection.counted)
+                self._admission.remove_connection(connection.counted)
             if connection.peer is not None:
                 self._core.closed(connection.peer)
             await trio.aclose_forcefully(stream)
 
     def _welcome(self, connection: _Connection) -> Refusal | None:
         """Return what one more connection is told if it is not welcome."""
-        retry_after = self._admission.connection(self._counted.connections, trio.current_time())
+        retry_after = self._admission.admit_connection(self._counted.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
         address = self.address(connection) if self._admission.counts_connections else ""
-        refusal = self._admission.enter(address) if address else None
+        refusal = self._admission.add_connection(address) if address else None
         connection.counted = address if refusal is None else ""
         return refusal
 
@@ -209,28 +209,28 @@ class StreamTransport:
         if len(connection.unsent) > self._limits.unsent_bytes + connection.largest:
             self._cut_off(connection)
 
-    def offer(self, handle: _Connection, data: bytes) -> bool:
+    def try_send(self, handle: _Connection, data: bytes) -> bool:
         """See `Link`."""
         if handle.unsent:
             return False
         self.send(handle, data)
         return True
 
-    def look(self, handle: _Connection) -> bool:
+    def poll_now(self, handle: _Connection) -> bool:
         """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
         return False
 
-    def unread_s(self, handle: _Connection, now: float) -> float:
+    def receive_queue_age_s(self, handle: _Connection, now: float) -> float:
         """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return (
-            sockets.unread_s(stream.socket, now, self._core.clock)
+            sockets.receive_queue_age_s(stream.socket, now, self._core.clock)
             if isinstance(stream, trio.SocketStream)
             else 0.0
         )
 
     def address(self, handle: _Connection) -> str:
-        """See `Link`: as `unread_s`."""
+        """See `Link`: as `receive_queue_age_s`."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         if not isinstance(stream, trio.SocketStream):
             return ""
@@ -284,7 +284,7 @@ class StreamTransport:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
-        if outcome.requests and (failure := self._core.attend(outcome)) is not None:
+        if outcome.requests and (failure := self._core.dispatch_requests(outcome)) is not None:
             self._note_failure(failure)
         return outcome.unfinished
 
@@ -296,7 +296,7 @@ class StreamTransport:
         """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""
         if isinstance(connection.peer, Guest):
             self._counted.login_timeouts += 1
-            self._core.note_refusal(Code.LOGIN_TIMEOUT)
+            self._core.count_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the very turn in which its time ends: it counts.

@@ -53,31 +53,31 @@ def test_a_crowd_that_obeys_is_served_at_the_rate_and_without_end() -> None:
 @pytest.mark.parametrize(("open_now", "welcome"), [(9, True), (10, False), (11, False)])
 def test_connections_at_once_are_bounded(open_now: int, welcome: bool) -> None:
     admission = Admission(AdmissionLimits(max_connections=10), 0.0)
-    retry_after = admission.connection(open_now, 0.0)
+    retry_after = admission.admit_connection(open_now, 0.0)
     assert (retry_after is None) is welcome
     assert retry_after is None or RETRY_MIN_S <= retry_after <= FULL_RETRY_S
 
 
 def test_connections_of_one_address_are_bounded_and_no_other_pays() -> None:
     admission = Admission(AdmissionLimits(address_connections=3), 0.0)
-    assert [admission.enter(ADDRESS) for _ in range(3)] == [None] * 3
-    refusal = admission.enter(ADDRESS)
+    assert [admission.add_connection(ADDRESS) for _ in range(3)] == [None] * 3
+    refusal = admission.add_connection(ADDRESS)
     assert refusal is not None
     assert refusal.code is Code.RATE_LIMITED
     assert RETRY_MIN_S <= refusal.retry_after <= FULL_RETRY_S
-    assert admission.enter("192.0.2.8") is None
-    admission.leave(ADDRESS)
-    assert admission.enter(ADDRESS) is None
+    assert admission.add_connection("192.0.2.8") is None
+    admission.remove_connection(ADDRESS)
+    assert admission.add_connection(ADDRESS) is None
     assert admission.statistics().address_connections_refused == 1
     assert admission.statistics().address_connections_kept == 2
     for address in (ADDRESS, ADDRESS, ADDRESS, "192.0.2.8"):
-        admission.leave(address)
+        admission.remove_connection(address)
     assert admission.statistics().address_connections_kept == 0
 
 
 def logins(admission: Admission, count: int, address: str, uid: str, now: float = 0.0) -> list[Refusal]:
     """Log in so often; return the refusals."""
-    answers = [admission.login(now, address, uid) for _ in range(count)]
+    answers = [admission.admit_login(now, address, uid) for _ in range(count)]
     return [each for each in answers if each is not None]
 
 
@@ -94,7 +94,7 @@ def test_logins_from_one_address_are_bounded_by_rate_and_burst() -> None:
 
 def test_logins_of_one_user_are_bounded_wherever_they_come_from() -> None:
     admission = Admission(AdmissionLimits(uid_login_rate=1, uid_login_burst=5), 0.0)
-    refusals = [admission.login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
+    refusals = [admission.admit_login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
     assert [each and each.code for each in refusals] == [None] * 5 + [Code.RATE_LIMITED] * 3
     assert logins(admission, 5, ADDRESS, "bob") == []
     assert admission.statistics().uid_logins_refused == 3
@@ -114,16 +114,16 @@ def test_a_login_that_one_limit_refuses_is_no_charge_to_the_others() -> None:
 
 def test_whether_a_login_is_expected_is_asked_before_it_is_known_whose_it_is_and_takes_nothing() -> None:
     admission = Admission(AdmissionLimits(address_login_rate=1, address_login_burst=2), 0.0)
-    assert [admission.login_expected(0.0, ADDRESS) for _ in range(10)] == [None] * 10
+    assert [admission.check_login(0.0, ADDRESS) for _ in range(10)] == [None] * 10
     assert logins(admission, 2, ADDRESS, "ada") == []
-    refusal = admission.login_expected(0.0, ADDRESS)
+    refusal = admission.check_login(0.0, ADDRESS)
     assert refusal is not None
     assert refusal.code is Code.RATE_LIMITED
 
 
 def test_the_defaults_admit_twenty_thousand_at_once_and_count_nobody_by_address_or_user() -> None:
     admission = Admission(AdmissionLimits(max_connections=20_000), 0.0)
-    assert all(admission.connection(number, 0.0) is None for number in range(20_000))
+    assert all(admission.admit_connection(number, 0.0) is None for number in range(20_000))
     assert logins(admission, 20_000, ADDRESS, "ada") == []
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
@@ -133,7 +133,7 @@ def test_tables_are_empty_again_when_everybody_may_log_in_as_often_as_at_first()
     limits = AdmissionLimits(address_login_rate=10, address_login_burst=10, uid_login_rate=10)
     admission = Admission(limits, 0.0)
     for number in range(1000):
-        admission.login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
+        admission.admit_login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (1000, 1000)
     admission.tidy(1.0)

@@ -125,7 +125,7 @@ def test_nothing_but_keepalives_for_long_is_being_away() -> None:
 )
 def test_anything_else_puts_it_off_and_ends_it_at_once(packet: Packet) -> None:
     world = World(away_after=AWAY_AFTER)
-    world.core.desk = NotingDesk()
+    world.core.request_handler = NotingDesk()
     handle = world.login()
     for _ in range(3):
         world.stay(handle, AWAY_AFTER - 5)

@@ -26,7 +26,10 @@ def world() -> World:
 
 def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
     """Or somebody who comes and goes would have memory here that no limit of connections counts."""
-    for end in (world.sockets.close, lambda _: world.core.endings.farewell([world.session()], lambda: b"")):
+    for end in (
+        world.sockets.close,
+        lambda _: world.core.terminator.say_goodbye_all([world.session()], lambda: b""),
+    ):
         handle = world.login()
         world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
         assert world.session().partial is not None
@@ -43,13 +46,13 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.sockets.close(lost)
     world.sockets.feed(ended_, protocol.encode(protocol.logout()))
     assert world.is_hung_up(old)
-    world.core.beats(senders)
+    world.core.keepalives_received(senders)
     assert world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
     assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
     assert world.session().last_seen == START + 10
     world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
-    assert world.registry.has("ada"), "silent for less than it was granted"
+    assert world.registry.has_user("ada"), "silent for less than it was granted"
     assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
 
 
@@ -82,7 +85,7 @@ def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_o
     world.pass_time(10.0)
     world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
     world.login("eve")
-    outlook = world.core.outlook()
+    outlook = world.core.upcoming_expirations()
     due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
     assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
     assert outlook["later"] == 1
@@ -91,7 +94,7 @@ def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_o
     long.login("bob")
     long.login(idle_timeout=MAX_IDLE_TIMEOUT)
     long.now += 3.0
-    outlook = long.core.outlook()
+    outlook = long.core.upcoming_expirations()
     assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, SLOTS_MAX)
     assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
 
@@ -121,7 +124,7 @@ def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> No
         (lambda world: world.say(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
         (lambda world: world.sockets.close(0), [LOGIN, ended(Code.CLOSED)]),
         (
-            lambda world: world.core.endings.displace("ada", world.changes[0].session),
+            lambda world: world.core.terminator.supersede("ada", world.changes[0].session),
             [LOGIN, ended(Code.REPLACED)],
         ),
     ],
@@ -135,7 +138,7 @@ def test_what_is_read_during_its_own_expiry_wins(
     world.sockets.needs_a_turn = True
 
     def reader_has_its_turn() -> None:
-        assert world.core.awaits_readers
+        assert world.core.needs_reader_turn
         deed(world)
 
     world.run_tick(between=reader_has_its_turn)
@@ -195,8 +198,8 @@ def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost
     if is_lost:
         world.sockets.close(handle)
     session = world.session()
-    assert not world.core.endings.displace(session.key, "another")
-    assert world.core.endings.displace(session.key, world.registry.session_id(session))
+    assert not world.core.terminator.supersede(session.key, "another")
+    assert world.core.terminator.supersede(session.key, world.registry.session_id(session))
     statistics = world.core.statistics()
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
 
@@ -217,12 +220,12 @@ def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
         handle = world.sockets.connect()
         login = protocol.login(None, token="ada:60", device=device, meta={"a": 1})
         world.sockets.feed(handle, protocol.encode(login))
-    left = world.registry.of("ada")
+    left = world.registry.sessions_of("ada")
     assert [each.device for each in left] == ["", "phone", "tablet", "desk"]
     for session in (left[2], left[0], left[3], left[1]):
         world.sockets.feed(session.handle, protocol.encode(protocol.logout()))
         left.remove(session)
-        assert world.registry.of("ada") == left
+        assert world.registry.sessions_of("ada") == left
     assert (len(world.core._attention), world.core.statistics().expiring) == (0, 0)
     assert not world.registry.profiles._shown
     assert not world.registry._devices
@@ -258,7 +261,7 @@ def silent_through_a_stall(world: World) -> int:
 
 def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.STALE]
     world.run_tick()
     assert world.story() == [LOGIN], "still silent"
     world.beat(handle)
@@ -285,7 +288,7 @@ def test_who_left_while_his_connection_is_looked_at_ends_after_all(world: World)
 
 def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> None:
     silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.STALE]
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]
@@ -295,7 +298,7 @@ def test_a_logout_that_lies_unread_at_the_stop_counts(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
-    world.core.endings.farewell(
+    world.core.terminator.say_goodbye_all(
         list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
     )
     assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]

@@ -11,7 +11,7 @@ from presence.protocol import Code, Kind
 from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2
-OLDEST_GO, NEWEST_IS_REFUSED = SessionQuota(2), SessionQuota(2, refuses=True)
+OLDEST_GO, NEWEST_IS_REFUSED = SessionQuota(2), SessionQuota(2, refuse_new=True)
 TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
 
 
@@ -65,11 +65,11 @@ def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
     world = World()
     (phone,) = logins(world, "phone")
     name = world.changes[0].session
-    assert not world.core.endings.limit(("ada", "phone"), "another")
-    assert world.core.endings.limit(("ada", "phone"), name)
+    assert not world.core.terminator.limit(("ada", "phone"), "another")
+    assert world.core.terminator.limit(("ada", "phone"), name)
     assert world.heard(phone)[-1] == TOO_MANY
     assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
-    assert not world.core.endings.limit(("ada", "phone"), name), "it is gone"
+    assert not world.core.terminator.limit(("ada", "phone"), name), "it is gone"
 
 
 # Who comes and goes
@@ -113,7 +113,7 @@ def test_a_return_on_another_node_counts() -> None:
     for _ in range(3):
         world.sockets.close(world.login())
         world.pass_time(1.0)
-        world.core.endings.displace("ada", world.registry.session_id(world.session()))
+        world.core.terminator.supersede("ada", world.registry.session_id(world.session()))
         assert world.changes[-1].grace_ms == 0
         world.pass_time(1.0)
     world.sockets.close(world.login())
@@ -177,8 +177,8 @@ def graces(table: FlapDamping, times: int, *, every_s: float, begin: float = 0.0
     found = []
     for number in range(times):
         at = begin + number * every_s
-        found.append(table.lost("ada", at))
-        table.returned("ada", at + every_s / 2)
+        found.append(table.connection_lost("ada", at))
+        table.reconnected("ada", at + every_s / 2)
     return found
 
 
@@ -196,37 +196,37 @@ def test_each_quiet_minute_takes_a_doubling_back() -> None:
     table = flapping()
     graces(table, 10, every_s=3.0)  # 20 s, and the next would be 40, but for the last return
     last_return = 9 * 3.0 + 1.5
-    assert table.lost("ada", last_return + 1) == MAX_GRACE
-    table.returned("ada", last_return + 2)
+    assert table.connection_lost("ada", last_return + 1) == MAX_GRACE
+    table.reconnected("ada", last_return + 2)
     quiet_from = last_return + 2
-    assert table.lost("ada", quiet_from + MINUTE_S - 1) == MAX_GRACE
-    assert table.lost("ada", quiet_from + MINUTE_S) == 40.0
-    assert table.lost("ada", quiet_from + 2 * MINUTE_S) == 20.0
-    assert table.lost("ada", quiet_from + 60 * MINUTE_S) == GRACE
+    assert table.connection_lost("ada", quiet_from + MINUTE_S - 1) == MAX_GRACE
+    assert table.connection_lost("ada", quiet_from + MINUTE_S) == 40.0
+    assert table.connection_lost("ada", quiet_from + 2 * MINUTE_S) == 20.0
+    assert table.connection_lost("ada", quiet_from + 60 * MINUTE_S) == GRACE
 
 
 def test_a_login_of_whom_no_loss_is_known_is_no_return() -> None:
     table = flapping()
     for at in range(50):
-        table.returned("ada", float(at))
-    assert table.lost("ada", 50.0) == GRACE
-    table.returned("ada", 51.0)
+        table.reconnected("ada", float(at))
+    assert table.connection_lost("ada", 50.0) == GRACE
+    table.reconnected("ada", 51.0)
     for at in range(52, 100):
-        table.returned("ada", float(at))
-    assert table.lost("ada", 100.0) == GRACE
+        table.reconnected("ada", float(at))
+    assert table.connection_lost("ada", 100.0) == GRACE
 
 
 def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
     table = flapping()
-    table.lost("ada", 0.0)
-    assert table.lengthened_ms("ada") == 0
+    table.connection_lost("ada", 0.0)
+    assert table.extended_grace_ms("ada") == 0
     table = flapping()
     graces(table, 7, every_s=3.0)
-    assert table.lengthened_ms("ada") == 0, "it is here"
-    assert table.lost("ada", 21.0) == 10.0
-    assert table.lengthened_ms("ada") == 10_000
-    assert table.lengthened_ms("bob") == 0
-    assert table.lost(("ada", "phone"), 21.0) == GRACE, "another"
+    assert table.extended_grace_ms("ada") == 0, "it is here"
+    assert table.connection_lost("ada", 21.0) == 10.0
+    assert table.extended_grace_ms("ada") == 10_000
+    assert table.extended_grace_ms("bob") == 0
+    assert table.connection_lost(("ada", "phone"), 21.0) == GRACE, "another"
     assert table.statistics().lengthened == 1
 
 
@@ -235,7 +235,7 @@ def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
     [FlapDamping(GRACE, 0, MAX_GRACE), FlapDamping(0.0, 6, MAX_GRACE), FlapDamping(GRACE, 6, GRACE - 1)],
 )
 def test_where_it_is_off_every_grace_is_the_same_and_nothing_is_kept(off: FlapDamping) -> None:
-    usual = off.lost("bob", 0.0)
+    usual = off.connection_lost("bob", 0.0)
     assert set(graces(off, 30, every_s=1.0)) == {usual}
     assert off.statistics().known == 0
 
@@ -244,12 +244,12 @@ def test_the_table_is_bounded_and_forgets_whose_last_loss_is_the_longest_ago() -
     table = flapping(size=3)
     graces(table, 13, every_s=3.0)
     for at, key in enumerate(["bob", "eve"]):
-        table.lost(key, 40.0 + at)
-    assert table.lost("ada", 42.0) > GRACE
-    table.lost("joe", 43.0)
+        table.connection_lost(key, 40.0 + at)
+    assert table.connection_lost("ada", 42.0) > GRACE
+    table.connection_lost("joe", 43.0)
     assert table.statistics().known == 3
     assert table.statistics().forgotten == 1
-    assert table.lost("ada", 44.0) > GRACE, "bob had to go"
+    assert table.connection_lost("ada", 44.0) > GRACE, "bob had to go"
     for at, key in enumerate(["bob", "eve", "joe"]):
-        table.lost(key, 45.0 + at)
-    assert table.lost("ada", 48.0) == GRACE
+        table.connection_lost(key, 45.0 + at)
+    assert table.connection_lost("ada", 48.0) == GRACE

@@ -28,7 +28,7 @@ def world() -> World:
 def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     state, reaction = cell[0], TABLE[cell]
     world = World()
-    world.core.desk = desk = NotingDesk()
+    world.core.request_handler = desk = NotingDesk()
     desk.answer = nobody_is_there
     handle = world.sockets.connect() if state is ConnectionState.CONNECTED else world.login()
     before = world.session() if state is ConnectionState.LOGGED_IN else None

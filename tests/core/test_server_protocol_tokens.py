@@ -82,7 +82,7 @@ def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate
 def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
     world.core.refuse_logins(lambda: 1.0)
     login(world)
-    world.core.rules.return_after = None
+    world.core.server_protocol.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
     assert gate.addresses == []
@@ -148,8 +148,8 @@ def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
     world.now += 5 + SLOT_S
     world.begin_tick()
     gone = []
-    while world.core.take_due(world.tick):
-        world.core.end_silent(world.now)
+    while world.core.collect_expired(world.tick):
+        world.core.expire_idle(world.now)
         gone.append(sum(map(world.is_hung_up, handles)))
     assert gone == [SLICE, 2 * SLICE, len(handles)]
 

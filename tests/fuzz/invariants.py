@@ -28,8 +28,8 @@ def check_after_tick(stage: Stage) -> None:
     """Check what holds once a tick has ended whatever was due."""
     core: Any = stage.core
     for uid, sessions in stage.ledger.online.items():
-        assert stage.registry.has(uid)
-        assert len(stage.registry.of(uid)) == sessions
+        assert stage.registry.has_user(uid)
+        assert len(stage.registry.sessions_of(uid)) == sessions
     for session in stage.registry:
         heard = stage.heard[stage.registry.session_id(session)]
         credit = stage.credited - heard.credited
@@ -38,7 +38,7 @@ def check_after_tick(stage: Stage) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    ends = core.endings
+    ends = core.terminator
     assert ends._silent == ends._inattentive == ends._expired == []
     assert all(session in stage.registry for session in core._vouching._stale)
 
@@ -54,7 +54,7 @@ def _sessions(stage: Stage) -> None:
         assert session.key == key
         entry = entries[session.uid, session.device]
         assert entry.session == registry.session_id(session)
-        assert entry.profile == registry.profiles.of(session.number)
+        assert entry.profile == registry.profiles.get(session.number)
         assert abs(entry.timeout_s - session.idle_timeout) <= ROUNDING_S
         tick = wheel.tick_of(key)
         assert tick is not None, "it would never end"
@@ -92,6 +92,6 @@ def _tables(stage: Stage) -> None:
     assert profiles._updates._full_at.keys() <= numbers
     assert profiles._dozing <= profiles._shown.keys() <= numbers
     if core.packet_rate is not None:
-        assert core.packet_rate.kept <= stage.ledger.logins
+        assert core.packet_rate.table_size <= stage.ledger.logins
     assert core._counted.logins == stage.ledger.logins
     assert sum(core._counted.ended.values()) == stage.ledger.ended

@@ -28,7 +28,7 @@ def taken(outbox: Outbox, backlog: Backlog, *, settled: bool) -> list[tuple[Op, 
 
 def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_went_before() -> None:
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
-    backlog = Backlog(0, outbox, lambda shard: (change(Op.UNHEARD, "ada", "a"),))
+    backlog = Backlog(0, outbox, lambda shard: (change(Op.STALE, "ada", "a"),))
     backlog.begin((), lost=True)
     while backlog.is_planning:
         backlog.go_on_planning()

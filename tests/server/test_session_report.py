@@ -122,7 +122,7 @@ def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
     world.login()
     seen: list[dict[str, Any]] = []
     world.now += T + TICK
-    world.guard.alive(world.now)
+    world.guard.loop_ran(world.now)
     world.credits = False
     world.run_tick(lambda: seen.append(only(world)))
     assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]

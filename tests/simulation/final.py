@@ -114,7 +114,7 @@ def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
 def _shown(world: World, judge: Judge) -> None:
     """Hold what records show against the processes, what was told, and the clients."""
     profiles = {
-        host.node.core.sessions.session_id(session): host.node.core.sessions.profiles.of(session.number)
+        host.node.core.sessions.session_id(session): host.node.core.sessions.profiles.get(session.number)
         for host in _running(world)
         for session in host.node.core.sessions
     }
@@ -143,7 +143,7 @@ def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> N
     session, said, sessions = connection.peer, connection.said, host.node.core.sessions
     if not isinstance(session, Session) or said is None or session not in sessions:
         return
-    profile, settings = sessions.profiles.of(session.number), world.plan.settings
+    profile, settings = sessions.profiles.get(session.number), world.plan.settings
     is_away = said.away
     if settings.away_after and not said.away:
         silent_s = (world.agenda.now - connection.said_at) * host.clock.rate

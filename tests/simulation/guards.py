@@ -61,15 +61,15 @@ def _forget_texts() -> None:
 
 FOREVER_S: Final = 1e6
 
-_take_due = Engine.take_due
+_collect_expired = Engine.collect_expired
 _probe = Relay._probe
 _next = shard_writer.ShardWriter.next
 _fenced = failure_detector.FailureDetector.fenced
 
 
-def _take_due_unread(core: Engine, tick: int) -> bool:
-    core.endings.look = False
-    return _take_due(core, tick)
+def _collect_expired_unread(core: Engine, tick: int) -> bool:
+    core.terminator.poll_before_expiry = False
+    return _collect_expired(core, tick)
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:
@@ -115,7 +115,7 @@ _TOMBSTONE: Final = (
 )
 
 GUARDS: Final = (
-    Guard("read-before-expiry", attributes={(Engine, "take_due"): _take_due_unread}, seed=8),
+    Guard("read-before-expiry", attributes={(Engine, "collect_expired"): _collect_expired_unread}, seed=8),
     Guard(
         "session-compare",
         (

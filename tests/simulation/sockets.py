@@ -114,7 +114,7 @@ class Connection:
             return
         core = self.host.node.core
         if data == KEEPALIVE and isinstance(self.peer, Session) and self.peer.partial is None:
-            core.beats([self.peer])
+            core.keepalives_received([self.peer])
         elif data:
             self.host.reading = self
             outcome = core.received(self.peer, data)

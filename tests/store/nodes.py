@@ -57,7 +57,7 @@ class ManualNode:
 
     def _registrations(self, shard: int) -> list[Change]:
         live = [c for c in self.live.values() if self.keys.shard(c.uid) == shard]
-        return [c._replace(op=Op.UNHEARD) if c.uid in self.unheard else c for c in live]
+        return [c._replace(op=Op.STALE) if c.uid in self.unheard else c for c in live]
 
     def _change(self, op: Op, uid: str, device: str, session: str, code: int) -> Change:
         self.now += 0.001

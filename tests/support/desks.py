@@ -18,7 +18,7 @@ class NotingDesk:
     answer: Callable[[Session, Request], object] = lambda session, request: None  # called with each request
     refill: Callable[[Session], object] = lambda session: None  # with each that has no unsent bytes any more
 
-    def take(self, session: Session, request: Request) -> None:
+    def handle(self, session: Session, request: Request) -> None:
         self.taken.append((session, request))
         self.answer(session, request)
 
@@ -26,7 +26,7 @@ class NotingDesk:
         self.drains.append(session)
         self.refill(session)
 
-    def left(self, session: Session) -> None:
+    def session_disconnected(self, session: Session) -> None:
         self.gone.append(session)
 
     @property

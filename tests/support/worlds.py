@@ -47,16 +47,16 @@ class FakeSockets:
     def send(self, handle: int, data: bytes) -> None:
         self.sent[handle] += data
 
-    def offer(self, handle: int, data: bytes) -> bool:
+    def try_send(self, handle: int, data: bytes) -> bool:
         self.send(handle, data)
         return True
 
-    def look(self, handle: int) -> bool:
+    def poll_now(self, handle: int) -> bool:
         if not self.needs_a_turn:
             self.read(handle)
         return not self.needs_a_turn
 
-    def unread_s(self, handle: int, now: float) -> float:
+    def receive_queue_age_s(self, handle: int, now: float) -> float:
         return self.lain_s
 
     def address(self, handle: int) -> str:
@@ -88,7 +88,7 @@ class FakeSockets:
             self.hang_up(handle, outcome.reply)
         else:
             self.sent[handle] += outcome.reply
-        self.core.attend(outcome)
+        self.core.dispatch_requests(outcome)
 
     def feed(self, handle: int, data: bytes) -> None:
         self.arrive(handle, data)
@@ -120,7 +120,7 @@ class World:
         idle_timeout: float = T,
         grace: float = GRACE,
         credit: bool = True,  # whether stalls are credited
-        look: bool = True,  # whether connections are read before their sessions end
+        poll_before_expiry: bool = True,  # whether connections are read before their sessions end
         wall: Callable[[], float] = lambda: 1_700_000_000.0,
         away_after: float = 0.0,
         returns: int = 0,  # so many a minute lengthen nobody's grace; 0: any
@@ -149,7 +149,7 @@ class World:
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
-                gate=gate,
+                authenticator=gate,
             ),
             self,
             ticks=self.ticks,
@@ -158,14 +158,14 @@ class World:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=MAX_IDLE_TIMEOUT,
-            look=look,
+            poll_before_expiry=poll_before_expiry,
             away_after=away_after,
-            flapping=FlapDamping(grace, returns, MAX_GRACE),
+            flap_damping=FlapDamping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
-            delays=self.delays,
+            detection_delay=self.delays,
         )
         self.credits = credit
-        self.tick = self.ticks.begun(self.now)
+        self.tick = self.ticks.at_or_before(self.now)
 
     def append(self, change: Change) -> None:
         """The outbox."""
@@ -208,26 +208,26 @@ class World:
             assert isinstance(peer, Session)
             assert peer.partial is None
             sessions.append(peer)
-        self.core.beats(sessions)
+        self.core.keepalives_received(sessions)
 
     def begin_tick(self) -> float:
         """Do what the ticker does before it expires anything; return the credit that was given."""
-        self.guard.alive(self.now)
+        self.guard.loop_ran(self.now)
         credit = self.guard.take_credit(self.now) if self.credits else 0.0
         self.ticks.credit(credit)
-        self.tick = max(self.tick, self.ticks.begun(self.now))
+        self.tick = max(self.tick, self.ticks.at_or_before(self.now))
         return credit
 
     def run_tick(self, between: Callable[[], object] | None = None) -> None:
         """Tick now; `between` is called in the first slice, after the look and before the end."""
         self.begin_tick()
-        while self.core.take_due(self.tick):
+        while self.core.collect_expired(self.tick):
             if between is not None:
                 between()
                 between = None
-            self.core.end_silent(self.now)
+            self.core.expire_idle(self.now)
         assert between is None, "nothing was due: the test has missed its moment"
-        self.core.ticked(self.now)
+        self.core.tick_done(self.now)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass with a tick at every slot boundary."""

@@ -155,7 +155,7 @@ class Harness:
             clamped,
             limits.login_timeout,
             self.admission,
-            gate=gate and gate(self.clock),
+            authenticator=gate and gate(self.clock),
         )
         self.core = Engine(
             self.registry,
@@ -167,7 +167,7 @@ class Harness:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=max(idle_timeout, 300.0),
-            flapping=FlapDamping(grace),
+            flap_damping=FlapDamping(grace),
             packet_rate=packet_rate,
         )
         self.ticker = Ticker(self.core, ticks, guard, self.clock)

@@ -142,7 +142,7 @@ async def test_look_finds_all_that_waits_in_the_socket(
         await trio.sleep(0.05)
         assert session.last_seen == seen
         assert session.link is not None
-        assert session.link.look(session.handle)
+        assert session.link.poll_now(session.handle)
         after = server.core.statistics()
         heard = after.frames - before.frames + after.beats - before.beats
         assert heard == b"".join(records).count(b"\x00\x00\x00")
@@ -159,7 +159,7 @@ async def test_a_packet_in_small_tls_records_is_found_before_its_session_ends(re
         for start in range(0, len(packet), record):
             await client.stream.send_all(packet[start : start + record])
         session.last_seen = 0.0
-        assert server.transport.look(session.handle)
+        assert server.transport.poll_now(session.handle)
         assert session.last_seen > 0
 
 
@@ -180,7 +180,7 @@ async def test_a_login_that_waited_is_dated_from_its_arrival() -> None:
 @plain_and_secured
 async def test_who_calms_down_is_watched_with_more_patience_step_by_step(kind: TransportKind) -> None:
     async with serving(kind, window_s=0.03) as server:
-        server.core.desk = desk = NotingDesk()
+        server.core.request_handler = desk = NotingDesk()
         client = await server.logged_in()
         assert pace_of(server) == PATIENT
         await client.beat()

@@ -38,7 +38,7 @@ async def asking(
     """Serve one client, who is logged in; is_slow: kernels take little between the two."""
     few = 4096 if is_slow else 0
     async with serving(kind, limits, send_buffer=few) as server:
-        server.core.desk = desk = NotingDesk()
+        server.core.request_handler = desk = NotingDesk()
         client = await server.logged_in(receive_buffer=few)
         yield server, desk, client, server.session("ada")
 
@@ -50,7 +50,7 @@ def link_send(session: Session, data: bytes) -> None:
 
 def link_offer(session: Session, data: bytes) -> bool:
     assert session.link is not None
-    return session.link.offer(session.handle, data)
+    return session.link.try_send(session.handle, data)
 
 
 def queued(server: Harness, session: Session) -> int:
@@ -90,7 +90,7 @@ async def test_a_login_and_a_request_in_one_go_are_answered_in_order_though_one_
     kind: TransportKind,
 ) -> None:
     async with serving(kind) as server:
-        server.core.desk = desk = NotingDesk()
+        server.core.request_handler = desk = NotingDesk()
         client = await server.connect()
         await client.send(protocol.login("ada", id=1), protocol.query(["bob"], id=2))
         assert [each.id for each in await client.take(1)] == [1]
@@ -138,7 +138,7 @@ async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
         os.write(client.tcp.socket.fileno(), KEEPALIVE * (3 * PACKETS_A_SLICE))
         for _ in range(2):
             session.last_seen = 0.0
-            assert server.epoll.look(session.handle)
+            assert server.epoll.poll_now(session.handle)
             assert session.last_seen > 0
             assert session.partial is not None, "more wait"
         await server.until(lambda: session.partial is None)
@@ -187,7 +187,7 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
         elif end == "logout":
             await client.send(protocol.logout())
         elif end == "kick":
-            server.core.endings.kick("ada", server.registry.session_id(session))
+            server.core.terminator.kick("ada", server.registry.session_id(session))
         else:
             await server.logged_in()
         await server.until(lambda: desk.gone)
@@ -332,7 +332,7 @@ async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
 
 async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has_its_grace_only() -> None:
     async with serving("epoll", Limits(unsent_bytes=8192), window_s=60.0, grace=1.0) as server:
-        server.core.desk = desk = NotingDesk()
+        server.core.request_handler = desk = NotingDesk()
         slow, other = await server.logged_in("slow"), await server.logged_in("other")
         sessions = server.session("slow"), server.session("other")
         desk.answer = lambda session, request: link_send(sessions[0], bytes(8_000_000))
