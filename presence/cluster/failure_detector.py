@@ -24,7 +24,7 @@ class ContactClock:
     _time: float = 0.0
     _last: float | None = None
 
-    def made(self, now: float) -> None:
+    def answered(self, now: float) -> None:
         """Redis has answered; `now` is in monotonic seconds."""
         gap_s = self.limit_s + 1 if self._last is None else now - self._last
         if gap_s <= self.limit_s:
@@ -82,39 +82,39 @@ class FailureDetector:
     contact: ContactClock  # this node's own contact with Redis
 
     def __post_init__(self) -> None:
-        self.watched: dict[str, PeerNode] = {}
+        self.peers: dict[str, PeerNode] = {}
 
-    def saw(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
+    def observe(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
         """Take what the table of leases and the shards show; `own` is this node's id."""
         now = self.contact.time()
         ids = {*rows, *traced} - {own}
-        for node in [*self.watched]:
+        for node in [*self.peers]:
             if node not in ids:
-                del self.watched[node]
+                del self.peers[node]
         for node in sorted(ids):
-            row, known = rows.get(node), self.watched.get(node)
+            row, known = rows.get(node), self.peers.get(node)
             if known is None or _counter(known.row) != _counter(row):
-                self.watched[node] = known = PeerNode(node, row, now, now)
+                self.peers[node] = known = PeerNode(node, row, now, now)
             elif known.text != (row.text if row else ""):
                 known.sweeper_since = now
             known.row = row
             known.has_left = known.has_left or (row is not None and row.left_ms > 0)
 
-    def claimed(self, node: PeerNode, row: LeaseRow) -> None:
+    def row_claimed(self, node: PeerNode, row: LeaseRow) -> None:
         """This node has changed another's row."""
         node.row, node.sweeper_since = row, self.contact.time()
 
     def is_alive(self, node: str) -> bool:
         """Whether a node may be at work; of one never heard of that is assumed."""
-        known = self.watched.get(node)
+        known = self.peers.get(node)
         if known is None:
             return True
         has_certificate = known.row is not None and known.row.sweeper
         return not has_certificate and self.silence_s(known) < self.lease_s
 
-    def leased(self) -> set[str]:
+    def lease_holders(self) -> set[str]:
         """Return the nodes that have renewed a lease which has not ended."""
-        return {node for node, each in self.watched.items() if each.row and self.is_alive(node)}
+        return {node for node, each in self.peers.items() if each.row and self.is_alive(node)}
 
     def silence_s(self, node: PeerNode) -> float:
         """Return for how long a node's counter has stood still, in seconds of contact."""
@@ -124,24 +124,24 @@ class FailureDetector:
         """Whether this node's own contact has lasted long enough to judge others."""
         return self.contact.unbroken_s >= self.lease_s
 
-    def lapsed(self) -> list[PeerNode]:
+    def expired(self) -> list[PeerNode]:
         """Return the nodes whose lease has ended."""
-        return [each for each in self.watched.values() if self.silence_s(each) >= self.lease_s]
+        return [each for each in self.peers.values() if self.silence_s(each) >= self.lease_s]
 
     def is_dead(self, node: PeerNode) -> bool:
         """Whether a node was silent for so long that its users end."""
         return self.silence_s(node) >= self.lease_s + self.idle_timeout_s
 
-    def is_orphan(self, node: PeerNode) -> bool:
+    def is_unowned(self, node: PeerNode) -> bool:
         """Whether the sweeper that a dead node's certificate names has stopped."""
         return self.contact.time() - node.sweeper_since >= self.lease_s
 
-    def fenced(self, node: PeerNode, shard: int) -> None:
+    def fence_seen(self, node: PeerNode, shard: int) -> None:
         """The fence of a node was seen in a shard."""
         now = self.contact.time()
         node.shards.setdefault(shard, ShardSweep(now, now + self.idle_timeout_s))
 
-    def due(self, node: PeerNode, shard: int) -> ShardSweep | None:
+    def due_sweep(self, node: PeerNode, shard: int) -> ShardSweep | None:
         """Return the sweep of a node in a shard if its next call may be made."""
         sweep = node.shards.get(shard)
         return sweep if sweep and not sweep.done and self.contact.time() >= sweep.due_at else None
@@ -150,7 +150,7 @@ class FailureDetector:
         """Return for how long a fence has been seen."""
         return self.contact.time() - sweep.fenced_at
 
-    def swept(self, node: PeerNode, shard: int, reply: Reply) -> None:
+    def sweep_answered(self, node: PeerNode, shard: int, reply: Reply) -> None:
         """Take the answer to a call of a sweep."""
         sweep, now = node.shards[shard], self.contact.time()
         if reply.status is ReplyStatus.UNFENCED:  # Redis lost the fence: all over again
@@ -174,7 +174,7 @@ class FailureDetector:
         """Return the seconds until the next step against a silent node is due; infinity if none is."""
         now = self.contact.time()
         moments = []
-        for each in self.watched.values():
+        for each in self.peers.values():
             moments += [each.since + self.lease_s, each.since + self.lease_s + self.idle_timeout_s]
             moments += [sweep.due_at for sweep in each.shards.values() if not sweep.done]
         return min((moment - now for moment in moments if moment > now), default=math.inf)

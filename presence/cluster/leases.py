@@ -46,7 +46,7 @@ class LeaseTable(Protocol):
         `seen` is "" where there is no row.
         """
 
-    def bury(self, node: str, seen: str) -> str | None:
+    def remove(self, node: str, seen: str) -> str | None:
         """Take the row of a node that was swept away, and return what the node told of itself last.
 
         None: the row is another by now, and nothing was changed.

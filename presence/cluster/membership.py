@@ -34,10 +34,10 @@ from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Fencing, Step
 from presence.outbox.store import Store
 
-BEATS_A_LEASE: Final = 8  # a death is noticed later by at most one beat
-HEALTH_LOOK_S: Final = 0.02  # after a pause: until connections were read and a tick was made
+RENEWALS_PER_LEASE: Final = 8  # a death is noticed later by at most one beat
+HEALTH_POLL_INTERVAL_S: Final = 0.02  # after a pause: until connections were read and a tick was made
 SWEEP_PAUSE_S: Final = 0.010  # between two calls, and at least as long as a call took: others come first
-FENCES_A_CALL: Final = 64  # some milliseconds of Redis: many nodes at once must not delay a beat
+MAX_FENCES_PER_CALL: Final = 64  # some milliseconds of Redis: many nodes at once must not delay a beat
 
 _log = structlog.get_logger(__name__)
 
@@ -68,30 +68,34 @@ class Membership:
     lease_s: InitVar[float]  # see the module
     idle_timeout_s: InitVar[float]  # T
     # whether connections are read and the tick runs; the lease of a node that hangs must end
-    healthy: Callable[[], bool]
+    is_healthy: Callable[[], bool]
     # what this node tells of itself, for `presence nodes`; JSON values
     describe: Callable[[], dict[str, Any]]
     clock: Callable[[], float] = time.monotonic  # monotonic seconds
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    delays: InitVar[LatencyHistograms | None] = None  # takes how long calls take
+    latencies: InitVar[LatencyHistograms | None] = None  # takes how long calls take
 
-    def __post_init__(self, lease_s: float, idle_timeout_s: float, delays: LatencyHistograms | None) -> None:
-        self._beat_s = lease_s / BEATS_A_LEASE
+    def __post_init__(
+        self, lease_s: float, idle_timeout_s: float, latencies: LatencyHistograms | None
+    ) -> None:
+        self._renew_interval_s = lease_s / RENEWALS_PER_LEASE
         self._lease_ms = round(lease_s * 1000)
         self._thread = TimedCaller(
-            self.runtime.caller(self._interrupt), (delays or LatencyHistograms()).redis_call, self.clock
+            self.runtime.thread_caller(self._interrupt),
+            (latencies or LatencyHistograms()).redis_call,
+            self.clock,
         )
-        self._bell = self.runtime.bell()
-        self._contact = ContactClock(2 * self._beat_s)
-        self.observer = FailureDetector(lease_s, idle_timeout_s, self._contact)
-        self._next_beat = -math.inf
+        self._wake_event = self.runtime.wake_event()
+        self._contact = ContactClock(2 * self._renew_interval_s)
+        self.detector = FailureDetector(lease_s, idle_timeout_s, self._contact)
+        self._next_renewal = -math.inf
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
-        self._has_left = self.runtime.bell()
+        self._has_left = self.runtime.wake_event()
         # That Redis is away the relay says, which cannot do without it either.
         self._outage = Outage(
             _log, away="", refused="Redis refused", back="", first_s=BACKOFF_FIRST_S, limit_s=BACKOFF_LIMIT_S
         )
-        self._counted = ClusterStatistics()
+        self._counters = ClusterStatistics()
 
     async def start(self) -> None:
         """Enter the table of leases.
@@ -99,26 +103,26 @@ class Membership:
         Raises:
             StoreUnavailable, StoreError: Redis cannot be reached, or refused.
         """
-        await self._beat()
+        await self._renew()
 
     async def run(self) -> None:
         """Renew and watch for ever; cancel it to stop."""
         while True:
-            if not self.healthy():
-                await self.runtime.sleep(HEALTH_LOOK_S)
+            if not self.is_healthy():
+                await self.runtime.sleep(HEALTH_POLL_INTERVAL_S)
                 continue
             try:
                 if self._leaves_at_ms:
                     await self._leave()
                     return
-                await self._beat()
-                await self._act()
+                await self._renew()
+                await self._act_on_expired()
             except (StoreUnavailable, StoreError) as error:
                 await self._pause(error)
             else:
                 self._outage.worked("beat")
-                due_s = min(self._next_beat - self.clock(), self.observer.next_due_s())
-                await self._bell.wait(due_s)
+                due_s = min(self._next_renewal - self.clock(), self.detector.next_due_s())
+                await self._wake_event.wait(due_s)
 
     async def leave(self, at_ms: int, sessions: int, timeout_s: float) -> None:
         """Tell the others that this node has drained and ends: its silence is no death. `run` returns.
@@ -129,105 +133,105 @@ class Membership:
             timeout_s: for Redis; later it ends without a mark, as a node that dies.
         """
         self._leaves_at_ms, self._left_behind = at_ms, sessions
-        self._next_beat = -math.inf  # which ends a sweep after its next call
-        self._bell.ring()
+        self._next_renewal = -math.inf  # which ends a sweep after its next call
+        self._wake_event.set()
         await self._has_left.wait(timeout_s)
 
     async def _leave(self) -> None:
         me = self.relay.node
-        if await self._beat():
-            row = LeaseRow(str(self._counted.renewals), str(self._counted.renewals))
+        if await self._renew():
+            row = LeaseRow(str(self._counters.renewals), str(self._counters.renewals))
             left = row.left_at(self._leaves_at_ms)
             await self._thread.call(lambda: self.table.claim(me, row.text, left.text))
-        self._has_left.ring()
+        self._has_left.set()
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Beat at once: this node has another id."""
-        self._bell.ring()
+        self._wake_event.set()
 
     def is_alive(self, node: str) -> bool:
         """Whether another node may be at work."""
-        return self.observer.is_alive(node)
+        return self.detector.is_alive(node)
 
-    def known(self) -> set[str]:
+    def lease_holders(self) -> set[str]:
         """Return the other nodes that hold a lease."""
-        return self.observer.leased() - self.relay.former
+        return self.detector.lease_holders() - self.relay.former_ids
 
-    async def _beat(self) -> bool:
+    async def _renew(self) -> bool:
         """Renew the lease; False: this id was declared dead."""
         me = self.relay.node
-        self._counted.renewals += 1
+        self._counters.renewals += 1
         told = self.describe()
         if self._leaves_at_ms:
             told |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
-        counter, stats = self._counted.renewals, json.dumps(told)
+        counter, stats = self._counters.renewals, json.dumps(told)
         sweeping = self._sweeping(me)
-        self._next_beat = self.clock() + self._beat_s
+        self._next_renewal = self.clock() + self._renew_interval_s
         rows = await self._thread.call(lambda: self.table.renew(me, counter, stats, sweeping))
         if rows is None:
-            self.relay.disown(me)
-            self._bell.ring()  # the new id is to be seen at once
+            self.relay.mark_fenced(me)
+            self._wake_event.set()  # the new id is to be seen at once
             return False
-        self._counted.renewed_at = self.clock()
-        self._contact.made(self._counted.renewed_at)
-        traced = {node for writer in self.relay.writers for node in writer.settling.others}
-        self.observer.saw(rows, traced, self.relay.node)
+        self._counters.renewed_at = self.clock()
+        self._contact.answered(self._counters.renewed_at)
+        traced = {node for writer in self.relay.writers for node in writer.barrier.others}
+        self.detector.observe(rows, traced, self.relay.node)
         return True
 
     def _sweeping(self, me: str) -> list[str]:
-        return [each.node for each in self.observer.watched.values() if each.row and each.row.sweeper == me]
+        return [each.node for each in self.detector.peers.values() if each.row and each.row.sweeper == me]
 
-    async def _act(self) -> None:
+    async def _act_on_expired(self) -> None:
         """Do what is due about silent nodes, until the next beat is."""
-        if not self.observer.may_act():
+        if not self.detector.may_act():
             return
-        lapsed = self.observer.lapsed()
-        await self._fence(lapsed)
-        mine = []
-        for each in filter(self.observer.is_dead, lapsed):
-            if self.clock() >= self._next_beat:
+        expired = self.detector.expired()
+        await self._fence(expired)
+        claimed = []
+        for each in filter(self.detector.is_dead, expired):
+            if self.clock() >= self._next_renewal:
                 return
-            if await self._is_mine(each):
-                mine.append(each)
-        await self._sweep(mine)
+            if await self._claim(each):
+                claimed.append(each)
+        await self._sweep(claimed)
 
-    async def _fence(self, lapsed: Sequence[PeerNode]) -> None:
+    async def _fence(self, expired: Sequence[PeerNode]) -> None:
         """Fence nodes wherever that was not seen to be done."""
         now, steps = self.clock(), []
-        by_id = {each.node: each for each in lapsed}
-        for each in lapsed:
+        by_id = {each.node: each for each in expired}
+        for each in expired:
             writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
-            steps += [writer.fencing(each.node) for writer in writers]
+            steps += [writer.fence_step(each.node) for writer in writers]
 
         def note(step: Step, reply: Reply) -> None:
             if isinstance(step, Fencing) and reply.status is ReplyStatus.OK:
                 silent = by_id[step.other]
                 if not silent.shards:
-                    self._counted.fenced += 1
+                    self._counters.fenced += 1
                     if silent.has_left:
                         _log.info("lease of a node that left has ended", left=silent.node)
                     else:
                         _log.warning("a node is silent: nothing more is taken from it", silent=silent.node)
-                self.observer.fenced(silent, step.shard)
+                self.detector.fence_seen(silent, step.shard)
 
-        for first in range(0, len(steps), FENCES_A_CALL):
-            if first and self.clock() >= self._next_beat:
+        for first in range(0, len(steps), MAX_FENCES_PER_CALL):
+            if first and self.clock() >= self._next_renewal:
                 return
-            await self._perform(steps[first : first + FENCES_A_CALL], note)
+            await self._perform(steps[first : first + MAX_FENCES_PER_CALL], note)
 
-    async def _is_mine(self, each: PeerNode) -> bool:
+    async def _claim(self, each: PeerNode) -> bool:
         """Whether this node is the one to sweep a dead one: by certificate, by take-over, or already."""
         me, row = self.relay.node, each.row
         if row and row.sweeper == me:
             return True
-        if row and row.sweeper and not self.observer.is_orphan(each):
+        if row and row.sweeper and not self.detector.is_unowned(each):
             return False
         if not self._can_sweep(each):
             return False  # a certificate in the hands of one who has to wait would keep all others from it
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
         if not await self._thread.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
             return False
-        self._counted.certificates += 1
+        self._counters.certificates += 1
         before = row.sweeper if row else ""
         if before:
             each.ended = None
@@ -235,7 +239,7 @@ class Membership:
             _log.info("sweeping a node that left", left=each.node, sweeper_before=before)
         else:
             _log.warning("a node is dead: its users go offline", dead=each.node, sweeper_before=before)
-        self.observer.claimed(each, wanted)
+        self.detector.row_claimed(each, wanted)
         return True
 
     def _can_sweep(self, each: PeerNode) -> bool:
@@ -245,16 +249,16 @@ class Membership:
 
     def _reachable(self) -> list[ShardWriter]:
         """Return the writers of the shards that answer: one that is away keeps no other from being swept."""
-        return [writer for writer in self.relay.writers if self.relay.answers(writer)]
+        return [writer for writer in self.relay.writers if self.relay.is_reachable(writer)]
 
-    async def _sweep(self, mine: list[PeerNode]) -> None:
+    async def _sweep(self, claimed: list[PeerNode]) -> None:
         """End what dead nodes own, as far as it is due, by turns and until the next beat is."""
         failure: StoreError | None = None
-        while mine and (begun := self.clock()) < self._next_beat:
-            each = mine.pop(0)
+        while claimed and (begun := self.clock()) < self._next_renewal:
+            each = claimed.pop(0)
             try:
                 if await self._sweep_once(each):
-                    mine.append(each)
+                    claimed.append(each)
             except StoreError as error:  # of this one; the others are not to wait for it
                 failure = error
             await self.runtime.sleep(max(SWEEP_PAUSE_S, self.clock() - begun))
@@ -265,23 +269,23 @@ class Membership:
         """Make one call a shard, or bury a node that was swept; return whether more may be due."""
 
         def note(step: Step, reply: Reply) -> None:
-            self._counted.swept_sessions += reply.ended
+            self._counters.swept_sessions += reply.ended
             if each.ended is not None:
                 each.ended += reply.ended
-            each.offline += sum(told.n for told in reply.told if told.type == "offline")
-            self.relay.transitions.note(reply.told)
-            self.observer.swept(each, step.shard, reply)
+            each.offline += sum(told.n for told in reply.event_counts if told.type == "offline")
+            self.relay.transitions.count_events(reply.event_counts)
+            self.detector.sweep_answered(each, step.shard, reply)
 
         if steps := self._next_sweeps(each):
             await self._perform(steps, note)
             return True
-        if not self.observer.is_swept(each, len(self.relay.writers)):
+        if not self.detector.is_swept(each, len(self.relay.writers)):
             return False
-        told = await self._thread.call(lambda: self.table.bury(each.node, each.text))
+        told = await self._thread.call(lambda: self.table.remove(each.node, each.text))
         if told is not None:
-            self._counted.swept += 1
+            self._counters.swept += 1
             for writer in self.relay.writers:
-                writer.settling.swept(each.node)
+                writer.barrier.peer_gone(each.node)
             event = "a node that left is swept" if each.has_left else "a dead node's users are offline"
             _log.info(event, node=each.node, users_offline=each.offline, returned=_returned(told, each.ended))
         return False
@@ -292,10 +296,10 @@ class Membership:
         now = self.clock()
         steps: list[Step] = []
         for writer in self._reachable():
-            sweep = self.observer.due(each, writer.shard)
+            sweep = self.detector.due_sweep(each, writer.shard)
             if sweep is not None and writer.is_settled(now):
-                waited_ms = int(self.observer.waited_s(sweep) * 1000)
-                steps.append(writer.sweep(each.node, sweep.cursor, waited_ms, latest_ms))
+                waited_ms = int(self.detector.waited_s(sweep) * 1000)
+                steps.append(writer.sweep_step(each.node, sweep.cursor, waited_ms, latest_ms))
         return steps
 
     async def _perform(self, steps: Sequence[Step], note: Callable[[Step, Reply], None]) -> None:
@@ -315,8 +319,8 @@ class Membership:
             raise refusal or failures[0]
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
-        self._counted.errors += 1
-        self._counted.last_error = str(error)
+        self._counters.errors += 1
+        self._counters.last_error = str(error)
         await self.runtime.sleep(self._outage.failed("beat", error))
 
     def _interrupt(self) -> None:
@@ -325,7 +329,7 @@ class Membership:
 
     def statistics(self) -> ClusterStatistics:
         """Return the counters as they are now."""
-        return replace(self._counted, nodes=len(self.observer.watched))
+        return replace(self._counters, nodes=len(self.detector.peers))
 
 
 def _returned(told: str, ended: int | None) -> int | None:

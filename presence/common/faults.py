@@ -56,12 +56,12 @@ class Faults:
         try:
             yield
         except Exception as error:
-            self.note(work, error)
+            self.record(work, error)
             if failed is not None:
                 with self.contained(work):
                     failed()
 
-    def note(self, work: str, error: Exception) -> None:
+    def record(self, work: str, error: Exception) -> None:
         """Log and count an exception that was caught."""
         self.counts[work] = self.counts.get(work, 0) + 1
         self._log.error(f"{work} failed", exc_info=error)

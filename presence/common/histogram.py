@@ -35,7 +35,7 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def note(self, value: float) -> None:
+    def observe(self, value: float) -> None:
         """Count one value; what clocks make negative is 0."""
         value = max(0.0, value)
         self._counts[bisect_left(self._bounds, value)] += 1

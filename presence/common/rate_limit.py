@@ -22,9 +22,9 @@ K = TypeVar("K", bound=Hashable)
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0  # a client bounds its own back-off so
 TABLE_SIZE: Final = 100_000  # some 20 MB with the keys, when somebody fills it
-TIDIED_A_TICK: Final = 2000  # buckets that are looked at whether they may be dropped: a millisecond
+MAX_TIDIED_PER_TICK: Final = 2000  # buckets that are looked at whether they may be dropped: a millisecond
 DEBT_SPANS: Final = 2  # a bucket that `charge` overdraws is full again after so many times burst/rate at most
-_LOOKS: Final = 2  # at buckets that may be full, for each that changes: one would only keep pace
+_TIDIED_PER_CHANGE: Final = 2  # at buckets that may be full, for each that changes: one would only keep pace
 
 
 class TokenBucket:
@@ -39,13 +39,13 @@ class TokenBucket:
         refused: how often there were not enough, since the start.
     """
 
-    __slots__ = ("_at", "_burst", "_owed", "_rate", "_tokens", "refused")
+    __slots__ = ("_at", "_backlog", "_burst", "_rate", "_tokens", "refused")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         self._rate = rate
         self._burst = burst
         self._tokens = burst
-        self._owed = 0.0  # refused, and still to be served at `rate`
+        self._backlog = 0.0  # refused, and still to be served at `rate`
         self._at = now
         self.refused = 0
 
@@ -54,7 +54,7 @@ class TokenBucket:
         gained = (now - self._at) * self._rate
         self._at = now
         self._tokens = min(self._burst, self._tokens + gained)
-        self._owed = max(0.0, self._owed - gained)
+        self._backlog = max(0.0, self._backlog - gained)
         return self._tokens - tokens >= reserve
 
     def take(self, now: float, tokens: float = 1.0, *, reserve: float = 0.0) -> bool:
@@ -68,11 +68,11 @@ class TokenBucket:
     def refuse(self, tokens: float = 1.0) -> None:
         """Count tokens that are not there: whoever asked for them is asked to come back for them."""
         self.refused += 1
-        self._owed += tokens
+        self._backlog += tokens
 
     def retry_after(self) -> float:
         """Return seconds for the one that was just refused, spread over the time that all of them need."""
-        return spread_over(2 * self._owed / self._rate)
+        return spread_over(2 * self._backlog / self._rate)
 
 
 class KeyedRateLimiter(Generic[K]):
@@ -100,9 +100,9 @@ class KeyedRateLimiter(Generic[K]):
 
     def has(self, key: K, now: float, tokens: float = 1) -> bool:
         """Return whether there are so many tokens."""
-        return self.lack_s(key, now, tokens) <= 1e-9 * self._span_s  # it was added up
+        return self.wait_s(key, now, tokens) <= 1e-9 * self._span_s  # it was added up
 
-    def lack_s(self, key: K, now: float, tokens: float = 1) -> float:
+    def wait_s(self, key: K, now: float, tokens: float = 1) -> float:
         """Return in how many seconds there will be so many tokens, if nobody takes one meanwhile."""
         full_at = max(self._full_at.get(key, now), now)
         return max(0.0, full_at + tokens * self._token_s - (now + self._span_s))
@@ -132,7 +132,7 @@ class KeyedRateLimiter(Generic[K]):
         """Return seconds for the one that was just refused, spread over the time that its key needs."""
         return spread_over(2 * max(0.0, self._served_at.get(key, now) - now))
 
-    def tidy(self, now: float, most: int = TIDIED_A_TICK) -> None:
+    def tidy(self, now: float, most: int = MAX_TIDIED_PER_TICK) -> None:
         """Look at no more than so many buckets, and drop those that are full."""
         for _ in range(min(most, len(self._full_at))):
             key = next(iter(self._full_at))
@@ -149,7 +149,7 @@ class KeyedRateLimiter(Generic[K]):
     def _move(self, key: K, now: float, full_at: float) -> None:
         self._full_at[key] = full_at
         self._full_at.move_to_end(key)
-        self.tidy(now, _LOOKS)
+        self.tidy(now, _TIDIED_PER_CHANGE)
         if len(self._full_at) > self._size:
             self.drop(next(iter(self._full_at)))
             self.forgotten += 1

@@ -11,7 +11,7 @@ import trio
 
 from presence.common.histogram import Histogram
 
-CALL_PATIENCE_S: Final = 10.0  # a key file takes some milliseconds, a hundred keys of RS256 a second
+CALL_TIMEOUT_S: Final = 10.0  # a key file takes some milliseconds, a hundred keys of RS256 a second
 
 Found = TypeVar("Found")
 
@@ -30,11 +30,11 @@ class AbandonableThread:
         """Return what a function returns, or raise what it raises.
 
         Raises:
-            Hanging: it is abandoned after `CALL_PATIENCE_S`, or not called, for the one before still hangs.
+            Hanging: it is abandoned after `CALL_TIMEOUT_S`, or not called, for the one before still hangs.
         """
         if self._thread.borrowed_tokens:
             raise ThreadTimeout("takes too long, and hangs still")
-        with trio.move_on_after(CALL_PATIENCE_S):
+        with trio.move_on_after(CALL_TIMEOUT_S):
             return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._thread)
         raise ThreadTimeout("takes too long, and hangs still")
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 class WakeEvent(Protocol):
     """Rung by anybody, heard by one task."""
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake whoever waits, or who waits next."""
 
     async def wait(self, timeout_s: float) -> bool:
@@ -65,10 +65,10 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Wait; 0 or less gives others a turn."""
 
-    def bell(self) -> WakeEvent:
+    def wake_event(self) -> WakeEvent:
         """Return a new bell."""
 
-    def caller(self, interrupt: Callable[[], None]) -> ThreadCaller:
+    def thread_caller(self, interrupt: Callable[[], None]) -> ThreadCaller:
         """Return a caller; `interrupt` makes a call fail that still waits for its answer."""
 
 
@@ -92,7 +92,7 @@ class TimedCaller:
         try:
             return await self._caller.call(blocking)
         finally:
-            self._took.note(self._clock() - begun)
+            self._took.observe(self._clock() - begun)
 
 
 class TrioRuntime:
@@ -102,11 +102,11 @@ class TrioRuntime:
         """See `Runtime`."""
         await trio.sleep(max(0.0, seconds))
 
-    def bell(self) -> "TrioWakeEvent":
+    def wake_event(self) -> "TrioWakeEvent":
         """See `Runtime`."""
         return TrioWakeEvent()
 
-    def caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
+    def thread_caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
         """See `Runtime`."""
         return TrioThreadCaller(interrupt)
 
@@ -117,7 +117,7 @@ class TrioWakeEvent:
     def __init__(self) -> None:
         self._event = trio.Event()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """See `WakeEvent`."""
         self._event.set()
 

@@ -266,7 +266,7 @@ class Engine:
         ended = 0
         for session in self.terminator.idle_sessions():
             if session.end_code is Code.IDLE_TIMEOUT:
-                self.detection_delay.note(now - session.last_seen - session.idle_timeout)
+                self.detection_delay.observe(now - session.last_seen - session.idle_timeout)
             self.terminator.end(session, session.end_code, now)
             if session.link is not None:
                 self.terminator.hang_up(session, _IDLE_GOODBYE)

@@ -64,7 +64,7 @@ class Profiles:
 
     def admit_update(self, number: int, now: float) -> float:
         """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
-        return 0.0 if self._updates.take(number, now) else self._updates.lack_s(number, now)
+        return 0.0 if self._updates.take(number, now) else self._updates.wait_s(number, now)
 
     def update(self, number: int, *, away: bool | None = None, meta: str | None = None) -> Code | None:
         """Show a session as its client wishes; None: leave that as it is, or end its being away by itself.

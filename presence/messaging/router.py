@@ -118,7 +118,7 @@ class FailingShards:
             self._away.pop(shard, None)
         for shard in failed:
             reach = self._away.setdefault(shard, CircuitBreaker())
-            reach.failed(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
+            reach.record_failure(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
         if failed and not were_away:
             error = next(iter(failed.values()))
             _log.warning("messages cannot be carried", error=str(error), shards=len(failed))
@@ -158,9 +158,9 @@ class MessageRouter:
         self._node = node
         self._ends_at = ends_at
         self._waiting = MessageQueue(bounds)
-        self._bell = runtime.bell()
-        self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.bell()
-        self._thread = runtime.caller(post.close)
+        self._bell = runtime.wake_event()
+        self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.wake_event()
+        self._thread = runtime.thread_caller(post.close)
         self._outages = FailingShards(shard_of)
         self._counted = CourierStatistics()
 
@@ -176,7 +176,7 @@ class MessageRouter:
             packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
             letter = OutgoingMessage(message.to, protocol.encode(packet))
             self._waiting.add(PendingMessage(sender, message.id, letter, now))
-            self._bell.ring()
+            self._bell.set()
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Hand what other nodes have sent to the sessions here; whose connection is gone gets nothing."""
@@ -217,7 +217,7 @@ class MessageRouter:
             try:
                 called = await self._call(taken, begun)
             except Exception as error:  # at most once: none of them may be tried again
-                self._faults.note("message", error)
+                self._faults.record("message", error)
                 with self._faults.contained("message"):
                     self._break_off(taken)
                 called = True
@@ -343,7 +343,7 @@ class MessageRouter:
         """
         self._counted.refused_busy += 1
         self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
-        self._refusal_bell.ring()
+        self._refusal_bell.set()
 
 
 def _busy(id: int | None, message: str) -> Packet:

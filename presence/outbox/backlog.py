@@ -23,7 +23,7 @@ Live = Callable[[int], Iterable[Change]]
 """Registrations (code 2) of all sessions of a shard that live at this moment, made as they are asked for."""
 
 
-PLANNED_A_CALL = 2048  # waiting changes, each looked at twice: some 2 ms
+MAX_PLANNED_PER_CALL = 2048  # waiting changes, each looked at twice: some 2 ms
 
 Each = TypeVar("Each")
 
@@ -43,16 +43,16 @@ class ByShard(Generic[Each]):
         self._found: list[deque[Each]] = [deque() for _ in range(shards)]
         self._asked = [False] * shards
 
-    def has(self, shard: int) -> bool:
+    def is_untaken(self, shard: int) -> bool:
         """Whether nobody has asked for this shard yet."""
         return not self._asked[shard]
 
-    def of(self, shard: int) -> Iterator[Each]:
+    def items_of(self, shard: int) -> Iterator[Each]:
         """Return what belongs to a shard, in order; to be asked once for each shard."""
         self._asked[shard] = True
-        return self._of(shard)
+        return self._items_of(shard)
 
-    def _of(self, shard: int) -> Iterator[Each]:
+    def _items_of(self, shard: int) -> Iterator[Each]:
         found = self._found[shard]
         while True:
             while found:
@@ -102,7 +102,7 @@ class Plan:
         """Everything that waits, in order, however far `work` has come; not what `more` would return."""
         return [*self._changes, *self.replayed, *self._unread]
 
-    def work(self, limit: int = PLANNED_A_CALL) -> tuple[bool, list[Change]]:
+    def work(self, limit: int = MAX_PLANNED_PER_CALL) -> tuple[bool, list[Change]]:
         """Look at some of what waits, first forwards, then backwards.
 
         Args:
@@ -123,7 +123,7 @@ class Plan:
             self._replay(self._changes.pop(), covered)
         return self._all_read and not self._changes, covered
 
-    def standing(self) -> Iterator[Item | None]:
+    def registrations(self) -> Iterator[Item | None]:
         """Return the sessions to register first, None for each of the others; once the plan is complete."""
         return (
             Item(change, snapshot=True)
@@ -171,32 +171,32 @@ class Backlog:
     live: Live
 
     def __post_init__(self) -> None:
-        self.has_marks = False
+        self.has_pending_logins = False
         self._plan: Plan | None = None  # of a resync, until it is complete; then nothing else waits here
-        self._standing: Iterator[Item | None] | None = None  # of a resync, not scanned yet
+        self._unscanned: Iterator[Item | None] | None = None  # of a resync, not scanned yet
         self._registrations: deque[Item] = deque()  # of a resync; go before the sequence
-        self._has_more = False  # whether `take` stopped at `MAX_SCANNED_PER_CALL`
+        self._has_more = False  # whether `next_items` stopped at `MAX_SCANNED_PER_CALL`
         self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
         self._held: list[Item] = []  # goes before the sequence, once settled
         self._held_uids: set[str] = set()
-        self._unheard: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
+        self._stale: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
 
     @property
     def is_planning(self) -> bool:
-        """Whether `go_on_planning` is to be called before anything can be taken."""
+        """Whether `continue_planning` is to be called before anything can be taken."""
         return (
             self._plan is not None
             or self._has_more
-            or (self._standing is not None and not self._registrations)
+            or (self._unscanned is not None and not self._registrations)
         )
 
     @property
     def is_replaying(self) -> bool:
         """Whether something of a resync is left that need not wait."""
-        return self.is_planning or bool(self._standing is not None or self._registrations or self._sequence)
+        return self.is_planning or bool(self._unscanned is not None or self._registrations or self._sequence)
 
     @property
-    def is_holding(self) -> bool:
+    def has_held_items(self) -> bool:
         """Whether something is held back."""
         return bool(self._held)
 
@@ -205,20 +205,20 @@ class Backlog:
         """Whether nothing waits, in the outbox neither."""
         return not (self._held or self.is_replaying or self.outbox.queued(self.shard))
 
-    def begin(self, pending: Iterable[Item], *, lost: bool) -> None:
-        """Begin to plan a resync from this moment's queue and sessions; see `go_on_planning`.
+    def begin_resync(self, pending: Iterable[Item], *, lost: bool) -> None:
+        """Begin to plan a resync from this moment's queue and sessions; see `continue_planning`.
 
         Args:
             pending: what was under way and not applied; goes before all that waits.
             lost: whether Redis lost what it had acknowledged.
         """
         if lost:
-            self._unheard = {}
+            self._stale = {}
         queued = self.outbox.queued(self.shard)
 
         def more(limit: int) -> list[Item]:
             nonlocal queued
-            taken = self.outbox.take(self.shard, min(limit, queued))
+            taken = self.outbox.take_batch(self.shard, min(limit, queued))
             queued -= len(taken)
             return [self._item(change) for change in taken]
 
@@ -226,51 +226,55 @@ class Backlog:
         self._plan = Plan(
             [*pending, *self._held, *interrupted, *self._sequence],
             more,
-            self._vouched_for(self.live(self.shard), lost),
+            self._registrable(self.live(self.shard), lost),
             lost=lost,
             skipped_from=self.outbox.skipped_from(self.shard),
         )
-        self._standing, self._registrations, self._sequence = None, deque(), deque()
+        self._unscanned, self._registrations, self._sequence = None, deque(), deque()
         self._held, self._held_uids = [], set()
-        self._has_more = self.has_marks = False
+        self._has_more = self.has_pending_logins = False
 
-    def go_on_planning(self) -> None:
+    def continue_planning(self) -> None:
         """Plan a slice of the resync that was begun; a few milliseconds at most."""
         self._has_more = False
         if self._plan is not None:
             is_complete, covered = self._plan.work()
             self.outbox.release(self.shard, covered)
             if is_complete:
-                self._standing, self._sequence, self._plan = self._plan.standing(), self._plan.replayed, None
-        elif self._standing is not None and not self._registrations:
-            scanned = list(islice(self._standing, MAX_SCANNED_PER_CALL))
+                self._unscanned, self._sequence, self._plan = (
+                    self._plan.registrations(),
+                    self._plan.replayed,
+                    None,
+                )
+        elif self._unscanned is not None and not self._registrations:
+            scanned = list(islice(self._unscanned, MAX_SCANNED_PER_CALL))
             self._registrations.extend(item for item in scanned if item is not None)
             if len(scanned) < MAX_SCANNED_PER_CALL:
-                self._standing = None
+                self._unscanned = None
 
-    def _vouched_for(self, live: Iterable[Change], lost: bool) -> Iterator[Change | None]:
+    def _registrable(self, live: Iterable[Change], lost: bool) -> Iterator[Change | None]:
         for change in live:
             if change.op is Op.STALE and lost:
-                self._unheard.setdefault(change.uid, set()).add(change.session)
+                self._stale.setdefault(change.uid, set()).add(change.session)
             yield None if change.op is Op.STALE else change
 
     def _item(self, change: Change) -> Item:
         """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
-        sessions = self._unheard.get(change.uid)
+        sessions = self._stale.get(change.uid)
         if sessions is None or change.session not in sessions or change.op is Op.UPDATE:
             return Item(change)  # how a session is shown puts nobody on record
         sessions.discard(change.session)
         if not sessions:
-            del self._unheard[change.uid]
+            del self._stale[change.uid]
         restores = change.op is Op.END and change.code != Code.REPLACED and not sessions
         return Item(change, restores=restores)
 
-    def release(self) -> None:
+    def release_held(self) -> None:
         """Hold nothing back any more."""
         self._sequence.extendleft(reversed(self._held))
         self._held, self._held_uids = [], set()
 
-    def take(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
+    def next_items(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
         """Return what goes next, in order for each user.
 
         Args:
@@ -279,7 +283,7 @@ class Backlog:
             from_outbox: whether what is queued there may go.
         """
         items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
-        if self._standing is not None:
+        if self._unscanned is not None:
             return items
         for _ in range(MAX_SCANNED_PER_CALL):
             if len(items) >= limit:
@@ -287,7 +291,7 @@ class Backlog:
             if not self._sequence:
                 if not from_outbox:
                     break
-                taken = self.outbox.take(self.shard, limit - len(items))
+                taken = self.outbox.take_batch(self.shard, limit - len(items))
                 self._sequence.extend(map(self._item, taken))
                 if not self._sequence:
                     break
@@ -298,7 +302,7 @@ class Backlog:
             self._held.append(item)
             self._held_uids.add(item.change.uid)
             if item.change.op not in (Op.END, Op.UPDATE):
-                self.has_marks = True
+                self.has_pending_logins = True
                 items.append(Item(item.change._replace(op=Op.PENDING_LOGIN), snapshot=True))
         else:
             self._has_more = True

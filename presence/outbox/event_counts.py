@@ -35,7 +35,7 @@ class Transitions:
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {type: {} for type in TYPES}
 
-    def note(self, told: Iterable[EventCount]) -> None:
+    def count_events(self, told: Iterable[EventCount]) -> None:
         """Count what a call has written."""
         for type, code, n in told:
             counts, reason = self._counts.setdefault(type, {}), _reason(code) if code else type

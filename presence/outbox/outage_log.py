@@ -10,7 +10,7 @@ from presence.common.backoff import backoff_s, jittered
 from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.errors import StoreError, StoreUnavailable
 
-REFUSALS_TOLD: Final = 16  # different ones in an outage; of more, some are told again
+MAX_LOGGED_REFUSALS: Final = 16  # different ones in an outage; of more, some are told again
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class Outage:
         self._failures[call] = failures + 1
         refusal = "" if isinstance(error, StoreUnavailable) else str(error)
         if refusal not in self._told:
-            self._told = {refusal} if len(self._told) >= REFUSALS_TOLD else {*self._told, refusal}
+            self._told = {refusal} if len(self._told) >= MAX_LOGGED_REFUSALS else {*self._told, refusal}
             if refusal:
                 self.log.error(self.refused, error=refusal)
             elif self.away:
@@ -78,14 +78,14 @@ class Outages:
         last_error: the last failure's text; "" if there was none.
     """
 
-    def __init__(self, reach: Sequence[CircuitBreaker]) -> None:
-        self._reach = reach
+    def __init__(self, breakers: Sequence[CircuitBreaker]) -> None:
+        self._breakers = breakers
         self.since: float | None = None
         self.retries = self.errors = 0
         self.last_error = ""
         self._refusals: set[str] = set()  # told in this outage
 
-    def note(self, failures: Failures, now: float, waiting: int) -> None:
+    def record_round(self, failures: Failures, now: float, waiting: int) -> None:
         """Take what a round came to; `waiting`: changes that Redis does not have yet."""
         self.retries += bool(failures)
         for error in failures:
@@ -94,10 +94,14 @@ class Outages:
                 self.errors += 1
                 if text not in self._refusals:
                     _log.error("Redis refused", error=text, waiting=waiting)
-                self._refusals = {*self._refusals, text} if len(self._refusals) < REFUSALS_TOLD else {text}
+                self._refusals = (
+                    {*self._refusals, text} if len(self._refusals) < MAX_LOGGED_REFUSALS else {text}
+                )
             self.last_error = text
-        came_back = sum([reach.settle() for reach in self._reach])
-        away = [reach.away_since for reach in self._reach if reach.away_since is not None]
+        came_back = sum([breaker.confirm_recovery() for breaker in self._breakers])
+        away = [
+            breaker.unavailable_since for breaker in self._breakers if breaker.unavailable_since is not None
+        ]
         if away and self.since is None:
             self.since = min(away)
             if failures and isinstance(first_of(failures), StoreUnavailable):

@@ -12,11 +12,11 @@ from typing import Final
 
 from presence.outbox.replies import PeerTraces
 
-SETTLE_S: Final = 10.0
+SETTLE_TIMEOUT_S: Final = 10.0
 # The same after an outage in which Redis lost nothing and nobody took this node for dead: a login that waited
 # elsewhere goes before an end that waited here. All nodes come back within a second or two; the outbox is to
 # be empty within 5 s.
-RETURN_SETTLE_S: Final = 3.0
+RECOVERY_SETTLE_TIMEOUT_S: Final = 3.0
 
 
 @dataclass(eq=False, repr=False)
@@ -28,22 +28,22 @@ class PeerBarrier:
         at: monotonic seconds from which this node may judge others by what the shard says.
     """
 
-    alive: Callable[[str], bool]  # whether another node that left its trace in the shard may be at work
+    is_alive: Callable[[str], bool]  # whether another node that left its trace in the shard may be at work
     # the other nodes that hold a lease; one of them may not have been seen in the shard yet
-    leased: Callable[[], Iterable[str]] = tuple
+    lease_holders: Callable[[], Iterable[str]] = tuple
 
     def __post_init__(self) -> None:
         self.others: PeerTraces = {}
-        self.at = -math.inf
+        self.open_at = -math.inf
         self._steady: PeerTraces = {}  # the others' traces as last seen while all was well
         self._steady_known: frozenset[str] = frozenset()  # the same of those that held a lease
         self._before: PeerTraces = {}  # the same, when the resync began
         self._concerns_all = False
         self._history = ""  # of replication, under which all have to register
-        self._had_peers = False  # ever: one that was swept may be on its way back
-        self._back_at = -math.inf  # when Redis answered again after an outage
+        self._has_had_peers = False  # ever: one that was swept may be on its way back
+        self._recovered_at = -math.inf  # when Redis answered again after an outage
 
-    def begin(
+    def start(
         self, began: float, others: PeerTraces, *, first: bool, concerns_all: bool, history: str = ""
     ) -> None:
         """A generation was opened.
@@ -57,39 +57,39 @@ class PeerBarrier:
         """
         self.others = others
         self._before = self._steady
-        is_over = began >= self.at
+        is_over = began >= self.open_at
         if not first and (is_over or concerns_all):
-            self._wait(began, SETTLE_S)  # else one for its own sake goes on, and does not begin anew
+            self._wait(began, SETTLE_TIMEOUT_S)  # else one for its own sake goes on, and does not begin anew
         self._concerns_all = concerns_all or (self._concerns_all and not is_over)
         self._history = history or ("" if is_over else self._history)
 
-    def returned(self, now: float) -> None:
+    def redis_recovered(self, now: float) -> None:
         """Redis answers again after an outage."""
-        if now >= self.at:
+        if now >= self.open_at:
             self._concerns_all = False
-        self._wait(now, RETURN_SETTLE_S)
-        self._back_at = now
+        self._wait(now, RECOVERY_SETTLE_TIMEOUT_S)
+        self._recovered_at = now
 
     def _wait(self, now: float, seconds: float) -> None:
         """Wait for peers; for such as were swept and may be on their way back, a little."""
         if self._peers():
-            self._had_peers = True
-        elif self._had_peers:
-            seconds = RETURN_SETTLE_S
+            self._has_had_peers = True
+        elif self._has_had_peers:
+            seconds = RECOVERY_SETTLE_TIMEOUT_S
         else:
             return
-        self.at = max(self.at, now + seconds)
+        self.open_at = max(self.open_at, now + seconds)
 
-    def saw(self, now: float) -> None:
+    def observe(self, now: float) -> None:
         """A probe found this node's own counter as it should be; `others` are of that probe."""
-        if now < self.at and self._have_all_registered():
+        if now < self.open_at and self._have_all_registered():
             # That they have registered once does not say what waits since an outage after it.
-            self.at = min(self.at, max(now, self._back_at + RETURN_SETTLE_S))
-        if now >= self.at:
-            self._steady, self._steady_known = self.others, frozenset(self.leased())
-            self._had_peers |= bool(self._peers())
+            self.open_at = min(self.open_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
+        if now >= self.open_at:
+            self._steady, self._steady_known = self.others, frozenset(self.lease_holders())
+            self._has_had_peers |= bool(self._peers())
 
-    def swept(self, node: str) -> None:
+    def peer_gone(self, node: str) -> None:
         """A node's trace is gone, which the next probe will see."""
         self.others = {other: trace for other, trace in self.others.items() if other != node}
         self._steady_known -= {node}
@@ -107,12 +107,12 @@ class PeerBarrier:
         """Return the other nodes that may be at work."""
         traces = {**self._steady, **self.others}
         fenced = {node for node, trace in traces.items() if trace.fenced}
-        return {node for node in {*traces, *self.known} - fenced if self.alive(node)}
+        return {node for node in {*traces, *self.recent_lease_holders} - fenced if self.is_alive(node)}
 
     @property
-    def known(self) -> set[str]:
+    def recent_lease_holders(self) -> set[str]:
         """The other nodes that hold a lease, or did while all was well."""
-        return {*self._steady_known, *self.leased()}
+        return {*self._steady_known, *self.lease_holders()}
 
     def _have_all_registered(self) -> bool:
         """Whether every other node at work has registered its sessions since Redis came back.

@@ -85,31 +85,31 @@ class PendingAges:
     def __init__(self, now_ms: Callable[[], int], acknowledged: Histogram) -> None:
         self._now_ms = now_ms
         self._acknowledged = acknowledged
-        self._waiting: dict[int, int] = {}  # steps, oldest first: time does not go back
+        self._pending_steps: dict[int, int] = {}  # steps, oldest first: time does not go back
 
-    def came(self, change: Change) -> None:
+    def add(self, change: Change) -> None:
         """A change waits from now on."""
         step = change.at_ms // STEP_MS
-        self._waiting[step] = self._waiting.get(step, 0) + 1
+        self._pending_steps[step] = self._pending_steps.get(step, 0) + 1
 
-    def left(self, change: Change) -> None:
+    def remove(self, change: Change) -> None:
         """A change that came waits no more, whatever became of it."""
         step = change.at_ms // STEP_MS
-        remaining = self._waiting[step] - 1
+        remaining = self._pending_steps[step] - 1
         if remaining:
-            self._waiting[step] = remaining
+            self._pending_steps[step] = remaining
         else:
-            del self._waiting[step]
+            del self._pending_steps[step]
 
-    def note_acknowledged(self, changes: Iterable[Change]) -> None:
+    def acknowledge(self, changes: Iterable[Change]) -> None:
         """Redis has these."""
         now_ms = self._now_ms()
         for change in changes:
-            self._acknowledged.note((now_ms - change.at_ms) / 1000)
+            self._acknowledged.observe((now_ms - change.at_ms) / 1000)
 
     def oldest_s(self) -> float:
         """Return the age of the oldest that waits; 0.0 if none does."""
-        step = next(iter(self._waiting), None)
+        step = next(iter(self._pending_steps), None)
         return 0.0 if step is None else max(0.0, (self._now_ms() - step * STEP_MS) / 1000)
 
 
@@ -139,7 +139,7 @@ class Outbox:
     ) -> None:
         self.shards = shards
         self.shard_of = shard_of
-        self._counted = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
+        self._counters = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
         self._ages = ages
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
         self._gaps: list[SkippedChanges | None] = [None] * shards
@@ -147,23 +147,23 @@ class Outbox:
         self._held_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
         self.has_logouts = False
-        self._wanted = 0  # so many queued changes ring; 0: none do
-        self._ring: Callable[[], None] = lambda: None
+        self._notify_at = 0  # so many queued changes ring; 0: none do
+        self._notify: Callable[[], None] = lambda: None
 
     @property
-    def held(self) -> int:
+    def pending(self) -> int:
         """Changes that wait or are under way."""
-        return self._counted.held
+        return self._counters.held
 
     @property
-    def offered(self) -> int:
+    def total_offered(self) -> int:
         """Changes accepted and skipped since the start."""
-        return self._counted.appended_total + self._counted.dropped_total
+        return self._counters.appended_total + self._counters.dropped_total
 
     def append(self, change: Change) -> None:
         """Queue one change, or skip and count it when a bound was hit. Never waits."""
         shard = self.shard_of(change.uid)
-        counted = self._counted
+        counted = self._counters
         is_full = counted.held >= counted.max_items or counted.held_bytes >= counted.max_bytes
         if is_full and self._held_in[shard] >= self._own_room:
             self._skipping[shard] = True
@@ -177,13 +177,13 @@ class Outbox:
         counted.held += 1
         counted.held_bytes += size_of(change)
         if self._ages is not None:
-            self._ages.came(change)
+            self._ages.add(change)
         counted.high_water = max(counted.high_water, counted.held)
         if change.code in PROMPT_CODES:
             self.has_logouts = True
-        if self._wanted and (self.has_logouts or self._wanted <= counted.queued):
-            self._wanted = 0
-            self._ring()
+        if self._notify_at and (self.has_logouts or self._notify_at <= counted.queued):
+            self._notify_at = 0
+            self._notify()
 
     def extend(self, changes: Iterable[Change]) -> None:
         """Append several changes in order. Never waits."""
@@ -192,32 +192,32 @@ class Outbox:
 
     def _skip(self, shard: int, change: Change) -> None:
         gap = self._gaps[shard]
-        self._counted.dropped_total += 1
+        self._counters.dropped_total += 1
         self._gaps[shard] = (
             gap.with_change(change) if gap else SkippedChanges(1, change.at_ms, change.at_ms, change.at)
         )
 
-    def take(self, shard: int, limit: int) -> list[Change]:
+    def take_batch(self, shard: int, limit: int) -> list[Change]:
         """Hand out the oldest changes of a shard, at most `limit`; they are held until `release`."""
         queue = self._queues[shard]
         taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
-        self._counted.queued -= len(taken)
+        self._counters.queued -= len(taken)
         return taken
 
     def release(self, shard: int, changes: Iterable[Change]) -> None:
         """Forget changes of a shard that were taken."""
         for change in changes:
             self._held_in[shard] -= 1
-            self._counted.held -= 1
-            self._counted.held_bytes -= size_of(change)
+            self._counters.held -= 1
+            self._counters.held_bytes -= size_of(change)
             if self._ages is not None:
-                self._ages.left(change)
+                self._ages.remove(change)
 
-    def acknowledged(self, shard: int, changes: Iterable[Change]) -> None:
+    def acknowledge(self, shard: int, changes: Iterable[Change]) -> None:
         """Forget changes of a shard that were taken: Redis has them."""
         changes = list(changes)
         if self._ages is not None:
-            self._ages.note_acknowledged(changes)
+            self._ages.acknowledge(changes)
         self.release(shard, changes)
 
     def queued(self, shard: int) -> int:
@@ -239,17 +239,17 @@ class Outbox:
         self._skipping[shard] = False
         return gap
 
-    def call_at(self, queued: int, ring: Callable[[], None]) -> None:
+    def notify_at(self, queued: int, notify: Callable[[], None]) -> None:
         """Call `ring` once so many changes, or a logout, are queued; 0: never. One wish at a time."""
-        if 0 < queued <= self._counted.queued:
-            self._wanted = 0
-            ring()
+        if 0 < queued <= self._counters.queued:
+            self._notify_at = 0
+            notify()
         else:
-            self._wanted, self._ring = queued, ring
+            self._notify_at, self._notify = queued, notify
 
     def statistics(self) -> OutboxStatistics:
         """Return the counters as they are now."""
-        return replace(self._counted, skipping_shards=sum(self._skipping))
+        return replace(self._counters, skipping_shards=sum(self._skipping))
 
 
 def size_of(change: Change) -> int:

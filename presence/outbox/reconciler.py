@@ -23,8 +23,10 @@ from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Compare
 from presence.outbox.store import Store
 
-SESSIONS_A_TURN: Final = 512  # some 2 ms of Redis
-HURRIED_SESSIONS: Final = 2048  # the same after news were missed: 100,000 sessions in some two minutes
+MAX_SESSIONS_PER_TURN: Final = 512  # some 2 ms of Redis
+MAX_URGENT_SESSIONS_PER_TURN: Final = (
+    2048  # the same after news were missed: 100,000 sessions in some two minutes
+)
 COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
 
 _log = structlog.get_logger(__name__)
@@ -45,7 +47,7 @@ class Reconciler:
     differs then too.
     """
 
-    memory: LocalSessions  # see `LocalSessions`
+    local_sessions: LocalSessions  # see `LocalSessions`
     shard_of: Callable[[str], int]  # the shard of a uid
 
     def __post_init__(self) -> None:
@@ -53,25 +55,25 @@ class Reconciler:
         self._cursors: dict[int, str] = {}
         self._suspects: dict[int, set[SessionName]] = {}
         self._unasked: dict[int, list[SessionName]] = {}  # of the walk, while their shards were busy
-        self._hurried_walks = 0  # that are left, the present one included
+        self._urgent_walks = 0  # that are left, the present one included
 
     @property
-    def is_hurried(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether the walk is not to wait for its usual time."""
-        return self._hurried_walks > 0
+        return self._urgent_walks > 0
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Walk over all sessions soon: news were missed. A walk that hurries already is walked to its end."""
-        if not self.is_hurried:
-            self._walk = iter(self.memory.registrable_sessions())
-        self._hurried_walks = min(2, self._hurried_walks + 1)
+        if not self.is_urgent:
+            self._walk = iter(self.local_sessions.registrable_sessions())
+        self._urgent_walks = min(2, self._urgent_walks + 1)
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
         """Return what to ask now; of shards that are not among `writers` nothing, until they are."""
         chosen = list(writers)
         if not chosen:
             return []
-        size = HURRIED_SESSIONS if self.is_hurried else SESSIONS_A_TURN
+        size = MAX_URGENT_SESSIONS_PER_TURN if self.is_urgent else MAX_SESSIONS_PER_TURN
         found: dict[int, list[SessionName]] = defaultdict(list)
         for each in self._some(size):
             found[self.shard_of(each.uid)].append(each)
@@ -84,21 +86,21 @@ class Reconciler:
                 [*self._suspects.get(writer.shard, ()), *self._unasked.pop(writer.shard, ())]
             )
             cursor = self._cursors.get(writer.shard, "0")
-            shown = tuple(self.memory.shown_as(each) or PLAIN for each in asked)
-            steps.append(writer.compare(cursor, fields + 1, tuple(asked), shown))
+            shown = tuple(self.local_sessions.shown_as(each) or PLAIN for each in asked)
+            steps.append(writer.compare_step(cursor, fields + 1, tuple(asked), shown))
         return steps
 
     def _some(self, size: int) -> list[SessionName]:
         some = list(islice(self._walk, size))
         if not some:
-            self._walk = iter(self.memory.registrable_sessions())
+            self._walk = iter(self.local_sessions.registrable_sessions())
             if not self._unasked:
-                self._hurried_walks = max(0, self._hurried_walks - 1)
+                self._urgent_walks = max(0, self._urgent_walks - 1)
         return some
 
     def _keep(self, shard: int, names: Iterable[SessionName]) -> None:
         """Keep a few to be asked about next; of a shard that is busy for long some wait for the next walk."""
-        self._unasked[shard] = [*self._unasked.get(shard, ()), *names][-HURRIED_SESSIONS:]
+        self._unasked[shard] = [*self._unasked.get(shard, ()), *names][-MAX_URGENT_SESSIONS_PER_TURN:]
 
     def unanswered(self, steps: Iterable[Compare]) -> None:
         """Ask again, at the next turn: what was answered does not count."""
@@ -109,14 +111,14 @@ class Reconciler:
         """Return how many sessions are not on record as they are here, for the second time."""
         self._cursors[step.shard] = reply.cursor
         missing = {step.sessions[number] for number in reply.missing}
-        differing = {each for each in step.sessions if self._is_here(each) is (each in missing)}
-        differing |= {each for each in reply.owned if not self._is_here(each)}
+        differing = {each for each in step.sessions if self._is_live(each) is (each in missing)}
+        differing |= {each for each in reply.owned if not self._is_live(each)}
         confirmed = differing & self._suspects.get(step.shard, set()) & {*step.sessions}
         self._suspects[step.shard] = differing - confirmed
         return len(confirmed)
 
-    def _is_here(self, each: SessionName) -> bool:
-        return self.memory.shown_as(each) is not None
+    def _is_live(self, each: SessionName) -> bool:
+        return self.local_sessions.shown_as(each) is not None
 
 
 @dataclass(eq=False, repr=False)
@@ -130,30 +132,32 @@ class ReconcilerTask:
     outbox: Outbox  # where changes wait that would make a difference
     store: Store  # Redis
     thread: ThreadCaller  # makes the relay's calls
-    memory: InitVar[LocalSessions]  # what is compared with the records
+    local_sessions: InitVar[LocalSessions]  # what is compared with the records
     _: KW_ONLY
     node: Callable[[], str]  # the node's id now
     clock: Callable[[], float]  # monotonic seconds
 
-    def __post_init__(self, memory: LocalSessions) -> None:
-        self._comparison = Reconciler(memory, self.outbox.shard_of)
+    def __post_init__(self, local_sessions: LocalSessions) -> None:
+        self._reconciler = Reconciler(local_sessions, self.outbox.shard_of)
         self._compared_at = -math.inf
         self.differences = 0
 
-    def hurry(self) -> None:
-        """See `Reconciler.hurry`."""
-        self._comparison.hurry()
+    def run_soon(self) -> None:
+        """See `Reconciler.run_soon`."""
+        self._reconciler.run_soon()
 
-    async def compare(self, reachable: Callable[[], Sequence[ShardWriter]], hurried_s: float) -> Failures:
+    async def compare(
+        self, reachable: Callable[[], Sequence[ShardWriter]], urgent_interval_s: float
+    ) -> Failures:
         """Compare a little if it is time to; return what Redis refuses.
 
         Args:
             reachable: the writers of shards that answer now.
-            hurried_s: between two comparisons after news were missed: a probe has to be between two looks at
-                a session, since what differs may just not be told yet.
+            urgent_interval_s: between two comparisons after notices were missed. It has to leave room for a
+                probe between two comparisons of a session, because a difference may be a notice not yet read.
         """
         now = self.clock()
-        if not self._is_time(reachable(), now, hurried_s):
+        if not self._is_due(reachable(), now, urgent_interval_s):
             return []
         self._compared_at = now
         try:
@@ -165,27 +169,27 @@ class ReconcilerTask:
         await self._compare_sessions(reachable())
         return []
 
-    def _is_time(self, reachable: Sequence[ShardWriter], now: float, hurried_s: float) -> bool:
+    def _is_due(self, reachable: Sequence[ShardWriter], now: float, urgent_interval_s: float) -> bool:
         """Whether a comparison is due; after news were missed as soon as it can tell anything."""
-        is_hurried = self._comparison.is_hurried and any(writer.is_idle(now) for writer in reachable)
-        interval_s = hurried_s if is_hurried else COMPARE_INTERVAL_S
+        is_urgent = self._reconciler.is_urgent and any(writer.is_idle(now) for writer in reachable)
+        interval_s = urgent_interval_s if is_urgent else COMPARE_INTERVAL_S
         return bool(reachable) and now - self._compared_at >= interval_s
 
     async def _compare_sessions(self, reachable: Sequence[ShardWriter]) -> None:
         """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
-        now, node, offered = self.clock(), self.node(), self.outbox.offered
-        steps = self._comparison.next(writer for writer in reachable if writer.is_idle(now))
+        now, node, offered = self.clock(), self.node(), self.outbox.total_offered
+        steps = self._reconciler.next(writer for writer in reachable if writer.is_idle(now))
         if not steps:
             return
         answers = await self.thread.call(lambda: self.store.apply(steps))
-        if node != self.node() or offered != self.outbox.offered:
-            self._comparison.unanswered(steps)  # they have changed meanwhile
+        if node != self.node() or offered != self.outbox.total_offered:
+            self._reconciler.unanswered(steps)  # they have changed meanwhile
             return
         writers = {writer.shard: writer for writer in reachable}
         for step, answer in zip(steps, answers, strict=True):
             if not isinstance(answer, Reply) or answer.status is not ReplyStatus.OK:
                 continue  # whatever it is, a batch or a probe meets it too
-            if differences := self._comparison.differences(step, answer):
+            if differences := self._reconciler.differences(step, answer):
                 _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
                 self.differences += differences
                 writers[step.shard].resync()

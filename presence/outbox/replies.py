@@ -85,7 +85,7 @@ class CounterSnapshot(NamedTuple):
 
     counter: Counter
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[EventCount, ...] = ()
+    event_counts: tuple[EventCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Opened:
         others: the other nodes' traces in the shard.
     """
 
-    trail: tuple[CounterSnapshot, ...]
+    batch_history: tuple[CounterSnapshot, ...]
     others: PeerTraces
 
 
@@ -111,7 +111,9 @@ class Reply:
     generation: int = 0  # of a refusal, the generation that Redis has; 0 if none
     last_id: str = ""  # highest entry id written; "" if none was
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[EventCount, ...] = ()  # the events that it has written, or had when it was performed first
+    event_counts: tuple[
+        EventCount, ...
+    ] = ()  # the events that it has written, or had when it was performed first
     opened: Opened | None = None  # of an opening batch
     cursor: str = "0"  # of a retirement, a sweep or a comparison, where to go on; "0": at the end
     ended: int = 0  # of these, sessions ended

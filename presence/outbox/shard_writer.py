@@ -76,15 +76,15 @@ class ShardWriter:
     outbox: Outbox  # where the changes come from
     live: InitVar[Live]  # see `Live`
     _: KW_ONLY
-    alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
-    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `PeerBarrier`
+    is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
+    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `PeerBarrier`
     # takes what Redis has written, each event once
     transitions: Transitions = field(default_factory=Transitions)
 
     def __post_init__(
-        self, live: Live, alive: Callable[[str], bool], known: Callable[[], Iterable[str]]
+        self, live: Live, is_alive: Callable[[str], bool], lease_holders: Callable[[], Iterable[str]]
     ) -> None:
-        self.settling = PeerBarrier(alive, known)
+        self.barrier = PeerBarrier(is_alive, lease_holders)
         self.fenced = self.lost_to_fence = False
         self.resyncs = 0
         self.inbox_read = 0
@@ -100,14 +100,14 @@ class ShardWriter:
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
         self._frozen: Batch | None = None
         self._pending: _InFlightBatch | None = None
-        self._began = -math.inf
+        self._opened_at = -math.inf
         self._told_complete = False
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
         self._latest_ms = 0
 
     @property
     def is_planning(self) -> bool:
-        """Whether `next` has to be called again before there is anything to send."""
+        """Whether `next_step` has to be called again before there is anything to send."""
         return self._is_open and self._backlog.is_planning
 
     def is_eager(self, now: float) -> bool:
@@ -122,30 +122,30 @@ class ShardWriter:
             return True
         if not self._told_complete:
             return True
-        return now >= self.settling.at and (self._backlog.is_holding or self._may_retire())
+        return now >= self.barrier.open_at and (self._backlog.has_held_items or self._may_retire())
 
     def wakes_at(self, now: float) -> float | None:
         """Return when something that waits now becomes due, monotonic seconds."""
-        due = [self.settling.at] if self._backlog.is_holding or self._cursor is not None else []
+        due = [self.barrier.open_at] if self._backlog.has_held_items or self._cursor is not None else []
         if self.outbox.is_skipping(self.shard):
-            due.append(self._began + OVERFLOW_PAUSE_S)
+            due.append(self._opened_at + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
 
-    def next(self, now: float) -> Batch | Retirement | None:
-        """Return what to send now, None if nothing. The same again until `accept` had its answer."""
+    def next_step(self, now: float) -> Batch | Retirement | None:
+        """Return what to send now, None if nothing. The same again until `accept_reply` had its answer."""
         if self.fenced:
             return None
         if self._frozen is None:
             if not self._is_open or self._must_resync(now):
                 self._begin(now)
             else:
-                self._backlog.go_on_planning()
+                self._backlog.continue_planning()
                 if self.is_planning:
                     return None
-                self._freeze(self._gather(now), now)
+                self._freeze(self._collect_items(now), now)
         if self._frozen is not None:
             return replace(self._frozen, now=now, sent_ms=self._reached_ms(now))
-        if now >= self.settling.at and self._may_retire():
+        if now >= self.barrier.open_at and self._may_retire():
             return Retirement(*self._here(), self._cursor or "0", self._latest_ms)
         return None
 
@@ -156,20 +156,20 @@ class ShardWriter:
     def _freeze(self, items: tuple[Item, ...], now: float) -> None:
         is_replaying = self._backlog.is_replaying
         complete = not self._told_complete and not is_replaying
-        settled = self._backlog.has_marks and not self._backlog.is_holding and not is_replaying
+        settled = self._backlog.has_pending_logins and not self._backlog.has_held_items and not is_replaying
         if items or complete or settled:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
             self._frozen = Batch(
                 self.shard, counter, self._replication_id, items, now, complete=complete, settled=settled
             )
 
-    def accept(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
-        """Take the answer to what `next` gave; return the sessions that have to go."""
+    def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
+        """Take the answer to what `next_step` gave; return the sessions that have to go."""
         self._raise_floor(reply.last_id)
         if reply.status is not ReplyStatus.OK:
             self._refused(reply)
             return ()
-        self.transitions.note(reply.told)
+        self.transitions.count_events(reply.event_counts)
         if isinstance(step, Retirement):
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
@@ -177,7 +177,7 @@ class ShardWriter:
         self._told_complete |= step.complete
         self.lost_to_fence &= not step.complete
         if step.settled:
-            self._backlog.has_marks = False
+            self._backlog.has_pending_logins = False
         self._acknowledge(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
@@ -186,10 +186,10 @@ class ShardWriter:
         self._acknowledged = step.counter
         return superseded
 
-    def probed(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
+    def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
         """Compare what a probe saw with what was acknowledged; return the news not yet read."""
         self._raise_floor(probe.last_id)
-        self.settling.others = probe.others
+        self.barrier.others = probe.others
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         if probe.fenced:
@@ -200,32 +200,36 @@ class ShardWriter:
         ):
             self._interrupt()
         elif self._is_open:
-            self.settling.saw(now)
+            self.barrier.observe(now)
             self._clock_ahead_ms = probe.now_ms - now * 1000  # it has gone on since it answered
         return probe.inbox
 
-    def returned(self, now: float) -> None:
+    def redis_recovered(self, now: float) -> None:
         """Redis answers again after an outage: ends wait, those of the batch under way too.
 
         That batch may have been applied, or may be yet, so it can be taken apart in a new generation only.
         """
-        self.settling.returned(now)
-        if self._frozen and now < self.settling.at and any(i.change.op is Op.END for i in self._frozen.items):
+        self.barrier.redis_recovered(now)
+        if (
+            self._frozen
+            and now < self.barrier.open_at
+            and any(i.change.op is Op.END for i in self._frozen.items)
+        ):
             self._interrupt()
 
     def is_settled(self, now: float) -> bool:
         """Whether others may be judged by what the shard says: no resync is under way or just over."""
-        return self._is_open and now >= self.settling.at
+        return self._is_open and now >= self.barrier.open_at
 
     def is_settling(self, now: float) -> bool:
         """Whether a resync is waiting for other nodes to register."""
-        return self._is_open and now < self.settling.at
+        return self._is_open and now < self.barrier.open_at
 
-    def fencing(self, other: str) -> Fencing:
+    def fence_step(self, other: str) -> Fencing:
         """Return the step that fences another node."""
         return Fencing(*self._here(), other)
 
-    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+    def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
         """Return a step that ends what a fenced node owns; see `Sweep`."""
         return Sweep(*self._here(), other, cursor, waited_ms, latest_ms)
 
@@ -234,7 +238,7 @@ class ShardWriter:
         waiting = self._is_waiting() or self._cursor is not None or self.outbox.is_skipping(self.shard)
         return self.is_settled(now) and self._told_complete and not waiting
 
-    def compare(
+    def compare_step(
         self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
     ) -> Compare:
         """Return a step that compares sessions with the records; see `Compare`."""
@@ -278,12 +282,12 @@ class ShardWriter:
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
-        due = now >= self._began + OVERFLOW_PAUSE_S
+        due = now >= self._opened_at + OVERFLOW_PAUSE_S
         return due and self.outbox.is_skipping(self.shard) and not self._is_waiting()
 
     def _begin(self, now: float) -> None:
         self._interrupt()
-        self._began = now
+        self._opened_at = now
         self._generation += 1
         self._clock_ahead_ms = None  # another server may have another clock
         if not self._is_waiting():
@@ -300,20 +304,22 @@ class ShardWriter:
         # Openings of which no answer came stand in the trail too: what was before them counts.
         stood = max(
             (
-                stand.counter
-                for stand in opened.trail
-                if stand.counter.node == known.node and stand.counter.generation <= known.generation
+                snapshot.counter
+                for snapshot in opened.batch_history
+                if snapshot.counter.node == known.node and snapshot.counter.generation <= known.generation
             ),
             key=_counter_order,
             default=Counter(known.node, 0, 0),
         )
         lost = _counter_order(stood) < _counter_order(known)
-        for stand in opened.trail:  # batches and openings of which no answer came
-            if stand.counter.node == known.node and _counter_order(stand.counter) > _counter_order(known):
-                self.transitions.note(stand.told)
+        for snapshot in opened.batch_history:  # batches and openings of which no answer came
+            if snapshot.counter.node == known.node and _counter_order(snapshot.counter) > _counter_order(
+                known
+            ):
+                self.transitions.count_events(snapshot.event_counts)
         if known.generation:
             self.resyncs += 1
-        self.settling.begin(
+        self.barrier.start(
             step.now,
             {node: trace for node, trace in opened.others.items() if node != known.node},
             first=not known.generation,
@@ -325,7 +331,7 @@ class ShardWriter:
         is_other = bool(known.generation and replication_id != self._replication_id)
         self._has_gone_back = lost or is_other or (is_unmade and self._has_gone_back)
         pending, superseded = self._settle_pending(opened)
-        self._backlog.begin(pending, lost=self._has_lost)
+        self._backlog.begin_resync(pending, lost=self._has_lost)
         self._latest_ms = self._gap.to_ms if self._gap else 0
         self._gap, self._is_open, self._told_complete = None, True, False
         self._cursor = "0" if step.counter.generation > 1 else None
@@ -336,24 +342,24 @@ class ShardWriter:
         pending, self._pending = self._pending, None
         if pending is None:
             return (), ()
-        for stand in opened.trail:
-            if stand.counter == pending.counter:
+        for snapshot in opened.batch_history:
+            if snapshot.counter == pending.counter:
                 self._acknowledge(pending.items)
-                return (), stand.superseded
+                return (), snapshot.superseded
         return pending.items, ()
 
-    def _gather(self, now: float) -> tuple[Item, ...]:
+    def _collect_items(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
-        settled = now >= self.settling.at
+        settled = now >= self.barrier.open_at
         if settled:
-            self._backlog.release()
+            self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
         retires = settled and self._cursor is not None and not self.outbox.is_skipping(self.shard)
-        items = self._backlog.take(BATCH_ITEMS, settled=settled, from_outbox=not retires)
+        items = self._backlog.next_items(BATCH_ITEMS, settled=settled, from_outbox=not retires)
         # A registration yields to any session of another node. If nobody else is at work, those on record
         # would take the place of live ones and send their clients away: then ages decide, as of late logins.
         if any(item.change.op is Op.REGISTER for item in items):
-            if self.settling.only_traces():
+            if self.barrier.only_traces():
                 items = [_registered_as(Op.LOGIN, item) for item in items]
             elif self._has_gone_back:
                 items = [_registered_as(Op.RECLAIM, item) for item in items]
@@ -362,11 +368,11 @@ class ShardWriter:
     def _may_retire(self) -> bool:
         # While changes are skipped the live sessions are not what they will be when these are made good.
         backlog = self._backlog
-        waiting = backlog.is_holding or backlog.is_replaying or self.outbox.is_skipping(self.shard)
+        waiting = backlog.has_held_items or backlog.is_replaying or self.outbox.is_skipping(self.shard)
         return self._cursor is not None and not waiting
 
     def _acknowledge(self, items: Iterable[Item]) -> None:
-        self.outbox.acknowledged(self.shard, (item.change for item in items if not item.snapshot))
+        self.outbox.acknowledge(self.shard, (item.change for item in items if not item.snapshot))
 
     def _raise_floor(self, entry_id: str) -> None:
         if entry_id:

@@ -88,7 +88,7 @@ class Node:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
-        self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
+        self.renamed = runtime.wake_event()  # rung when `relay.node` is about to be another
         self.delays = LatencyHistograms()
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
@@ -141,7 +141,7 @@ class Node:
             away_after=settings.away_after,
             flap_damping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
-            delays=self.delays.detection_delay,
+            detection_delay=self.delays.detection_delay,
         )
         self.faults = Faults(self.core.fail)
         self.ticker = Ticker(
@@ -157,13 +157,13 @@ class Node:
             stores.relay,
             node=self._node_id(boot_id),
             live=self._live,
-            verdicts=RelayCallbacks(self._superseded, self.news, self._new_id),
-            memory=LocalSessions(self.core.registrable_sessions, self._shown_as),
-            alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
-            known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
+            callbacks=RelayCallbacks(self._superseded, self.news, self._new_id),
+            local_sessions=LocalSessions(self.core.registrable_sessions, self._shown_as),
+            is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
+            lease_holders=lambda: self.cluster.lease_holders(),  # noqa: PLW0108 - as above
             clock=clock.now,
             runtime=runtime,
-            delays=self.delays,
+            latencies=self.delays,
         )
         self.cluster = Membership(
             self.relay,
@@ -171,11 +171,11 @@ class Node:
             stores.cluster,
             lease_s=settings.lease,
             idle_timeout_s=settings.idle_timeout,
-            healthy=self._is_healthy,
+            is_healthy=self._is_healthy,
             describe=lambda: {**self.description(), "settings": settings.shared},
             clock=clock.now,
             runtime=runtime,
-            delays=self.delays,
+            latencies=self.delays,
         )
         # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
         self._snapshot: Callable[[], ByShard[Session] | None] = lambda: None
@@ -215,7 +215,7 @@ class Node:
             **self.describe(),
             "readiness": self.readiness().value,
             "sessions": len(self.core.sessions),
-            "outbox": self.outbox.held,
+            "outbox": self.outbox.pending,
         }
 
     def report(self) -> dict[str, object]:
@@ -256,8 +256,8 @@ class Node:
         return f"node-{self.family}-{own}" if self.family else f"node-{own}"
 
     def _new_id(self) -> str:
-        self.cluster.hurry()
-        self.renamed.ring()
+        self.cluster.run_soon()
+        self.renamed.set()
         return self._node_id(self.token())
 
     def _is_healthy(self) -> bool:
@@ -276,12 +276,12 @@ class Node:
         now, version = self.clock.now(), self.core.sessions.version
         shared = self._snapshot()
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
-        if shared is None or stale or not shared.has(shard):
+        if shared is None or stale or not shared.is_untaken(shard):
             sessions = iter([*self.core.sessions])
             shared = ByShard(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
-        return self.core.registrations(shared.of(shard))
+        return self.core.registrations(shared.items_of(shard))
 
     def _shown_as(self, name: SessionName) -> Profile | None:
         sessions = self.core.sessions

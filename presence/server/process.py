@@ -194,7 +194,7 @@ async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.Ca
 
         async def end_at_once() -> None:
             await anext(orders)
-            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.held)
+            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.pending)
             everything.cancel()
 
         nursery.start_soon(end_at_once)

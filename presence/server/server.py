@@ -188,7 +188,7 @@ class Server:
             self.node.core,
             clock,
             node=lambda: self.node.relay.node,
-            waiting=lambda: self.node.outbox.held,
+            waiting=lambda: self.node.outbox.pending,
             connected=self._connected,
             watches=self._watching.watches,
             ended=self.node.lately.of,
@@ -211,7 +211,7 @@ class Server:
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
         self._answering_operators = trio.CancelScope()
-        self._asked_to_read = TrioRuntime().bell()
+        self._asked_to_read = TrioRuntime().wake_event()
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         answers: Answers = {"sample": self.sample, "explain": self.explain}
@@ -262,7 +262,7 @@ class Server:
 
     def reload(self) -> None:
         """Have the files read again whose content may change while the server runs; soon."""
-        self._asked_to_read.ring()
+        self._asked_to_read.set()
 
     def retire(self) -> None:
         """Another worker has this one's place, and answers operators."""

@@ -25,7 +25,7 @@ async def watch_lag(lags: Histogram, clock: Clock, runtime: Runtime) -> None:
         due = clock.now() + LAG_INTERVAL_S
         await runtime.sleep(LAG_INTERVAL_S)
         lag_s = clock.now() - due
-        lags.note(lag_s)
+        lags.observe(lag_s)
         if lag_s >= LAG_LOGGED_S:
             _log.warning("event loop stood still", seconds=round(lag_s, 1))
 
@@ -105,7 +105,7 @@ class Ticker:
 
     def _note_overrun(self, overrun_s: float) -> None:
         self._counted.ticks += 1
-        self.lags.note(overrun_s)
+        self.lags.observe(overrun_s)
         self._counted.overrun_s = overrun_s
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 

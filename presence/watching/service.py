@@ -116,7 +116,7 @@ class Watching:
         if not self._budget.take(session, now, cost):
             self._refused += 1
             message = "too many users asked about in a short time"
-            retry_after = round(self._budget.lack_s(session, now, cost) + 0.01, 2)
+            retry_after = round(self._budget.wait_s(session, now, cost) + 0.01, 2)
             requests.refuse(session, request.id, Code.RATE_LIMITED, message, retry_after)
         elif isinstance(request, Query):
             self._queries.take(session, request)
@@ -171,7 +171,7 @@ class Watching:
             self._want(missing)
         else:
             self._complete.append(waiter)
-            self._completed.ring()
+            self._completed.set()
 
     async def _answer(self) -> None:
         """Answer watches that are complete, one after the other."""
@@ -272,7 +272,7 @@ class Watching:
             if self._waiting.is_awaited(uid) and self._is_known(uid):
                 self._complete.extend(self._waiting.came(uid))
         if self._complete:
-            self._completed.ring()
+            self._completed.set()
 
     def report(self) -> dict[str, Any]:
         """Return all figures, for the log."""

@@ -48,15 +48,15 @@ class Writer:
 
     shard: int
     settled: bool = True
-    settling: Any = field(default_factory=lambda: SimpleNamespace(others=(), swept=lambda _node: None))
+    barrier: Any = field(default_factory=lambda: SimpleNamespace(others=(), peer_gone=lambda _node: None))
 
     def is_settled(self, _now: float) -> bool:
         return self.settled
 
-    def fencing(self, other: str) -> Fencing:
+    def fence_step(self, other: str) -> Fencing:
         return Fencing(self.shard, ME, "r", other)
 
-    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+    def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
         return Sweep(self.shard, ME, "r", other, cursor, waited_ms, latest_ms)
 
 
@@ -68,12 +68,12 @@ class Redis:
     rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
     did: list[Claim | Step] = field(default_factory=list)
     node: str = "me"
-    former: set[str] = field(default_factory=set)
+    former_ids: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
     told: list[str] = field(default_factory=list)
     transitions: Transitions = field(default_factory=Transitions)
 
-    def answers(self, writer: Writer) -> bool:
+    def is_reachable(self, writer: Writer) -> bool:
         return writer.shard not in self.away
 
     def renew(self, node: str, counter: int, told: str, *_: object) -> Mapping[str, LeaseRow]:
@@ -88,14 +88,16 @@ class Redis:
             del self.rows[node]
         return True
 
-    def bury(self, node: str, seen: str) -> str:
+    def remove(self, node: str, seen: str) -> str:
         self.claim(node, seen, "")
         return json.dumps({"sessions": SESSIONS})
 
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
         self.did += steps
         told = (EventCount("offline", Code.NODE_DOWN, ENDED),)
-        return [Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, told=told) for _ in steps]
+        return [
+            Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, event_counts=told) for _ in steps
+        ]
 
     @property
     def kinds(self) -> list[str]:
@@ -119,7 +121,7 @@ def made(redis: Redis, *, healthy: bool = True) -> Membership:
         cast(Store, redis),
         lease_s=LEASE_S,
         idle_timeout_s=IDLE_S,
-        healthy=lambda: healthy,
+        is_healthy=lambda: healthy,
         describe=dict,
         clock=trio.current_time,
         runtime=AtOnce(),
@@ -195,7 +197,7 @@ async def test_who_sweeps_is_left_to_it_until_it_stops(
 
 async def test_a_hanging_loop_lets_its_lease_end(clock: MockClock, redis: Redis) -> None:
     with trio.move_on_after(2 * LEASE_S):
-        await made(redis, healthy=False).run()
+        await made(redis, is_healthy=False).run()
     assert (redis.told, redis.did) == ([], [])
 
 
@@ -252,14 +254,14 @@ class Sight:
         self.rows: dict[str, LeaseRow] = {}
         self.traced: set[str] = set()
         self.contact = ContactClock(2 * BEAT_S)
-        self.observer = FailureDetector(LONG_LEASE_S, T, self.contact)
+        self.detector = FailureDetector(LONG_LEASE_S, T, self.contact)
 
     def renew(self, node: str, counter: int) -> None:
         self.rows[node] = LeaseRow(str(counter), str(counter))
 
     def look(self) -> None:
-        self.contact.made(self.now)
-        self.observer.saw(self.rows, self.traced, "me")
+        self.contact.answered(self.now)
+        self.detector.observe(self.rows, self.traced, "me")
 
     def pass_time(self, seconds: float, *, contact: bool = True) -> None:
         for _ in range(round(seconds / BEAT_S)):
@@ -268,13 +270,13 @@ class Sight:
                 self.look()
 
     def other(self, node: str = "other") -> PeerNode:
-        return self.observer.watched[node]
+        return self.detector.peers[node]
 
     def silence_s(self) -> float:
-        return self.observer.silence_s(self.other())
+        return self.detector.silence_s(self.other())
 
     def is_due(self, shard: int = 0) -> bool:
-        return self.observer.due(self.other(), shard) is not None
+        return self.detector.due_sweep(self.other(), shard) is not None
 
 
 @pytest.fixture
@@ -291,15 +293,15 @@ def test_silence_is_a_counter_that_stands_still_and_dead_is_who_is_silent_for_lo
         sight.pass_time(BEAT_S)
     assert sight.silence_s() == 0.0
     sight.pass_time(LONG_LEASE_S - BEAT_S)
-    assert sight.observer.lapsed() == []
-    assert sight.observer.next_due_s() == pytest.approx(BEAT_S)
+    assert sight.detector.expired() == []
+    assert sight.detector.next_due_s() == pytest.approx(BEAT_S)
     sight.pass_time(BEAT_S)
-    assert sight.observer.lapsed() == [sight.other()]
-    assert not sight.observer.is_alive("other")
+    assert sight.detector.expired() == [sight.other()]
+    assert not sight.detector.is_alive("other")
     sight.pass_time(T - BEAT_S)
-    assert not sight.observer.is_dead(sight.other())
+    assert not sight.detector.is_dead(sight.other())
     sight.pass_time(BEAT_S)
-    assert sight.observer.is_dead(sight.other())
+    assert sight.detector.is_dead(sight.other())
 
 
 def test_an_outage_is_nobodys_silence_and_after_it_a_lease_of_contact_is_needed_to_act(sight: Sight) -> None:
@@ -309,44 +311,44 @@ def test_an_outage_is_nobodys_silence_and_after_it_a_lease_of_contact_is_needed_
     silence_s = sight.silence_s()
     sight.pass_time(BEAT_S, contact=False)  # one answer late breaks no contact
     sight.look()
-    assert sight.observer.may_act()
+    assert sight.detector.may_act()
     sight.pass_time(3600, contact=False)
     sight.look()
     assert sight.silence_s() == pytest.approx(silence_s + BEAT_S)
-    assert not sight.observer.may_act()
+    assert not sight.detector.may_act()
     sight.pass_time(LONG_LEASE_S - BEAT_S)
-    assert not sight.observer.may_act()
+    assert not sight.detector.may_act()
     sight.pass_time(BEAT_S)
-    assert sight.observer.may_act()
+    assert sight.detector.may_act()
 
 
 def test_it_watches_who_has_a_row_or_traces_and_never_itself(sight: Sight) -> None:
     sight.renew("me", 1)
     sight.traced |= {"me", "ghost"}
     sight.look()
-    assert sight.observer.watched.keys() == {"other", "ghost"}
+    assert sight.detector.peers.keys() == {"other", "ghost"}
     sight.pass_time(LONG_LEASE_S + T)
-    assert sight.observer.is_dead(sight.other("ghost"))
+    assert sight.detector.is_dead(sight.other("ghost"))
     sight.rows["ghost"] = LeaseRow("0 sweeper 1", "0", "sweeper", 1)  # is no sign of life
     sight.look()
-    assert sight.observer.is_dead(sight.other("ghost"))
-    assert not sight.observer.is_alive("ghost")
+    assert sight.detector.is_dead(sight.other("ghost"))
+    assert not sight.detector.is_alive("ghost")
     sight.rows.clear()
     sight.traced.clear()
     sight.look()
-    assert sight.observer.watched == {}
-    assert sight.observer.is_alive("other")
-    assert sight.observer.next_due_s() == math.inf
+    assert sight.detector.peers == {}
+    assert sight.detector.is_alive("other")
+    assert sight.detector.next_due_s() == math.inf
 
 
 def fenced(sight: Sight, waited_s: float = T) -> None:
     sight.pass_time(LONG_LEASE_S)
-    sight.observer.fenced(sight.other(), 0)
+    sight.detector.fence_seen(sight.other(), 0)
     sight.pass_time(waited_s)
 
 
 def swept(sight: Sight, status: ReplyStatus = ReplyStatus.OK, **answer: object) -> None:
-    sight.observer.swept(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
+    sight.detector.sweep_answered(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
 
 
 def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_calls(sight: Sight) -> None:
@@ -364,8 +366,8 @@ def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_c
     assert sight.is_due()
     swept(sight, done=True)
     assert not sight.is_due()
-    assert sight.observer.is_swept(sight.other(), 1)
-    assert not sight.observer.is_swept(sight.other(), 2)
+    assert sight.detector.is_swept(sight.other(), 1)
+    assert not sight.detector.is_swept(sight.other(), 2)
 
 
 def test_a_sweeper_that_fell_behind_waits(sight: Sight) -> None:

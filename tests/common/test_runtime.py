@@ -33,7 +33,7 @@ async def test_while_a_call_hangs_no_other_is_made_and_who_waits_for_it_can_be_c
             except ThreadTimeout:
                 await trio.sleep(0.01)
     stuck.clear()
-    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
+    monkeypatch.setattr(runtime, "CALL_TIMEOUT_S", 0.05)
     with pytest.raises(ThreadTimeout):
         await where.call(lambda: stuck.wait(PATIENCE_S))
     stuck.set()
@@ -46,7 +46,7 @@ async def test_while_a_call_hangs_no_other_is_made_and_who_waits_for_it_can_be_c
 def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(values: list[float]) -> None:
     histogram, bounds = Histogram(QUICK_S), [*QUICK_S, float("inf")]
     for value in values:
-        histogram.note(value)
+        histogram.observe(value)
     counts = [0] * len(bounds)
     for value in values:
         counts[next(n for n, bound in enumerate(bounds) if value <= bound)] += 1
@@ -56,7 +56,7 @@ def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(val
 
 def test_what_clocks_make_negative_is_nothing() -> None:
     histogram = Histogram((1.0,))
-    histogram.note(-0.5)
+    histogram.observe(-0.5)
     assert histogram.report() == {"bounds": [1.0], "counts": [1, 0], "sum": 0.0}
 
 

@@ -183,17 +183,17 @@ def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> N
 def test_whoever_lacks_tokens_is_told_for_how_long_and_pays_for_what_he_gets_only() -> None:
     buckets = KeyedRateLimiter[str](rate=10, burst=100)
     assert not buckets.take("ada", 0.0, 200)
-    assert buckets.lack_s("ada", 0.0, 200) == 10
+    assert buckets.wait_s("ada", 0.0, 200) == 10
     assert buckets.take("ada", 0.0, 100)
-    assert buckets.lack_s("ada", 0.0) == pytest.approx(0.1)
-    assert buckets.lack_s("ada", 2.0, 30) == pytest.approx(1.0)
-    assert buckets.lack_s("bob", 0.0, 100) == 0
+    assert buckets.wait_s("ada", 0.0) == pytest.approx(0.1)
+    assert buckets.wait_s("ada", 2.0, 30) == pytest.approx(1.0)
+    assert buckets.wait_s("bob", 0.0, 100) == 0
 
 
 def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
     buckets = KeyedRateLimiter[str](rate=10, burst=100)
     buckets.charge("ada", 0.0, 90)
-    assert buckets.lack_s("ada", 0.0, 20) == pytest.approx(1.0)
+    assert buckets.wait_s("ada", 0.0, 20) == pytest.approx(1.0)
     buckets.charge("ada", 0.0, 10**6)
     assert not buckets.has("ada", 10.0, 10)
     assert buckets.has("ada", 11.0, 10), "a debt has a bound"

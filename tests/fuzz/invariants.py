@@ -93,5 +93,5 @@ def _tables(stage: Stage) -> None:
     assert profiles._dozing <= profiles._shown.keys() <= numbers
     if core.packet_rate is not None:
         assert core.packet_rate.table_size <= stage.ledger.logins
-    assert core._counted.logins == stage.ledger.logins
-    assert sum(core._counted.ended.values()) == stage.ledger.ended
+    assert core._counters.logins == stage.ledger.logins
+    assert sum(core._counters.ended.values()) == stage.ledger.ended

@@ -8,7 +8,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from presence.common.circuit_breaker import GLANCE_S
+from presence.common.circuit_breaker import SETTLE_DELAY_S
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
@@ -110,8 +110,8 @@ class Relaying:
         usual: dict[str, Any] = {
             "node": "first",
             "live": lambda _shard: [],
-            "verdicts": RelayCallbacks(lambda _: None, lambda _: None, lambda: next(ids)),
-            "memory": NOTHING,
+            "callbacks": RelayCallbacks(lambda _: None, lambda _: None, lambda: next(ids)),
+            "local_sessions": NOTHING,
             "clock": trio.current_time,
             "runtime": AtOnce(),
         }
@@ -308,7 +308,7 @@ class LateBell(TrioWakeEvent):
 class Late(AtOnce):
     """The same."""
 
-    def bell(self) -> TrioWakeEvent:
+    def wake_event(self) -> TrioWakeEvent:
         return LateBell()
 
     async def sleep(self, seconds: float) -> None:
@@ -318,7 +318,7 @@ class Late(AtOnce):
 async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
     clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    relaying = Relaying(known=lambda: ("second",), runtime=Late())
+    relaying = Relaying(lease_holders=lambda: ("second",), runtime=Late())
     nursery.start_soon(relaying.relay.run)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
@@ -332,7 +332,7 @@ async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
 async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
     peers: tuple[str, ...], clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    relaying = await Relaying(known=lambda: peers).run(nursery)
+    relaying = await Relaying(lease_holders=lambda: peers).run(nursery)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
     await trio.sleep(PROBE_INTERVAL_S + 1.0)
@@ -343,5 +343,5 @@ async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
         told |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(told) :]}
         await trio.sleep(0.001)
     assert told["u2"] < 0.1
-    assert (told["u1"] >= GLANCE_S) == bool(peers)
-    assert told["u1"] < GLANCE_S + 0.1
+    assert (told["u1"] >= SETTLE_DELAY_S) == bool(peers)
+    assert told["u1"] < SETTLE_DELAY_S + 0.1

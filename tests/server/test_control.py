@@ -104,7 +104,7 @@ async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_
         pair.client.client_kill_filter(_type="pubsub")
         assert not pair.hears(0)
         await until(lambda: pair.hears(0))
-        node.relay.disown(node.relay.node)
+        node.relay.mark_fenced(node.relay.node)
         await until(lambda: pair.channel(0) != old and pair.hears(0))
         await until(lambda: pair.record()["node"] == node.relay.node)
         answer: Any = pair.client.pubsub_numsub(old)
@@ -116,7 +116,7 @@ class FakeNode:
     """What `ControlListener` needs of a node."""
 
     def __init__(self) -> None:
-        self.renamed = TrioRuntime().bell()
+        self.renamed = TrioRuntime().wake_event()
         self.relay = SimpleNamespace(node="n1")
         self.told: list[NodeNotice] = []
         self.faults = Faults()
