@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-def opened(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BinaryIO:
     """Open a file to be read.
 
     Raises:
@@ -32,14 +32,14 @@ class FileLimitError(Exception):
     """The process may not open as many files as the settings need."""
 
 
-class Claimed(NamedTuple):
+class FileLimits(NamedTuple):
     """Files that the process may open, and connections that it takes."""
 
     files: int
     max_connections: int
 
 
-def claim(max_connections: int) -> Claimed:
+def raise_file_limit(max_connections: int) -> FileLimits:
     """Raise the file limit as far as allowed; return it, and how many connections fit.
 
     Args:
@@ -53,7 +53,7 @@ def claim(max_connections: int) -> Claimed:
         hard = max(soft, 1_048_576)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    fit = fitting(hard)
+    fit = connections_within(hard)
     if fit < 1:
         raise FileLimitError(f"the file limit (ulimit -n) is {hard}: too low to serve any connection")
     if max_connections > fit:
@@ -61,25 +61,25 @@ def claim(max_connections: int) -> Claimed:
             f"max_connections: {max_connections} do not fit below the file limit of {hard} (ulimit -n), "
             f"of which {hard - fit} are reserved; at most {fit} do"
         )
-    return Claimed(hard, max_connections or fit)
+    return FileLimits(hard, max_connections or fit)
 
 
-def fitting(files: int) -> int:
+def connections_within(files: int) -> int:
     """Return how many connections fit below a limit of so many files; 0 or less: none."""
     return files - min(RESERVE_MAX, max(RESERVE_MIN, files // RESERVE_SHARE))
 
 
-def spare(connections: int) -> int:
+def spare_connections(connections: int) -> int:
     """Return how many connections beyond the bound may be open while they are told that they are too many.
 
     The other half of what is reserved beside so many connections is left to Redis, logs and the rest.
     """
-    return (needed(connections) - connections) // 2
+    return (files_needed_for(connections) - connections) // 2
 
 
-def needed(connections: int) -> int:
+def files_needed_for(connections: int) -> int:
     """Return the lowest limit of files below which so many connections fit."""
     files = connections + RESERVE_MIN
-    while (missing := connections - fitting(files)) > 0:
+    while (missing := connections - connections_within(files)) > 0:
         files += missing
     return files

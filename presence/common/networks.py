@@ -26,7 +26,7 @@ def parse(text: str) -> tuple[Network, ...]:
     return tuple(networks)
 
 
-def holds(networks: tuple[Network, ...], address: str) -> bool:
+def contains(networks: tuple[Network, ...], address: str) -> bool:
     """Return whether an address, as the kernel writes it, is in one of some networks."""
     if not networks:
         return False
@@ -50,7 +50,7 @@ def is_loopback(host: str) -> bool:
     return parsed.is_loopback
 
 
-def client_of(address: str) -> str:
+def limit_key(address: str) -> str:
     """Return what limits count an address by: itself, or the 64-bit network of an IPv6 address."""
     if ":" not in address:
         return address

@@ -46,7 +46,7 @@ class RedisUrl:
         """The host of the first server; "" for a Unix socket."""
         return urlsplit(self.seeds[0]).hostname or ""
 
-    def at(self, host: str, port: int) -> str:
+    def for_server(self, host: str, port: int) -> str:
         """Return the plain URL of another server, with the same user, password and options."""
         return _with_host(self.seeds[0], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 

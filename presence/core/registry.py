@@ -36,7 +36,7 @@ class ConnectionInfo(NamedTuple):
     """What a transport tells of a connection."""
 
     transport: str  # ``plain``, ``tls`` or ``stream``
-    address: str  # what limits count the client's address by, see `networks.client_of`; "": none
+    address: str  # what limits count the client's address by, see `networks.limit_key`; "": none
     unsent_bytes: int  # what waits for a reader who is slow
 
 
@@ -132,7 +132,7 @@ class Link(Protocol):
         """Return for how many seconds, at `now`, the bytes that were read last had lain unread."""
 
     def address(self, handle: Any) -> str:
-        """Return what limits count the client's address by, see `networks.client_of`; "": none."""
+        """Return what limits count the client's address by, see `networks.limit_key`; "": none."""
 
 
 @dataclass(slots=True, eq=False)

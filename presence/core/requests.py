@@ -77,19 +77,19 @@ class RequestHandler(Protocol):
         """The connection of a session is gone or about to be: of every session, once, mostly in vain."""
 
 
-def answer(session: Session, packet: Packet) -> None:
+def send_packet(session: Session, packet: Packet) -> None:
     """Send a packet on a session's connection; nothing if that is gone."""
     if session.link is not None:
         session.link.send(session.handle, protocol.encode(packet))
 
 
-def grant(session: Session, id: int | None, payload: Mapping[str, Any]) -> None:
+def send_ok(session: Session, id: int | None, payload: Mapping[str, Any]) -> None:
     """Answer a request with ok."""
-    answer(session, protocol.ok(id, **payload))
+    send_packet(session, protocol.ok(id, **payload))
 
 
-def refuse(
+def send_error(
     session: Session, id: int | None, code: Code, message: str, retry_after: float | None = None
 ) -> None:
     """Answer a request with an error; `retry_after` in seconds."""
-    answer(session, protocol.error(id, code, message, retry_after))
+    send_packet(session, protocol.error(id, code, message, retry_after))

@@ -76,7 +76,7 @@ def run(
     Its keys begin with `prefix` and a name of their own, and are gone afterwards. Unless there is to be
     `no_admin`, the live page shows it, too.
     """
-    files.claim(2 * clients)
+    files.raise_file_limit(2 * clients)
     settings = Settings(
         prefix=f"{prefix}-demo-{secrets.token_hex(4)}",
         port=0,

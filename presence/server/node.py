@@ -113,7 +113,7 @@ class Node:
             settings.address_login_burst,
             settings.uid_login_rate,
             settings.uid_login_burst,
-            files.spare(max_connections),
+            files.spare_connections(max_connections),
         )
         self.admission = Admission(limits, now)
         boot_id = self.token()

@@ -150,7 +150,7 @@ def run(
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
     """
     try:
-        limit = files.claim(settings.max_connections)
+        limit = files.raise_file_limit(settings.max_connections)
     except files.FileLimitError as error:
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
         return REFUSED

@@ -102,18 +102,18 @@ class Addresses:
         counted = self._admission.counts_connections
         if not address or not (told or counted):
             return None
-        client = networks.client_of(address)
+        client = networks.limit_key(address)
         if counted and (refusal := self._admission.add_connection(client)) is not None:
             return refusal
         self.told[fd] = client
         return None
 
     def of(self, fd: int) -> str:
-        """Return what limits count a connection by, see `networks.client_of`; "": nothing."""
+        """Return what limits count a connection by, see `networks.limit_key`; "": nothing."""
         if (address := self.told.get(fd)) is not None:
             return address
         with sockets.borrowed(fd) as sock:
-            return networks.client_of(sockets.peer_address(sock))
+            return networks.limit_key(sockets.peer_address(sock))
 
     def forget(self, fd: int) -> None:
         """The connection is closed."""

@@ -234,7 +234,7 @@ class StreamTransport:
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         if not isinstance(stream, trio.SocketStream):
             return ""
-        return networks.client_of(sockets.peer_address(stream.socket))
+        return networks.limit_key(sockets.peer_address(stream.socket))
 
     def connected(self, handle: _Connection) -> ConnectionInfo:
         """Return what is told of a logged-in connection to operators."""

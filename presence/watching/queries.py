@@ -80,7 +80,7 @@ class Queries:
         uids = list(dict.fromkeys(query.uids))
         if not uids:
             self.statistics.answered += 1
-            requests.grant(session, query.id, {"presence": {}})
+            requests.send_ok(session, query.id, {"presence": {}})
             return
         if self._users + len(uids) > USERS_WAITING:
             self._refuse(session, query.id, "too many queries wait")

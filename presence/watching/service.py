@@ -117,7 +117,7 @@ class Watching:
             self._refused += 1
             message = "too many users asked about in a short time"
             retry_after = round(self._budget.wait_s(session, now, cost) + 0.01, 2)
-            requests.refuse(session, request.id, Code.RATE_LIMITED, message, retry_after)
+            requests.send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
         elif isinstance(request, Query):
             self._queries.take(session, request)
         else:
@@ -155,7 +155,7 @@ class Watching:
         if count > self._max_watches:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
-            requests.refuse(session, request.id, Code.TOO_LARGE, message)
+            requests.send_error(session, request.id, Code.TOO_LARGE, message)
             return
         if not self._shares.allow(session, count):
             self._full += 1
@@ -209,7 +209,7 @@ class Watching:
         self._waiting.unwatch(session, request.uids)
         self._pushes.forget(session, request.uids)
         self._let_go(session, self._watches.remove(session, request.uids))
-        requests.grant(session, request.id, {})
+        requests.send_ok(session, request.id, {})
 
     def _give_up(self, waiter: PendingWatch) -> None:
         """Refuse a watch that could not be answered in time."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from presence.common import files
-from presence.common.files import opened
+from presence.common.files import open_regular_file
 from presence.server import process_stats
 from presence.server.process_stats import ProcessStats
 
@@ -23,7 +23,7 @@ class FakeLimit:
 
 def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = FakeLimit(1024, 20_000, monkeypatch)
-    files.claim(0)
+    files.raise_file_limit(0)
     assert limit.now == (20_000, 20_000)
 
 
@@ -32,8 +32,8 @@ def test_connections_are_the_limit_less_a_reserve(
     hard: int, fit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
-    assert files.claim(0) == (hard, fit)
-    assert files.claim(500) == (hard, 500)
+    assert files.raise_file_limit(0) == (hard, fit)
+    assert files.raise_file_limit(500) == (hard, 500)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_refused_by_name(
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
     with pytest.raises(files.FileLimitError, match=why):
-        files.claim(wish)
+        files.raise_file_limit(wish)
 
 
 # Files that are opened at once, or not at all
@@ -54,12 +54,12 @@ def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Pa
     fifo, file = tmp_path / "fifo", tmp_path / "file"
     os.mkfifo(fifo)
     file.write_bytes(b"text")
-    with opened(file) as found:
+    with open_regular_file(file) as found:
         assert found.read() == b"text"
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for path in (fifo, tmp_path, Path(os.devnull)):
         with pytest.raises(OSError, match="Not a regular file") as caught:
-            opened(path)
+            open_regular_file(path)
         assert caught.value.filename == str(path)
     assert before in (0, len(os.listdir("/proc/self/fd")))
 

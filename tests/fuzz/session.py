@@ -233,9 +233,9 @@ class Story:
         for _ in range(min(len(waiting), self.choices.below(4))):
             session, request = waiting.pop(0)
             if self.choices.below(2):
-                requests.grant(session, request.id, {"presence": {}})
+                requests.send_ok(session, request.id, {"presence": {}})
             else:
-                requests.refuse(session, request.id, Code.BUSY, "busy", 1.0)
+                requests.send_error(session, request.id, Code.BUSY, "busy", 1.0)
         for peer in list(self.stage.peers.values()):
             if isinstance(peer, Session):
                 self.stage.core.drained(peer)

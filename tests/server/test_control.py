@@ -209,5 +209,5 @@ async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
         kick = KICKED | {"uid": "ann", "session": pair.record()["session"]}
         pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after them
         core = pair.servers[0].node.core
-        await until(lambda: not core.sessions.has("ann"))
+        await until(lambda: not core.sessions.has_user("ann"))
         assert (core.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})

@@ -10,7 +10,7 @@ import trio
 from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.registry import Session
-from presence.core.requests import Message, Query, Request, grant
+from presence.core.requests import Message, Query, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connections import PATIENT
 from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
@@ -24,7 +24,7 @@ A_READ = READ_BYTES // len(UNKNOWN)
 
 
 def answer_at_once(session: Session, request: Request) -> None:
-    grant(session, request.id, {"delivered": 1})
+    send_ok(session, request.id, {"delivered": 1})
 
 
 def fail(*_: object) -> None:
@@ -96,7 +96,7 @@ async def test_a_login_and_a_request_in_one_go_are_answered_in_order_though_one_
         assert [each.id for each in await client.take(1)] == [1]
         await server.until(lambda: desk.taken)
         await client.beat()
-        grant(server.session("ada"), 2, {"presence": {}})
+        send_ok(server.session("ada"), 2, {"presence": {}})
         assert [each.id for each in await client.take(1)] == [2]
 
 
@@ -258,7 +258,7 @@ async def test_what_waits_beyond_the_bound_of_bytes_cuts_the_reader_off(kind: Tr
         assert server.counted.slow_readers == 1
         assert desk.gone == [session]
         assert server.core.sessions.get("ada") is session, "in its grace: it may come back"
-        grant(session, 1, {})  # to nobody
+        send_ok(session, 1, {})  # to nobody
         await server.remain(0)
 
 
@@ -283,15 +283,15 @@ async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(k
 async def test_one_large_answer_is_no_sign_of_a_slow_reader(kind: TransportKind) -> None:
     async with asking(kind, Limits(unsent_bytes=1024), is_slow=True) as (server, _, client, session):
         large = {"raw": bytes(200_000)}
-        grant(session, 2, large)
+        send_ok(session, 2, large)
         assert queued(server, session) > 100_000
-        grant(session, 3, {})  # and small ones beside it
+        send_ok(session, 3, {})  # and small ones beside it
         await client.send(protocol.keepalive(4))
         first, *others = await client.take(3)
         assert first.payload["raw"] == large["raw"]
         assert [first.id, *(each.id for each in others)] == [2, 3, 4]
-        grant(session, 5, large)
-        grant(session, 6, large)
+        send_ok(session, 5, large)
+        send_ok(session, 6, large)
         assert session.link is None, "two are"
 
 
