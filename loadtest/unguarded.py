@@ -96,9 +96,9 @@ def _changed(source: Callable[[str], str], changes: Changes) -> Any:
 def _expire_unread() -> None:
     collect_expired = Engine.collect_expired
 
-    def collect_expired_unread(core: Engine, tick: int) -> bool:
-        core.terminator.poll_before_expiry = False
-        return collect_expired(core, tick)
+    def collect_expired_unread(engine: Engine, tick: int) -> bool:
+        engine.terminator.poll_before_expiry = False
+        return collect_expired(engine, tick)
 
     Engine.collect_expired = collect_expired_unread  # type: ignore[assignment,method-assign]
 

@@ -78,8 +78,8 @@ class Node(presence.server.node.Node):
         """Log users in, with a turn for the relay now and then, and wait until Redis has them."""
         link, sessions = _NoSocket(), []
         for number, uid in enumerate(uids):
-            peer = self.core.received(
-                self.core.opened(link, number), protocol.encode(protocol.login(uid))
+            peer = self.engine.received(
+                self.engine.opened(link, number), protocol.encode(protocol.login(uid))
             ).peer
             if not isinstance(peer, Session):
                 raise TypeError("a login was refused")

@@ -118,7 +118,7 @@ class Node:
         self.admission = Admission(limits, now)
         boot_id = self.token()
         registry = Registry(boot_id, clock)
-        rules = ServerProtocol(
+        server_protocol = ServerProtocol(
             registry,
             clock,
             settings.clamp_idle_timeout,
@@ -128,9 +128,9 @@ class Node:
             authenticator=gate,
         )
         self.lately = RecentEnds(self.outbox)
-        self.core = Engine(
+        self.engine = Engine(
             registry,
-            rules,
+            server_protocol,
             self.lately,
             ticks=ticks,
             guard=self._guard,
@@ -143,9 +143,9 @@ class Node:
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             detection_delay=self.delays.detection_delay,
         )
-        self.faults = Faults(self.core.fail)
+        self.faults = Faults(self.engine.fail)
         self.ticker = Ticker(
-            self.core,
+            self.engine,
             ticks,
             self._guard,
             clock,
@@ -158,7 +158,7 @@ class Node:
             node=self._node_id(boot_id),
             live=self._live,
             callbacks=RelayCallbacks(self._superseded, self.news, self._new_id),
-            local_sessions=LocalSessions(self.core.registrable_sessions, self._shown_as),
+            local_sessions=LocalSessions(self.engine.registrable_sessions, self._shown_as),
             is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             lease_holders=lambda: self.cluster.lease_holders(),  # noqa: PLW0108 - as above
             clock=clock.now,
@@ -214,7 +214,7 @@ class Node:
         return {
             **self.describe(),
             "readiness": self.readiness().value,
-            "sessions": len(self.core.sessions),
+            "sessions": len(self.engine.sessions),
             "outbox": self.outbox.pending,
         }
 
@@ -223,7 +223,7 @@ class Node:
         ticker = self.ticker.statistics()
         return {
             "readiness": self.readiness().value,
-            "core": asdict(self.core.statistics()),
+            "core": asdict(self.engine.statistics()),
             "admission": asdict(self.admission.statistics()),
             "ticker": asdict(ticker),
             "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
@@ -247,7 +247,7 @@ class Node:
         """Return what only operators are told; see `presence.server.server.Server.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
-            "wheel": self.core.upcoming_expirations(),
+            "wheel": self.engine.upcoming_expirations(),
             "histograms": self.delays.report(),
             "outbox_oldest_s": self._ages.oldest_s(),
         }
@@ -273,25 +273,25 @@ class Node:
 
     def _live(self, shard: int) -> Iterable[Change]:
         """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
-        now, version = self.clock.now(), self.core.sessions.version
+        now, version = self.clock.now(), self.engine.sessions.version
         shared = self._snapshot()
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
         if shared is None or stale or not shared.is_untaken(shard):
-            sessions = iter([*self.core.sessions])
+            sessions = iter([*self.engine.sessions])
             shared = ByShard(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
-        return self.core.registrations(shared.items_of(shard))
+        return self.engine.registrations(shared.items_of(shard))
 
     def _shown_as(self, name: SessionName) -> Profile | None:
-        sessions = self.core.sessions
+        sessions = self.engine.sessions
         session = sessions.get(_key(name.uid, name.device))
         is_it = session is not None and sessions.session_id(session) == name.session
         return sessions.profiles.get(session.number) if session is not None and is_it else None
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
-            self.core.terminator.supersede(
+            self.engine.terminator.supersede(
                 _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
             )
 
@@ -304,13 +304,13 @@ class Node:
     def _obey(self, each: NodeNotice) -> None:
         key = _key(each.uid, each.device)
         if each.kind is NodeNoticeKind.KICKED:
-            if self.core.terminator.kick(key, each.session):
+            if self.engine.terminator.kick(key, each.session):
                 session, by = each.session, _hint(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
-            self.core.terminator.limit(key, each.session)
+            self.engine.terminator.limit(key, each.session)
         else:
-            self.core.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
+            self.engine.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
 
     def note_erasures(self, erasures: Iterable[Erasure]) -> None:
         """Log that users were forgotten; nothing here changes, because they are offline."""

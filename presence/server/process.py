@@ -198,7 +198,7 @@ async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.Ca
             everything.cancel()
 
         nursery.start_soon(end_at_once)
-        log.info("stopping", sessions=len(server.node.core.sessions))
+        log.info("stopping", sessions=len(server.node.engine.sessions))
         left = await server.stop()
         (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
         everything.cancel()

@@ -61,7 +61,7 @@ ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
 class SessionReporter:
     """Explains users of one node."""
 
-    core: Engine
+    engine: Engine
     clock: Clock
     node: Callable[[], str]  # the node's id at present
     waiting: Callable[[], int]  # how many changes wait for Redis
@@ -78,7 +78,7 @@ class SessionReporter:
         `ended` what is remembered of sessions that live no more, the latest first.
         """
         now = self.clock.now()
-        sessions = self.core.sessions.sessions_of(uid)
+        sessions = self.engine.sessions.sessions_of(uid)
         return {
             "node": self.node(),
             "at_ms": self.clock.seen_ms(now),
@@ -89,8 +89,8 @@ class SessionReporter:
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:
-        clock, registry = self.clock, self.core.sessions
-        at = self.core.session_timers(session)
+        clock, registry = self.clock, self.engine.sessions
+        at = self.engine.session_timers(session)
         connected = None if session.link is None else self.connected(session.handle)
         profile = registry.profiles.get(session.number)
         told: dict[str, object] = {

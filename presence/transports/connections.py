@@ -169,7 +169,7 @@ class Connections:
     """All connections of one transport, by descriptor.
 
     Args:
-        core: told of connections that are cut off.
+        engine: told of connections that are cut off.
         limits: see `Limits`.
         clock: monotonic time.
         admission: counts connections by address, if it bounds them.
@@ -190,8 +190,8 @@ class Connections:
         counted: what this transport counts.
     """
 
-    def __init__(self, core: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
-        self._core = core
+    def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
+        self._engine = engine
         self._limits = limits
         self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
         self.occupants: list[Occupant] = []
@@ -348,7 +348,7 @@ class Connections:
             self._shut(fd, peer)
         elif isinstance(peer, Session):
             self.deadlines.forget(fd)
-            self._core.drained(peer)
+            self._engine.drained(peer)
 
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
@@ -414,7 +414,7 @@ class Connections:
         peer = self.occupants[fd]
         self.counted.slow_readers += 1
         if isinstance(peer, Guest | Session):
-            self._core.closed(peer, Code.SLOW_CONSUMER)
+            self._engine.closed(peer, Code.SLOW_CONSUMER)
         self.close(fd)
 
     def close(self, fd: int) -> None:

@@ -59,7 +59,7 @@ class EpollTransport:
     """TCP on the given listeners.
 
     Args:
-        core: what the bytes mean.
+        engine: what the bytes mean.
         listeners: bound, listening sockets; owned by the transport from now on.
         limits: see `Limits`.
         admission: says whether one more connection is welcome.
@@ -71,7 +71,7 @@ class EpollTransport:
 
     def __init__(
         self,
-        core: Engine,
+        engine: Engine,
         listeners: Sequence[socket.socket],
         limits: Limits,
         admission: Admission,
@@ -84,10 +84,10 @@ class EpollTransport:
         self._window_s = window_s
         self._clock = clock
         self._surprised_until = -math.inf
-        self._connections = Connections(core, limits, clock, admission)
-        self._reading = Reading(core, self._connections)
+        self._connections = Connections(engine, limits, clock, admission)
+        self._reading = Reading(engine, self._connections)
         self._acceptor = Acceptor(
-            core,
+            engine,
             self,
             self._connections,
             self._reading,

@@ -47,7 +47,7 @@ def test_a_login_says_how_its_session_is_shown_and_a_registration_how_it_is_now(
     assert shown(world) == [(Op.LOGIN, Code.LOGIN, profile)]
     world.login("bob")
     update(world, handle, status="away", meta={"now": 1})
-    profiles = {each.uid: each.profile for each in world.core.registrations([*world.registry])}
+    profiles = {each.uid: each.profile for each in world.engine.registrations([*world.registry])}
     assert profiles == {"ada": Profile(True, meta_json.to_text({"now": 1})), "bob": PLAIN}
 
 
@@ -64,7 +64,7 @@ def test_updates_have_the_code_of_what_they_change_and_nothing_is_told_where_not
         (Op.UPDATE, Code.UPDATED, AWAY),
         (Op.UPDATE, Code.BACK, PLAIN),
     ]
-    assert world.core.statistics().updates == 4
+    assert world.engine.statistics().updates == 4
 
 
 def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays() -> None:
@@ -115,7 +115,7 @@ def test_nothing_but_keepalives_for_long_is_being_away() -> None:
     assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
     world.stay(handle, 3 * AWAY_AFTER)
     assert len(world.changes) == 2, "told once"
-    assert world.core.statistics().away == 1
+    assert world.engine.statistics().away == 1
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_nothing_but_keepalives_for_long_is_being_away() -> None:
 )
 def test_anything_else_puts_it_off_and_ends_it_at_once(packet: Packet) -> None:
     world = World(away_after=AWAY_AFTER)
-    world.core.request_handler = NotingDesk()
+    world.engine.request_handler = NotingDesk()
     handle = world.login()
     for _ in range(3):
         world.stay(handle, AWAY_AFTER - 5)
@@ -159,7 +159,7 @@ def test_who_said_that_it_is_away_is_not_back_by_sending(
     world.say(handle, Packet(9))
     world.stay(handle, AWAY_AFTER - 5)
     assert codes(world) == told
-    assert world.core.statistics().away == (told[-1] is Code.AWAY)
+    assert world.engine.statistics().away == (told[-1] is Code.AWAY)
     update(world, handle, status="online")
     world.stay(handle, AWAY_AFTER + TICK)
     assert codes(world)[-1] == Code.AWAY

@@ -28,7 +28,7 @@ def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
     """Or somebody who comes and goes would have memory here that no limit of connections counts."""
     for end in (
         world.sockets.close,
-        lambda _: world.core.terminator.say_goodbye_all([world.session()], lambda: b""),
+        lambda _: world.engine.terminator.say_goodbye_all([world.session()], lambda: b""),
     ):
         handle = world.login()
         world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
@@ -46,14 +46,14 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.sockets.close(lost)
     world.sockets.feed(ended_, protocol.encode(protocol.logout()))
     assert world.is_hung_up(old)
-    world.core.keepalives_received(senders)
-    assert world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
+    world.engine.keepalives_received(senders)
+    assert world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
     assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
     assert world.session().last_seen == START + 10
     world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
     assert world.registry.has_user("ada"), "silent for less than it was granted"
-    assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
+    assert sum(world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
 
 
 def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(world: World) -> None:
@@ -63,7 +63,7 @@ def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(w
     world.pass_time(T + TICK)
     assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
-    assert world.core.statistics().beats == 2
+    assert world.engine.statistics().beats == 2
 
 
 def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: World) -> None:
@@ -85,7 +85,7 @@ def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_o
     world.pass_time(10.0)
     world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
     world.login("eve")
-    outlook = world.core.upcoming_expirations()
+    outlook = world.engine.upcoming_expirations()
     due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
     assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
     assert outlook["later"] == 1
@@ -94,7 +94,7 @@ def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_o
     long.login("bob")
     long.login(idle_timeout=MAX_IDLE_TIMEOUT)
     long.now += 3.0
-    outlook = long.core.upcoming_expirations()
+    outlook = long.engine.upcoming_expirations()
     assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, SLOTS_MAX)
     assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
 
@@ -113,7 +113,7 @@ def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> No
     until_due(world)
     world.pass_time(TICK)
     assert world.story() == [LOGIN]
-    assert world.core.statistics().saved_by_a_last_look == 1
+    assert world.engine.statistics().saved_by_a_last_look == 1
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> No
         (lambda world: world.say(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
         (lambda world: world.sockets.close(0), [LOGIN, ended(Code.CLOSED)]),
         (
-            lambda world: world.core.terminator.supersede("ada", world.changes[0].session),
+            lambda world: world.engine.terminator.supersede("ada", world.changes[0].session),
             [LOGIN, ended(Code.REPLACED)],
         ),
     ],
@@ -138,7 +138,7 @@ def test_what_is_read_during_its_own_expiry_wins(
     world.sockets.needs_a_turn = True
 
     def reader_has_its_turn() -> None:
-        assert world.core.needs_reader_turn
+        assert world.engine.needs_reader_turn
         deed(world)
 
     world.run_tick(between=reader_has_its_turn)
@@ -160,7 +160,7 @@ async def test_a_mass_expiry_leaves_others_their_turns() -> None:
     for number in range(users):
         world.login(f"user-{number}")
     world.now += T + TICK
-    ticker = Ticker(world.core, world.ticks, world.guard, world.clock, credit=False)
+    ticker = Ticker(world.engine, world.ticks, world.guard, world.clock, credit=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         before = users
@@ -182,8 +182,8 @@ def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
     world.login()
     world.pass_time(T - 1)
     assert world.story() == [LOGIN, LOGIN]
-    assert world.core.statistics().returned_in_grace == 1
-    assert world.core.statistics().taken_over == 0
+    assert world.engine.statistics().returned_in_grace == 1
+    assert world.engine.statistics().taken_over == 0
 
 
 def test_without_a_grace_the_end_comes_at_once() -> None:
@@ -198,15 +198,15 @@ def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost
     if is_lost:
         world.sockets.close(handle)
     session = world.session()
-    assert not world.core.terminator.supersede(session.key, "another")
-    assert world.core.terminator.supersede(session.key, world.registry.session_id(session))
-    statistics = world.core.statistics()
+    assert not world.engine.terminator.supersede(session.key, "another")
+    assert world.engine.terminator.supersede(session.key, world.registry.session_id(session))
+    statistics = world.engine.statistics()
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
 
 
 def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
     handle = world.sockets.connect()
-    world.core.refuse_logins(lambda: 1.5)
+    world.engine.refuse_logins(lambda: 1.5)
     world.sockets.feed(handle, protocol.encode(protocol.login("ada", id=7)))
     (answer,) = world.sockets.answers(handle)
     assert (answer.kind, answer.id) == (Kind.ERROR, 7)
@@ -226,7 +226,7 @@ def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
         world.sockets.feed(session.handle, protocol.encode(protocol.logout()))
         left.remove(session)
         assert world.registry.sessions_of("ada") == left
-    assert (len(world.core._attention), world.core.statistics().expiring) == (0, 0)
+    assert (len(world.engine._attention), world.engine.statistics().expiring) == (0, 0)
     assert not world.registry.profiles._shown
     assert not world.registry._devices
     assert world.registry.end(session, Code.CLOSED, world.now) is None
@@ -238,7 +238,7 @@ def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
 def test_registrations_are_of_one_moment_though_they_are_made_later(world: World) -> None:
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
     moment = int(world.changes[0].at_ms)
-    registrations = world.core.registrations([*world.registry])
+    registrations = world.engine.registrations([*world.registry])
     first = next(registrations)
     world.now += 1.0
     world.login("new")
@@ -261,7 +261,7 @@ def silent_through_a_stall(world: World) -> int:
 
 def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.STALE]
+    assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
     world.run_tick()
     assert world.story() == [LOGIN], "still silent"
     world.beat(handle)
@@ -276,19 +276,19 @@ def test_a_session_whose_packet_may_lie_unread_is_vouched_for(world: World) -> N
     other.login()
     other.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
     for each in (world, other):
-        assert [change.op for change in each.core.registrations([*each.registry])] == [Op.REGISTER]
+        assert [change.op for change in each.engine.registrations([*each.registry])] == [Op.REGISTER]
 
 
 def test_who_left_while_his_connection_is_looked_at_ends_after_all(world: World) -> None:
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.encode(protocol.logout()))
-    list(world.core.registrations([*world.registry]))
+    list(world.engine.registrations([*world.registry]))
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
 
 
 def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> None:
     silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.STALE]
+    assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]
@@ -298,7 +298,7 @@ def test_a_logout_that_lies_unread_at_the_stop_counts(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
-    world.core.terminator.say_goodbye_all(
+    world.engine.terminator.say_goodbye_all(
         list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
     )
     assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]

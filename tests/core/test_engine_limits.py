@@ -48,7 +48,7 @@ def test_the_newest_is_refused_and_told_why() -> None:
     assert world.heard(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
     assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [False, False, True]
     assert len(world.changes) == 2
-    assert world.core.statistics().refused == {"session_limit": 1}
+    assert world.engine.statistics().refused == {"session_limit": 1}
 
 
 @pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
@@ -58,18 +58,18 @@ def test_a_device_that_comes_back_is_not_one_more(limit: SessionQuota) -> None:
     again = world.login(device="phone")
     assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
     assert world.heard(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
-    assert world.core.statistics().taken_over == 1
+    assert world.engine.statistics().taken_over == 1
 
 
 def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
     world = World()
     (phone,) = logins(world, "phone")
     name = world.changes[0].session
-    assert not world.core.terminator.limit(("ada", "phone"), "another")
-    assert world.core.terminator.limit(("ada", "phone"), name)
+    assert not world.engine.terminator.limit(("ada", "phone"), "another")
+    assert world.engine.terminator.limit(("ada", "phone"), name)
     assert world.heard(phone)[-1] == TOO_MANY
     assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
-    assert not world.core.terminator.limit(("ada", "phone"), name), "it is gone"
+    assert not world.engine.terminator.limit(("ada", "phone"), name), "it is gone"
 
 
 # Who comes and goes
@@ -113,7 +113,7 @@ def test_a_return_on_another_node_counts() -> None:
     for _ in range(3):
         world.sockets.close(world.login())
         world.pass_time(1.0)
-        world.core.terminator.supersede("ada", world.registry.session_id(world.session()))
+        world.engine.terminator.supersede("ada", world.registry.session_id(world.session()))
         assert world.changes[-1].grace_ms == 0
         world.pass_time(1.0)
     world.sockets.close(world.login())
@@ -141,8 +141,8 @@ def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_
     assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
     assert goodbye.payload["reconnect"] is True
     assert goodbye.payload["retry_after"] >= 1
-    assert world.core.statistics().packet_floods == 1
-    assert world.core.statistics().refused == {"rate_limited": 1}
+    assert world.engine.statistics().packet_floods == 1
+    assert world.engine.statistics().refused == {"rate_limited": 1}
     back = world.login()
     world.sockets.feed(back, KEEPALIVES)
     assert world.is_hung_up(back)
@@ -151,7 +151,7 @@ def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_
     world.sockets.feed(forgiven, KEEPALIVES * (BURST // 2 - 1))
     assert not world.is_hung_up(forgiven)
     world.pass_time(2 * BURST / RATE)
-    assert world.core.statistics().packet_buckets_kept == 0
+    assert world.engine.statistics().packet_buckets_kept == 0
 
 
 def test_bytes_that_complete_no_packet_are_counted_too() -> None:
@@ -162,7 +162,7 @@ def test_bytes_that_complete_no_packet_are_counted_too() -> None:
     for number, byte in enumerate(packet[: BURST + 1]):
         assert world.is_hung_up(ada) is (number >= BURST)
         world.sockets.feed(ada, bytes([byte]))
-    assert world.core.statistics().refused == {"rate_limited": 1}
+    assert world.engine.statistics().refused == {"rate_limited": 1}
 
 
 # How long who comes and goes may be gone

@@ -28,7 +28,7 @@ def world() -> World:
 def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     state, reaction = cell[0], TABLE[cell]
     world = World()
-    world.core.request_handler = desk = NotingDesk()
+    world.engine.request_handler = desk = NotingDesk()
     desk.answer = nobody_is_there
     handle = world.sockets.connect() if state is ConnectionState.CONNECTED else world.login()
     before = world.session() if state is ConnectionState.LOGGED_IN else None
@@ -100,7 +100,7 @@ def test_pieces_of_every_size_make_the_same_packets() -> None:
         handle = world.sockets.connect()
         for start in range(0, len(data), size):
             world.sockets.feed(handle, data[start : start + size])
-        counts = world.core.statistics()
+        counts = world.engine.statistics()
         seen = world.heard(handle), (counts.frames, counts.beats)
         expected = expected or seen
         assert seen == expected
@@ -171,11 +171,11 @@ def test_keepalives_are_counted_however_they_are_read() -> None:
     for cut in range(len(sent) + 1):
         world = World()
         handle = world.login()
-        before = world.core.statistics()
+        before = world.engine.statistics()
         world.now += 3
         world.sockets.feed(handle, sent[:cut])
         if cut >= len(protocol.KEEPALIVE):
             assert world.session().last_seen == world.now, "what came before the rest of a frame is activity"
         world.sockets.feed(handle, sent[cut:])
-        after = world.core.statistics()
+        after = world.engine.statistics()
         assert (after.beats - before.beats, after.frames - before.frames) == (4, 1), cut

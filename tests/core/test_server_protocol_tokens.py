@@ -62,7 +62,7 @@ def test_whatever_does_not_hold_is_refused_in_the_same_bytes(
     assert bytes(world.sockets.sent[handle]) == protocol.encode(protocol.error(3, Code.AUTH_FAILED, "no"))
     assert world.is_hung_up(handle)
     assert world.story() == []
-    assert world.core.statistics().refused == {"auth_failed": 1}
+    assert world.engine.statistics().refused == {"auth_failed": 1}
 
 
 def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate) -> None:
@@ -80,9 +80,9 @@ def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate
 
 
 def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
-    world.core.refuse_logins(lambda: 1.0)
+    world.engine.refuse_logins(lambda: 1.0)
     login(world)
-    world.core.server_protocol.return_after = None
+    world.engine.server_protocol.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
     assert gate.addresses == []
@@ -93,7 +93,7 @@ def test_without_a_gate_a_token_means_nothing_and_a_fresh_one_is_not_supported()
     handle = login(world, "nonsense", "ada")
     world.stay(handle, 3 * T)
     assert world.story() == [LOGIN]
-    assert world.core.statistics().expiring == 0
+    assert world.engine.statistics().expiring == 0
     assert brief(update(world, handle, token="ada:100")) == (Kind.ERROR, 7, Code.UNSUPPORTED)
     assert not world.is_hung_up(handle)
 
@@ -113,7 +113,7 @@ def test_when_a_token_ends_its_client_is_sent_to_fetch_another(world: World, sec
     assert brief(goodbye) == (Kind.GOODBYE, None, Code.AUTH_EXPIRED)
     assert goodbye.payload["reconnect"]
     assert world.story() == [LOGIN], "it has the grace of a lost connection"
-    assert world.core.statistics().tokens_expired == 1
+    assert world.engine.statistics().tokens_expired == 1
     world.pass_time(GRACE + SLOT_S)
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
@@ -140,7 +140,7 @@ def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
     assert world.story() == [LOGIN]
     world.pass_time(2 * SLOT_S)
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
-    assert world.core.statistics().tokens_expired == 0
+    assert world.engine.statistics().tokens_expired == 0
 
 
 def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
@@ -148,8 +148,8 @@ def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
     world.now += 5 + SLOT_S
     world.begin_tick()
     gone = []
-    while world.core.collect_expired(world.tick):
-        world.core.expire_idle(world.now)
+    while world.engine.collect_expired(world.tick):
+        world.engine.expire_idle(world.now)
         gone.append(sum(map(world.is_hung_up, handles)))
     assert gone == [SLICE, 2 * SLICE, len(handles)]
 
@@ -205,6 +205,6 @@ def test_a_fresh_token_is_no_sign_that_somebody_looks(gate: WordGate) -> None:
     for _ in range(5):
         world.stay(handle, 10)
         update(world, handle, token="ada:1000")
-    assert world.core.statistics().away == 1
+    assert world.engine.statistics().away == 1
     update(world, handle, token="ada:1000", meta={"a": 1})
-    assert world.core.statistics().away == 0
+    assert world.engine.statistics().away == 0

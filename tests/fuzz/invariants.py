@@ -26,7 +26,7 @@ def check(stage: Stage) -> None:
 
 def check_after_tick(stage: Stage) -> None:
     """Check what holds once a tick has ended whatever was due."""
-    core: Any = stage.core
+    engine: Any = stage.engine
     for uid, sessions in stage.ledger.online.items():
         assert stage.registry.has_user(uid)
         assert len(stage.registry.sessions_of(uid)) == sessions
@@ -38,15 +38,15 @@ def check_after_tick(stage: Stage) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    ends = core.terminator
+    ends = engine.terminator
     assert ends._silent == ends._inattentive == ends._expired == []
-    assert all(session in stage.registry for session in core._vouching._stale)
+    assert all(session in stage.registry for session in engine._vouching._stale)
 
 
 def _sessions(stage: Stage) -> None:
     """Everybody in the registry is a session, has a deadline, and is what is on record."""
     registry: Any = stage.registry
-    wheel: Any = stage.core._wheel
+    wheel: Any = stage.engine._wheel
     entries, now = stage.ledger.entries, stage.now
     assert len(registry._sessions) == len(entries)
     for key, session in registry._sessions.items():
@@ -82,16 +82,16 @@ def _connections(stage: Stage) -> None:
 
 def _tables(stage: Stage) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
-    core: Any = stage.core
+    engine: Any = stage.engine
     registry: Any = stage.registry
-    sessions, expiries, profiles = registry._sessions.keys(), core._expiries, registry.profiles
-    for wheel in (core._wheel, core._attention, expiries._wheel):
+    sessions, expiries, profiles = registry._sessions.keys(), engine._expiries, registry.profiles
+    for wheel in (engine._wheel, engine._attention, expiries._wheel):
         assert wheel._tick_of.keys() <= sessions, "of nobody"
     assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
     numbers = {session.number for session in registry}
     assert profiles._updates._full_at.keys() <= numbers
     assert profiles._dozing <= profiles._shown.keys() <= numbers
-    if core.packet_rate is not None:
-        assert core.packet_rate.table_size <= stage.ledger.logins
-    assert core._counters.logins == stage.ledger.logins
-    assert sum(core._counters.ended.values()) == stage.ledger.ended
+    if engine.packet_rate is not None:
+        assert engine.packet_rate.table_size <= stage.ledger.logins
+    assert engine._counters.logins == stage.ledger.logins
+    assert sum(engine._counters.ended.values()) == stage.ledger.ended

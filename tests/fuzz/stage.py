@@ -128,7 +128,7 @@ class Stage(Link):
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
         grace = GRACE_S if scene.grace else 0.0
         self.gate = make_gate(self.clock, is_poor=scene.is_tight) if scene.gate else None
-        self.core = Engine(
+        self.engine = Engine(
             self.registry,
             ServerProtocol(
                 self.registry,
@@ -151,7 +151,7 @@ class Stage(Link):
             packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
         )
         if scene.served:
-            self.core.request_handler = self.request_handler
+            self.engine.request_handler = self.request_handler
 
     # The outbox
 
@@ -215,7 +215,7 @@ class Stage(Link):
         """Accept a connection."""
         handle = self.opened
         self.opened += 1
-        self.peers[handle] = self.core.opened(self, handle)
+        self.peers[handle] = self.engine.opened(self, handle)
         self.arrived[handle] = b""
         return handle
 
@@ -227,7 +227,7 @@ class Stage(Link):
         peer = self.peers[handle]
         was = ConnectionState.LOGGED_IN if isinstance(peer, Session) else ConnectionState.CONNECTED
         before = peer.partial or b""
-        outcome = self.core.received(peer, data)
+        outcome = self.engine.received(peer, data)
         if outcome.failure is not None:
             raise outcome.failure
         told = foresight.compare(before + data, was, outcome, served=self.scene.served)
@@ -235,7 +235,7 @@ class Stage(Link):
         self._note(outcome, told)
         if outcome.end_code is not None:
             self._gone(handle)
-        self.core.dispatch_requests(outcome)
+        self.engine.dispatch_requests(outcome)
 
     def _note(self, outcome: Outcome, told: foresight.Told) -> None:
         """Remember a sign of life."""
@@ -274,14 +274,14 @@ class Stage(Link):
         peer = self.peers[handle]
         if (heard := self._heard(peer)) is not None:
             heard.lost_at = self.now  # before the end that it may cause at once
-        self.core.closed(peer)
+        self.engine.closed(peer)
         self._gone(handle)
 
     def beat(self, handles: list[int]) -> None:
         """Hand on plain keepalives of those who can have sent one."""
         able: list[Any] = [self.peers[handle] for handle in handles if not self.arrived[handle]]
         able = [peer for peer in able if peer.partial is None]
-        self.core.keepalives_received(able)
+        self.engine.keepalives_received(able)
         for peer in able:
             heard = self._heard(peer)
             assert heard is not None
@@ -304,9 +304,9 @@ class Stage(Link):
     def run_tick(self) -> None:
         """Tick now."""
         self.begin_tick()
-        while self.core.collect_expired(self.tick):
-            self.core.expire_idle(self.now)
-        self.core.tick_done(self.now)
+        while self.engine.collect_expired(self.tick):
+            self.engine.expire_idle(self.now)
+        self.engine.tick_done(self.now)
 
 
 def _clamped(wish: float | None) -> float:

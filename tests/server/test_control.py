@@ -208,6 +208,6 @@ async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
             assert pair.client.publish(pair.channel(0), message) == 1
         kick = KICKED | {"uid": "ann", "session": pair.record()["session"]}
         pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after them
-        core = pair.servers[0].node.core
-        await until(lambda: not core.sessions.has_user("ann"))
-        assert (core.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})
+        engine = pair.servers[0].node.engine
+        await until(lambda: not engine.sessions.has_user("ann"))
+        assert (engine.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})

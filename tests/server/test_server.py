@@ -123,7 +123,7 @@ class Stub:
 def node_of(settings: Settings) -> tuple[Node, FakeSockets]:
     stub, sockets = cast(Any, Stub()), FakeSockets()
     node = Node(settings, 100, Stores(stub, stub, stub), Clock(), TrioRuntime())
-    sockets.core = node.core
+    sockets.engine = node.engine
     return node, sockets
 
 

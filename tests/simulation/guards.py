@@ -67,9 +67,9 @@ _next = shard_writer.ShardWriter.next_step
 _fenced = failure_detector.FailureDetector.fence_seen
 
 
-def _collect_expired_unread(core: Engine, tick: int) -> bool:
-    core.terminator.poll_before_expiry = False
-    return _collect_expired(core, tick)
+def _collect_expired_unread(engine: Engine, tick: int) -> bool:
+    engine.terminator.poll_before_expiry = False
+    return _collect_expired(engine, tick)
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:

@@ -29,7 +29,7 @@ class FakeSockets:
     """A transport whose connections are numbers: bytes wait in them until somebody reads."""
 
     def __init__(self) -> None:
-        self.core: Engine
+        self.engine: Engine
         self.peers: list[Peer | None] = []
         self.waiting: list[bytes] = []
         self.sent: list[bytearray] = []
@@ -66,7 +66,7 @@ class FakeSockets:
 
     def connect(self) -> int:
         handle = len(self.peers)
-        self.peers.append(self.core.opened(self, handle))
+        self.peers.append(self.engine.opened(self, handle))
         self.waiting.append(b"")
         self.sent.append(bytearray())
         return handle
@@ -80,7 +80,7 @@ class FakeSockets:
         peer = self.peers[handle]
         if not data or peer is None:
             return
-        outcome = self.core.received(peer, data)
+        outcome = self.engine.received(peer, data)
         if outcome.failure is not None:
             self.failures.append(outcome.failure)
         self.peers[handle] = outcome.peer
@@ -88,7 +88,7 @@ class FakeSockets:
             self.hang_up(handle, outcome.reply)
         else:
             self.sent[handle] += outcome.reply
-        self.core.dispatch_requests(outcome)
+        self.engine.dispatch_requests(outcome)
 
     def feed(self, handle: int, data: bytes) -> None:
         self.arrive(handle, data)
@@ -97,7 +97,7 @@ class FakeSockets:
     def close(self, handle: int) -> None:
         """The client's FIN or RST was read."""
         if (peer := self.peers[handle]) is not None:
-            self.core.closed(peer)
+            self.engine.closed(peer)
             self.peers[handle] = None
 
     def answers(self, handle: int) -> list[Packet]:
@@ -140,7 +140,7 @@ class World:
         def clamped(wish: float | None) -> float:
             return idle_timeout if wish is None else min(max(wish, MIN_IDLE_TIMEOUT), MAX_IDLE_TIMEOUT)
 
-        self.core = self.sockets.core = Engine(
+        self.engine = self.sockets.engine = Engine(
             self.registry,
             ServerProtocol(
                 self.registry,
@@ -208,7 +208,7 @@ class World:
             assert isinstance(peer, Session)
             assert peer.partial is None
             sessions.append(peer)
-        self.core.keepalives_received(sessions)
+        self.engine.keepalives_received(sessions)
 
     def begin_tick(self) -> float:
         """Do what the ticker does before it expires anything; return the credit that was given."""
@@ -221,13 +221,13 @@ class World:
     def run_tick(self, between: Callable[[], object] | None = None) -> None:
         """Tick now; `between` is called in the first slice, after the look and before the end."""
         self.begin_tick()
-        while self.core.collect_expired(self.tick):
+        while self.engine.collect_expired(self.tick):
             if between is not None:
                 between()
                 between = None
-            self.core.expire_idle(self.now)
+            self.engine.expire_idle(self.now)
         assert between is None, "nothing was due: the test has missed its moment"
-        self.core.tick_done(self.now)
+        self.engine.tick_done(self.now)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass with a tick at every slot boundary."""

@@ -157,7 +157,7 @@ class Harness:
             self.admission,
             authenticator=gate and gate(self.clock),
         )
-        self.core = Engine(
+        self.engine = Engine(
             self.registry,
             rules,
             self,
@@ -170,7 +170,7 @@ class Harness:
             flap_damping=FlapDamping(grace),
             packet_rate=packet_rate,
         )
-        self.ticker = Ticker(self.core, ticks, guard, self.clock)
+        self.ticker = Ticker(self.engine, ticks, guard, self.clock)
         self.transport: EpollTransport | StreamTransport
         self.address: tuple[str, int]
         self.nursery: trio.Nursery
@@ -297,7 +297,7 @@ async def serving(
             tls, plain = TlsListening(listeners, certificates.loaded(), handshakes), []
         if kind in {"epoll", "tls"}:
             harness.transport = EpollTransport(
-                harness.core,
+                harness.engine,
                 plain,
                 harness.limits,
                 harness.admission,
@@ -308,7 +308,7 @@ async def serving(
             )
             nursery.start_soon(harness.transport.run)
         else:
-            harness.transport = StreamTransport(harness.core, harness.limits, harness.admission, tls)
+            harness.transport = StreamTransport(harness.engine, harness.limits, harness.admission, tls)
             if listeners:
                 listening = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in plain]
                 nursery.start_soon(harness.transport.run, listening)

@@ -121,7 +121,7 @@ async def test_a_reset_has_its_grace_and_before_the_login_is_no_login_timeout(ki
         await server.until(server.ends)
         assert server.story()[1:] == [("end", "ada", "closed")]
         assert (server.counted.connections, server.counted.login_timeouts) == (0, 0)
-        assert server.core.statistics().refused == {}
+        assert server.engine.statistics().refused == {}
 
 
 @every_kind
@@ -192,7 +192,7 @@ async def test_the_core_can_hang_up_and_whom_another_displaces_is_told(kind: Tra
         await new.beat()
         assert server.story() == [("login", "ada", "login")] * 2
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))
-        server.core.terminator.say_goodbye_all([server.session("ada")], lambda: farewell)
+        server.engine.terminator.say_goodbye_all([server.session("ada")], lambda: farewell)
         (goodbye,) = await new.rest()
         assert goodbye.payload["retry_after"] == 1.5
         await new.stream.aclose()
