@@ -1,8 +1,8 @@
-"""The synchronous heart: it performs what the pure parts decide.
+"""The synchronous core: applies the decisions of the pure modules.
 
-Transports hand it bytes and lost connections, the ticker hands it ticks; it keeps registry and wheel in
-step, appends every change to the outbox in order, and tells transports whom to hang up. No method waits,
-so each is atomic and none needs a lock.
+Transports pass it received bytes and lost connections, the ticker passes it ticks. It keeps registry and
+wheel in step, appends every change to the outbox in order, and tells transports which connections to close.
+No method waits, so each is atomic and none needs a lock.
 """
 
 import math
@@ -26,7 +26,7 @@ from presence.core.token_expiry import TokenExpiry
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 
-SPARE_SLOTS: Final = 3  # a deadline is put into the slot after it, and the first slots may be overdue
+SPARE_SLOTS: Final = 3  # deadlines are rounded up to a slot, and the first slots may be overdue
 MAX_REPORTED_SLOTS: Final = 1200  # ten minutes of slots of 0.5 s: some 4 KB, and 0.1 ms to count
 
 _SUPERSEDED_GOODBYES = {
@@ -42,26 +42,26 @@ class Engine:
     """Sessions and their deadlines.
 
     Attributes:
-        endings: how its sessions end; other nodes and operators end them there.
+        terminator: ends sessions; other nodes and operators end them there.
     """
 
-    registry: Registry  # who is here
+    registry: Registry  # the live sessions
     server_protocol: ServerProtocol  # what a connection may do next
     outbox: ChangeSink  # where changes go
     _: KW_ONLY
     ticks: Ticks  # time to slots
-    guard: StallGuard  # told whenever connections were read
+    guard: StallGuard  # notified whenever connections were read
     clock: Clock  # monotonic time
-    idle_timeout: float  # T of a session that asked for nothing else, seconds
-    disconnect_grace: float  # seconds that a lost connection's session lives on; 0: none
+    idle_timeout: float  # T, seconds, of a session that requested no other
+    disconnect_grace: float  # seconds that a session outlives its connection; 0: none
     max_idle_timeout: InitVar[float]  # seconds; sizes the ring
-    flap_damping: FlapDamping  # how long who comes and goes may be gone
+    flap_damping: FlapDamping  # computes the grace of sessions that reconnect frequently
     # whether connections are read once more before their sessions end; tests switch it off
     poll_before_expiry: InitVar[bool] = True
-    # seconds with nothing but keepalives after which a session is away by itself; 0: never
+    # seconds with nothing but keepalives after which a session is shown as away; 0: never
     away_after: float = 0.0
-    packet_rate: PacketRate | None = None  # how many packets a user may send; None: any number
-    # takes how late ends for silence are; see `LatencyHistograms.detection_delay`
+    packet_rate: PacketRate | None = None  # limits the packets of a user; None: no limit
+    # how late sessions end by idle time-out; see `LatencyHistograms.detection_delay`
     detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
 
     def __post_init__(self, max_idle_timeout: float, poll_before_expiry: bool) -> None:
@@ -94,7 +94,7 @@ class Engine:
     # What transports call
 
     def opened(self, link: Link, handle: Any) -> Guest:
-        """A connection was accepted."""
+        """Handle an accepted connection."""
         return Guest(link, handle)
 
     def received(self, peer: Peer, data: bytes, max_packets: int = sys.maxsize) -> Outcome:
@@ -103,8 +103,8 @@ class Engine:
         The caller then sends the reply, hangs up if there is an end code, and calls `dispatch_requests`.
 
         Args:
-            peer: whose they are.
-            data: the bytes; b"" goes on with what an unfinished outcome left.
+            peer: the connection they came from.
+            data: the bytes; b"" continues an unfinished outcome.
             most: how many packets to handle; see `Outcome.unfinished`.
         """
         now = self.clock.now()
@@ -134,7 +134,7 @@ class Engine:
                 if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                     _count(self._counters.refused, outcome.end_code)
                 self.closed(after, outcome.end_code)
-        except Exception as error:  # whatever it is, it is reported with the outcome
+        except Exception as error:  # reported with the outcome
             outcome = outcome or Outcome(peer)
             self.closed(outcome.peer, Code.SERVER_ERROR)
             outcome.failure, outcome.end_code = error, Code.SERVER_ERROR
@@ -143,7 +143,7 @@ class Engine:
         return outcome
 
     def _login_done(self, session: Session, outcome: Outcome) -> None:
-        """A login that Redis is told of: the wheel and whoever it takes the place of come to know."""
+        """Arm the wheel for a new session, and let go of the session that it supersedes."""
         self._counters.logins += 1
         self._wheel.touch(session.key, self.ticks.at_or_after(session.last_seen + session.idle_timeout))
         self.flap_damping.reconnected(session.key, session.last_seen)
@@ -157,8 +157,8 @@ class Engine:
             self.terminator.hang_up(old, _SUPERSEDED_GOODBYES[outcome.superseded_code])
 
     def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
-        """End a connection that floods us. What it said is said; what it asked is not answered."""
-        packets = max(1, outcome.frames)  # a read that completes none costs as much as one that does
+        """Close a connection that exceeds its rate. Its changes stand; its requests are dropped."""
+        packets = max(1, outcome.frames)  # a read that completes no packet costs as much as one that does
         goodbye = self.packet_rate.count_packets(uid, packets, now) if self.packet_rate else None
         if goodbye is not None:
             outcome.reply += goodbye
@@ -172,11 +172,11 @@ class Engine:
             self._counters.updates += change.op is Op.UPDATE
 
     def keepalives_received(self, sessions: Iterable[Session]) -> None:
-        """Each of these sent exactly one keepalive; called after the whole batch was read.
+        """Extend sessions that sent exactly one keepalive each; called after the whole batch was read.
 
         The time is taken here, after the reads: a time taken before them could end a session early whose
         packet arrived while the batch was being read. A session that lost its connection within the batch
-        is skipped: its key may belong to another session by now, or to none.
+        is skipped, because its key may belong to another session by now, or to none.
         """
         now = self.clock.now()
         self.guard.loop_ran(now)
@@ -196,9 +196,9 @@ class Engine:
             self._wheel.touch_all(keys, self.ticks.at_or_after(now + usual))
 
     def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
-        """The connection is gone, or about to be hung up by its transport, for the reason `code`.
+        """Handle the loss of a connection, or that its transport is about to close it with `code`.
 
-        A client that may come back has its grace; for reasons that forbid a return the session ends at once.
+        A client that may reconnect has its grace period; after other codes the session ends immediately.
         """
         if not isinstance(peer, Session) or peer.link is None:
             return
@@ -214,28 +214,28 @@ class Engine:
         peer.end_code = code
         idle_deadline = self._wheel.tick_of(peer.key)
         grace = self.flap_damping.connection_lost(peer.key, now)
-        if idle_deadline is not None:  # None: its time is up, and it is in the slice that ends now
+        if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
             self._wheel.touch(peer.key, min(idle_deadline, self.ticks.at_or_after(now + grace)))
 
     def fail(self, session: Session) -> None:
-        """A mistake of this server has to do with a session's connection: it ends, and its client returns."""
+        """Close a session's connection after an internal error; its client reconnects."""
         link, handle = session.link, session.handle
         if link is not None:
             self.closed(session, Code.SERVER_ERROR)
             link.hang_up(handle, _FAILED_GOODBYE)
 
     def dispatch_requests(self, outcome: Outcome) -> Exception | None:
-        """Have the requests among some bytes answered; the caller has sent the reply to these bytes.
+        """Pass the requests of an outcome to the request handler, after its reply was sent.
 
         Returns:
-            What went wrong: a mistake of this server, over which the connection ends, and no other.
+            What the handler raised: an internal error, which closes this connection and no other.
         """
         session = outcome.peer
         if self._request_handler is None or not isinstance(session, Session):
             return None
         try:
             for request in outcome.requests or ():
-                # Whoever has left watches nobody; what he said before is said.
+                # A lost connection needs no answers, but a message sent before the loss is still delivered.
                 if session.link is not None or isinstance(request, Message):
                     self._request_handler.handle(session, request)
         except Exception as error:
@@ -244,24 +244,24 @@ class Engine:
         return None
 
     def drained(self, session: Session) -> None:
-        """A connection that had unsent bytes has none any more."""
+        """Notify the request handler that a connection's unsent bytes have all been sent."""
         if self._request_handler is not None:
             self._request_handler.drained(session)
 
     def count_refusal(self, code: Code) -> None:
-        """A transport refused a connection by itself."""
+        """Count a connection that a transport refused by itself."""
         _count(self._counters.refused, code)
 
     # What the ticker calls
 
     def collect_expired(self, tick: int) -> bool:
-        """Take a slice of what is due; its connections are read before anybody's session ends."""
+        """Collect a batch of what is due and read its connections; return whether more may be due."""
         return self.terminator.collect_expired(tick, self.clock.now())
 
     def expire_idle(self, now: float) -> int:
-        """End those of the slice that nothing was heard of: a touch puts a key back into the wheel.
+        """End the sessions of the batch that stayed idle; return how many. A touch has rescued the others.
 
-        And let go of those whose tokens have ended, if no fresh one has come.
+        Sessions without activity become away, and those with an expired token lose their connection.
         """
         ended = 0
         for session in self.terminator.idle_sessions():
@@ -280,7 +280,7 @@ class Engine:
         return ended
 
     def _expire_token(self, session: Session) -> None:
-        """Hang up, with the grace of a lost connection; one that is lost has it already."""
+        """Close the connection, with the usual grace period; a lost one has its grace already."""
         link, handle = session.link, session.handle
         if link is None:
             return
@@ -289,7 +289,7 @@ class Engine:
         link.hang_up(handle, _EXPIRED_GOODBYE)
 
     def tick_done(self, now: float) -> None:
-        """Register those that were too silent to be registered, and have been heard since; tidy tables."""
+        """Register stale sessions that became active again, and tidy tables."""
         self._registration_policy.register_recovered(now, self.outbox.append)
         self.server_protocol.tidy(now)
         if self.packet_rate is not None:
@@ -298,15 +298,15 @@ class Engine:
     # What the relay and the server call
 
     def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
-        """Return registrations of the sessions that are alive now, see `RegistrationPolicy.registrations`."""
+        """Return registrations of live sessions; see `RegistrationPolicy.registrations`."""
         return self._registration_policy.registrations(sessions)
 
     def registrable_sessions(self) -> Iterator[SessionName]:
-        """Return the sessions that ought to be on record; nothing changes."""
+        """Return the sessions that Redis should have on record; changes nothing."""
         return self._registration_policy.registrable_sessions()
 
     def refuse_logins(self, return_after: Callable[[], float]) -> None:
-        """Take no logins any more: this server stops, and `return_after` names seconds to come back in."""
+        """Refuse logins because this server stops; `return_after` draws the seconds until a retry."""
         self.server_protocol.return_after = return_after
 
     def slot_sizes(self, slots: int) -> list[int]:
@@ -314,11 +314,11 @@ class Engine:
         return self._wheel.slot_sizes(slots)
 
     def upcoming_expirations(self) -> dict[str, Any]:
-        """Return how many are due in each of the next slots, for operators; as cheap for many as for few.
+        """Return how many sessions are due in each of the next slots; O(slots).
 
         Returns:
-            `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if it is overdue; `sizes`: of the
-            slots that follow each other, soonest first, as far as T; `later`: how many are due after these.
+            `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if overdue; `sizes`: sessions in
+            each of the next slots, soonest first, up to T; `later`: sessions that are due after these.
         """
         wheel, slot_s = self._wheel, self.ticks.slot_s
         sizes = wheel.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, MAX_REPORTED_SLOTS))
@@ -326,12 +326,12 @@ class Engine:
         return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(wheel) - sum(sizes)}
 
     def ends_at(self, session: Session) -> float:
-        """Return when a session ends if nothing more is heard of it."""
+        """Return when a session ends if nothing more is received from its client."""
         slot = self._wheel.tick_of(session.key)
         return self.clock.now() if slot is None else self.ticks.start_of(slot)
 
     def session_timers(self, session: Session) -> SessionTimers:
-        """Return when a session's time is up, as things stand; nothing changes."""
+        """Return the deadlines of a session; changes nothing."""
         wheel, starts = self._wheel, self.ticks.start_of
         slot, away = wheel.tick_of(session.key), self._auto_away.tick_of(session.key)
         return SessionTimers(
@@ -346,7 +346,7 @@ class Engine:
 
     @property
     def request_handler(self) -> RequestHandler | None:
-        """Who answers requests; without it they are not supported."""
+        """Answers requests; without one they are not supported."""
         return self._request_handler
 
     @request_handler.setter
@@ -356,12 +356,12 @@ class Engine:
 
     @property
     def needs_reader_turn(self) -> bool:
-        """Whether somebody has yet to read connections of the slice."""
+        """Whether tasks have yet to read connections of the batch."""
         return self.terminator.needs_reader_turn
 
     @property
     def sessions(self) -> Registry:
-        """The registry, to be read."""
+        """The registry, read-only."""
         return self.registry
 
     def statistics(self) -> EngineCounters:

@@ -1,13 +1,16 @@
-"""Who comes and goes all the time gets a longer grace instead of a ban: pure, time is an argument.
+"""Flap damping: a device that reconnects frequently gets a longer grace period instead of a ban.
 
-A *return* is a login of a device that had lost its connection: in its grace, after the end that followed it,
-or on another node while it was lost. Beyond so many returns within a minute each doubles the next grace, up
-to a bound; each minute without one takes a doubling back.
+A *return* is a login of a device that had lost its connection: within its grace period, after its session
+ended, or on another node. Beyond a number of returns per minute, each further return doubles the next grace
+period, up to a maximum. Each minute without a return takes one doubling back.
 
-Each process counts what it sees: of a return to another one, no more than that it was within the grace here.
+Each process counts only what it sees. A return to another process counts here only if it falls within the
+grace period here.
 
-Whoever has lost a connection has a place in a bounded table, O(1) for each loss and return; if it is full,
-whose last loss is the longest ago is forgotten.
+Devices that have lost a connection are kept in a bounded table, O(1) for each loss and return. When it is
+full, the device whose last loss is the longest ago is dropped.
+
+Pure: time is an argument.
 """
 
 from collections.abc import Hashable
@@ -15,12 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MINUTE_S: Final = 60.0
-TABLE_SIZE: Final = 10_000  # of some 300 bytes each; a loss that is forgotten costs one return its count
+TABLE_SIZE: Final = 10_000  # some 300 bytes each; a dropped device's next return is not counted
 
 
 @dataclass(slots=True)
 class FlapDampingCounters:
-    """Keys in the table, and counters since the start: graces that were lengthened, keys forgotten."""
+    """Devices in the table (`known`); graces extended (`lengthened`) and devices dropped, since the start."""
 
     known: int = 0
     lengthened: int = 0
@@ -29,23 +32,23 @@ class FlapDampingCounters:
 
 @dataclass(slots=True)
 class _FlapRecord:
-    """One who lost a connection."""
+    """A device that lost a connection."""
 
-    returns: tuple[float, ...] = ()  # when it came back, of the last minute, the oldest first
+    returns: tuple[float, ...] = ()  # times of the last minute's returns, oldest first
     doublings: int = 0  # of its next grace
-    quiet_since: float = 0.0  # since when it has been quiet, as far as doublings were not taken back for it
-    lost: bool = False  # whether its connection is lost, and it has not come back
-    grace_s: float = 0.0  # what it has, or had, for coming back
+    quiet_since: float = 0.0  # start of the quiet time for which no doubling was taken back yet
+    lost: bool = False  # whether it has lost its connection and not returned
+    grace_s: float = 0.0  # its current or last grace
 
 
 class FlapDamping:
-    """How long each who loses its connection may be gone.
+    """Computes the grace period of each device that loses its connection.
 
     Args:
-        grace_s: seconds, of whoever does not flap; 0 has no double.
-        returns_a_minute: beyond so many the next grace is doubled; 0: never.
-        max_grace_s: seconds that doubling does not go beyond.
-        size: most keys that are known at once.
+        grace_s: the usual grace, seconds; 0 is never extended.
+        max_returns_per_minute: more returns double the next grace; 0: never.
+        max_grace_s: seconds, maximum of an extended grace.
+        size: maximum of devices in the table.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class FlapDamping:
         self._counters = FlapDampingCounters()
 
     def connection_lost(self, key: Hashable, now: float) -> float:
-        """A connection is lost; return for how many seconds its session lives on."""
+        """Record the loss of a connection; return the grace in seconds."""
         if not self._is_on:
             return self._grace_s
         record = self._table.pop(key, None) or _FlapRecord()
@@ -79,7 +82,7 @@ class FlapDamping:
         return record.grace_s
 
     def reconnected(self, key: Hashable, now: float) -> None:
-        """There is a login of `key`, on whatever node; of whom no loss is known it means nothing."""
+        """Record a login of `key` on any node; without a known loss it counts nothing."""
         record = self._table.get(key)
         if record is None or not record.lost:
             return
@@ -91,7 +94,7 @@ class FlapDamping:
             record.doublings += 1
 
     def extended_grace_ms(self, key: Hashable) -> int:
-        """Return the milliseconds of the grace that who is lost has, if it was lengthened; else 0."""
+        """Return a lost device's grace in milliseconds if it was extended, else 0."""
         record = self._table.get(key)
         if record is None or not record.lost or record.grace_s <= self._grace_s:
             return 0

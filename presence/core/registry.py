@@ -1,10 +1,10 @@
-"""Who is here: guests, sessions, and the registry of sessions by (uid, device).
+"""Connections that have not logged in (guests), sessions, and the registry of sessions by (uid, device).
 
-A change of the registry returns what it causes and performs nothing. Only the owner acts: whatever ends
-a session must hold that very session, so a late close of a replaced connection finds nothing to end.
+A method that changes the registry returns the change for Redis and has no other effect. A session is ended
+by the session object itself, so the late close of a superseded connection ends nothing.
 
-The records are small on purpose, for there is one per connection and 100,000 on a machine: slots, a uid
-that serves as the wheel's key too, and a session id that is a number until somebody asks for its text.
+Records are small because there is one per connection, 100,000 on a machine: slots, a uid that is also the
+wheel's key, and a session id that is a number until its text is needed.
 """
 
 from collections.abc import Iterator
@@ -18,31 +18,29 @@ from presence.protocol import Code
 
 
 class SessionTimers(NamedTuple):
-    """Where a session stands in wheel and tables; times are monotonic seconds."""
+    """A session's deadlines; times are monotonic seconds."""
 
-    # the wheel's absolute slot in which it is due; None: its time is up, and it ends in this moment
+    # the wheel's absolute slot in which it is due; None: it has expired, and is being ended
     slot: int | None
     swept_slot: int  # the last slot that was swept to its end
     slot_s: float  # seconds that a slot covers
     due_at: float | None  # when its slot begins; None without one
-    away_at: float | None  # when it is away by itself, if nothing but keepalives comes; None: never
-    token_ends_at: float | None  # when its token ends, to the step of that table; None without a token
-    registered: (
-        bool  # whether Redis is told that it lives, see `presence.core.termination.RegistrationPolicy`
-    )
+    away_at: float | None  # when it is shown as away, if nothing but keepalives comes; None: never
+    token_ends_at: float | None  # when its token expires, rounded up to a slot; None without a token
+    registered: bool  # whether it may be registered, see `RegistrationPolicy` in `termination.py`
 
 
 class ConnectionInfo(NamedTuple):
-    """What a transport tells of a connection."""
+    """A transport's description of a connection."""
 
     transport: str  # ``plain``, ``tls`` or ``stream``
     address: str  # what limits count the client's address by, see `networks.limit_key`; "": none
-    unsent_bytes: int  # what waits for a reader who is slow
+    unsent_bytes: int  # bytes waiting to be sent to a slow client
 
 
-UPDATES_BURST = 10.0  # what people do in a hurry; each is written to Redis and told to all who watch
+UPDATES_BURST = 10.0  # each update is written to Redis and sent to all watchers
 UPDATES_PER_S = 1.0  # in the long run
-_AUTO_AWAY = Profile(away=True)  # one for all who are away by themselves and say nothing of themselves
+_AUTO_AWAY = Profile(away=True)  # shared by all sessions that are set away automatically and have no meta
 
 
 class Profiles:
@@ -54,12 +52,12 @@ class Profiles:
         self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_BURST)
 
     def get(self, number: int) -> Profile:
-        """Return what is shown of a session."""
+        """Return the profile of a session."""
         return self._shown.get(number, PLAIN)
 
     @property
     def away(self) -> int:
-        """How many sessions are away; O(those that are or that say something of themselves)."""
+        """Number of sessions that are away; O(sessions with a profile)."""
         return sum(profile.away for profile in self._shown.values())
 
     def admit_update(self, number: int, now: float) -> float:
@@ -67,10 +65,15 @@ class Profiles:
         return 0.0 if self._updates.take(number, now) else self._updates.wait_s(number, now)
 
     def update(self, number: int, *, away: bool | None = None, meta: str | None = None) -> Code | None:
-        """Show a session as its client wishes; None: leave that as it is, or end its being away by itself.
+        """Update a session's profile.
+
+        Args:
+            number: the session's.
+            away: None: as the client set it last; ends auto-away.
+            meta: None: unchanged.
 
         Returns:
-            What has changed: AWAY or BACK where that did, else UPDATED; None if nothing has.
+            What has changed: AWAY or BACK if `away` did, else UPDATED; None if nothing has.
         """
         before = self.get(number)
         if away is None:
@@ -79,7 +82,7 @@ class Profiles:
         return self._show(number, Profile(away, before.meta if meta is None else meta))
 
     def set_auto_away(self, number: int) -> Code | None:
-        """A session has sent nothing but keepalives for long: it is away by itself, if it is not already."""
+        """Set a session away because it sent nothing but keepalives; None if it is away already."""
         before = self.get(number)
         if before.away:
             return None
@@ -87,11 +90,11 @@ class Profiles:
         return self._show(number, Profile(away=True, meta=before.meta) if before.meta else _AUTO_AWAY)
 
     def clear_auto_away(self, number: int) -> Code | None:
-        """A session has sent something else; a session that is away because it said so stays away."""
+        """End auto-away; a session whose client set it away stays away."""
         return self.update(number) if number in self._auto_away else None
 
     def remove(self, number: int) -> None:
-        """A session has ended."""
+        """Drop the profile of a session that has ended."""
         self._shown.pop(number, None)
         self._auto_away.discard(number)
         self._updates.drop(number)
@@ -114,22 +117,22 @@ SessionKey: TypeAlias = str | tuple[str, str]
 
 
 class Link(Protocol):
-    """What the core may ask of a transport about one of its connections, none of it waiting."""
+    """A transport, as the engine uses it for one of its connections; no method waits."""
 
     def hang_up(self, handle: Any, goodbye: bytes) -> None:
-        """Listen no more; soon send `goodbye`, end the sending side, drain for a bounded time, close."""
+        """Stop reading; soon send `goodbye`, half-close, drain for a bounded time, close."""
 
     def send(self, handle: Any, data: bytes) -> None:
-        """Send a packet, or keep what cannot leave yet; a reader too slow for its bound is cut off."""
+        """Send a packet, or buffer it; a client that reads too slowly for the buffer's bound is cut off."""
 
     def try_send(self, handle: Any, data: bytes) -> bool:
-        """Send unless earlier bytes still wait; then False, and `Engine.drained` says when they are gone."""
+        """Send unless earlier bytes are unsent; then False, and `Engine.drained` is called later."""
 
     def poll_now(self, handle: Any) -> bool:
-        """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
+        """Read available bytes now, as if the connection had become ready; False: its reader needs a turn."""
 
     def receive_queue_age_s(self, handle: Any, now: float) -> float:
-        """Return for how many seconds, at `now`, the bytes that were read last had lain unread."""
+        """Return how many seconds before `now` the bytes that were read last had arrived."""
 
     def address(self, handle: Any) -> str:
         """Return what limits count the client's address by, see `networks.limit_key`; "": none."""
@@ -140,25 +143,26 @@ class Guest:
     """A connection that has not logged in."""
 
     link: Link  # the transport of the connection
-    handle: Any  # what the transport knows the connection by
-    # The bytes of an unfinished frame. Never None, which is a session's sign that nothing is unfinished: so
-    # the fast path needs one test to know both.
+    handle: Any  # the transport's name of the connection
+    # The bytes of an unfinished frame. Never None, which means "a session without an unfinished frame", so
+    # that the fast path needs only one test.
+
     partial: bytes | None = b""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A logged-in connection, or one that was lost and still has its grace."""
+    """A logged-in connection, or one that was lost and is within its grace."""
 
-    link: Link | None  # as a guest's; None from the moment when the connection is gone
+    link: Link | None  # as a guest's; None once the connection is lost
     handle: Any
     key: SessionKey  # the session's key in registry and wheel
-    number: int  # counts the logins of this process; the session's id is made of it
+    number: int  # of the login, counted in this process; part of the session's id
     idle_timeout: float  # seconds of silence after which this session ends
     login_at: float  # monotonic time at which its login arrived
     last_seen: float  # monotonic time at which its last valid frame was read
-    partial: bytes | None = None  # the bytes of an unfinished frame, None without one
-    end_code: Code = Code.IDLE_TIMEOUT  # the reason that its end will have once its time is up
+    partial: bytes | None = None  # the bytes of an unfinished frame; None without one
+    end_code: Code = Code.IDLE_TIMEOUT  # reason of its end when it expires
 
     @property
     def uid(self) -> str:
@@ -175,7 +179,7 @@ Peer: TypeAlias = Guest | Session
 
 
 class LoginResult(NamedTuple):
-    """What a login causes: the session, the one that it takes the place of, the change for Redis."""
+    """The new session, the one that it supersedes, and the change for Redis."""
 
     session: Session
     superseded: Session | None
@@ -183,22 +187,22 @@ class LoginResult(NamedTuple):
 
 
 class Registry:
-    """All live sessions of this process, those in their grace included.
+    """All live sessions of this process, including those within their grace.
 
     Args:
-        boot_id: unique to this run of the process; what its session ids begin with.
-        clock: names moments in Unix milliseconds.
+        boot_id: unique to this run of the process; prefix of its session ids.
+        clock: converts monotonic time to Unix milliseconds.
 
     Attributes:
-        profiles: what others are shown of the sessions; to be read.
-        version: rises with every session that comes or goes.
+        profiles: the sessions' profiles, read-only.
+        version: rises with every session that starts or ends.
     """
 
     def __init__(self, boot_id: str, clock: Clock) -> None:
         self._boot_id = boot_id
         self._clock = clock
         self._sessions: dict[SessionKey, Session] = {}
-        self._devices: dict[str, str | tuple[str, ...]] = {}  # named ones, by uid; one as a rule
+        self._devices: dict[str, str | tuple[str, ...]] = {}  # named devices by uid; usually one
         self._numbers = 0
         self.profiles = Profiles()
         self.version = 0
@@ -246,11 +250,11 @@ class Registry:
 
         Args:
             guest: the connection that logs in.
-            key: which user and device it is.
-            idle_timeout: seconds, within the limits already.
-            arrived: when the login arrived; `now` if it was read at once.
+            key: its user and device.
+            idle_timeout: seconds, as granted.
+            arrived: when the login arrived; `now` if it was read immediately.
             now: the moment of the decision.
-            profile: what others are shown of it, beside that it lives; nothing of the older one stays.
+            profile: replaces the older session's; None: a plain one.
         """
         self._numbers += 1
         session = Session(guest.link, guest.handle, key, self._numbers, idle_timeout, arrived, now)
@@ -266,7 +270,7 @@ class Registry:
         return LoginResult(session, superseded, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
-        """Remove `session`; None if it does not live any more (it was replaced, or ended before)."""
+        """Remove `session`; None if it was superseded or has ended before."""
         if session not in self:
             return None
         del self._sessions[session.key]
@@ -279,13 +283,13 @@ class Registry:
     def update(
         self, session: Session, now: float, *, away: bool | None = None, meta: str | None = None
     ) -> Change | None:
-        """Show a session as its client wishes; None if that changes nothing. See `Profiles.update`."""
+        """Update a session's profile; None if that changes nothing. See `Profiles.update`."""
         if session not in self:
             return None
         return self._shown(session, self.profiles.update(session.number, away=away, meta=meta), now)
 
     def set_auto_away(self, session: Session, now: float) -> Change | None:
-        """Show a session as away by itself; None if it is away already, or has ended."""
+        """Set a session away automatically; None if it is away already, or has ended."""
         return (
             self._shown(session, self.profiles.set_auto_away(session.number), now)
             if session in self
@@ -293,14 +297,14 @@ class Registry:
         )
 
     def clear_auto_away(self, session: Session, now: float) -> Change | None:
-        """Show a session as back, if it was away by itself; else None."""
+        """End auto-away; None if the session was not set away automatically."""
         return self._shown(session, self.profiles.clear_auto_away(session.number), now)
 
     def _shown(self, session: Session, code: Code | None, now: float) -> Change | None:
         return None if code is None else self._change(Op.UPDATE, session, code, now, now)
 
     def registration(self, session: Session, now: float) -> Change:
-        """Return the change that registers a live session anew."""
+        """Return the change that registers a live session again."""
         return self._change(Op.REGISTER, session, Code.RETURNED, session.login_at, now)
 
     def _add_device(self, uid: str, device: str) -> None:

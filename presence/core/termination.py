@@ -1,7 +1,7 @@
-"""How sessions end, for good or for now, whose time is up, and how their connections are let go.
+"""Ends of sessions: idle time-out, expired token, kick, limit, supersession; and registrations in Redis.
 
-Core, other nodes and operators end sessions here. As in the core no method waits, and whoever ends a session
-holds that very session or names it by its id: a late word about a replaced one ends nothing.
+The engine, other nodes and operators end sessions here. No method waits. The caller passes the session object
+or its id, so a late notice about a superseded session ends nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +21,11 @@ from presence.protocol import Code
 
 @dataclass(eq=False, repr=False)
 class RegistrationPolicy:
-    """Registrations of live sessions."""
+    """Decides which live sessions may be registered in Redis, and makes the registrations."""
 
-    registry: Registry  # who is here
+    registry: Registry  # the live sessions
     clock: Clock  # monotonic time
-    tick_s: float  # seconds by which a session may be silent for longer than its time-out
+    tick_s: float  # seconds by which a session may outlive its time-out
     _: KW_ONLY
     # whether connections are read before their sessions are called stale; tests switch it off
     poll_before_expiry: bool = True
@@ -34,15 +34,15 @@ class RegistrationPolicy:
         self._stale: dict[Session, None] = {}  # in order
 
     def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
-        """Return registrations of sessions as they live at this moment, each made when it is asked for.
+        """Return registrations of sessions that are live now, each made when it is asked for.
 
-        A session that has ended meanwhile is registered too, and its end follows in the outbox. A
-        registration is made of what the session shows at that moment, so it covers every earlier update.
-        Sessions not heard within their time-out and a tick, not even when their connection was looked at, are
-        not vouched for (`Op.STALE`); they register with their next packet.
+        A session that has ended meanwhile is registered too; its end follows in the outbox. A registration
+        has the profile of the moment at which it is made, so it covers every earlier update.
+        A session without a packet for longer than its time-out and a tick, even after its connection was
+        polled, is stale (`Op.STALE`): it is registered with its next packet.
 
         Args:
-            sessions: those that lived at this moment; later changes of the registry must not change it.
+            sessions: a copy, unaffected by later changes of the registry.
         """
         return self._registrations(sessions, self.clock.now())
 
@@ -51,21 +51,21 @@ class RegistrationPolicy:
             if self._is_recent(session, now) or self._is_recent_after_poll(session, now):
                 yield self.registry.registration(session, now)
             else:
-                self._stale[session] = None  # if it has ended meanwhile, the next tick forgets it again
+                self._stale[session] = None  # if it has ended meanwhile, the next tick discards it
                 yield self.registry.registration(session, now)._replace(op=Op.STALE)
 
     def _is_recent(self, session: Session, now: float) -> bool:
-        """Whether a session was heard lately enough; without a stall none that lives was not."""
+        """Whether a session's last packet is recent enough; without a stall it always is."""
         return now - session.last_seen <= session.idle_timeout + self.tick_s
 
     def _is_recent_after_poll(self, session: Session, now: float) -> bool:
-        """Whether a packet lay unread: who is not vouched for may be told offline before it is read."""
+        """Read the connection first: a stale session's user may be reported offline before it is read."""
         if session.link is not None and self.poll_before_expiry:
             session.link.poll_now(session.handle)
         return self._is_recent(session, now)
 
     def registrable_sessions(self) -> Iterator[SessionName]:
-        """Return the sessions that ought to be on record; nothing changes."""
+        """Return the sessions that Redis should have on record; changes nothing."""
         return self._registrable_sessions(list(self.registry))
 
     def _registrable_sessions(self, sessions: list[Session]) -> Iterator[SessionName]:
@@ -74,11 +74,11 @@ class RegistrationPolicy:
                 yield SessionName(session.uid, session.device, self.registry.session_id(session))
 
     def is_registrable(self, session: Session) -> bool:
-        """Whether a live session is among them."""
+        """Whether a live session may be registered."""
         return session not in self._stale
 
     def register_recovered(self, now: float, append: Callable[[Change], None]) -> None:
-        """Register those that were too silent to be registered, and have been heard since."""
+        """Register stale sessions that became active again."""
         for session in list(self._stale):
             if session not in self.registry:
                 self.discard(session)
@@ -87,57 +87,57 @@ class RegistrationPolicy:
                 append(self.registry.registration(session, now))
 
     def discard(self, session: Session) -> None:
-        """A session has ended, or another took its place."""
+        """Drop a session that has ended or was superseded."""
         self._stale.pop(session, None)
 
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Counters since the start, and sessions now."""
+    """Counters since the start, and current sessions."""
 
-    sessions: int = 0  # that live; `away` of them are shown so
+    sessions: int = 0  # live ones; `away` of them are shown as away
     logins: int = 0  # granted
-    # sessions whose place another login, here or on another node, took while they were connected
+    # sessions superseded by another login, here or on another node, while they were connected
     taken_over: int = 0
-    returned_in_grace: int = 0  # and those whose place another took while they were lost
-    # keepalives of sessions, those that ask for an answer too; `frames` are all other packets that were valid
+    returned_in_grace: int = 0  # sessions superseded after they had lost their connection
+    # keepalives of sessions, including those that request an answer; `frames` are all other valid packets
     beats: int = 0
     frames: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # connections, by the reason that they were told
+    refused: dict[str, int] = field(default_factory=dict)  # connections, by reason
     ended: dict[str, int] = field(default_factory=dict)  # sessions, by reason
-    saved_by_a_last_look: int = 0  # sessions whose packet lay unread when their time was up
+    saved_by_a_last_look: int = 0  # sessions kept because an unread packet was found at expiry
     away: int = 0
-    updates: int = 0  # of how sessions are shown
+    updates: int = 0  # of profiles
     flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)
-    expiring: int = 0  # sessions whose end their token sets
-    tokens_expired: int = 0  # connections that were sent away to fetch another one
-    packet_floods: int = 0  # connections that sent too many packets
-    packet_buckets_kept: int = 0  # connections that have lately sent more than a trickle
+    expiring: int = 0  # sessions with a token that expires
+    tokens_expired: int = 0  # connections closed because their token had expired
+    packet_floods: int = 0  # connections closed because they sent too many packets
+    packet_buckets_kept: int = 0  # users in the table of packet rates
 
 
-MAX_EXPIRED_PER_TURN: Final = 256  # sessions that end without a turn for others: a few milliseconds
+MAX_EXPIRED_PER_TURN: Final = 256  # sessions of each kind before other tasks run: a few milliseconds
 _LIMIT_GOODBYE = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 
 @dataclass(eq=False, repr=False)
 class SessionTerminator:
-    """Ends of sessions."""
+    """Ends sessions, and collects those that have expired."""
 
-    registry: Registry  # who is here
-    counters: EngineCounters  # what the core counts
+    registry: Registry  # the live sessions
+    counters: EngineCounters  # the engine's counters
     _: KW_ONLY
-    deadlines: TimingWheel[SessionKey]  # when whoever is silent ends
-    auto_away: TimingWheel[SessionKey]  # when whoever is idle is away by itself
-    token_expiry: TokenExpiry[SessionKey]  # when whose token ends
-    registration_policy: RegistrationPolicy  # which of them Redis is told to live
-    flap_damping: FlapDamping  # how long who comes and goes may be gone
+    deadlines: TimingWheel[SessionKey]  # idle time-outs
+    auto_away: TimingWheel[SessionKey]  # when an unattended session is shown as away
+    token_expiry: TokenExpiry[SessionKey]  # when tokens expire
+    registration_policy: RegistrationPolicy  # which sessions are registered in Redis
+    flap_damping: FlapDamping  # computes the grace of sessions that reconnect frequently
     outbox: ChangeSink  # where changes go
     clock: Clock  # monotonic time
     # whether connections are read once more before their sessions end; tests switch it off
     poll_before_expiry: bool
     # notified when a session loses its connection; None: requests are not supported
     request_handler: RequestHandler | None = None
-    # whether tasks of their own read some connections of the slice, and need a turn for it
+    # whether some connections of the batch are read by tasks of their own, which need a turn
     needs_reader_turn: bool = False
 
     def __post_init__(self) -> None:
@@ -146,10 +146,10 @@ class SessionTerminator:
         self._token_expired: list[Session] = []
 
     def collect_expired(self, tick: int, now: float) -> bool:
-        """Take the next slice of what is due, and read its connections; return whether more may be due.
+        """Collect the next batch of what is due, and read its connections; return whether more may be due.
 
-        A slice is taken twice: after its connections were read once more, whoever is still due is handed out.
-        What came in between has put its session back into the wheel, or among the tokens.
+        The batch is checked again when it is handed out: a packet found by the read has put its session back
+        into the wheel, and a new token has extended its expiry.
         """
         keys = self.deadlines.pop_due(tick, MAX_EXPIRED_PER_TURN)
         idle = self.auto_away.pop_due(tick, MAX_EXPIRED_PER_TURN)
@@ -167,7 +167,7 @@ class SessionTerminator:
         return [session for key in keys if (session := self.registry.get(key)) is not None]
 
     def idle_sessions(self) -> Iterator[Session]:
-        """Give those that nothing was heard of; the caller ends each before it asks for the next."""
+        """Yield sessions of the batch that are still idle; the caller ends each before it takes the next."""
         for session in self._idle:
             if session not in self.registry:
                 continue
@@ -177,23 +177,23 @@ class SessionTerminator:
             yield session
 
     def inattentive_sessions(self) -> Iterator[Session]:
-        """Give those that live and have said nothing but keepalives."""
+        """Yield live sessions of the batch that sent nothing but keepalives."""
         for session in self._inattentive:
             if session in self.registry and session.key not in self.auto_away:
                 yield session
 
     def token_expired_sessions(self) -> Iterator[Session]:
-        """Give those that live and have sent no fresh token."""
+        """Yield live sessions of the batch that sent no new token."""
         for session in self._token_expired:
             if session in self.registry and session.key not in self.token_expiry:
                 yield session
 
     def clear_batch(self) -> None:
-        """The slice is done with."""
+        """Drop the batch."""
         self._idle, self._inattentive, self._token_expired = [], [], []
 
     def end(self, session: Session, code: Code, now: float) -> None:
-        """End a session, unless it does not live any more; its connection is left as it is."""
+        """End a session unless it has ended already; leaves its connection open."""
         change = self.registry.end(session, code, now)
         if change is None:
             return
@@ -209,7 +209,7 @@ class SessionTerminator:
         self.outbox.append(change)
 
     def hang_up(self, session: Session, goodbye: bytes) -> None:
-        """Let a session's connection go with a last packet."""
+        """Close a session's connection after a last packet."""
         link, handle = session.link, session.handle
         session.link = session.handle = session.partial = None
         if link is not None:
@@ -218,16 +218,16 @@ class SessionTerminator:
             link.hang_up(handle, goodbye)
 
     def evict_excess(self, sessions: list[Session], now: float) -> None:
-        """End what a login leaves no room for, after the login was told: the user stays online."""
+        """End sessions beyond the user's quota, after the login was reported: the user stays online."""
         for session in sessions:
             self.end(session, Code.SESSION_LIMIT, now)
             self.hang_up(session, _LIMIT_GOODBYE)
 
     def supersede(self, key: SessionKey, session_id: str, code: Code = Code.REPLACED) -> bool:
-        """Give up a session that another node has taken over.
+        """End a session that another node has taken over.
 
-        Redis knows already, as a rule. But a registration of it may be under way, and if the other session
-        has ended meanwhile nothing there refuses it: hence the end, which otherwise changes nothing.
+        Redis usually knows. But a registration of the session may be in flight, and if the other session has
+        ended meanwhile, Redis would accept it. Hence the end in the outbox, which otherwise changes nothing.
         """
         session = self._named(key, session_id)
         if session is None:
@@ -244,17 +244,17 @@ class SessionTerminator:
         return True
 
     def kick(self, key: SessionKey, session_id: str) -> bool:
-        """End a session because an operator says so; it must not come back by itself."""
+        """End a session on behalf of an operator; its client must not reconnect by itself."""
         return self._end_for_good(key, session_id, Code.KICKED)
 
     def limit(self, key: SessionKey, session_id: str) -> bool:
-        """End a session because its user has more than he may have, over all nodes."""
+        """End a session because its user exceeds the quota over all nodes."""
         return self._end_for_good(key, session_id, Code.SESSION_LIMIT)
 
     def say_goodbye_all(self, sessions: Iterable[Session], goodbye: Callable[[], bytes]) -> None:
-        """Hang up on sessions without ending them: this server stops, and they have time to come back.
+        """Close the connections of sessions without ending them: this server stops, and clients reconnect.
 
-        What they have sent is read before: it may be a logout.
+        Each connection is read first, because it may have sent a logout.
         """
         for session in sessions:
             if session.link is not None:

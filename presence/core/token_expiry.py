@@ -18,12 +18,12 @@ from presence.core.wheel import TimingWheel
 
 K = TypeVar("K")
 
-SLOT_S: Final = 0.5  # by so much at most a session outlives its token, the tick of whoever drives this apart
-HORIZON_SLOTS: Final = 7200  # an hour, about as long as most tokens are good; empty slots take 1.6 MB
+SLOT_S: Final = 0.5  # a session outlives its token by at most this, and a tick of the caller
+HORIZON_SLOTS: Final = 7200  # an hour, about as long as most tokens are valid; empty slots take 1.6 MB
 
 
 class TokenExpiry(Generic[K]):
-    """Keys with the moment at which each token ends.
+    """Keys with the moment at which each token expires.
 
     Args:
         now: monotonic seconds.
@@ -31,7 +31,7 @@ class TokenExpiry(Generic[K]):
 
     def __init__(self, now: float) -> None:
         self._wheel: TimingWheel[K] = TimingWheel(cursor=_last_slot(now))
-        self._far: dict[K, float] = {}  # of those beyond reach when they were armed
+        self._far: dict[K, float] = {}  # deadlines that were beyond the horizon when they were set
 
     def __len__(self) -> int:
         return len(self._wheel)
@@ -40,7 +40,7 @@ class TokenExpiry(Generic[K]):
         return key in self._wheel
 
     def set(self, key: K, at: float) -> None:
-        """Let the token of `key` end at `at`, in place of what was set before."""
+        """Set the deadline of `key` to `at`, in place of an earlier one."""
         slot, furthest = math.ceil(at / SLOT_S), self._wheel.cursor + HORIZON_SLOTS
         if slot > furthest:
             self._far[key] = at
@@ -50,20 +50,20 @@ class TokenExpiry(Generic[K]):
         self._wheel.touch(key, slot)
 
     def expires_at(self, key: K) -> float | None:
-        """Return when the token of `key` ends, to the step that it was set to; None without one."""
+        """Return the deadline of `key`, rounded up to a slot; None without one."""
         slot = self._wheel.tick_of(key)
         return None if slot is None else self._far.get(key, slot * SLOT_S)
 
     def discard(self, key: K) -> None:
-        """There is no session of `key` any more."""
+        """Remove `key`, if it has a deadline."""
         if self._wheel.discard(key) and self._far:
             self._far.pop(key, None)
 
     def pop_expired(self, now: float, limit: int) -> tuple[list[K], bool]:
-        """Take keys whose tokens have ended, looking at no more than `limit`.
+        """Take keys whose tokens have expired, examining at most `limit` keys.
 
         Returns:
-            The keys, and whether more may be due at `now`; a key that is set again meanwhile is not.
+            The keys, and whether more may be due at `now`.
         """
         looked_at = self._wheel.pop_due(_last_slot(now), limit)
         if not self._far:
