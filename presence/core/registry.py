@@ -146,7 +146,6 @@ class Guest:
     handle: Any  # the transport's name of the connection
     # The bytes of an unfinished frame. Never None, which means "a session without an unfinished frame", so
     # that the fast path needs only one test.
-
     partial: bytes | None = b""
 
 

@@ -1,9 +1,10 @@
-"""What one node has to tell one shard, in the order in which it goes: pure.
+"""The items that one node has to send to one shard, in order: pure.
 
-First the sessions that a resync registers, then what that resync replays, then what comes from the outbox.
-A resync is planned in slices before any of that is sent, and its sessions are scanned in slices.
-While others are waited for (see `settling`) ends are held back, and with them what follows of the same user.
-A login among these is announced by a mark, so that an end elsewhere does not make its user offline.
+First the sessions that a resync registers, then the changes that it replays, then those from the outbox.
+A resync is planned in slices before any of them is sent, and its sessions are scanned in slices.
+While the node waits for its peers (see `peer_barrier`), ends are held back, and with them later changes of
+the same user. A login among these is announced as a pending login, so that an end on another node does not
+make its user offline.
 """
 
 from collections import deque
@@ -20,21 +21,21 @@ from presence.protocol.constants import Code
 MAX_SCANNED_PER_CALL: Final = 1024  # sessions, or pending changes: one or two milliseconds
 
 Live = Callable[[int], Iterable[Change]]
-"""Registrations (code 2) of all sessions of a shard that live at this moment, made as they are asked for."""
+"""Returns registrations (code 2) of all live sessions of a shard, each made when it is asked for."""
 
 
-MAX_PLANNED_PER_CALL = 2048  # waiting changes, each looked at twice: some 2 ms
+MAX_PLANNED_PER_CALL = 2048  # pending changes, each examined twice: some 2 ms
 
 Each = TypeVar("Each")
 
 
 class ByShard(Generic[Each]):
-    """One pass over something, of which each shard takes its own as it needs them: O(1) for each.
+    """One lazy pass over elements of all shards, shared by the shards: O(1) per element.
 
     Args:
-        found: of all shards.
-        shard_of: the shard of each, from 0 to `shards` - 1.
-        shards: how many shards there are.
+        found: elements of all shards.
+        shard_of: the shard of an element, from 0 to `shards` - 1.
+        shards: number of shards.
     """
 
     def __init__(self, found: Iterator[Each], shard_of: Callable[[Each], int], shards: int) -> None:
@@ -44,11 +45,11 @@ class ByShard(Generic[Each]):
         self._asked = [False] * shards
 
     def is_untaken(self, shard: int) -> bool:
-        """Whether nobody has asked for this shard yet."""
+        """Whether `items_of` was not called for this shard yet."""
         return not self._asked[shard]
 
     def items_of(self, shard: int) -> Iterator[Each]:
-        """Return what belongs to a shard, in order; to be asked once for each shard."""
+        """Return the elements of a shard, in order; call it once per shard."""
         self._asked[shard] = True
         return self._items_of(shard)
 
@@ -67,26 +68,26 @@ class ByShard(Generic[Each]):
 
 @dataclass(eq=False, repr=False)
 class Plan:
-    """What to send after the opening batch, in slices: an outage leaves hundreds of thousands of changes.
+    """Plans what follows the opening batch, in slices: an outage leaves hundreds of thousands of changes.
 
-    First come the live sessions as they stood before the waiting changes, then these in order. The sessions
-    are looked at only as they are asked for: there may be a hundred thousand, and clients wait.
+    First come the live sessions as they were before the pending changes, then these changes in order.
+    Sessions are scanned only as they are asked for, because there may be a hundred thousand.
 
     Attributes:
-        replayed: what waits and is to be sent, in order; the first of it is there once `work` is done.
+        replayed: the pending changes to send, in order; complete once `work` is done.
     """
 
     # what Redis has not acknowledged, oldest first; snapshots of an earlier resync are left out
     waiting: InitVar[Iterable[Item]]
-    # returns what has waited in the outbox behind these, at most so many at a time; [] at the end
+    # takes the changes behind these from the outbox, at most so many per call; [] at the end
     more: Callable[[int], list[Item]]
-    # registrations of the sessions that live now, when all that waits has happened; None where one is not to
-    # be registered
+    # registrations of the sessions that are live after all pending changes; None for one that must not be
+    # registered
     live: Iterable[Change | None]
     _: KW_ONLY
-    lost: bool  # whether Redis lost what it had acknowledged: then an end may have to tell its period whole
-    # earliest `Change.at` that a full outbox skips, monotonic seconds; infinity if none. A session that
-    # logged in since then came after all that waits, and is left to the resync after it.
+    lost: bool  # whether Redis lost acknowledged changes: then an end may have to restore its whole period
+    # earliest `Change.at` skipped by a full outbox, monotonic seconds; infinity if none. A session that
+    # logged in after it comes after all pending changes, and is left to the next resync.
     skipped_from: float
 
     def __post_init__(self, waiting: Iterable[Item]) -> None:
@@ -99,18 +100,18 @@ class Plan:
 
     @property
     def unsent(self) -> list[Item]:
-        """Everything that waits, in order, however far `work` has come; not what `more` would return."""
+        """All pending changes in order, whatever `work` has done; without those that `more` would return."""
         return [*self._changes, *self.replayed, *self._unread]
 
     def work(self, limit: int = MAX_PLANNED_PER_CALL) -> tuple[bool, list[Change]]:
-        """Look at some of what waits, first forwards, then backwards.
+        """Examine some of the pending changes, first forwards, then backwards.
 
         Args:
-            limit: how many changes to look at.
+            limit: maximum of changes to examine.
 
         Returns:
-            Whether the plan is complete, and changes that are not sent: updates of sessions whose
-            registrations show them as they are now, and of ended ones, of which it does not matter.
+            Whether the plan is complete, and changes that need not be sent: updates of sessions whose
+            registration has the latest profile, and of sessions that have ended.
         """
         while not self._all_read and limit > 0:
             some = [self._unread.popleft() for _ in range(min(limit, len(self._unread)))] or self.more(limit)
@@ -124,7 +125,7 @@ class Plan:
         return self._all_read and not self._changes, covered
 
     def registrations(self) -> Iterator[Item | None]:
-        """Return the sessions to register first, None for each of the others; once the plan is complete."""
+        """Return the sessions to register first, None for each other one; only once the plan is complete."""
         return (
             Item(change, snapshot=True)
             if change is not None and change.session not in self._arriving and change.at < self.skipped_from
@@ -141,16 +142,16 @@ class Plan:
                 self._arriving.add(item.change.session)
 
     def _replay(self, item: Item, covered: list[Change]) -> None:
-        """Put the last change not yet looked at before those that follow it."""
+        """Prepend the last change not yet examined to those that follow it."""
         change = item.change
         if change.op is Op.UPDATE and change.session not in self._arriving:
             covered.append(change)
             return
         if change.op is not Op.END:
-            self.replayed.appendleft(Item(change))  # it waited as in any outage, and its age decides
+            self.replayed.appendleft(Item(change))  # as after any outage, its age decides
             return
-        # A replaced session was no longer in the record. Of a user's several sessions the last to end tells
-        # the period: while one of them lived the user was online.
+        # A replaced session was no longer in the record. Of a user's several sessions, the last to end
+        # restores the period, because the user was online while one of them was live.
         forgotten = self.lost and change.session not in self._arriving and change.code != Code.REPLACED
         restores = item.restores or (forgotten and change.uid not in self._ended_later)
         self.replayed.appendleft(Item(change, restores=restores))
@@ -160,30 +161,30 @@ class Plan:
 
 @dataclass(eq=False, repr=False)
 class Backlog:
-    """What waits for one shard.
+    """The pending items of one shard.
 
     Attributes:
-        has_marks: whether there are marks in Redis.
+        has_pending_logins: whether pending logins are announced in Redis.
     """
 
-    shard: int  # the shard
-    outbox: Outbox  # where changes come from
+    shard: int
+    outbox: Outbox  # the source of changes
     live: Live
 
     def __post_init__(self) -> None:
         self.has_pending_logins = False
-        self._plan: Plan | None = None  # of a resync, until it is complete; then nothing else waits here
-        self._unscanned: Iterator[Item | None] | None = None  # of a resync, not scanned yet
-        self._registrations: deque[Item] = deque()  # of a resync; go before the sequence
+        self._plan: Plan | None = None  # of a resync, until it is complete; then the deques below are empty
+        self._unscanned: Iterator[Item | None] | None = None  # sessions of a resync that were not scanned yet
+        self._registrations: deque[Item] = deque()  # of a resync; sent before the sequence
         self._has_more = False  # whether `next_items` stopped at `MAX_SCANNED_PER_CALL`
-        self._sequence: deque[Item] = deque()  # goes before what is queued in the outbox
-        self._held: list[Item] = []  # goes before the sequence, once settled
+        self._sequence: deque[Item] = deque()  # sent before the changes in the outbox
+        self._held: list[Item] = []  # held back; sent before the sequence, once settled
         self._held_uids: set[str] = set()
-        self._stale: dict[str, set[str]] = {}  # by uid, sessions that Redis lost
+        self._stale: dict[str, set[str]] = {}  # stale sessions that Redis lost, by uid
 
     @property
     def is_planning(self) -> bool:
-        """Whether `continue_planning` is to be called before anything can be taken."""
+        """Whether `continue_planning` has to be called before anything can be sent."""
         return (
             self._plan is not None
             or self._has_more
@@ -192,25 +193,25 @@ class Backlog:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether something of a resync is left that need not wait."""
+        """Whether items of a resync are left that need not be held back."""
         return self.is_planning or bool(self._unscanned is not None or self._registrations or self._sequence)
 
     @property
     def has_held_items(self) -> bool:
-        """Whether something is held back."""
+        """Whether items are held back."""
         return bool(self._held)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, in the outbox neither."""
+        """Whether nothing is pending, here or in the outbox."""
         return not (self._held or self.is_replaying or self.outbox.queued(self.shard))
 
     def begin_resync(self, pending: Iterable[Item], *, lost: bool) -> None:
-        """Begin to plan a resync from this moment's queue and sessions; see `continue_planning`.
+        """Begin to plan a resync from the present queue and sessions; see `continue_planning`.
 
         Args:
-            pending: what was under way and not applied; goes before all that waits.
-            lost: whether Redis lost what it had acknowledged.
+            pending: items that were in flight and not applied; they are sent before all others.
+            lost: whether Redis lost acknowledged changes.
         """
         if lost:
             self._stale = {}
@@ -235,7 +236,7 @@ class Backlog:
         self._has_more = self.has_pending_logins = False
 
     def continue_planning(self) -> None:
-        """Plan a slice of the resync that was begun; a few milliseconds at most."""
+        """Plan a slice of the resync; at most a few milliseconds."""
         self._has_more = False
         if self._plan is not None:
             is_complete, covered = self._plan.work()
@@ -259,10 +260,10 @@ class Backlog:
             yield None if change.op is Op.STALE else change
 
     def _item(self, change: Change) -> Item:
-        """Return a change of the outbox; the end of one that Redis lost, and nobody vouched for, restores."""
+        """Return a change of the outbox as an item; the end of a stale session that Redis lost restores."""
         sessions = self._stale.get(change.uid)
         if sessions is None or change.session not in sessions or change.op is Op.UPDATE:
-            return Item(change)  # how a session is shown puts nobody on record
+            return Item(change)  # an update puts no session on record
         sessions.discard(change.session)
         if not sessions:
             del self._stale[change.uid]
@@ -270,17 +271,17 @@ class Backlog:
         return Item(change, restores=restores)
 
     def release_held(self) -> None:
-        """Hold nothing back any more."""
+        """Release the items that are held back."""
         self._sequence.extendleft(reversed(self._held))
         self._held, self._held_uids = [], set()
 
     def next_items(self, limit: int, *, settled: bool, from_outbox: bool) -> list[Item]:
-        """Return what goes next, in order for each user.
+        """Return the next items, in order for each user.
 
         Args:
-            limit: how much, at most.
-            settled: whether ends need not wait.
-            from_outbox: whether what is queued there may go.
+            limit: maximum of items.
+            settled: whether ends may be sent.
+            from_outbox: whether changes in the outbox may be sent.
         """
         items = [self._registrations.popleft() for _ in range(min(limit, len(self._registrations)))]
         if self._unscanned is not None:

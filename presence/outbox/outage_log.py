@@ -1,4 +1,4 @@
-"""What is counted and said of a Redis that fails: each outage once, and in it each refusal."""
+"""Log and counters of Redis failures: each outage is logged once, and in it each distinct refusal."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -10,7 +10,7 @@ from presence.common.backoff import backoff_s, jittered
 from presence.common.circuit_breaker import CircuitBreaker
 from presence.common.errors import StoreError, StoreUnavailable
 
-MAX_LOGGED_REFUSALS: Final = 16  # different ones in an outage; of more, some are told again
+MAX_LOGGED_REFUSALS: Final = 16  # distinct ones remembered in an outage; beyond it some are logged again
 
 _log = structlog.get_logger(__name__)
 
@@ -18,32 +18,32 @@ Failures = list[StoreUnavailable | StoreError]
 
 
 def first_of(failures: Failures) -> StoreUnavailable | StoreError:
-    """Return the failure to be heard of: one that waiting may not cure goes first."""
+    """Return the failure to report: a refusal before an unreachable Redis."""
     return next((each for each in failures if isinstance(each, StoreError)), failures[0])
 
 
 @dataclass(eq=False, repr=False)
 class Outage:
-    """Calls that fail: an outage is told once, in it each new refusal, and its end when all work again."""
+    """Logs failing calls: an outage once, each new refusal in it, and its end when all calls work again."""
 
-    log: Any  # a structlog logger, or whatever has its methods
+    log: Any  # a structlog logger, or an object with its methods
     _: KW_ONLY
-    away: str  # what is said when Redis cannot be reached; "" for nothing
-    refused: str  # what is said when it refuses, or something else is wrong
-    back: str  # what is said when all works again; "" for nothing
+    away: str  # event when Redis cannot be reached; "": not logged
+    refused: str  # event when it refuses, or after another error
+    back: str  # event when all calls work again; "": not logged
     first_s: float  # the first pause before another attempt
-    limit_s: float  # and the longest
+    limit_s: float  # the longest pause
 
     def __post_init__(self) -> None:
-        self._failures: dict[str, int] = {}  # in a row, of each kind of call that fails at present
+        self._failures: dict[str, int] = {}  # consecutive failures of each kind of call that fails now
         self._told: set[str] = set()
 
     def failed(self, call: str, error: Exception) -> float:
-        """Take note of a failure; return how long to wait before the next attempt, with jitter.
+        """Log a failure; return the pause before the next attempt, with jitter.
 
         Args:
-            call: which kind of call failed; others may work meanwhile.
-            error: why.
+            call: the kind of call that failed; others may work meanwhile.
+            error: the failure.
         """
         failures = self._failures.get(call, 0)
         self._failures[call] = failures + 1
@@ -57,7 +57,7 @@ class Outage:
         return jittered(backoff_s(failures, self.first_s, self.limit_s))
 
     def worked(self, call: str) -> None:
-        """Take note of a call that did not fail."""
+        """Note that a kind of call works."""
         self._failures.pop(call, None)
         if self._told and not self._failures:
             self._told.clear()
@@ -69,12 +69,12 @@ class Outages:
     """The failures of one node's relay, over all shards.
 
     Args:
-        reach: of all shards.
+        breakers: of all shards.
 
     Attributes:
-        since: monotonic seconds since when a shard is away; None while all answer.
-        retries: rounds in which something failed.
-        errors: failures that waiting may not cure.
+        since: monotonic seconds since when a shard is unreachable; None while all answer.
+        retries: rounds with a failure.
+        errors: failures that a retry may not cure.
         last_error: the last failure's text; "" if there was none.
     """
 
@@ -83,10 +83,10 @@ class Outages:
         self.since: float | None = None
         self.retries = self.errors = 0
         self.last_error = ""
-        self._refusals: set[str] = set()  # told in this outage
+        self._refusals: set[str] = set()  # logged in this outage
 
     def record_round(self, failures: Failures, now: float, waiting: int) -> None:
-        """Take what a round came to; `waiting`: changes that Redis does not have yet."""
+        """Count and log the failures of a round; `waiting`: changes that Redis does not have yet."""
         self.retries += bool(failures)
         for error in failures:
             text = str(error)

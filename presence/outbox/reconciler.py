@@ -1,7 +1,8 @@
-"""What a node has in memory beside what Redis has of it, a little at a time.
+"""Compares the sessions in a node's memory with its records in Redis, a few at a time.
 
-Counters and generations notice what a fault does to Redis. This notices the rest: in the end keys that
-somebody deleted; soon, after more news than the inbox holds, sessions that others have taken over unheard.
+Counters and generations detect that Redis lost data. The comparison detects the rest: keys that were deleted
+by hand, within one walk over all sessions; and sessions that other nodes superseded without a notice, soon
+after the inbox has overflowed.
 """
 
 import math
@@ -24,27 +25,24 @@ from presence.outbox.steps import Compare
 from presence.outbox.store import Store
 
 MAX_SESSIONS_PER_TURN: Final = 512  # some 2 ms of Redis
-MAX_URGENT_SESSIONS_PER_TURN: Final = (
-    2048  # the same after news were missed: 100,000 sessions in some two minutes
-)
-COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
+MAX_URGENT_SESSIONS_PER_TURN: Final = 2048  # after missed notices: 100,000 sessions in some two minutes
+COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions take half an hour
 
 _log = structlog.get_logger(__name__)
 
 
 class LocalSessions(NamedTuple):
-    """What a node has, to be asked at any time."""
+    """Access to the sessions in a node's memory."""
 
-    registrable_sessions: Callable[[], Iterable[SessionName]]  # all sessions that ought to be on record
-    shown_as: Callable[[SessionName], Profile | None]  # how a session shows itself; None: it lives no more
+    registrable_sessions: Callable[[], Iterable[SessionName]]  # all sessions that should be on record
+    shown_as: Callable[[SessionName], Profile | None]  # a session's profile; None: it has ended
 
 
 @dataclass(eq=False, repr=False)
 class Reconciler:
-    """One walk over all sessions after the other.
+    """Walks over all sessions again and again, and finds differences.
 
-    What differs once may be a change under way. So it is asked about again at the next turn, and counts if it
-    differs then too.
+    A difference may be a change in flight. So it counts only if the next comparison confirms it.
     """
 
     local_sessions: LocalSessions  # see `LocalSessions`
@@ -54,22 +52,22 @@ class Reconciler:
         self._walk: Iterator[SessionName] = iter(())
         self._cursors: dict[int, str] = {}
         self._suspects: dict[int, set[SessionName]] = {}
-        self._unasked: dict[int, list[SessionName]] = {}  # of the walk, while their shards were busy
-        self._urgent_walks = 0  # that are left, the present one included
+        self._unasked: dict[int, list[SessionName]] = {}  # sessions of the walk whose shards were busy
+        self._urgent_walks = 0  # left to do, including the present one
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the walk is not to wait for its usual time."""
+        """Whether the walk runs at the urgent interval."""
         return self._urgent_walks > 0
 
     def run_soon(self) -> None:
-        """Walk over all sessions soon: news were missed. A walk that hurries already is walked to its end."""
+        """Walk over all sessions soon, because notices were missed; an urgent walk is finished first."""
         if not self.is_urgent:
             self._walk = iter(self.local_sessions.registrable_sessions())
         self._urgent_walks = min(2, self._urgent_walks + 1)
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
-        """Return what to ask now; of shards that are not among `writers` nothing, until they are."""
+        """Return the next comparisons, for the shards of `writers` only; the others' sessions are kept."""
         chosen = list(writers)
         if not chosen:
             return []
@@ -99,16 +97,16 @@ class Reconciler:
         return some
 
     def _keep(self, shard: int, names: Iterable[SessionName]) -> None:
-        """Keep a few to be asked about next; of a shard that is busy for long some wait for the next walk."""
+        """Keep sessions for the next comparison; beyond a bound they are left to the next walk."""
         self._unasked[shard] = [*self._unasked.get(shard, ()), *names][-MAX_URGENT_SESSIONS_PER_TURN:]
 
     def unanswered(self, steps: Iterable[Compare]) -> None:
-        """Ask again, at the next turn: what was answered does not count."""
+        """Compare the same sessions again at the next turn, because the answers do not count."""
         for step in steps:
             self._keep(step.shard, step.sessions)
 
     def differences(self, step: Compare, reply: Reply) -> int:
-        """Return how many sessions are not on record as they are here, for the second time."""
+        """Return how many sessions differ from their records for the second time."""
         self._cursors[step.shard] = reply.cursor
         missing = {step.sessions[number] for number in reply.missing}
         differing = {each for each in step.sessions if self._is_live(each) is (each in missing)}
@@ -123,16 +121,16 @@ class Reconciler:
 
 @dataclass(eq=False, repr=False)
 class ReconcilerTask:
-    """Makes comparisons, one call at a time: the part of the relay's task that does.
+    """Makes comparisons in the relay's task, one call at a time.
 
     Attributes:
-        differences: sessions that were not on record as they were here, or the other way round.
+        differences: sessions that differed from their records.
     """
 
-    outbox: Outbox  # where changes wait that would make a difference
+    outbox: Outbox  # its pending changes explain differences
     store: Store  # Redis
     thread: ThreadCaller  # makes the relay's calls
-    local_sessions: InitVar[LocalSessions]  # what is compared with the records
+    local_sessions: InitVar[LocalSessions]
     _: KW_ONLY
     node: Callable[[], str]  # the node's id now
     clock: Callable[[], float]  # monotonic seconds
@@ -149,10 +147,10 @@ class ReconcilerTask:
     async def compare(
         self, reachable: Callable[[], Sequence[ShardWriter]], urgent_interval_s: float
     ) -> Failures:
-        """Compare a little if it is time to; return what Redis refuses.
+        """Compare some sessions if a comparison is due; return refusals of Redis.
 
         Args:
-            reachable: the writers of shards that answer now.
+            reachable: returns the writers of shards that answer now.
             urgent_interval_s: between two comparisons after notices were missed. It has to leave room for a
                 probe between two comparisons of a session, because a difference may be a notice not yet read.
         """
@@ -161,22 +159,22 @@ class ReconcilerTask:
             return []
         self._compared_at = now
         try:
-            await self.thread.call(self.store.check_meta)  # it may be lost alone
+            await self.thread.call(self.store.check_meta)  # its key may be lost alone
         except StoreUnavailable:
-            pass  # it may be on another server than what follows
+            pass  # it may be on another server than the shards
         except StoreError as error:
             return [error]
         await self._compare_sessions(reachable())
         return []
 
     def _is_due(self, reachable: Sequence[ShardWriter], now: float, urgent_interval_s: float) -> bool:
-        """Whether a comparison is due; after news were missed as soon as it can tell anything."""
+        """Whether a comparison is due; an urgent one once a shard is idle, so that it means something."""
         is_urgent = self._reconciler.is_urgent and any(writer.is_idle(now) for writer in reachable)
         interval_s = urgent_interval_s if is_urgent else COMPARE_INTERVAL_S
         return bool(reachable) and now - self._compared_at >= interval_s
 
     async def _compare_sessions(self, reachable: Sequence[ShardWriter]) -> None:
-        """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
+        """Compare some sessions with the records in idle shards; resync a shard on a difference."""
         now, node, offered = self.clock(), self.node(), self.outbox.total_offered
         steps = self._reconciler.next(writer for writer in reachable if writer.is_idle(now))
         if not steps:
@@ -188,7 +186,7 @@ class ReconcilerTask:
         writers = {writer.shard: writer for writer in reachable}
         for step, answer in zip(steps, answers, strict=True):
             if not isinstance(answer, Reply) or answer.status is not ReplyStatus.OK:
-                continue  # whatever it is, a batch or a probe meets it too
+                continue  # a batch or a probe will meet the same failure
             if differences := self._reconciler.differences(step, answer):
                 _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
                 self.differences += differences
