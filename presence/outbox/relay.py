@@ -231,7 +231,7 @@ class Relay:
 
     async def _exchange(self) -> Failures:
         """Send the next step of every shard, if there is one, and handle the answers."""
-        if any(writer.fenced for writer in self.writers):
+        if any(writer.is_fenced for writer in self.writers):
             self._take_new_id()
         self.outbox.has_logouts = False
         node, planned = self.node, await self._plan()

@@ -177,7 +177,7 @@ class Play:
         if verb in verbs:
             verbs[verb](*words)
         elif verb == "fenced":
-            assert writer.fenced
+            assert writer.is_fenced
             assert not node.round()
         elif verb == "has":
             (session,) = online_sessions(self.server.client)
