@@ -1,7 +1,7 @@
 """The synchronous core: applies the decisions of the pure modules.
 
 Transports pass it received bytes and lost connections, the ticker passes it ticks. It keeps registry and
-wheel in step, appends every change to the outbox in order, and tells transports which connections to close.
+wheel in step, appends every change to the outbox in order, and has transports close connections.
 No method waits, so each is atomic and none needs a lock.
 """
 

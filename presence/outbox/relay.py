@@ -343,8 +343,8 @@ class Relay:
             return
         stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
-        rung = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
-        if rung and not self.outbox.has_logouts:
+        woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
+        if woken and not self.outbox.has_logouts:
             self.outbox.notify_at(stuck + BATCH_ITEMS, self._wake_event.set)
             await self._wake_event.wait(GATHER_S)
         if self.outbox.has_logouts:
