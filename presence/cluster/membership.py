@@ -98,7 +98,12 @@ class Membership:
         self._has_left = self.runtime.wake_event()
         # The relay logs that Redis is unreachable.
         self._outage = Outage(
-            _log, away="", refused="Redis refused", back="", first_s=BACKOFF_FIRST_S, limit_s=BACKOFF_LIMIT_S
+            _log,
+            unreachable="",
+            refused="Redis refused",
+            recovered="",
+            first_s=BACKOFF_FIRST_S,
+            limit_s=BACKOFF_LIMIT_S,
         )
         self._counters = ClusterStatistics()
 

@@ -28,15 +28,15 @@ class Outage:
 
     log: Any  # a structlog logger, or an object with its methods
     _: KW_ONLY
-    away: str  # event when Redis cannot be reached; "": not logged
+    unreachable: str  # event when Redis cannot be reached; "": not logged
     refused: str  # event when it refuses, or after another error
-    back: str  # event when all calls work again; "": not logged
+    recovered: str  # event when all calls work again; "": not logged
     first_s: float  # the first pause before another attempt
     limit_s: float  # the longest pause
 
     def __post_init__(self) -> None:
         self._failures: dict[str, int] = {}  # consecutive failures of each kind of call that fails now
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def failed(self, call: str, error: Exception) -> float:
         """Log a failure; return the pause before the next attempt, with jitter.
@@ -48,21 +48,21 @@ class Outage:
         failures = self._failures.get(call, 0)
         self._failures[call] = failures + 1
         refusal = "" if isinstance(error, StoreUnavailable) else str(error)
-        if refusal not in self._told:
-            self._told = {refusal} if len(self._told) >= MAX_LOGGED_REFUSALS else {*self._told, refusal}
+        if refusal not in self._logged:
+            self._logged = {refusal} if len(self._logged) >= MAX_LOGGED_REFUSALS else {*self._logged, refusal}
             if refusal:
                 self.log.error(self.refused, error=refusal)
-            elif self.away:
-                self.log.warning(self.away, error=str(error))
+            elif self.unreachable:
+                self.log.warning(self.unreachable, error=str(error))
         return jittered(backoff_s(failures, self.first_s, self.limit_s))
 
     def worked(self, call: str) -> None:
         """Note that a kind of call works."""
         self._failures.pop(call, None)
-        if self._told and not self._failures:
-            self._told.clear()
-            if self.back:
-                self.log.warning(self.back)
+        if self._logged and not self._failures:
+            self._logged.clear()
+            if self.recovered:
+                self.log.warning(self.recovered)
 
 
 class Outages:
@@ -98,15 +98,13 @@ class Outages:
                     {*self._refusals, text} if len(self._refusals) < MAX_LOGGED_REFUSALS else {text}
                 )
             self.last_error = text
-        came_back = sum([breaker.confirm_recovery() for breaker in self._breakers])
-        away = [
-            breaker.unavailable_since for breaker in self._breakers if breaker.unavailable_since is not None
-        ]
-        if away and self.since is None:
-            self.since = min(away)
+        recovered = sum([each.confirm_recovery() for each in self._breakers])
+        since = [each.unavailable_since for each in self._breakers if each.unavailable_since is not None]
+        if since and self.since is None:
+            self.since = min(since)
             if failures and isinstance(first_of(failures), StoreUnavailable):
-                _log.warning("Redis is away", error=str(first_of(failures)), shards=len(away))
-        elif not away and self.since is not None:
+                _log.warning("Redis is away", error=str(first_of(failures)), shards=len(since))
+        elif not since and self.since is not None:
             away_s = round(now - self.since, 3)
             self.since, self._refusals = None, set()
-            _log.info("Redis is back", away_s=away_s, waiting=waiting, shards=came_back)
+            _log.info("Redis is back", away_s=away_s, waiting=waiting, shards=recovered)

@@ -59,9 +59,9 @@ class ControlListener:
         self._whole = trio.CancelScope()
         self._outage = Outage(
             _log,
-            away=LOST,
+            unreachable=LOST,
             refused=LOST,
-            back="control channel is back",
+            recovered="control channel is back",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )

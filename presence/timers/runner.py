@@ -102,9 +102,9 @@ class Runner:
         self._threads = trio.CapacityLimiter(terms.concurrency)
         self._outage = Outage(
             log,
-            away="Redis is away, trying again",
+            unreachable="Redis is away, trying again",
             refused="Redis refused, trying again",
-            back="Redis is back",
+            recovered="Redis is back",
             first_s=OUTAGE_FIRST_S,
             limit_s=OUTAGE_MAX_S,
         )

@@ -117,7 +117,7 @@ def test_jitter_takes_at_most_half_away() -> None:
 
 def test_an_outage_is_told_once_and_in_it_each_refusal() -> None:
     log = CapturingLogger()
-    outage = Outage(log, away="away", refused="refused", back="back", first_s=0.1, limit_s=0.4)
+    outage = Outage(log, unreachable="away", refused="refused", recovered="back", first_s=0.1, limit_s=0.4)
     pauses = [outage.failed("read", StoreUnavailable("no route")) for _ in range(4)]
     for text in ("no rights", "no rights", "no memory"):
         outage.failed("write", StoreError(text))
