@@ -71,10 +71,10 @@ class Engine:
             self.ticks.slot_s * SLOTS_PER_TICK,
             poll_before_expiry=poll_before_expiry,
         )
-        reach = int(max(self.idle_timeout, max_idle_timeout, self.away_after) / self.ticks.slot_s) + 2
-        begun = self.ticks.at_or_before(self.clock.now())
-        self._wheel: TimingWheel[SessionKey] = TimingWheel(reach, begun)
-        self._auto_away: TimingWheel[SessionKey] = TimingWheel(reach if self.away_after else 0, begun)
+        slots = int(max(self.idle_timeout, max_idle_timeout, self.away_after) / self.ticks.slot_s) + 2
+        cursor = self.ticks.at_or_before(self.clock.now())
+        self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
+        self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if self.away_after else 0, cursor)
         self._token_expiry: TokenExpiry[SessionKey] = TokenExpiry(self.clock.now())
         self._counters = EngineCounters()
         self.terminator = SessionTerminator(

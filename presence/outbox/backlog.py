@@ -297,7 +297,7 @@ class Backlog:
                 if not self._sequence:
                     break
             item = self._sequence.popleft()
-            if settled or not self._must_wait(item.change):
+            if settled or not self._must_hold(item.change):
                 items.append(item)
                 continue
             self._held.append(item)
@@ -309,5 +309,5 @@ class Backlog:
             self._has_more = True
         return items
 
-    def _must_wait(self, change: Change) -> bool:
+    def _must_hold(self, change: Change) -> bool:
         return change.op is Op.END or change.uid in self._held_uids
