@@ -1,4 +1,4 @@
-"""When a shard that failed is asked again."""
+"""When a failed shard is tried again, and how an outage is logged."""
 
 import pytest
 from structlog.testing import CapturingLogger
@@ -20,7 +20,7 @@ from presence.outbox.outage_log import Outage
 from presence.outbox.relay import PROBE_INTERVAL_S
 
 
-def test_an_answer_is_fresh_for_a_moment_and_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:
+def test_an_answer_is_fresh_for_a_moment_and_pauses_are_short_until_idle_nodes_have_noticed() -> None:
     assert min(BRIEF_OUTAGE_S, IDLE_GAP_S) >= PROBE_INTERVAL_S
     reach, now, pauses = CircuitBreaker(), 10.0, list[float]()
     reach.record_success(1.0, 1.0)
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_calls_tell(name: str) -> None:
+def test_the_state_after_calls(name: str) -> None:
     calls, told, holds = CASES[name]
     reach = CircuitBreaker()
     assert ask(reach, calls) == told
@@ -115,7 +115,7 @@ def test_jitter_takes_at_most_half_away() -> None:
     assert 0.5 <= min(drawn) < max(drawn) <= 1.0
 
 
-def test_an_outage_is_told_once_and_in_it_each_refusal() -> None:
+def test_an_outage_is_logged_once_and_in_it_each_refusal() -> None:
     log = CapturingLogger()
     outage = Outage(log, unreachable="away", refused="refused", recovered="back", first_s=0.1, limit_s=0.4)
     pauses = [outage.failed("read", StoreUnavailable("no route")) for _ in range(4)]

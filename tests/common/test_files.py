@@ -1,4 +1,4 @@
-"""Connections are derived from the file limit; a limit that is too low is named."""
+"""Connections are derived from the file limit; a limit that is too low is reported."""
 
 import os
 import resource
@@ -39,7 +39,7 @@ def test_connections_are_the_limit_less_a_reserve(
 @pytest.mark.parametrize(
     ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 do not fit"), (64, 0, "too low")]
 )
-def test_what_does_not_fit_is_refused_by_name(
+def test_too_many_connections_are_refused_with_the_numbers(
     hard: int, wish: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_refused_by_name(
 # Files that are opened at once, or not at all
 
 
-def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_refused_immediately_and_closed(tmp_path: Path) -> None:
     fifo, file = tmp_path / "fifo", tmp_path / "file"
     os.mkfifo(fifo)
     file.write_bytes(b"text")
@@ -80,7 +80,7 @@ def test_figures_are_those_of_this_process_and_each_descriptor_is_counted() -> N
     assert counted == report["open_fds"] + 2
 
 
-def test_where_the_system_does_not_tell_connections_are_added_and_the_most_memory_is_told(
+def test_without_proc_connections_are_added_up_and_the_peak_memory_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process_stats, "_counted", lambda: 0)

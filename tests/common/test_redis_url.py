@@ -48,7 +48,7 @@ def test_a_server_that_the_cluster_names_is_reached_with_the_same_password() -> 
         "redis://[h",
     ],
 )
-def test_what_is_no_such_url_is_refused_without_showing_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^(must|is not|may have)") as refusal:
         parse(url.replace("//", "//user:s3cret@"))
     assert "s3cret" not in str(refusal.value)

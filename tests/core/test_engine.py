@@ -1,4 +1,4 @@
-"""The core's promises one by one: deadlines, the last look, resync, stalls, a mass expiry."""
+"""The engine's guarantees one by one: deadlines, the poll before expiry, resync, stalls, a mass expiry."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def world() -> World:
     return World()
 
 
-def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
+def test_a_lost_connection_leaves_no_bytes_behind(world: World) -> None:
     """Or somebody who comes and goes would have memory here that no limit of connections counts."""
     for end in (
         world.sockets.close,
@@ -56,7 +56,7 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     assert sum(world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
 
 
-def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(world: World) -> None:
+def test_an_end_has_the_time_of_the_last_packet_and_keepalives_are_counted(world: World) -> None:
     usual, patient = world.login(), world.login("bob", idle_timeout=60)
     world.pass_time(7.25)
     world.beat(usual, patient)
@@ -66,7 +66,7 @@ def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(w
     assert world.engine.statistics().beats == 2
 
 
-def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: World) -> None:
+def test_only_the_delay_of_idle_time_outs_is_measured(world: World) -> None:
     world.sockets.close(world.login("bob"))
     world.say(world.login("eve"), protocol.logout())
     world.now += 0.25
@@ -78,7 +78,7 @@ def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: Worl
     assert world.delays.report()["sum"] == pytest.approx(0.25)
 
 
-def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_overdue(
+def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
     world: World,
 ) -> None:
     world.login()
@@ -108,7 +108,7 @@ def until_due(world: World) -> None:
     world.now += SLOT
 
 
-def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> None:
+def test_an_unread_packet_rescues_its_session(world: World) -> None:
     world.sockets.arrive(world.login(), protocol.KEEPALIVE)
     until_due(world)
     world.pass_time(TICK)
@@ -130,7 +130,7 @@ def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> No
     ],
     ids=["keepalive", "login", "logout", "close, with no grace beyond the deadline", "displacement"],
 )
-def test_what_is_read_during_its_own_expiry_wins(
+def test_a_packet_read_during_expiry_rescues_its_session(
     world: World, deed: Callable[[World], object], story: list[object]
 ) -> None:
     world.login()
@@ -145,7 +145,7 @@ def test_what_is_read_during_its_own_expiry_wins(
     assert world.story() == story
 
 
-def test_a_step_of_the_wall_clock_moves_no_moment() -> None:
+def test_a_step_of_the_wall_clock_changes_no_time() -> None:
     walls = iter([1e9])  # it is read once
     clock = Clock(lambda: 5.0, lambda: next(walls))
     assert clock.seen_ms(6.0009) == clock.decided_ms(6.0) == 1_000_000_001_000
@@ -154,7 +154,7 @@ def test_a_step_of_the_wall_clock_moves_no_moment() -> None:
 # Very many at once
 
 
-async def test_a_mass_expiry_leaves_others_their_turns() -> None:
+async def test_a_mass_expiry_lets_other_tasks_run() -> None:
     users, turns = 20 * SLICE, 0
     world = World()
     for number in range(users):
@@ -186,14 +186,14 @@ def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
     assert world.engine.statistics().taken_over == 0
 
 
-def test_without_a_grace_the_end_comes_at_once() -> None:
+def test_without_a_grace_the_session_ends_immediately() -> None:
     world = World(grace=0.0)
     world.sockets.close(world.login())
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost: bool) -> None:
+def test_a_login_on_another_node_is_counted_like_a_local_one(world: World, is_lost: bool) -> None:
     handle = world.login()
     if is_lost:
         world.sockets.close(handle)
@@ -204,7 +204,7 @@ def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
 
 
-def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
+def test_a_login_while_stopping_is_refused_with_a_retry_time(world: World) -> None:
     handle = world.sockets.connect()
     world.engine.refuse_logins(lambda: 1.5)
     world.sockets.feed(handle, protocol.encode(protocol.login("ada", id=7)))
@@ -214,7 +214,7 @@ def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
     assert world.is_hung_up(handle)
 
 
-def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
+def test_an_ended_session_is_not_in_any_table() -> None:
     world = World(away_after=100.0, gate=WordGate())
     for device in (None, "phone", "tablet", "desk"):
         handle = world.sockets.connect()
@@ -235,7 +235,7 @@ def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
 # Registrations for a resync, and the farewell of a stop
 
 
-def test_registrations_are_of_one_moment_though_they_are_made_later(world: World) -> None:
+def test_registrations_made_later_are_those_of_one_moment(world: World) -> None:
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
     moment = int(world.changes[0].at_ms)
     registrations = world.engine.registrations([*world.registry])
@@ -259,7 +259,7 @@ def silent_through_a_stall(world: World) -> int:
     return handle
 
 
-def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: World) -> None:
+def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
     assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
     world.run_tick()
@@ -270,7 +270,7 @@ def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: Worl
     assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
 
 
-def test_a_session_whose_packet_may_lie_unread_is_vouched_for(world: World) -> None:
+def test_a_session_with_an_unread_packet_is_not_stale(world: World) -> None:
     world.sockets.arrive(silent_through_a_stall(world), protocol.KEEPALIVE)
     other = World()
     other.login()
@@ -279,14 +279,14 @@ def test_a_session_whose_packet_may_lie_unread_is_vouched_for(world: World) -> N
         assert [change.op for change in each.engine.registrations([*each.registry])] == [Op.REGISTER]
 
 
-def test_who_left_while_his_connection_is_looked_at_ends_after_all(world: World) -> None:
+def test_a_session_that_logs_out_while_its_connection_is_polled_ends(world: World) -> None:
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.encode(protocol.logout()))
     list(world.engine.registrations([*world.registry]))
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
 
 
-def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> None:
+def test_a_superseded_stale_session_does_not_register(world: World) -> None:
     silent_through_a_stall(world)
     assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
     world.login()
@@ -294,7 +294,7 @@ def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> Non
     assert world.story() == [LOGIN, LOGIN]
 
 
-def test_a_logout_that_lies_unread_at_the_stop_counts(world: World) -> None:
+def test_an_unread_logout_at_the_stop_counts(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))

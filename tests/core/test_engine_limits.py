@@ -1,4 +1,4 @@
-"""Too many sessions of a user, too many packets, and devices that come and go all the time."""
+"""Too many sessions of a user, too many packets, and devices that reconnect frequently."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def logins(world: World, *devices: str) -> list[int]:
 # How many sessions a user may have
 
 
-def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
+def test_the_oldest_session_ends_after_the_login() -> None:
     world = World(session_limit=OLDEST_GO)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
     assert world.heard(phone)[-1] == TOO_MANY
@@ -42,7 +42,7 @@ def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
     assert not world.is_hung_up(desk)
 
 
-def test_the_newest_is_refused_and_told_why() -> None:
+def test_the_newest_session_is_refused_with_a_reason() -> None:
     world = World(session_limit=NEWEST_IS_REFUSED)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
     assert world.heard(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
@@ -52,7 +52,7 @@ def test_the_newest_is_refused_and_told_why() -> None:
 
 
 @pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
-def test_a_device_that_comes_back_is_not_one_more(limit: SessionQuota) -> None:
+def test_a_device_that_reconnects_is_counted_once(limit: SessionQuota) -> None:
     world = World(session_limit=limit)
     phone, tablet = logins(world, "phone", "tablet")
     again = world.login(device="phone")
@@ -61,7 +61,7 @@ def test_a_device_that_comes_back_is_not_one_more(limit: SessionQuota) -> None:
     assert world.engine.statistics().taken_over == 1
 
 
-def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
+def test_a_session_beyond_the_cluster_wide_quota_ends_for_good() -> None:
     world = World()
     (phone,) = logins(world, "phone")
     name = world.changes[0].session
@@ -85,7 +85,7 @@ def flap(world: World, times: int) -> int:
     return world.login()
 
 
-def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
+def test_the_end_of_a_flapping_session_has_its_extended_grace() -> None:
     world = World(returns=6)
     world.sockets.close(flap(world, 7))
     lost = world.now
@@ -97,7 +97,7 @@ def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
     assert 2 * GRACE <= end.at - lost <= 2 * GRACE + SLOT
 
 
-def test_no_grace_goes_beyond_the_idle_deadline_and_a_logout_has_none() -> None:
+def test_no_grace_exceeds_the_idle_deadline_and_a_logout_has_none() -> None:
     world = World(returns=6)
     handle = flap(world, 20)
     world.pass_time(10.0)
@@ -129,7 +129,7 @@ RATE, BURST = 10, 50
 KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
 
 
-def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_burst() -> None:
+def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -> None:
     world = World(packet_rate=PacketRate(RATE, BURST))
     ada = world.login()
     for number in range(BURST - 1):
@@ -205,7 +205,7 @@ def test_each_quiet_minute_takes_a_doubling_back() -> None:
     assert table.connection_lost("ada", quiet_from + 60 * MINUTE_S) == GRACE
 
 
-def test_a_login_of_whom_no_loss_is_known_is_no_return() -> None:
+def test_a_login_without_a_known_loss_is_no_return() -> None:
     table = flapping()
     for at in range(50):
         table.reconnected("ada", float(at))
@@ -216,7 +216,7 @@ def test_a_login_of_whom_no_loss_is_known_is_no_return() -> None:
     assert table.connection_lost("ada", 100.0) == GRACE
 
 
-def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
+def test_an_end_has_an_extended_grace_only() -> None:
     table = flapping()
     table.connection_lost("ada", 0.0)
     assert table.extended_grace_ms("ada") == 0
@@ -234,13 +234,13 @@ def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
     "off",
     [FlapDamping(GRACE, 0, MAX_GRACE), FlapDamping(0.0, 6, MAX_GRACE), FlapDamping(GRACE, 6, GRACE - 1)],
 )
-def test_where_it_is_off_every_grace_is_the_same_and_nothing_is_kept(off: FlapDamping) -> None:
+def test_without_damping_every_grace_is_the_same_and_the_table_stays_empty(off: FlapDamping) -> None:
     usual = off.connection_lost("bob", 0.0)
     assert set(graces(off, 30, every_s=1.0)) == {usual}
     assert off.statistics().known == 0
 
 
-def test_the_table_is_bounded_and_forgets_whose_last_loss_is_the_longest_ago() -> None:
+def test_the_table_is_bounded_and_drops_the_oldest_loss() -> None:
     table = flapping(size=3)
     graces(table, 13, every_s=3.0)
     for at, key in enumerate(["bob", "eve"]):

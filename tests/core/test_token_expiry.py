@@ -1,4 +1,4 @@
-"""When tokens end: never early, soon after, however far ahead, and in slices."""
+"""Token expiry: never early, soon after, at any distance, and in batches."""
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +44,7 @@ def test_a_fresh_token_takes_the_place_of_the_one_before(first: float, second: f
     assert taken(expiries, START + 5 * HOUR) == []
 
 
-def test_what_is_forgotten_does_not_end() -> None:
+def test_a_discarded_key_does_not_expire() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     for key, at in (("ann", 10.0), ("bob", 10 * HOUR)):
         expiries.set(key, START + at)
@@ -54,7 +54,7 @@ def test_what_is_forgotten_does_not_end() -> None:
     assert taken(expiries, START + 20 * HOUR) == []
 
 
-def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:
+def test_keys_that_are_armed_again_do_not_hide_due_ones() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     for number in range(600):
         expiries.set(str(number), START + 2 * HOUR)

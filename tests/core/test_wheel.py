@@ -1,4 +1,4 @@
-"""The wheel, held against a plain dict by a Hypothesis state machine, and its promises one by one."""
+"""The wheel, compared with a plain dict by a Hypothesis state machine, and its guarantees one by one."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -26,7 +26,7 @@ def taken(outbox: Outbox, backlog: Backlog, *, settled: bool) -> list[tuple[Op, 
     return [(each.change.op, each.change.session) for each in items]
 
 
-def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_went_before() -> None:
+def test_the_end_of_a_stale_session_restores_what_redis_lost_even_after_an_update() -> None:
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
     backlog = Backlog(0, outbox, lambda shard: (change(Op.STALE, "ada", "a"),))
     backlog.begin_resync((), lost=True)
@@ -73,7 +73,7 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     assert not backlog.is_planning
 
 
-def test_a_part_is_there_once_and_is_looked_for_no_further_than_it_is_asked_for() -> None:
+def test_a_shard_is_taken_once_and_scanned_no_further_than_needed() -> None:
     found = iter(range(100))
     parted = ByShard(found, lambda number: number % 2, 2)
     assert len(list(islice(parted.items_of(1), 5))) == 5
@@ -81,7 +81,7 @@ def test_a_part_is_there_once_and_is_looked_for_no_further_than_it_is_asked_for(
     assert (parted.is_untaken(0), parted.is_untaken(1)) == (True, False)
 
 
-def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
+def test_a_pending_update_is_covered_by_a_registration() -> None:
     came = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
     ops = ((Op.UPDATE, "stands"), *came, (Op.UPDATE, "gone"), (Op.END, "gone"))
     waiting = [Item(change(*each)) for each in ops]
@@ -173,7 +173,7 @@ def see(at: float, **others: PeerTrace) -> Step:
         ([see(2), loss(5)], 5 + RECOVERY_SETTLE_TIMEOUT_S),  # who was swept may be on its way back
     ],
 )
-def test_where_a_peer_was_seen_at_work(steps: list[Step], at: float) -> None:
+def test_with_a_live_peer(steps: list[Step], at: float) -> None:
     barrier = PeerBarrier(lambda node: node != "x")
     for step in [see(1, b=BEFORE), *steps]:
         step(barrier)
@@ -181,19 +181,19 @@ def test_where_a_peer_was_seen_at_work(steps: list[Step], at: float) -> None:
 
 
 @pytest.mark.parametrize("step", [loss(5), loss(5, x=BEFORE), loss(5, b=FENCED), back(50)])
-def test_with_nobody_at_work_it_does_not_wait(step: Step) -> None:
+def test_without_live_peers_there_is_no_wait(step: Step) -> None:
     barrier = PeerBarrier(lambda node: node != "x")
     step(barrier)
     assert barrier.open_at == -math.inf
 
 
-def test_who_is_new_waits_for_nobody() -> None:
+def test_the_first_generation_does_not_wait() -> None:
     barrier = PeerBarrier(lambda _node: True)
     barrier.start(1.0, {"b": BEFORE}, first=True, concerns_all=False)
     assert barrier.open_at == -math.inf
 
 
-def test_a_peer_that_only_holds_a_lease_is_waited_for_though_the_lease_was_lost_with_all_data() -> None:
+def test_a_peer_with_nothing_but_a_lease_is_waited_for_even_if_the_lease_was_lost() -> None:
     leases = ["c"]
     barrier = PeerBarrier(lambda _node: True, lambda: leases)
     barrier.observe(1.0)

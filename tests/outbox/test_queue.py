@@ -1,4 +1,4 @@
-"""The outbox: order, bound, skipping, waking."""
+"""The outbox: order, bounds, skipping, notification."""
 
 import random
 import sys
@@ -52,7 +52,7 @@ def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
     assert alone.pending == 80
 
 
-def test_it_rings_once_when_there_is_enough() -> None:
+def test_it_notifies_once_when_enough_is_queued() -> None:
     outbox, rung = two_shards(9), list[str]()
     outbox.notify_at(2, lambda: rung.append("two"))
     outbox.append(change("0a"))
@@ -107,7 +107,7 @@ def test_ages_are_counted_when_redis_has_them() -> None:
     assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 2], "sum": 4.5}
 
 
-def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
+def test_the_oldest_age_is_right_in_any_order_of_removal() -> None:
     waiting, rng = Waiting(), random.Random(7)
     held: list[Change] = []
     for _ in range(2000):
@@ -124,7 +124,7 @@ def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
 # What Redis told
 
 
-def test_counts_add_up_by_type_and_reason_and_what_a_later_version_writes_is_called_as_it_is() -> None:
+def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
     transitions = Transitions()
     transitions.count_events(
         [EventCount("online", 1, 2), EventCount("offline", 201, 1), EventCount("gap", 0, 1)]

@@ -1,4 +1,4 @@
-"""Memory beside records: what somebody did to Redis behind everybody's back is found and mended."""
+"""Sessions compared with records: changes made to Redis by hand are found and repaired."""
 
 import tempfile
 import time
@@ -58,7 +58,7 @@ def answer(**fields: object) -> Reply:
     return Reply(ReplyStatus.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
 
 
-def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
+def test_a_walk_covers_all_sessions_and_continues_where_it_stopped() -> None:
     compared, writer = comparison(Sessions(MAX_SESSIONS_PER_TURN + 1))
     asked = []
     for turn in range(6):
@@ -68,7 +68,7 @@ def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
     assert asked == [(n, str(turn)) for turn, n in enumerate((0, MAX_SESSIONS_PER_TURN, 1) * 2)]
 
 
-def test_ghosts_and_missing_ones_count_the_second_time() -> None:
+def test_a_difference_counts_when_it_is_confirmed() -> None:
     compared, writer = comparison(Sessions(2))
     compared.next([writer])
     (step,) = compared.next([writer])
@@ -80,7 +80,7 @@ def test_ghosts_and_missing_ones_count_the_second_time() -> None:
     assert compared.differences(again, answer(missing=tuple(missing))) == 0, "asked about a third time only"
 
 
-def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
+def test_sessions_of_a_busy_shard_are_compared_later() -> None:
     sessions = Sessions(20)
     shards = {name: number % 2 for number, name in enumerate(sessions.live)}
     compared = Reconciler(sessions.local_sessions, shards.__getitem__)
@@ -92,7 +92,7 @@ def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
 
 
-def test_in_a_hurry_everybody_is_asked_about_in_larger_turns_and_who_misses_more_once_again() -> None:
+def test_an_urgent_walk_has_larger_turns_and_is_repeated_if_more_was_missed() -> None:
     compared, writer = comparison(Sessions(MAX_URGENT_SESSIONS_PER_TURN + MAX_SESSIONS_PER_TURN))
     compared.next([writer])
     compared.next([writer])
@@ -172,9 +172,7 @@ async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 @pytest.mark.parametrize("what", ["records deleted", "shown otherwise", "a ghost"])
-async def test_what_is_not_on_record_as_it_is_here_is_written_again(
-    mending: Mending, server: Server, what: str
-) -> None:
+async def test_records_that_differ_are_written_again(mending: Mending, server: Server, what: str) -> None:
     sessions = mending.sessions
     await trio.sleep(0.3)
     statistics = mending.relay.statistics()
@@ -204,7 +202,7 @@ async def test_what_is_not_on_record_as_it_is_here_is_written_again(
         assert (last["type"], last["uid"], last["reason"]) == ("offline", "u7", "node_down")
 
 
-async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
+async def test_supersessions_dropped_from_the_inbox_are_found_soon(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)

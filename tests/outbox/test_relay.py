@@ -180,7 +180,7 @@ async def test_a_start_needs_one_shard_and_no_refusal(clock: MockClock, nursery:
 
 
 @pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
-async def test_changes_share_a_batch_and_a_logout_does_not_wait_for_company(
+async def test_changes_share_a_batch_and_a_logout_does_not_wait(
     clock: MockClock, relaying: Relaying, code: int, waits: bool
 ) -> None:
     before = len(relaying.fake.batches)
@@ -206,7 +206,7 @@ async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relay
 # Verdicts
 
 
-async def test_a_fenced_node_goes_on_under_a_new_id(
+async def test_a_fenced_node_continues_under_a_new_id(
     clock: MockClock, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, relay = relaying.fake, relaying.relay
@@ -230,7 +230,7 @@ async def test_a_fenced_node_goes_on_under_a_new_id(
 # Outages, of one shard or of all
 
 
-async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, relaying: Relaying) -> None:
+async def test_an_unreachable_shard_does_not_delay_others(clock: MockClock, relaying: Relaying) -> None:
     fake = relaying.fake
     fake.away = {1}
     relaying.outbox.extend([login("u1"), login("u0"), login("u2")])
@@ -247,7 +247,7 @@ async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, relaying
     assert relaying.relay.statistics().backlog == 1
 
 
-async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_it(
+async def test_an_outage_is_two_log_lines_and_pending_changes_are_sent_after_it(
     clock: MockClock, relaying: Relaying
 ) -> None:
     fake = relaying.fake
@@ -279,7 +279,7 @@ async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
     await until(lambda: fake.checks > checks)
 
 
-async def test_each_refusal_is_told_once_and_what_was_refused_is_sent_again(
+async def test_each_refusal_is_logged_once_and_its_step_is_sent_again(
     clock: MockClock, relaying: Relaying
 ) -> None:
     fake = relaying.fake
@@ -315,9 +315,7 @@ class Late(AtOnce):
         await trio.sleep(seconds + (0.5 if seconds else 0.0))
 
 
-async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
-    clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_a_loop_that_is_always_late_still_sends_ends(clock: MockClock, nursery: trio.Nursery) -> None:
     relaying = Relaying(lease_holders=lambda: ("second",), runtime=Late())
     nursery.start_soon(relaying.relay.run)
     relaying.outbox.append(login("u1"))
@@ -329,7 +327,7 @@ async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
 
 
 @pytest.mark.parametrize("peers", [("second",), ()])
-async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
+async def test_with_peers_an_end_after_an_idle_time_waits_for_their_logins(
     peers: tuple[str, ...], clock: MockClock, nursery: trio.Nursery
 ) -> None:
     relaying = await Relaying(lease_holders=lambda: peers).run(nursery)
