@@ -8,8 +8,8 @@ import trio
 from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import Op
-from presence.core.engine import SLOTS_MAX
-from presence.core.termination import SLICE
+from presence.core.engine import MAX_REPORTED_SLOTS
+from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
 from tests.auth.gates import WordGate
@@ -95,7 +95,7 @@ def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
     long.login(idle_timeout=MAX_IDLE_TIMEOUT)
     long.now += 3.0
     outlook = long.engine.upcoming_expirations()
-    assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, SLOTS_MAX)
+    assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, MAX_REPORTED_SLOTS)
     assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
 
 
@@ -155,7 +155,7 @@ def test_a_step_of_the_wall_clock_changes_no_time() -> None:
 
 
 async def test_a_mass_expiry_lets_other_tasks_run() -> None:
-    users, turns = 20 * SLICE, 0
+    users, turns = 20 * MAX_EXPIRED_PER_TURN, 0
     world = World()
     for number in range(users):
         world.login(f"user-{number}")
@@ -166,11 +166,11 @@ async def test_a_mass_expiry_lets_other_tasks_run() -> None:
         before = users
         while len(world.registry):
             await trio.lowlevel.checkpoint()
-            assert before - len(world.registry) <= 2 * SLICE, "they come in random order"
+            assert before - len(world.registry) <= 2 * MAX_EXPIRED_PER_TURN, "they come in random order"
             before, turns = len(world.registry), turns + 1
         nursery.cancel_scope.cancel()
     assert [each.op for each in world.changes[users:]] == [Op.END] * users
-    assert turns >= users / SLICE / 2
+    assert turns >= users / MAX_EXPIRED_PER_TURN / 2
 
 
 # Who comes back, and who stays too long

@@ -6,7 +6,7 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
-from presence.core.termination import SLICE
+from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.core.ticks import SLOTS_PER_TICK
 from presence.protocol import Code, Kind, Packet
 from tests.auth.gates import WordGate
@@ -144,14 +144,14 @@ def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
 
 
 def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -> None:
-    handles = [login(world, f"user-{number}:5") for number in range(2 * SLICE + 10)]
+    handles = [login(world, f"user-{number}:5") for number in range(2 * MAX_EXPIRED_PER_TURN + 10)]
     world.now += 5 + SLOT_S
     world.begin_tick()
     gone = []
     while world.engine.collect_expired(world.tick):
         world.engine.expire_idle(world.now)
         gone.append(sum(map(world.is_hung_up, handles)))
-    assert gone == [SLICE, 2 * SLICE, len(handles)]
+    assert gone == [MAX_EXPIRED_PER_TURN, 2 * MAX_EXPIRED_PER_TURN, len(handles)]
 
 
 # A fresh token
