@@ -39,8 +39,8 @@ def check_after_tick(stage: Stage) -> None:
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
     ends = engine.terminator
-    assert ends._silent == ends._inattentive == ends._expired == []
-    assert all(session in stage.registry for session in engine._vouching._stale)
+    assert ends._idle == ends._inattentive == ends._token_expired == []
+    assert all(session in stage.registry for session in engine._registration_policy._stale)
 
 
 def _sessions(stage: Stage) -> None:
@@ -62,10 +62,10 @@ def _sessions(stage: Stage) -> None:
         assert max(session.login_at, session.last_seen) <= now
         if session.link is None:
             assert session.handle is session.partial is None, "something of a connection that is gone"
-            assert session.number in stage.desk.left_by or not stage.scene.served
+            assert session.number in stage.request_handler.left_by or not stage.scene.served
         else:
             assert stage.peers[session.handle] is session
-            assert session.number not in stage.desk.left_by
+            assert session.number not in stage.request_handler.left_by
 
 
 def _connections(stage: Stage) -> None:
@@ -84,13 +84,13 @@ def _tables(stage: Stage) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
     engine: Any = stage.engine
     registry: Any = stage.registry
-    sessions, expiries, profiles = registry._sessions.keys(), engine._expiries, registry.profiles
-    for wheel in (engine._wheel, engine._attention, expiries._wheel):
+    sessions, expiries, profiles = registry._sessions.keys(), engine._token_expiry, registry.profiles
+    for wheel in (engine._wheel, engine._auto_away, expiries._wheel):
         assert wheel._tick_of.keys() <= sessions, "of nobody"
     assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
     numbers = {session.number for session in registry}
     assert profiles._updates._full_at.keys() <= numbers
-    assert profiles._dozing <= profiles._shown.keys() <= numbers
+    assert profiles._auto_away <= profiles._shown.keys() <= numbers
     if engine.packet_rate is not None:
         assert engine.packet_rate.table_size <= stage.ledger.logins
     assert engine._counters.logins == stage.ledger.logins

@@ -231,7 +231,7 @@ class Story:
 
     def answer(self) -> None:
         """The desk answers the oldest requests, or says that a connection is drained."""
-        waiting = self.stage.desk.waiting
+        waiting = self.stage.request_handler.waiting
         for _ in range(min(len(waiting), self.choices.below(4))):
             session, request = waiting.pop(0)
             if self.choices.below(2):

@@ -98,7 +98,7 @@ def test_an_urgent_walk_has_larger_turns_and_is_repeated_if_more_was_missed() ->
     compared.next([writer])
     compared.run_soon()
     asked = []
-    while compared.is_hurried:
+    while compared.is_urgent:
         steps = compared.next([writer])
         asked.append(len(steps[0].sessions))
         if len(asked) == 1:
