@@ -22,32 +22,32 @@ from presence.outbox.relay import PROBE_INTERVAL_S
 
 def test_an_answer_is_fresh_for_a_moment_and_pauses_are_short_until_idle_nodes_have_noticed() -> None:
     assert min(BRIEF_OUTAGE_S, IDLE_GAP_S) >= PROBE_INTERVAL_S
-    reach, now, pauses = CircuitBreaker(), 10.0, list[float]()
-    reach.record_success(1.0, 1.0)
-    assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
-    assert not reach.is_due(1e9)
+    breaker, now, pauses = CircuitBreaker(), 10.0, list[float]()
+    breaker.record_success(1.0, 1.0)
+    assert (breaker.is_fresh(1.0 + 0.9 * FRESH_S), breaker.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
+    assert not breaker.is_due(1e9)
     while now < 20.0:
-        reach.record_failure(now, now, 1.0)
-        assert (reach.is_due(reach.retry_at - 0.001), reach.is_due(reach.retry_at)) == (False, True)
-        pauses.append(reach.retry_at - now)
-        now = reach.retry_at
+        breaker.record_failure(now, now, 1.0)
+        assert (breaker.is_due(breaker.retry_at - 0.001), breaker.is_due(breaker.retry_at)) == (False, True)
+        pauses.append(breaker.retry_at - now)
+        now = breaker.retry_at
     assert pauses[0] == pytest.approx(BACKOFF_FIRST_S)
     brief = round((BRIEF_OUTAGE_S - BACKOFF_FIRST_S) / BACKOFF_BRIEF_S)
     assert pauses[1:brief] == pytest.approx([BACKOFF_BRIEF_S] * (brief - 1))
     assert pauses[-3:] == pytest.approx([BACKOFF_LIMIT_S] * 3)
 
 
-def ask(reach: CircuitBreaker, calls: str) -> list[bool]:
+def ask(breaker: CircuitBreaker, calls: str) -> list[bool]:
     """Call: `+` answered, `-` failed, `!` failed and held others up, with sent and now; `=`: settle."""
     told = []
     for call in calls.split():
         sent, _, now = call[1:].partition(",")
         if call == "=":
-            told.append(reach.confirm_recovery())
+            told.append(breaker.confirm_recovery())
         elif call[0] == "+":
-            told.append(reach.record_success(float(sent), float(now or sent)))
+            told.append(breaker.record_success(float(sent), float(now or sent)))
         else:
-            reach.record_failure(float(sent), float(now or sent), 1.0, held_up=call[0] == "!")
+            breaker.record_failure(float(sent), float(now or sent), 1.0, held_up=call[0] == "!")
     return told
 
 
@@ -95,11 +95,11 @@ CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_state_after_calls(name: str) -> None:
     calls, told, holds = CASES[name]
-    reach = CircuitBreaker()
-    assert ask(reach, calls) == told
+    breaker = CircuitBreaker()
+    assert ask(breaker, calls) == told
     for attribute, value in holds.items():
         expected = pytest.approx(value) if isinstance(value, float) else value
-        assert getattr(reach, attribute) == expected, attribute
+        assert getattr(breaker, attribute) == expected, attribute
 
 
 # Pauses, and what the log is told

@@ -125,9 +125,9 @@ class Liveness:
         """Whether a process has seen that of a session at work in its shard; else it waits for nobody."""
         if life.host is teller:
             return True
-        settling = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
+        barrier = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
         return not life.host.ids.isdisjoint(
-            {*settling.others, *settling._steady, *settling.recent_lease_holders}
+            {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
         )
 
     def _is_excused(self, life: Life, now: float) -> bool:

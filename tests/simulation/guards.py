@@ -73,12 +73,12 @@ def _collect_expired_unread(engine: Engine, tick: int) -> bool:
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:
-    reach = relay._breakers
-    unknown = [writer for writer in writers if reach[writer.shard].answered_at == -math.inf]
+    breakers = relay._breakers
+    unknown = [writer for writer in writers if breakers[writer.shard].answered_at == -math.inf]
     failures = await _probe(relay, unknown)
     for writer in writers:
         if writer not in unknown:
-            reach[writer.shard].record_success(relay.clock(), relay.clock())
+            breakers[writer.shard].record_success(relay.clock(), relay.clock())
     return failures
 
 
@@ -87,7 +87,7 @@ def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
     return _next(writer, now)
 
 
-def _made_always(contact: failure_detector.ContactClock, now: float) -> None:
+def _answered_always(contact: failure_detector.ContactClock, now: float) -> None:
     contact._time = now
     contact.unbroken_s = math.inf
     contact._last = now
@@ -188,7 +188,7 @@ GUARDS: Final = (
         },
         seed=416,
     ),
-    Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _made_always}, seed=6),
+    Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=194),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),

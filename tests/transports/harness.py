@@ -149,7 +149,7 @@ class Harness:
             return wish or idle_timeout
 
         self.admission = Admission(admission, now)
-        rules = ServerProtocol(
+        server_protocol = ServerProtocol(
             self.registry,
             self.clock,
             clamped,
@@ -159,7 +159,7 @@ class Harness:
         )
         self.engine = Engine(
             self.registry,
-            rules,
+            server_protocol,
             self,
             ticks=ticks,
             guard=guard,
