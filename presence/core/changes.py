@@ -14,9 +14,7 @@ class Op(Enum):
     LOGIN = "login"
     END = "end"
     REGISTER = "register"
-    RECLAIM = (
-        "reclaim"  # a registration after Redis lost data: a session that it has on record may have ended
-    )
+    RECLAIM = "reclaim"  # a registration after Redis lost data, whose records may be outdated
     UPDATE = "update"  # a live session has another profile
     PENDING_LOGIN = "hold"  # announces a login that is held back behind an end and sent later
     STALE = "unheard"  # a session without recent packets, which must not be registered; never sent

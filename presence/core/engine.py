@@ -105,7 +105,7 @@ class Engine:
         Args:
             peer: the connection they came from.
             data: the bytes; b"" continues an unfinished outcome.
-            most: how many packets to handle; see `Outcome.unfinished`.
+            max_packets: maximum of packets to handle; see `Outcome.unfinished`.
         """
         now = self.clock.now()
         outcome: Outcome | None = None

@@ -32,9 +32,7 @@ class Outcome:
     end_code: Code | None = None  # reason to hang up after the reply; None: stay connected
     user_active: bool = False  # whether a packet shows that the user is active, and not only the client
     changes: list[Change] | None = None  # changes for Redis, in order
-    excess_sessions: list[Session] | None = (
-        None  # sessions beyond the user's quota after a login, to be ended
-    )
+    excess_sessions: list[Session] | None = None  # sessions beyond the quota after a login, to be ended
     superseded: Session | None = None  # the session of the same device that a login superseded
     superseded_code: Code = Code.REPLACED  # for the goodbye to its client
     requests: list[Request] | None = None  # for the request handler, in order
