@@ -56,7 +56,9 @@ def switch_off(guard: str) -> None:
         ValueError: a script no longer has the text that the guard consists of.
     """
     if guard == STALL_GUARD:
-        vars(node).update(Engine=partial(Engine, look=False), Ticker=partial(Ticker, credit=False))
+        vars(node).update(
+            Engine=partial(Engine, poll_before_expiry=False), Ticker=partial(Ticker, credit=False)
+        )
         return
     if guard == READ_BEFORE_EXPIRY:
         _expire_unread()
@@ -92,13 +94,13 @@ def _changed(source: Callable[[str], str], changes: Changes) -> Any:
 
 
 def _expire_unread() -> None:
-    take_due = Engine.take_due
+    collect_expired = Engine.collect_expired
 
-    def take_due_unread(core: Engine, tick: int) -> bool:
-        core.endings.look = False
-        return take_due(core, tick)
+    def collect_expired_unread(engine: Engine, tick: int) -> bool:
+        engine.terminator.poll_before_expiry = False
+        return collect_expired(engine, tick)
 
-    Engine.take_due = take_due_unread  # type: ignore[assignment,method-assign]
+    Engine.collect_expired = collect_expired_unread  # type: ignore[assignment,method-assign]
 
 
 def main() -> int:

@@ -102,15 +102,15 @@ async def play(redis_url: str, keys: Keys, sessions: int, idle_timeout: float = 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.relay.run)
             live = await node.log_in(f"user-{number}" for number in range(sessions))
-            node.core.beats(live)
+            node.engine.keepalives_received(live)
             live.clear()
             nursery.start_soon(node.ticker.run)
             await trio.sleep(idle_timeout / 2)
             redis_s, python_s = _redis_cpu(client), time.process_time()
             stretches.clear()
-            await _until(lambda: len(node.core.sessions) < sessions, idle_timeout + 3 * TICK_S)
+            await _until(lambda: len(node.engine.sessions) < sessions, idle_timeout + 3 * TICK_S)
             begun = time.perf_counter()
-            await _until(lambda: not node.core.sessions, 60)
+            await _until(lambda: not node.engine.sessions, 60)
             await node.settled()
             seconds, python_s = time.perf_counter() - begun, time.process_time() - python_s
             held = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over

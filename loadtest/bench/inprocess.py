@@ -30,13 +30,13 @@ class _NoSocket:
     def send(self, handle: Any, data: bytes) -> None:
         """See `Link`."""
 
-    def offer(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Any, data: bytes) -> bool:
         return True
 
-    def look(self, handle: Any) -> bool:
+    def poll_now(self, handle: Any) -> bool:
         return True
 
-    def unread_s(self, handle: Any, now: float) -> float:
+    def receive_queue_age_s(self, handle: Any, now: float) -> float:
         return 0.0
 
     def address(self, handle: Any) -> str:
@@ -78,8 +78,8 @@ class Node(presence.server.node.Node):
         """Log users in, with a turn for the relay now and then, and wait until Redis has them."""
         link, sessions = _NoSocket(), []
         for number, uid in enumerate(uids):
-            peer = self.core.received(
-                self.core.opened(link, number), protocol.encode(protocol.login(uid))
+            peer = self.engine.received(
+                self.engine.opened(link, number), protocol.encode(protocol.login(uid))
             ).peer
             if not isinstance(peer, Session):
                 raise TypeError("a login was refused")

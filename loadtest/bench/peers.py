@@ -57,7 +57,7 @@ class Presence:
 
     def tick(self) -> None:
         """Forget who is due."""
-        while self.wheel.expire(self.ticks.begun(time.monotonic()), 256):
+        while self.wheel.pop_due(self.ticks.at_or_before(time.monotonic()), 256):
             pass
 
 

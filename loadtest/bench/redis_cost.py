@@ -163,7 +163,7 @@ async def _come(node: Node, live: list[Session], groups: list[list[str]]) -> Non
 async def _leave(node: Node, groups: list[list[Session]]) -> None:
     for sessions in groups:
         for session in sessions:
-            node.core.received(session, _LOGOUT)
+            node.engine.received(session, _LOGOUT)
         await node.settled()
 
 

@@ -57,7 +57,7 @@ def on_the_wheel(keys: list[str], order: list[str]) -> float:
     reach = int(IDLE_TIMEOUT_S / SLOT_S) + 1
     for n, key in enumerate(keys):
         wheel.touch(key, reach - int((1 - n / len(keys)) * BEAT_S / SLOT_S))
-    touch, expire = wheel.touch, wheel.expire
+    touch, expire = wheel.touch, wheel.pop_due
     begun = time.perf_counter()
     for tick, start in enumerate(range(0, len(order), per_tick), 1):
         for key in order[start : start + per_tick]:
@@ -128,7 +128,7 @@ def tick_costs(size: int) -> tuple[float, float, float]:
     idle = []
     for tick in range(1, first):
         begun = time.perf_counter()
-        wheel.expire(tick, EXPIRE_KEYS)
+        wheel.pop_due(tick, EXPIRE_KEYS)
         idle.append(time.perf_counter() - begun)
     deadlines = {f"user-{number}": first + number % slots for number in range(size)}
     begun = time.perf_counter()
@@ -136,7 +136,7 @@ def tick_costs(size: int) -> tuple[float, float, float]:
     scan = time.perf_counter() - begun
     taken = 0
     begun = time.perf_counter()
-    while keys := wheel.expire(first, EXPIRE_KEYS):
+    while keys := wheel.pop_due(first, EXPIRE_KEYS):
         taken += len(keys)
     each = (time.perf_counter() - begun) / taken
     if due or taken != len(range(0, size, slots)):

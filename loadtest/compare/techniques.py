@@ -83,15 +83,15 @@ def presence_wheel(timeout_s: float) -> Technique:
     wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
 
     def due(now: float) -> Iterator[Found]:
-        tick = ticks.begun(now)
-        while uids := wheel.expire(tick, SLICE):
+        tick = ticks.at_or_before(now)
+        while uids := wheel.pop_due(tick, SLICE):
             at = time.monotonic()
             yield from (Found(uid, at) for uid in uids)
 
     return Technique(
         lambda uid, now: wheel.touch(uid, ticks.at_or_after(now + timeout_s)),
         due,
-        lambda _: ticks.starts(wheel.cursor + 1),
+        lambda _: ticks.start_of(wheel.cursor + 1),
         lambda uids, now: wheel.touch_all(uids, ticks.at_or_after(now + timeout_s)),
     )
 

@@ -84,7 +84,7 @@ class HttpFigures:
             seconds: until the answer was sent; of a stream, until its head was.
         """
         self.requests[_known(route, ROUTES), _known(f"{status // 100}xx", STATUSES)] += 1
-        self.durations.note(seconds)
+        self.durations.observe(seconds)
 
     def refused(self, reason: str) -> None:
         """Count what a limit or a guard turned away, by a reason of `REFUSALS`."""

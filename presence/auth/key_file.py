@@ -56,7 +56,7 @@ def read(path: Path) -> bytes:
         KeyFileError: it cannot be read at once, is too large, or is open to whom it must not be open to.
     """
     try:
-        with files.opened(path) as file:
+        with files.open_regular_file(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:

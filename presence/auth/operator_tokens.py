@@ -75,7 +75,7 @@ def load(path: Path) -> Tokens:
         TokenFileError: it cannot be read at once, is open to whom it must not be open to, or is not sound.
     """
     try:
-        with files.opened(path) as file:
+        with files.open_regular_file(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Nodes among themselves: leases, failure detection, fences, and the sweep of dead nodes."""
+"""Membership of the cluster: leases, failure detection, fencing, and the sweep of dead nodes."""

@@ -1,8 +1,9 @@
-"""Which of the other nodes are dead, as one node sees it: pure, time is an argument.
+"""Failure detection: which of the other nodes are dead, as one node sees it; pure, time is an argument.
 
-Silence is measured on this node's own clock, from the moment at which it first saw a counter that has stood
-still since. No times of two machines are compared. And only time *in contact* counts, in which Redis answered
-this node: in an outage nobody can renew, so it is nobody's silence, and neither is a pause of the observer.
+A node's silence is measured on the observer's own clock, from the moment at which it first saw the node's
+present counter. Times of two machines are never compared. Only time *in contact* counts, in which Redis
+answered the observer: during an outage no node can renew its lease, and a pause of the observer is not the
+silence of others.
 """
 
 import math
@@ -12,20 +13,20 @@ from dataclasses import dataclass, field
 from presence.cluster.leases import LeaseRow
 from presence.outbox.replies import Reply, ReplyStatus
 
-NEVER_RENEWED = "0"  # the counter in the certificate of a node that has no row
+NEVER_RENEWED = "0"  # the counter in the dead marker of a node that has no row
 
 
 @dataclass
 class ContactClock:
     """A clock that runs only while Redis answers."""
 
-    limit_s: float  # between two answers; what is longer does not count, and breaks the contact
-    unbroken_s: float = 0.0  # how long the contact has lasted
+    limit_s: float  # a longer time between two answers does not count, and breaks the contact
+    unbroken_s: float = 0.0  # duration of the present contact
     _time: float = 0.0
     _last: float | None = None
 
-    def made(self, now: float) -> None:
-        """Redis has answered; `now` is in monotonic seconds."""
+    def answered(self, now: float) -> None:
+        """Record an answer of Redis; `now` is in monotonic seconds."""
         gap_s = self.limit_s + 1 if self._last is None else now - self._last
         if gap_s <= self.limit_s:
             self._time += gap_s
@@ -41,14 +42,14 @@ class ContactClock:
 
 @dataclass(slots=True)
 class ShardSweep:
-    """How far the sweep of a dead node has come in one shard; times are seconds of contact."""
+    """Progress of the sweep of a dead node in one shard; times are seconds of contact."""
 
-    fenced_at: float  # when its fence was seen
+    fenced_at: float  # when the fence was first seen
     due_at: float  # when the next call may be made
-    cursor: str = "0"  # where the next call goes on
-    # until the first of the sessions left for later in this pass is due; 0: none was left so far
+    cursor: str = "0"  # where the next call continues
+    # until the first session that this pass has left is due; 0: none was left so far
     wait_s: float = 0.0
-    done: bool = False  # whether it owns nothing there any more
+    done: bool = False  # whether the node owns nothing more in the shard
 
 
 @dataclass(slots=True)
@@ -56,14 +57,14 @@ class PeerNode:
     """Another node."""
 
     node: str  # its id
-    row: LeaseRow | None  # its row in the table of leases; None if it has none and only left traces
-    since: float  # seconds of contact at which its counter was first seen as it is
-    sweeper_since: float  # the same of what its certificate says
-    shards: dict[int, ShardSweep] = field(default_factory=dict)  # the shards in which it is fenced
-    has_left: bool = False  # whether it has drained and ended; it remains so when it has its certificate
-    # sessions that this node has ended of it, as its only sweeper; None: there was another
+    row: LeaseRow | None  # its row in the lease table; None if it only has traces in shards
+    since: float  # seconds of contact at which its present counter was first seen
+    sweeper_since: float  # the same for its present dead marker
+    shards: dict[int, ShardSweep] = field(default_factory=dict)  # by shard in which it is fenced
+    has_left: bool = False  # whether it has drained and stopped; stays set with a dead marker
+    # its sessions that this node has ended as its only sweeper; None: there was another sweeper
     ended: int | None = 0
-    offline: int = 0  # the users who went offline by that
+    offline: int = 0  # users who went offline by that
 
     @property
     def text(self) -> str:
@@ -73,89 +74,89 @@ class PeerNode:
 
 @dataclass(eq=False, repr=False)
 class FailureDetector:
-    """All other nodes, and what is to be done about them."""
+    """All other nodes, and which steps against them are due."""
 
     lease_s: float  # silence after which a node is fenced
-    # T; a node that was silent for lease + T is dead, and a shard is swept no sooner than T after its fence
-    # was seen there
+    # T. A node that is silent for lease + T is dead; a shard is swept no sooner than T after the fence was
+    # seen there
     idle_timeout_s: float
     contact: ContactClock  # this node's own contact with Redis
 
     def __post_init__(self) -> None:
-        self.watched: dict[str, PeerNode] = {}
+        self.peers: dict[str, PeerNode] = {}
 
-    def saw(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
-        """Take what the table of leases and the shards show; `own` is this node's id."""
+    def observe(self, rows: Mapping[str, LeaseRow], traced: Iterable[str], own: str) -> None:
+        """Update from the rows of the lease table and the nodes with traces in shards; `own` is this node."""
         now = self.contact.time()
         ids = {*rows, *traced} - {own}
-        for node in [*self.watched]:
+        for node in [*self.peers]:
             if node not in ids:
-                del self.watched[node]
+                del self.peers[node]
         for node in sorted(ids):
-            row, known = rows.get(node), self.watched.get(node)
+            row, known = rows.get(node), self.peers.get(node)
             if known is None or _counter(known.row) != _counter(row):
-                self.watched[node] = known = PeerNode(node, row, now, now)
+                self.peers[node] = known = PeerNode(node, row, now, now)
             elif known.text != (row.text if row else ""):
                 known.sweeper_since = now
             known.row = row
             known.has_left = known.has_left or (row is not None and row.left_ms > 0)
 
-    def claimed(self, node: PeerNode, row: LeaseRow) -> None:
-        """This node has changed another's row."""
+    def row_claimed(self, node: PeerNode, row: LeaseRow) -> None:
+        """Record that this node has replaced another's row."""
         node.row, node.sweeper_since = row, self.contact.time()
 
     def is_alive(self, node: str) -> bool:
-        """Whether a node may be at work; of one never heard of that is assumed."""
-        known = self.watched.get(node)
+        """Whether a node may be alive; assumed of an unknown one."""
+        known = self.peers.get(node)
         if known is None:
             return True
-        has_certificate = known.row is not None and known.row.sweeper
-        return not has_certificate and self.silence_s(known) < self.lease_s
+        has_dead_marker = known.row is not None and known.row.sweeper
+        return not has_dead_marker and self.silence_s(known) < self.lease_s
 
-    def leased(self) -> set[str]:
-        """Return the nodes that have renewed a lease which has not ended."""
-        return {node for node, each in self.watched.items() if each.row and self.is_alive(node)}
+    def lease_holders(self) -> set[str]:
+        """Return the nodes whose lease has not expired."""
+        return {node for node, each in self.peers.items() if each.row and self.is_alive(node)}
 
     def silence_s(self, node: PeerNode) -> float:
-        """Return for how long a node's counter has stood still, in seconds of contact."""
+        """Return for how long a node's counter has not changed, in seconds of contact."""
         return self.contact.time() - node.since
 
     def may_act(self) -> bool:
-        """Whether this node's own contact has lasted long enough to judge others."""
+        """Whether this node's own contact has lasted long enough to act against others."""
         return self.contact.unbroken_s >= self.lease_s
 
-    def lapsed(self) -> list[PeerNode]:
-        """Return the nodes whose lease has ended."""
-        return [each for each in self.watched.values() if self.silence_s(each) >= self.lease_s]
+    def expired(self) -> list[PeerNode]:
+        """Return the nodes whose lease has expired."""
+        return [each for each in self.peers.values() if self.silence_s(each) >= self.lease_s]
 
     def is_dead(self, node: PeerNode) -> bool:
-        """Whether a node was silent for so long that its users end."""
+        """Whether a node was silent long enough for its sessions to be swept."""
         return self.silence_s(node) >= self.lease_s + self.idle_timeout_s
 
-    def is_orphan(self, node: PeerNode) -> bool:
-        """Whether the sweeper that a dead node's certificate names has stopped."""
+    def is_unowned(self, node: PeerNode) -> bool:
+        """Whether the sweeper named by a dead node's marker has stopped."""
         return self.contact.time() - node.sweeper_since >= self.lease_s
 
-    def fenced(self, node: PeerNode, shard: int) -> None:
-        """The fence of a node was seen in a shard."""
+    def fence_seen(self, node: PeerNode, shard: int) -> None:
+        """Record that a node is fenced in a shard."""
         now = self.contact.time()
         node.shards.setdefault(shard, ShardSweep(now, now + self.idle_timeout_s))
 
-    def due(self, node: PeerNode, shard: int) -> ShardSweep | None:
+    def due_sweep(self, node: PeerNode, shard: int) -> ShardSweep | None:
         """Return the sweep of a node in a shard if its next call may be made."""
         sweep = node.shards.get(shard)
         return sweep if sweep and not sweep.done and self.contact.time() >= sweep.due_at else None
 
     def waited_s(self, sweep: ShardSweep) -> float:
-        """Return for how long a fence has been seen."""
+        """Return the seconds of contact since the fence was first seen."""
         return self.contact.time() - sweep.fenced_at
 
-    def swept(self, node: PeerNode, shard: int, reply: Reply) -> None:
-        """Take the answer to a call of a sweep."""
+    def sweep_answered(self, node: PeerNode, shard: int, reply: Reply) -> None:
+        """Handle the answer to a sweep call."""
         sweep, now = node.shards[shard], self.contact.time()
-        if reply.status is ReplyStatus.UNFENCED:  # Redis lost the fence: all over again
+        if reply.status is ReplyStatus.UNFENCED:  # Redis lost the fence: start over
             del node.shards[shard]
-        elif reply.status is not ReplyStatus.OK:  # this node has fallen behind, which its relay finds out
+        elif reply.status is not ReplyStatus.OK:  # this node needs a resync, which its relay will find out
             sweep.due_at = now + self.lease_s
         elif reply.done:
             sweep.done = True
@@ -167,19 +168,19 @@ class FailureDetector:
                 sweep.due_at, sweep.wait_s = now + sweep.wait_s, 0.0
 
     def is_swept(self, node: PeerNode, shards: int) -> bool:
-        """Whether a node owns nothing any more."""
+        """Whether a node owns nothing more in any shard."""
         return len(node.shards) == shards and all(sweep.done for sweep in node.shards.values())
 
     def next_due_s(self) -> float:
         """Return the seconds until the next step against a silent node is due; infinity if none is."""
         now = self.contact.time()
         moments = []
-        for each in self.watched.values():
+        for each in self.peers.values():
             moments += [each.since + self.lease_s, each.since + self.lease_s + self.idle_timeout_s]
             moments += [sweep.due_at for sweep in each.shards.values() if not sweep.done]
         return min((moment - now for moment in moments if moment > now), default=math.inf)
 
 
 def _counter(row: LeaseRow | None) -> str:
-    """Return what must stand still; a node without a row is as one that has never renewed."""
+    """Return the counter of a row; a node without a row counts as one that has never renewed."""
     return row.counter if row else NEVER_RENEWED

@@ -1,15 +1,16 @@
-"""Nodes among themselves: this one's lease, and what is done about those that have died.
+"""Cluster membership: the task that keeps this node's lease, and fences and sweeps nodes that have died.
 
-One task. At each beat, and only from a healthy loop, it renews the lease and sees all others'. A node whose
-counter has stood still for
+At a fixed interval, and only from a healthy event loop, it renews the lease and reads those of all nodes.
+A node whose counter has not changed for
 
-* the lease: is fenced in each shard, which refuses whatever it still writes. If it lives it notices, takes a
-  new id and registers its sessions under that;
-* lease + T: gets a death certificate, which refuses its renewals and names the one that sweeps;
-* and T after its fence was seen in a shard: is swept there. What its id still owns ends as `node_down`, in
-  bounded calls with pauses between them. Who came back has a session under another id, and is passed over.
+* the lease is fenced in each shard: all its further steps are refused. If it is alive, it notices, takes a
+  new id and registers its sessions under it;
+* lease + T gets a dead marker, which refuses its renewals and names its sweeper;
+* lease + T, and was fenced in a shard T ago, is swept there. The sessions that its id still owns end as
+  `node_down`, in bounded calls with pauses between them. A client that has reconnected has a session under
+  another id, which is not affected.
 
-A sweeper advances the certificate while it works. If that stops, another takes over by the same observation.
+The sweeper advances the dead marker while it works. If it stops, another node takes over by the same rule.
 """
 
 import json
@@ -34,200 +35,213 @@ from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Fencing, Step
 from presence.outbox.store import Store
 
-BEATS_A_LEASE: Final = 8  # a death is noticed later by at most one beat
-HEALTH_LOOK_S: Final = 0.02  # after a pause: until connections were read and a tick was made
-SWEEP_PAUSE_S: Final = 0.010  # between two calls, and at least as long as a call took: others come first
-FENCES_A_CALL: Final = 64  # some milliseconds of Redis: many nodes at once must not delay a beat
+RENEWALS_PER_LEASE: Final = 8  # a death is noticed late by at most one interval
+HEALTH_POLL_INTERVAL_S: Final = 0.02  # after a pause: until connections were read and a tick was made
+SWEEP_PAUSE_S: Final = 0.010  # least pause between two calls; otherwise as long as the last call took
+MAX_FENCES_PER_CALL: Final = 64  # some milliseconds of Redis: many dead nodes must not delay a renewal
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class ClusterStatistics:
-    """Counters since the start, and how things stand."""
+    """Counters since the start, and the present state."""
 
     renewals: int = 0  # of this node's lease
     renewed_at: float | None = None  # monotonic seconds of the last one; None before the first
-    nodes: int = 0  # other nodes seen, the dead ones included
+    nodes: int = 0  # other nodes, including dead ones
     fenced: int = 0  # nodes that this one has fenced
-    certificates: int = 0  # death certificates that it has written, take-overs included
-    swept: int = 0  # nodes that it has swept to the end
-    swept_sessions: int = 0  # sessions that it has ended so
+    certificates: int = 0  # dead markers that it has written, including take-overs
+    swept: int = 0  # nodes that it has swept completely
+    swept_sessions: int = 0  # sessions that it has ended by sweeps
     errors: int = 0  # calls that failed
     last_error: str = ""  # the last one's text; "" if there was none
 
 
 @dataclass(eq=False, repr=False)
 class Membership:
-    """This node's part in watching over all."""
+    """Keeps this node's lease, and fences and sweeps others.
 
-    relay: Relay  # knows this node's id and how it stands to each shard
+    Attributes:
+        detector: the other nodes as this one sees them.
+    """
+
+    relay: Relay  # has this node's id, and its state in each shard
     table: LeaseTable  # the leases
     store: Store  # for fences and sweeps; another connection than the relay's
     _: KW_ONLY
     lease_s: InitVar[float]  # see the module
     idle_timeout_s: InitVar[float]  # T
-    # whether connections are read and the tick runs; the lease of a node that hangs must end
-    healthy: Callable[[], bool]
-    # what this node tells of itself, for `presence nodes`; JSON values
+    # whether connections are read and the tick runs; the lease of a node that hangs must expire
+    is_healthy: Callable[[], bool]
+    # returns the statistics of this node for `presence nodes`; JSON values
     describe: Callable[[], dict[str, Any]]
     clock: Callable[[], float] = time.monotonic  # monotonic seconds
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    delays: InitVar[LatencyHistograms | None] = None  # takes how long calls take
+    latencies: InitVar[LatencyHistograms | None] = None  # observes the duration of calls
 
-    def __post_init__(self, lease_s: float, idle_timeout_s: float, delays: LatencyHistograms | None) -> None:
-        self._beat_s = lease_s / BEATS_A_LEASE
+    def __post_init__(
+        self, lease_s: float, idle_timeout_s: float, latencies: LatencyHistograms | None
+    ) -> None:
+        self._renew_interval_s = lease_s / RENEWALS_PER_LEASE
         self._lease_ms = round(lease_s * 1000)
         self._thread = TimedCaller(
-            self.runtime.caller(self._interrupt), (delays or LatencyHistograms()).redis_call, self.clock
+            self.runtime.thread_caller(self._interrupt),
+            (latencies or LatencyHistograms()).redis_call,
+            self.clock,
         )
-        self._bell = self.runtime.bell()
-        self._contact = ContactClock(2 * self._beat_s)
-        self.observer = FailureDetector(lease_s, idle_timeout_s, self._contact)
-        self._next_beat = -math.inf
+        self._wake_event = self.runtime.wake_event()
+        self._contact = ContactClock(2 * self._renew_interval_s)
+        self.detector = FailureDetector(lease_s, idle_timeout_s, self._contact)
+        self._next_renewal = -math.inf
         self._leaves_at_ms = self._left_behind = 0  # once it leaves
-        self._has_left = self.runtime.bell()
-        # That Redis is away the relay says, which cannot do without it either.
+        self._has_left = self.runtime.wake_event()
+        # The relay logs that Redis is unreachable.
         self._outage = Outage(
-            _log, away="", refused="Redis refused", back="", first_s=BACKOFF_FIRST_S, limit_s=BACKOFF_LIMIT_S
+            _log,
+            unreachable="",
+            refused="Redis refused",
+            recovered="",
+            first_s=BACKOFF_FIRST_S,
+            limit_s=BACKOFF_LIMIT_S,
         )
-        self._counted = ClusterStatistics()
+        self._counters = ClusterStatistics()
 
     async def start(self) -> None:
-        """Enter the table of leases.
+        """Enter the lease table.
 
         Raises:
             StoreUnavailable, StoreError: Redis cannot be reached, or refused.
         """
-        await self._beat()
+        await self._renew()
 
     async def run(self) -> None:
-        """Renew and watch for ever; cancel it to stop."""
+        """Renew the lease and act on other nodes, until cancelled or until this node has left."""
         while True:
-            if not self.healthy():
-                await self.runtime.sleep(HEALTH_LOOK_S)
+            if not self.is_healthy():
+                await self.runtime.sleep(HEALTH_POLL_INTERVAL_S)
                 continue
             try:
                 if self._leaves_at_ms:
                     await self._leave()
                     return
-                await self._beat()
-                await self._act()
+                await self._renew()
+                await self._act_on_expired()
             except (StoreUnavailable, StoreError) as error:
                 await self._pause(error)
             else:
                 self._outage.worked("beat")
-                due_s = min(self._next_beat - self.clock(), self.observer.next_due_s())
-                await self._bell.wait(due_s)
+                due_s = min(self._next_renewal - self.clock(), self.detector.next_due_s())
+                await self._wake_event.wait(due_s)
 
     async def leave(self, at_ms: int, sessions: int, timeout_s: float) -> None:
-        """Tell the others that this node has drained and ends: its silence is no death. `run` returns.
+        """Mark this node as drained and stopped, so that it does not count as dead; `run` returns.
 
         Args:
             at_ms: when, in Unix milliseconds.
-            sessions: those that it had when it began to drain, some of which may be elsewhere by now.
-            timeout_s: for Redis; later it ends without a mark, as a node that dies.
+            sessions: number when it began to drain; some may be on other nodes by now.
+            timeout_s: for Redis; after it the node stops without a mark and counts as dead.
         """
         self._leaves_at_ms, self._left_behind = at_ms, sessions
-        self._next_beat = -math.inf  # which ends a sweep after its next call
-        self._bell.ring()
+        self._next_renewal = -math.inf  # ends a running sweep after its next call
+        self._wake_event.set()
         await self._has_left.wait(timeout_s)
 
     async def _leave(self) -> None:
         me = self.relay.node
-        if await self._beat():
-            row = LeaseRow(str(self._counted.renewals), str(self._counted.renewals))
+        if await self._renew():
+            row = LeaseRow(str(self._counters.renewals), str(self._counters.renewals))
             left = row.left_at(self._leaves_at_ms)
             await self._thread.call(lambda: self.table.claim(me, row.text, left.text))
-        self._has_left.ring()
+        self._has_left.set()
 
-    def hurry(self) -> None:
-        """Beat at once: this node has another id."""
-        self._bell.ring()
+    def run_soon(self) -> None:
+        """Renew immediately, because this node has another id."""
+        self._wake_event.set()
 
     def is_alive(self, node: str) -> bool:
-        """Whether another node may be at work."""
-        return self.observer.is_alive(node)
+        """Whether another node may be alive."""
+        return self.detector.is_alive(node)
 
-    def known(self) -> set[str]:
+    def lease_holders(self) -> set[str]:
         """Return the other nodes that hold a lease."""
-        return self.observer.leased() - self.relay.former
+        return self.detector.lease_holders() - self.relay.former_ids
 
-    async def _beat(self) -> bool:
+    async def _renew(self) -> bool:
         """Renew the lease; False: this id was declared dead."""
         me = self.relay.node
-        self._counted.renewals += 1
-        told = self.describe()
+        self._counters.renewals += 1
+        description = self.describe()
         if self._leaves_at_ms:
-            told |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
-        counter, stats = self._counted.renewals, json.dumps(told)
+            description |= {"left_ms": self._leaves_at_ms, "sessions": self._left_behind}
+        counter, stats = self._counters.renewals, json.dumps(description)
         sweeping = self._sweeping(me)
-        self._next_beat = self.clock() + self._beat_s
+        self._next_renewal = self.clock() + self._renew_interval_s
         rows = await self._thread.call(lambda: self.table.renew(me, counter, stats, sweeping))
         if rows is None:
-            self.relay.disown(me)
-            self._bell.ring()  # the new id is to be seen at once
+            self.relay.mark_fenced(me)
+            self._wake_event.set()  # enter the table under the new id immediately
             return False
-        self._counted.renewed_at = self.clock()
-        self._contact.made(self._counted.renewed_at)
-        traced = {node for writer in self.relay.writers for node in writer.settling.others}
-        self.observer.saw(rows, traced, self.relay.node)
+        self._counters.renewed_at = self.clock()
+        self._contact.answered(self._counters.renewed_at)
+        traced = {node for writer in self.relay.writers for node in writer.barrier.others}
+        self.detector.observe(rows, traced, self.relay.node)
         return True
 
     def _sweeping(self, me: str) -> list[str]:
-        return [each.node for each in self.observer.watched.values() if each.row and each.row.sweeper == me]
+        return [each.node for each in self.detector.peers.values() if each.row and each.row.sweeper == me]
 
-    async def _act(self) -> None:
-        """Do what is due about silent nodes, until the next beat is."""
-        if not self.observer.may_act():
+    async def _act_on_expired(self) -> None:
+        """Fence, claim and sweep nodes whose lease has expired, until the next renewal is due."""
+        if not self.detector.may_act():
             return
-        lapsed = self.observer.lapsed()
-        await self._fence(lapsed)
-        mine = []
-        for each in filter(self.observer.is_dead, lapsed):
-            if self.clock() >= self._next_beat:
+        expired = self.detector.expired()
+        await self._fence(expired)
+        claimed = []
+        for each in filter(self.detector.is_dead, expired):
+            if self.clock() >= self._next_renewal:
                 return
-            if await self._is_mine(each):
-                mine.append(each)
-        await self._sweep(mine)
+            if await self._claim(each):
+                claimed.append(each)
+        await self._sweep(claimed)
 
-    async def _fence(self, lapsed: Sequence[PeerNode]) -> None:
-        """Fence nodes wherever that was not seen to be done."""
+    async def _fence(self, expired: Sequence[PeerNode]) -> None:
+        """Fence nodes in each shard in which they are not known to be fenced."""
         now, steps = self.clock(), []
-        by_id = {each.node: each for each in lapsed}
-        for each in lapsed:
+        by_id = {each.node: each for each in expired}
+        for each in expired:
             writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
-            steps += [writer.fencing(each.node) for writer in writers]
+            steps += [writer.fence_step(each.node) for writer in writers]
 
-        def note(step: Step, reply: Reply) -> None:
+        def on_reply(step: Step, reply: Reply) -> None:
             if isinstance(step, Fencing) and reply.status is ReplyStatus.OK:
                 silent = by_id[step.other]
                 if not silent.shards:
-                    self._counted.fenced += 1
+                    self._counters.fenced += 1
                     if silent.has_left:
                         _log.info("lease of a node that left has ended", left=silent.node)
                     else:
                         _log.warning("a node is silent: nothing more is taken from it", silent=silent.node)
-                self.observer.fenced(silent, step.shard)
+                self.detector.fence_seen(silent, step.shard)
 
-        for first in range(0, len(steps), FENCES_A_CALL):
-            if first and self.clock() >= self._next_beat:
+        for first in range(0, len(steps), MAX_FENCES_PER_CALL):
+            if first and self.clock() >= self._next_renewal:
                 return
-            await self._perform(steps[first : first + FENCES_A_CALL], note)
+            await self._perform(steps[first : first + MAX_FENCES_PER_CALL], on_reply)
 
-    async def _is_mine(self, each: PeerNode) -> bool:
-        """Whether this node is the one to sweep a dead one: by certificate, by take-over, or already."""
+    async def _claim(self, each: PeerNode) -> bool:
+        """Make this node the sweeper of a dead one, if it is not yet; return whether it is."""
         me, row = self.relay.node, each.row
         if row and row.sweeper == me:
             return True
-        if row and row.sweeper and not self.observer.is_orphan(each):
+        if row and row.sweeper and not self.detector.is_unowned(each):
             return False
         if not self._can_sweep(each):
-            return False  # a certificate in the hands of one who has to wait would keep all others from it
+            return False  # a sweeper that has to wait would keep all other nodes from sweeping
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
         if not await self._thread.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
             return False
-        self._counted.certificates += 1
+        self._counters.certificates += 1
         before = row.sweeper if row else ""
         if before:
             each.ended = None
@@ -235,55 +249,57 @@ class Membership:
             _log.info("sweeping a node that left", left=each.node, sweeper_before=before)
         else:
             _log.warning("a node is dead: its users go offline", dead=each.node, sweeper_before=before)
-        self.observer.claimed(each, wanted)
+        self.detector.row_claimed(each, wanted)
         return True
 
     def _can_sweep(self, each: PeerNode) -> bool:
-        """Whether this node has seen the other fenced wherever it can, and no resync is in its way."""
+        """Whether the other node is fenced in all reachable shards, and no resync of this one is running."""
         now, writers = self.clock(), self._reachable()
         return bool(writers) and all(w.shard in each.shards and w.is_settled(now) for w in writers)
 
     def _reachable(self) -> list[ShardWriter]:
-        """Return the writers of the shards that answer: one that is away keeps no other from being swept."""
-        return [writer for writer in self.relay.writers if self.relay.answers(writer)]
+        """Return the writers of reachable shards; an unreachable one does not delay the sweep of others."""
+        return [writer for writer in self.relay.writers if self.relay.is_reachable(writer)]
 
-    async def _sweep(self, mine: list[PeerNode]) -> None:
-        """End what dead nodes own, as far as it is due, by turns and until the next beat is."""
+    async def _sweep(self, claimed: list[PeerNode]) -> None:
+        """Sweep dead nodes in turn, as far as calls are due, until the next renewal is due."""
         failure: StoreError | None = None
-        while mine and (begun := self.clock()) < self._next_beat:
-            each = mine.pop(0)
+        while claimed and (begun := self.clock()) < self._next_renewal:
+            each = claimed.pop(0)
             try:
                 if await self._sweep_once(each):
-                    mine.append(each)
-            except StoreError as error:  # of this one; the others are not to wait for it
+                    claimed.append(each)
+            except StoreError as error:  # of this node; it must not delay the others
                 failure = error
             await self.runtime.sleep(max(SWEEP_PAUSE_S, self.clock() - begun))
         if failure is not None:
             raise failure
 
     async def _sweep_once(self, each: PeerNode) -> bool:
-        """Make one call a shard, or bury a node that was swept; return whether more may be due."""
+        """Make one call per shard, or remove a node that was swept; return whether more may be due."""
 
-        def note(step: Step, reply: Reply) -> None:
-            self._counted.swept_sessions += reply.ended
+        def on_reply(step: Step, reply: Reply) -> None:
+            self._counters.swept_sessions += reply.ended
             if each.ended is not None:
                 each.ended += reply.ended
-            each.offline += sum(told.n for told in reply.told if told.type == "offline")
-            self.relay.transitions.note(reply.told)
-            self.observer.swept(each, step.shard, reply)
+            each.offline += sum(count.n for count in reply.event_counts if count.type == "offline")
+            self.relay.transitions.count_events(reply.event_counts)
+            self.detector.sweep_answered(each, step.shard, reply)
 
         if steps := self._next_sweeps(each):
-            await self._perform(steps, note)
+            await self._perform(steps, on_reply)
             return True
-        if not self.observer.is_swept(each, len(self.relay.writers)):
+        if not self.detector.is_swept(each, len(self.relay.writers)):
             return False
-        told = await self._thread.call(lambda: self.table.bury(each.node, each.text))
-        if told is not None:
-            self._counted.swept += 1
+        stats = await self._thread.call(lambda: self.table.remove(each.node, each.text))
+        if stats is not None:
+            self._counters.swept += 1
             for writer in self.relay.writers:
-                writer.settling.swept(each.node)
+                writer.barrier.peer_gone(each.node)
             event = "a node that left is swept" if each.has_left else "a dead node's users are offline"
-            _log.info(event, node=each.node, users_offline=each.offline, returned=_returned(told, each.ended))
+            _log.info(
+                event, node=each.node, users_offline=each.offline, returned=_returned(stats, each.ended)
+            )
         return False
 
     def _next_sweeps(self, each: PeerNode) -> list[Step]:
@@ -292,14 +308,14 @@ class Membership:
         now = self.clock()
         steps: list[Step] = []
         for writer in self._reachable():
-            sweep = self.observer.due(each, writer.shard)
+            sweep = self.detector.due_sweep(each, writer.shard)
             if sweep is not None and writer.is_settled(now):
-                waited_ms = int(self.observer.waited_s(sweep) * 1000)
-                steps.append(writer.sweep(each.node, sweep.cursor, waited_ms, latest_ms))
+                waited_ms = int(self.detector.waited_s(sweep) * 1000)
+                steps.append(writer.sweep_step(each.node, sweep.cursor, waited_ms, latest_ms))
         return steps
 
-    async def _perform(self, steps: Sequence[Step], note: Callable[[Step, Reply], None]) -> None:
-        """Perform steps and note each answer.
+    async def _perform(self, steps: Sequence[Step], on_reply: Callable[[Step, Reply], None]) -> None:
+        """Perform steps and handle each answer.
 
         Raises:
             StoreError: one or more were refused.
@@ -309,14 +325,14 @@ class Membership:
         failures = [answer for answer in answers if not isinstance(answer, Reply)]
         for step, answer in zip(steps, answers, strict=True):
             if isinstance(answer, Reply):
-                note(step, answer)
+                on_reply(step, answer)
         refusal = next((each for each in failures if isinstance(each, StoreError)), None)
         if refusal or len(failures) == len(steps):
             raise refusal or failures[0]
 
     async def _pause(self, error: StoreUnavailable | StoreError) -> None:
-        self._counted.errors += 1
-        self._counted.last_error = str(error)
+        self._counters.errors += 1
+        self._counters.last_error = str(error)
         await self.runtime.sleep(self._outage.failed("beat", error))
 
     def _interrupt(self) -> None:
@@ -325,13 +341,13 @@ class Membership:
 
     def statistics(self) -> ClusterStatistics:
         """Return the counters as they are now."""
-        return replace(self._counted, nodes=len(self.observer.watched))
+        return replace(self._counters, nodes=len(self.detector.peers))
 
 
-def _returned(told: str, ended: int | None) -> int | None:
-    """Return how many of the sessions that a node told of last were elsewhere when it was swept."""
+def _returned(stats: str, ended: int | None) -> int | None:
+    """Return how many sessions of a node had reconnected elsewhere when it was swept; None: not known."""
     try:
-        sessions = json.loads(told).get("sessions")
-    except (ValueError, RecursionError, AttributeError):  # it told nothing, or something else
+        sessions = json.loads(stats).get("sessions")
+    except (ValueError, RecursionError, AttributeError):  # not what this version writes
         return None
     return max(0, sessions - ended) if isinstance(sessions, int) and ended is not None else None

@@ -1,1 +1,1 @@
-"""Small tools that know nothing of presence: time, rate limits, logs, text, URLs."""
+"""Small tools without knowledge of presence: clock, rate limits, circuit breaker, logs, text, URLs."""

@@ -1,6 +1,6 @@
-"""Whether a shard answers, and when to ask it again: pure.
+"""A circuit breaker: whether a shard is available, and when to retry it; pure, time is an argument.
 
-Shards may be on several servers, of which one is away while the others work.
+Shards may be on several servers, so that one is unreachable while the others work.
 """
 
 import math
@@ -8,62 +8,63 @@ from typing import Final
 
 from presence.common.backoff import backoff_s
 
-OUTAGE_S: Final = 1.0  # shorter ones put nobody's logins behind another's ends
-SLOW_CALL_S: Final = 0.5  # far above what a network or a script of ours takes: the server hung
-REST_S: Final = 3.5  # longer than a probe keeps anybody waiting: this node was stopped, and noticed nothing
-FRESH_S: Final = 0.4  # so long after an answer it may be taken for granted that the server is there
-# After the first answer in a while ends wait so long: if the server has just hung, unnoticed here at rest,
-# logins that waited elsewhere are on their way. Far below FRESH_S, so that nothing is asked twice.
-GLANCE_S: Final = 0.15
+MIN_OUTAGE_S: Final = 1.0  # shorter outages do not let one node's ends overtake another's logins
+SLOW_CALL_S: Final = 0.5  # far above the time of a network or a script: the server hung
+IDLE_GAP_S: Final = 3.5  # longer than the time between two probes: this node was stopped, unnoticed
+FRESH_S: Final = 0.4  # for this time after an answer, the server counts as available
+# Ends wait this long after the first answer in a while: if the server has just hung, unnoticed by an idle
+# node, logins that were pending on other nodes are on their way. Far below FRESH_S, so that no probe is
+# repeated.
+SETTLE_DELAY_S: Final = 0.15
 BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s of Redis' answering
-# At first pauses stay short: who did not notice a short outage would tell before what waits here. Until then
-# every node at rest has asked, and noticed.
-BRIEF_S: Final = 2.5
+BACKOFF_LIMIT_S: Final = 1.0  # the outbox has to be empty within 5 s after Redis recovers
+# Pauses stay short for this time: a node that did not notice a short outage would send its changes before
+# those pending here. After it, every idle node has probed, and noticed.
+BRIEF_OUTAGE_S: Final = 2.5
 BACKOFF_BRIEF_S: Final = 0.1
 
 
 class CircuitBreaker:
-    """How one shard has answered; moments are monotonic seconds.
+    """The availability of one shard; times are monotonic seconds.
 
     Attributes:
-        away_since: when it began to fail; None while all is well.
+        unavailable_since: when it began to fail; None while it works.
         answered_at: when it answered last.
-        sure_at: from when on what others had to tell before an answer has arrived.
-        retry_at: when it may be asked again after a failure.
+        settled_at: from when on changes that were pending on other nodes have arrived.
+        retry_at: when it may be tried again after a failure.
     """
 
     def __init__(self) -> None:
-        self.away_since: float | None = None
-        self.answered_at = self.sure_at = self.retry_at = -math.inf
-        self._failures = 0  # in a row
-        self._took_s = 0.0  # of the last answer
-        self._answers_again = False
+        self.unavailable_since: float | None = None
+        self.answered_at = self.settled_at = self.retry_at = -math.inf
+        self._failures = 0  # consecutive
+        self._took_s = 0.0  # duration of the last call that was answered
+        self._answers_again = False  # after a failure, not confirmed yet
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it has just answered."""
+        """Whether it has answered recently enough to count as available."""
         return now - self.answered_at < FRESH_S
 
     @property
-    def may_be_sent_to(self) -> bool:
-        """Whether all is well, or it has answered a probe since it failed."""
-        return self.away_since is None or self._answers_again
+    def is_available(self) -> bool:
+        """Whether it works, or has answered a probe since it failed."""
+        return self.unavailable_since is None or self._answers_again
 
     def is_due(self, now: float) -> bool:
-        """Whether it is away and to be asked now."""
-        return not self.may_be_sent_to and now >= self.retry_at
+        """Whether it is unavailable and a retry is due."""
+        return not self.is_available and now >= self.retry_at
 
-    def failed(self, sent_at: float, now: float, share: float, *, held_up: bool = False) -> None:
-        """It failed.
+    def record_failure(self, sent_at: float, now: float, share: float, *, held_up: bool = False) -> None:
+        """Record a failed call.
 
         Args:
             sent_at, now: when the call was sent, and when it had failed.
-            share: of the longest pause, from 0 to 1, that is to pass.
-            held_up: whether others were held up by the call: they are to have their turn first.
+            share: the part of the full pause to wait, from 0 to 1.
+            held_up: whether the call delayed other shards, which then get their turn before the retry.
         """
-        if self.away_since is None:
-            self.away_since = sent_at
-        is_brief = now - self.away_since < BRIEF_S
+        if self.unavailable_since is None:
+            self.unavailable_since = sent_at
+        is_brief = now - self.unavailable_since < BRIEF_OUTAGE_S
         limit_s = BACKOFF_BRIEF_S if is_brief else BACKOFF_LIMIT_S
         pause_s = share * backoff_s(self._failures, BACKOFF_FIRST_S, limit_s)
         turn_s = min(BACKOFF_LIMIT_S, 2.0 * (now - sent_at)) if held_up else 0.0
@@ -71,27 +72,33 @@ class CircuitBreaker:
         self._failures = self._failures + 1 if not is_brief else min(self._failures + 1, 2)
         self._answers_again = False
 
-    def answered(self, sent_at: float, now: float) -> bool:
-        """It answered, which after a failure does not mean yet that all is well.
+    def record_success(self, sent_at: float, now: float) -> bool:
+        """Record an answer; after failures, `confirm_recovery` has to follow.
 
         Returns:
-            Whether it was, or may have been, away for longer than a moment: calls failed, this one took much
-            longer than the last one, or it was not asked for so long that this node must have been stopped.
-            Then others may have something to tell that waited, as it may have waited here.
+            Whether there was, or may have been, an outage of some length: calls failed, this one took much
+            longer than the last one, or there was none for so long that this node must have been stopped.
+            Then other nodes may have pending changes, as this one may.
         """
         rested_s, took_s, took_before_s = sent_at - self.answered_at, now - sent_at, self._took_s
         if max(rested_s, took_s - took_before_s) >= FRESH_S:
-            self.sure_at = now + GLANCE_S
-        before = self.answered_at if self.away_since is None else min(self.answered_at, self.away_since)
+            self.settled_at = now + SETTLE_DELAY_S
+        before = (
+            self.answered_at
+            if self.unavailable_since is None
+            else min(self.answered_at, self.unavailable_since)
+        )
         self.answered_at, self._took_s = now, took_s
-        self._answers_again = self.away_since is not None
-        hung = took_s >= SLOW_CALL_S and (took_before_s < SLOW_CALL_S or took_s - took_before_s >= OUTAGE_S)
-        is_back = self.away_since is not None or hung or REST_S <= rested_s < math.inf
-        return is_back and now - before >= OUTAGE_S
+        self._answers_again = self.unavailable_since is not None
+        hung = took_s >= SLOW_CALL_S and (
+            took_before_s < SLOW_CALL_S or took_s - took_before_s >= MIN_OUTAGE_S
+        )
+        is_back = self.unavailable_since is not None or hung or IDLE_GAP_S <= rested_s < math.inf
+        return is_back and now - before >= MIN_OUTAGE_S
 
-    def settle(self) -> bool:
-        """What there was to send was taken; return whether it has come back with this."""
+    def confirm_recovery(self) -> bool:
+        """Close the breaker after a round in which all was sent; return whether it was open."""
         if not self._answers_again:
             return False
-        self.away_since, self._failures, self._answers_again = None, 0, False
+        self.unavailable_since, self._failures, self._answers_again = None, 0, False
         return True

@@ -1,7 +1,7 @@
-"""Time for decisions and time for people.
+"""A monotonic clock for decisions, and its conversion to Unix time.
 
-Decisions use monotonic seconds. Unix milliseconds are the wall clock read once, at start, plus the
-monotonic time since: no later step of the wall clock can move them.
+Decisions use monotonic seconds. Unix milliseconds are the wall clock, read once at start, plus the monotonic
+time since: a later step of the wall clock does not move them.
 """
 
 import math
@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 
 class Clock:
-    """A monotonic clock that can name its moments in Unix milliseconds.
+    """A monotonic clock with conversion to Unix milliseconds.
 
     Args:
-        monotonic: seconds that never go back; tests pass a clock of their own.
+        monotonic: seconds that never go back; tests pass their own.
         wall: Unix seconds, read once.
 
     Attributes:
@@ -29,9 +29,9 @@ class Clock:
         self._offset_s = wall() - monotonic()
 
     def seen_ms(self, at: float) -> int:
-        """Unix ms of a moment at which something was seen, rounded down."""
+        """Return Unix milliseconds of an observation, rounded down."""
         return math.floor((at + self._offset_s) * 1000)
 
     def decided_ms(self, at: float) -> int:
-        """Unix ms of a decision, rounded up, so that none is ever dated before it was taken."""
+        """Return Unix milliseconds of a decision, rounded up, so that none is dated before it was made."""
         return math.ceil((at + self._offset_s) * 1000)

@@ -1,8 +1,8 @@
-"""Faults: a mistake in one piece of work ends that piece; it is logged and counted, and ends no server.
+"""Fault containment: an unexpected exception in one piece of work is logged and counted, and ends only that.
 
-A long-lived task works for many clients. What it does for one request, message, record or connection runs
-inside `Faults.contained`, so that an exception there reaches nobody else. The core (sessions, wheel, outbox,
-leases) is the exception: after a mistake there its state would be wrong, and a crash is the better end.
+A long-lived task works for many clients. Its work for one request, message, record or connection runs inside
+`Faults.contained`, so that an exception there does not affect other clients. Engine, wheel, outbox and leases
+are not contained: after an exception their state would be wrong, and a crash is better.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,6 @@ from presence.common.logs import RateLimited
 
 LOG_INTERVAL_S: Final = 10.0  # between two tracebacks of one kind of work
 
-
 WORK: Final = (
     *("query", "watch", "watch event", "watch subscription", "push"),
     *("message", "delivery", "notice", "control channel"),
@@ -25,7 +24,7 @@ WORK: Final = (
 
 
 def _leave_alone(_session: Any) -> None:
-    """Do nothing about the connection of a session."""
+    """Leave the session's connection open."""
 
 
 class Faults:
@@ -46,22 +45,22 @@ class Faults:
 
     @contextmanager
     def contained(self, work: str, failed: Callable[[], object] | None = None) -> Iterator[None]:
-        """Keep an exception of the block from leaving it.
+        """Log and count an exception of the block instead of raising it.
 
         Args:
             work: the kind of work, for log and counter.
-            failed: called after an exception: it answers the request, or ends the connection. What it raises
-                is contained, too.
+            failed: called after an exception, to answer the request or close the connection. An exception of
+                it is contained too.
         """
         try:
             yield
         except Exception as error:
-            self.note(work, error)
+            self.record(work, error)
             if failed is not None:
                 with self.contained(work):
                     failed()
 
-    def note(self, work: str, error: Exception) -> None:
+    def record(self, work: str, error: Exception) -> None:
         """Log and count an exception that was caught."""
         self.counts[work] = self.counts.get(work, 0) + 1
         self._log.error(f"{work} failed", exc_info=error)

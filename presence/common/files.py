@@ -1,4 +1,4 @@
-"""How many connections the file limit allows."""
+"""The file limit and the connections that it allows; opening of regular files without blocking."""
 
 import errno
 import os
@@ -10,11 +10,11 @@ from typing import BinaryIO, NamedTuple
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-def opened(path: Path) -> BinaryIO:
-    """Open a file to be read.
+def open_regular_file(path: Path) -> BinaryIO:
+    """Open a file for reading. Unlike `open`, never block on a FIFO or a terminal.
 
     Raises:
-        OSError: it cannot be opened, or is a directory, a FIFO, a device.
+        OSError: it cannot be opened, or is a directory, a FIFO or a device.
     """
     fd = os.open(path, _FLAGS)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -23,37 +23,37 @@ def opened(path: Path) -> BinaryIO:
     return os.fdopen(fd, "rb")
 
 
-RESERVE_SHARE = 20  # one in so many descriptors is kept for Redis, logs, listeners and what a library opens
+RESERVE_SHARE = 20  # one descriptor in 20 is reserved for Redis, logs, listeners and libraries
 RESERVE_MIN = 64
 RESERVE_MAX = 1000
 
 
 class FileLimitError(Exception):
-    """The process may not open as many files as the settings need."""
+    """The file limit of the process is too low for the settings."""
 
 
-class Claimed(NamedTuple):
-    """Files that the process may open, and connections that it takes."""
+class FileLimits(NamedTuple):
+    """The file limit of the process, and the connections that it accepts."""
 
     files: int
     max_connections: int
 
 
-def claim(max_connections: int) -> Claimed:
-    """Raise the file limit as far as allowed; return it, and how many connections fit.
+def raise_file_limit(max_connections: int) -> FileLimits:
+    """Raise the file limit as far as allowed; return it, and the number of connections.
 
     Args:
-        max_connections: what was asked for; 0 takes what fits.
+        max_connections: the requested number; 0: as many as fit.
 
     Raises:
-        FileLimitError: what was asked for does not fit, or nothing does.
+        FileLimitError: the requested number does not fit, or not even one connection does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = max(soft, 1_048_576)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    fit = fitting(hard)
+    fit = connections_within(hard)
     if fit < 1:
         raise FileLimitError(f"the file limit (ulimit -n) is {hard}: too low to serve any connection")
     if max_connections > fit:
@@ -61,25 +61,25 @@ def claim(max_connections: int) -> Claimed:
             f"max_connections: {max_connections} do not fit below the file limit of {hard} (ulimit -n), "
             f"of which {hard - fit} are reserved; at most {fit} do"
         )
-    return Claimed(hard, max_connections or fit)
+    return FileLimits(hard, max_connections or fit)
 
 
-def fitting(files: int) -> int:
-    """Return how many connections fit below a limit of so many files; 0 or less: none."""
+def connections_within(files: int) -> int:
+    """Return how many connections fit within a file limit; 0 or less: none."""
     return files - min(RESERVE_MAX, max(RESERVE_MIN, files // RESERVE_SHARE))
 
 
-def spare(connections: int) -> int:
-    """Return how many connections beyond the bound may be open while they are told that they are too many.
+def spare_connections(connections: int) -> int:
+    """Return how many more connections may be open while they are being refused: half of the reserve.
 
-    The other half of what is reserved beside so many connections is left to Redis, logs and the rest.
+    The other half is left to Redis, logs and the rest.
     """
-    return (needed(connections) - connections) // 2
+    return (files_needed_for(connections) - connections) // 2
 
 
-def needed(connections: int) -> int:
-    """Return the lowest limit of files below which so many connections fit."""
+def files_needed_for(connections: int) -> int:
+    """Return the lowest file limit within which so many connections fit."""
     files = connections + RESERVE_MIN
-    while (missing := connections - fitting(files)) > 0:
+    while (missing := connections - connections_within(files)) > 0:
         files += missing
     return files

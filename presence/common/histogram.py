@@ -1,22 +1,22 @@
-"""How long things take, counted in buckets with fixed bounds.
+"""Histograms of durations, with fixed buckets.
 
-Noting a value is a bisection and two additions, whatever was noted before, and a histogram never grows. As
-counters do, its figures only rise while a process lives: whoever wants those of the last minute takes the
-difference of two samples, and those of several workers are added up.
+To observe a value takes a bisection and two additions, and a histogram never grows. Like counters, its values
+only rise while a process lives: the difference of two samples has the values between them, and histograms of
+several workers can be added.
 
-Threads: there is no lock. Each histogram is written and read in the thread of the event loop only; a call
-that is made in a thread is timed by the task that waits for it.
+There is no lock. Each histogram is used only in the thread of the event loop; a call that runs in a worker
+thread is timed by the task that waits for it.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# What takes milliseconds where all is well: seconds.
+# For what usually takes milliseconds: seconds.
 QUICK_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# A silent client is told about half a tick late at the median, and one tick at the most: seconds.
+# Idle sessions end half a tick late at the median, and at most one tick: seconds.
 DETECTION_S: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-# A change waits for company for 20 ms, and in an outage of Redis for as long as that lasts: seconds.
+# A change waits up to 20 ms for others, and in an outage of Redis as long as that lasts: seconds.
 OUTBOX_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -24,8 +24,8 @@ class Histogram:
     """Counts of values, by bucket, and their sum.
 
     Args:
-        bounds: the upper bound of each bucket, rising; a value on a bound belongs below it. What is above
-            the last one has a bucket of its own.
+        bounds: the upper bound of each bucket, rising and inclusive. Values above the last one have a bucket
+            of their own.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -35,8 +35,8 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def note(self, value: float) -> None:
-        """Count one value; what clocks make negative is 0."""
+    def observe(self, value: float) -> None:
+        """Count one value; a negative one counts as 0."""
         value = max(0.0, value)
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
@@ -48,14 +48,14 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistograms:
-    """What a node measures, in seconds."""
+    """Latencies of a node, in seconds."""
 
-    # of ends for silence, from the moment when the session's time was up to the decision
+    # from the expiry of an idle session to the decision to end it
     detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
     tick_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))  # how late a tick began
-    # how late the event loop was with a task that was due
+    # how late the event loop ran a task that was due
     loop_lag: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
-    # calls of the relay and of the leases, failed ones too, as their tasks waited for them
+    # calls of relay and membership, including failed ones, as seen by their tasks
     redis_call: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
     # from a change's decision to Redis' acknowledgment
     outbox_age: Histogram = field(default_factory=lambda: Histogram(OUTBOX_S))

@@ -1,9 +1,9 @@
-"""Logs on standard error that can never hold up the event loop.
+"""Logs on standard error that never block the event loop.
 
-Lines go through a bounded queue to a thread that alone writes. When whoever reads standard error stops
-reading, the thread waits, the queue fills, and further lines are dropped and counted; nobody else waits.
-Secrets are replaced and control characters escaped before a line is queued. structlog is loaded by
-`configure`, not by importing this module.
+Lines go through a bounded queue to a thread that writes them. When the reader of standard error stops
+reading, only that thread blocks: the queue fills, and further lines are dropped and counted. Secrets are
+replaced and control characters escaped before a line is queued. structlog is loaded by `configure`, not by
+importing this module.
 """
 
 import contextlib
@@ -25,24 +25,24 @@ from presence.common.text import console_line, json_event
 
 QUEUE_LINES = 10_000  # a few MB of text; seconds of a very noisy server
 CLOSE_TIMEOUT_S = 1.0  # a live reader takes the whole queue in far less
-NOTICE_INTERVAL_S = 1.0  # dropped lines are told at most this often while lines keep being dropped
+NOTICE_INTERVAL_S = 1.0  # least time between two reports of dropped lines while the queue is not empty
 STDERR = 2
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class LogWriter:
-    """Owns the file descriptor that log lines go to, and the one thread that writes to it.
+    """Writes log lines to a file descriptor, from one thread.
 
-    Lines of one thread keep their order. `line` never blocks: when `capacity_lines` wait, the line is
-    dropped and counted, and a later line tells how many were.
+    Lines of one thread keep their order. `line` never blocks: when `capacity_lines` are queued, the line is
+    dropped and counted, and a later line reports the number.
 
     Args:
         fd: where to write; it is not closed.
-        capacity_lines: how many lines may wait.
-        notice: makes the line that tells of dropped lines from their number.
+        capacity_lines: maximum of queued lines.
+        notice: makes the line that reports dropped lines from their number.
 
     Attributes:
-        dropped: lines so far.
+        dropped: lines dropped since the start.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LogWriter:
         # SimpleQueue.put takes no lock that a writing thread could hold.
         self._queue: SimpleQueue[str | None] = SimpleQueue()
         self._count_lock = threading.Lock()
-        self._told = self.dropped = 0
+        self._reported = self.dropped = 0
         self._closing = False
         # A daemon: a reader that never reads again must not keep the process from ending.
         self._thread = threading.Thread(target=self._write_all, name="log-writer", daemon=True)
@@ -72,7 +72,7 @@ class LogWriter:
             self._queue.put(text)
 
     def raw_line(self, text: str) -> None:
-        """Queue a line that others wait for, such as ``ready HOST:PORT``: it is never dropped for room."""
+        """Queue a line that other programs wait for, such as ``ready HOST:PORT``; never dropped for room."""
         self._queue.put(text)
 
     def close(self) -> None:
@@ -99,38 +99,38 @@ class LogWriter:
                 self._drop()
             if self._queue.empty() or time.monotonic() >= next_notice:
                 next_notice = time.monotonic() + NOTICE_INTERVAL_S
-                self._tell()
-        self._tell()
+                self._report_dropped()
+        self._report_dropped()
 
-    def _tell(self) -> None:
+    def _report_dropped(self) -> None:
         dropped = self.dropped
-        if dropped > self._told and _write(self._fd, self._notice(dropped - self._told)):
-            self._told = dropped
+        if dropped > self._reported and _write(self._fd, self._notice(dropped - self._reported)):
+            self._reported = dropped
 
 
 def _write(fd: int, text: str) -> bool:
-    """Write a line, however long that takes; False: nobody reads any more, or the disk is full."""
+    """Write a line, however long that takes; False: the reader has gone, or the disk is full."""
     rest = memoryview(text.encode("utf-8", "backslashreplace") + b"\n")
     while rest:
         try:
             rest = rest[os.write(fd, rest) :]
-        except BlockingIOError:  # somebody who shares the terminal made it non-blocking
+        except BlockingIOError:  # another program that shares the terminal made it non-blocking
             _has_room(fd, None)
-        except OSError:  # there is no place left to say so
+        except OSError:
             return False
     return True
 
 
-def _has_room(fd: int, patience_ms: int | None) -> bool:
+def _has_room(fd: int, timeout_ms: int | None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(patience_ms))
+    return bool(poll.poll(timeout_ms))
 
 
 class DirectWriter:
-    """Writes lines itself, for a process that must have no second thread, as one that forks.
+    """Writes log lines without a thread, for a process that forks.
 
-    A line is written if whoever reads has room at this moment (a pipe then takes 4 KiB), else it is dropped.
+    A line is written if the reader has room at this moment (a pipe then takes 4 KiB), else it is dropped.
 
     Args:
         fd: where to write; it is not closed.
@@ -145,15 +145,15 @@ class DirectWriter:
             self.raw_line(text)
 
     def raw_line(self, text: str) -> None:
-        """Write a line that others wait for; waits for room."""
+        """Write a line that other programs wait for; waits for room."""
         _write(self._fd, text)
 
 
 class RateLimited:
-    """At most one line per interval and event; the next line says how many were suppressed.
+    """Logs at most one line per interval and event; the next line has the number of suppressed ones.
 
     Args:
-        log: a structlog logger, or whatever has its methods.
+        log: a structlog logger, or an object with its methods.
         interval_s: the least time between two lines of one event.
         clock: monotonic seconds.
 
@@ -185,12 +185,12 @@ class RateLimited:
 
 
 def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace secrets in an event, and everything in it by plain data (a structlog processor)."""
+    """Replace secrets in an event, and convert its values to plain data (a structlog processor)."""
     return {str(key): plain(value, key) for key, value in event.items()}
 
 
 def configure(log_format: str = "auto", level: str = "info", *, fd: int = STDERR) -> LogWriter:
-    """Send structlog's lines and the standard library's to `fd`, by way of the writer that is returned.
+    """Send the log lines of structlog and of the standard library to `fd`, through the returned writer.
 
     Args:
         log_format: ``console``, ``json`` or ``auto``: console on a terminal, JSON otherwise.
@@ -242,8 +242,8 @@ def _route(writer: LogWriter | DirectWriter, render: Callable[[Mapping[str, Any]
 
 
 def _structlog() -> Any:
-    """Load structlog, and not rich, which it would take where that is installed: 9 MB for no line of ours."""
-    rich: Any = sys.modules.setdefault("rich", None)  # type: ignore[arg-type] # an import of it fails then
+    """Load structlog without rich, which it would import if installed: 9 MB that no log line needs."""
+    rich: Any = sys.modules.setdefault("rich", None)  # type: ignore[arg-type] # makes its import fail
     try:
         import structlog  # noqa: PLC0415 - loads for 0.1 s; readers need none of it
     finally:
@@ -253,7 +253,7 @@ def _structlog() -> Any:
 
 
 class _Bridge(logging.Handler):
-    """Takes what libraries log with the standard library, whose own handlers write and may block."""
+    """Passes on lines logged with the standard library, whose own handlers write and may block."""
 
     def __init__(self, log: Any) -> None:
         super().__init__()

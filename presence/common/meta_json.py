@@ -1,7 +1,7 @@
-"""What a client says of itself as one text, and back: for Redis, whose scripts pass it on unread.
+"""A client's metadata as JSON text and back: for Redis, whose scripts pass the text on without parsing it.
 
-JSON, and what JSON cannot say stands in an object of one key, as in the protocol's test vectors: binary is
-`{"$bin": "00ff"}`, in hex. A client's own map of one key that begins with `$` is written with a second one.
+Binary values, which JSON does not have, are objects of one key, as in the protocol's test vectors:
+`{"$bin": "00ff"}`, in hex. A client's own map of one key that begins with `$` gets a second `$`.
 """
 
 import json
@@ -12,21 +12,21 @@ _BINARY = "$bin"
 
 
 def to_text(meta: Mapping[str, Any]) -> str:
-    """Return a map of MessagePack's own types as text; an empty one is ""."""
+    """Return a map of MessagePack types as text; "" for an empty one."""
     if not meta:
         return ""
     return json.dumps(_plain(meta), separators=(",", ":"), ensure_ascii=False)
 
 
 def from_text(text: str) -> dict[str, Any]:
-    """Return the map that `to_text` made a text of.
+    """Return the map that `to_text` has encoded.
 
     Raises:
-        ValueError: it has not made this one.
+        ValueError: the text is not an encoded map.
     """
     meta = _typed(json.loads(text)) if text else {}
     if not isinstance(meta, dict):
-        raise ValueError("meta must be a map")  # noqa: TRY004 - one error for every text that is none
+        raise ValueError("meta must be a map")  # noqa: TRY004 - one error for every invalid text
     return meta
 
 

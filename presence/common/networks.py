@@ -1,7 +1,7 @@
-"""Addresses of clients: the networks that a setting names, and what counts as one client's address.
+"""Client addresses: networks in settings, and the address by which limits count a client.
 
-A home or a phone has a whole IPv6 network of 64 bits for itself, and may take any address in it: so for
-limits an IPv6 address counts by its network. An IPv4 address inside IPv6 counts as what it is.
+A home or a phone has an IPv6 network of 64 bits and may use any address in it. So limits count an IPv6
+address by its network, and an IPv4-mapped address as IPv4.
 """
 
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -12,10 +12,10 @@ HOST_BITS_V6 = 64
 
 
 def parse(text: str) -> tuple[Network, ...]:
-    """Return the networks that `text` names, with commas between; an address is a network of one.
+    """Return the networks in a comma-separated list; an address is a network of one.
 
     Raises:
-        ValueError: one of them is none; the message says which.
+        ValueError: an element is not a network; the message names it.
     """
     networks = []
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -26,13 +26,13 @@ def parse(text: str) -> tuple[Network, ...]:
     return tuple(networks)
 
 
-def holds(networks: tuple[Network, ...], address: str) -> bool:
-    """Return whether an address, as the kernel writes it, is in one of some networks."""
+def contains(networks: tuple[Network, ...], address: str) -> bool:
+    """Return whether an address, as the kernel writes it, is in one of the networks."""
     if not networks:
         return False
     try:
         parsed = ip_address(address.partition("%")[0])
-    except ValueError:  # of a socket that is not of the internet
+    except ValueError:  # not an internet address, as of a Unix socket
         return False
     if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
         parsed = parsed.ipv4_mapped
@@ -40,7 +40,7 @@ def holds(networks: tuple[Network, ...], address: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether who listens on a host is reached from this machine only; names are not looked up."""
+    """Return whether a listener on a host is reachable from this machine only; names are not resolved."""
     try:
         parsed = ip_address(host.partition("%")[0])
     except ValueError:
@@ -50,8 +50,8 @@ def is_loopback(host: str) -> bool:
     return parsed.is_loopback
 
 
-def client_of(address: str) -> str:
-    """Return what limits count an address by: itself, or the 64-bit network of an IPv6 address."""
+def limit_key(address: str) -> str:
+    """Return the key by which limits count an address: itself, or the 64-bit network of an IPv6 address."""
     if ":" not in address:
         return address
     try:

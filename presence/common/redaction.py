@@ -1,4 +1,4 @@
-"""Secrets leave no trace in what is printed: values by the name of their key, the rest by how it looks."""
+"""Removal of secrets from printed values: by the name of their key, or by the form of the text."""
 
 import math
 import re
@@ -10,7 +10,7 @@ _MAX_DEPTH = 6  # of nested values in a line of log; deeper ones are shown as th
 _SECRET_KEY = re.compile(
     r"(token|passw(or)?d|passphrase|secret|authorization|cookie|credentials?|(api|private|secret|access)_?key)$"
 )
-# Up to the last @ of the word, for a password may hold one.
+# Up to the last @ of the word, because a password may contain one.
 _URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:@/]*:)[^\s\"'<>]*(?=@)", re.IGNORECASE)
 _TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*")  # of JSON: its header begins with {"
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?=-----END |\Z)", re.DOTALL)
@@ -19,7 +19,7 @@ _ASSIGNED = re.compile(r"((?:password|passwd|secret|token)=|\bBearer )[^\s&,;\"'
 
 
 def redact_text(text: str) -> str:
-    """Return `text` without passwords of URLs, tokens, private keys, and what follows ``password=`` or so."""
+    """Return `text` without passwords of URLs, tokens, private keys, and values such as in ``password=…``."""
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\1{REDACTED}", text)
     if "eyJ" in text:
@@ -32,12 +32,12 @@ def redact_text(text: str) -> str:
 
 
 def plain(value: object, key: object = None, depth: int = 0) -> object:
-    """Return `value` as data that JSON can hold, without its secrets; it never raises.
+    """Return `value` as plain JSON data without secrets; never raises.
 
     Args:
-        value: anything.
-        key: the name that it stands under; one that names a secret hides the value.
-        depth: how deep inside other values it stands.
+        value: any object.
+        key: its key; a value is hidden if its key names a secret.
+        depth: how deeply it is nested.
     """
     if _names_secret(key) and value is not None:
         return REDACTED
@@ -67,5 +67,5 @@ def _names_secret(key: object) -> bool:
 def _text(value: object) -> str:
     try:
         return redact_text(str(value))
-    except Exception:  # somebody else's __str__; a line of log must not raise
+    except Exception:  # of a library's __str__; a log line must not raise
         return f"<{type(value).__name__}>"

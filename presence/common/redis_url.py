@@ -1,4 +1,4 @@
-"""Where Redis is: one server, or a cluster that is entered by some of its servers.
+"""Parsing of Redis URLs: one server, or some servers of a cluster.
 
 ::
 
@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 DEFAULT_PORT: Final = 6379
-CLUSTER_SHARDS: Final = 16  # of users, where nothing else is set: a cluster divides them, one server need not
+CLUSTER_SHARDS: Final = 16  # default number of shards in a cluster; one server needs only one
 _TLS_OPTIONS: Final = (
     "ssl_ca_certs",
     "ssl_certfile",
@@ -28,34 +28,34 @@ _VALUES: Final = {
     "ssl_check_hostname": {"true", "false", "True", "False"},
 }
 _CLUSTER: Final = "+cluster"
-_UNLOCKS_KEY: Final = "ssl_password"  # the option of redis-py that must not be shown
+_TLS_KEY_OPTION: Final = "ssl_password"  # the option of redis-py that must not be shown
 _ONE_SERVER: Final = frozenset({"redis", "rediss", "unix"})
 _SCHEMES: Final = frozenset({*_ONE_SERVER, f"redis{_CLUSTER}", f"rediss{_CLUSTER}"})
 
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL taken apart."""
+    """A parsed URL."""
 
     url: str
     is_cluster: bool
-    seeds: tuple[str, ...]  # plain URLs of the servers that it names, in its order; of one server its own
+    seeds: tuple[str, ...]  # plain URLs of the servers that it names, in its order
 
     @property
     def host(self) -> str:
         """The host of the first server; "" for a Unix socket."""
         return urlsplit(self.seeds[0]).hostname or ""
 
-    def at(self, host: str, port: int) -> str:
+    def for_server(self, host: str, port: int) -> str:
         """Return the plain URL of another server, with the same user, password and options."""
         return _with_host(self.seeds[0], f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
 def parse(url: str) -> RedisUrl:
-    """Take a URL apart.
+    """Parse a URL.
 
     Raises:
-        ValueError: what is wrong with it; the message shows nothing of it.
+        ValueError: it is invalid; the message contains no part of it.
     """
     try:
         parts = urlsplit(url)
@@ -85,12 +85,12 @@ def parse(url: str) -> RedisUrl:
 
 
 def is_cluster(url: str | None) -> bool:
-    """Whether a URL that `parse` takes leads to a Redis Cluster."""
+    """Whether a valid URL is that of a Redis Cluster."""
     return url is not None and parse(url).is_cluster
 
 
 def database(url: str | None) -> int:
-    """Return the number of the database that a URL leads to; 0 where there is no URL."""
+    """Return the database number of a URL; 0 without a URL."""
     parts = urlsplit(url or "")
     path = "" if parts.scheme == "unix" else parts.path.lstrip("/")
     number = dict(parse_qsl(parts.query)).get("db", path)
@@ -98,14 +98,16 @@ def database(url: str | None) -> int:
 
 
 def user(url: str) -> str:
-    """Return the name of the user that `url` logs in as; "" for the one who needs no name."""
+    """Return the user name in `url`; "" for the default user."""
     return unquote(urlsplit(url).username or "")
 
 
 def redacted(url: str) -> str:
-    """Return `url` with its passwords, the user's and that of a TLS key, replaced by ``***``."""
+    """Return `url` with the user's password and that of a TLS key replaced by ``***``."""
     parts = urlsplit(url)
-    options = [f"{_UNLOCKS_KEY}=***" if _unlocks_key(each) else each for each in parts.query.split("&")]
+    options = [
+        f"{_TLS_KEY_OPTION}=***" if _is_tls_key_option(each) else each for each in parts.query.split("&")
+    ]
     if "&".join(options) != parts.query:
         url = urlunsplit(parts._replace(query="&".join(options)))
     if parts.password is None:
@@ -113,8 +115,8 @@ def redacted(url: str) -> str:
     return _with_host(url, parts.netloc.rpartition("@")[2], f"{parts.username or ''}:***")
 
 
-def _unlocks_key(option: str) -> bool:
-    return unquote(option.partition("=")[0]) == _UNLOCKS_KEY
+def _is_tls_key_option(option: str) -> bool:
+    return unquote(option.partition("=")[0]) == _TLS_KEY_OPTION
 
 
 def _with_host(url: str, host: str, user: str | None = None) -> str:
@@ -126,7 +128,7 @@ def _with_host(url: str, host: str, user: str | None = None) -> str:
 
 
 def _check_options(query: str, *, is_cluster: bool, is_tls: bool) -> None:
-    # redis-py takes any of its own options from here, the password and the time-outs included.
+    # redis-py accepts all of its own options here, including the password and time-outs.
     allowed = [*(() if is_cluster else ("db",)), *(_TLS_OPTIONS if is_tls else ())]
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in _TLS_OPTIONS and not is_tls:

@@ -1,7 +1,7 @@
-"""What a node's tasks wait for: time, a bell, an answer from a thread.
+"""The waits of a node's tasks: time, a wake event, an answer from a thread.
 
-All that waits in relay, cluster and ticker waits here. So the same tasks run on trio, and in a simulation
-that puts virtual time in its place, where a node can be stopped and killed between any two steps.
+Relay, membership and ticker wait only here. So the same tasks run on trio, and in a simulation with virtual
+time, where a node can be stopped and killed between any two steps.
 """
 
 from collections.abc import Callable
@@ -11,30 +11,33 @@ import trio
 
 from presence.common.histogram import Histogram
 
-CALL_PATIENCE_S: Final = 10.0  # a key file takes some milliseconds, a hundred keys of RS256 a second
+CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
 
 Found = TypeVar("Found")
 
 
 class ThreadTimeout(Exception):
-    """There is no answer: the call takes too long, or the one before it still does."""
+    """The call takes too long, or an earlier one still blocks the thread."""
 
 
 class AbandonableThread:
-    """Where blocking calls are made, one at a time; for one caller at a time."""
+    """Runs calls that may block indefinitely, such as a read from a dead disk, in a thread with a time-out.
+
+    One call at a time, for one caller at a time.
+    """
 
     def __init__(self) -> None:
-        self._thread = trio.CapacityLimiter(1)  # which an abandoned thread keeps until it ends
+        self._thread = trio.CapacityLimiter(1)  # an abandoned thread keeps it until it ends
 
     async def call(self, function: Callable[[], Found]) -> Found:
         """Return what a function returns, or raise what it raises.
 
         Raises:
-            Hanging: it is abandoned after `CALL_PATIENCE_S`, or not called, for the one before still hangs.
+            ThreadTimeout: it was abandoned after `CALL_TIMEOUT_S`, or not called because the last one hangs.
         """
         if self._thread.borrowed_tokens:
             raise ThreadTimeout("takes too long, and hangs still")
-        with trio.move_on_after(CALL_PATIENCE_S):
+        with trio.move_on_after(CALL_TIMEOUT_S):
             return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._thread)
         raise ThreadTimeout("takes too long, and hangs still")
 
@@ -43,41 +46,41 @@ T = TypeVar("T")
 
 
 class WakeEvent(Protocol):
-    """Rung by anybody, heard by one task."""
+    """An event for one waiting task, which resets itself."""
 
-    def ring(self) -> None:
-        """Wake whoever waits, or who waits next."""
+    def set(self) -> None:
+        """Wake the task that waits, or that waits next."""
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until it rings, or has rung since it was last heard; False: not within `timeout_s`."""
+        """Wait until it is set, or return if it is already, and reset it; False: not within `timeout_s`."""
 
 
 class ThreadCaller(Protocol):
-    """Makes calls that block, one at a time."""
+    """Runs blocking calls in a thread, one at a time."""
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """Return what `blocking` returns. If the wait is cancelled the call is interrupted."""
+        """Return what `blocking` returns. A cancelled wait interrupts the call."""
 
 
 class Runtime(Protocol):
     """Where a node's tasks run."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; 0 or less gives others a turn."""
+        """Wait; 0 or less lets other tasks run."""
 
-    def bell(self) -> WakeEvent:
-        """Return a new bell."""
+    def wake_event(self) -> WakeEvent:
+        """Return a new event."""
 
-    def caller(self, interrupt: Callable[[], None]) -> ThreadCaller:
-        """Return a caller; `interrupt` makes a call fail that still waits for its answer."""
+    def thread_caller(self, interrupt: Callable[[], None]) -> ThreadCaller:
+        """Return a caller; `interrupt` has to make a running call fail."""
 
 
 class TimedCaller:
-    """A caller whose calls are timed.
+    """Measures the duration of another caller's calls.
 
     Args:
         caller: makes the calls.
-        took: takes the seconds that each was waited for, failed ones too.
+        took: observes the duration of each call, including failed ones, in seconds.
         clock: monotonic seconds.
     """
 
@@ -92,32 +95,32 @@ class TimedCaller:
         try:
             return await self._caller.call(blocking)
         finally:
-            self._took.note(self._clock() - begun)
+            self._took.observe(self._clock() - begun)
 
 
 class TrioRuntime:
-    """Tasks of trio, calls in threads."""
+    """Runs tasks on trio, and calls in threads."""
 
     async def sleep(self, seconds: float) -> None:
         """See `Runtime`."""
         await trio.sleep(max(0.0, seconds))
 
-    def bell(self) -> "TrioWakeEvent":
+    def wake_event(self) -> "TrioWakeEvent":
         """See `Runtime`."""
         return TrioWakeEvent()
 
-    def caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
+    def thread_caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
         """See `Runtime`."""
         return TrioThreadCaller(interrupt)
 
 
 class TrioWakeEvent:
-    """See `WakeEvent`; rung from the event loop's thread only."""
+    """See `WakeEvent`; set only from the event loop's thread."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """See `WakeEvent`."""
         self._event.set()
 
@@ -125,10 +128,10 @@ class TrioWakeEvent:
         """See `WakeEvent`."""
         with trio.move_on_after(max(0.0, timeout_s)):
             await self._event.wait()
-        heard = self._event.is_set()
-        if heard:
+        is_set = self._event.is_set()
+        if is_set:
             self._event = trio.Event()
-        return heard
+        return is_set
 
 
 class TrioThreadCaller:

@@ -1,4 +1,4 @@
-"""Lines of text for people and for programs, in which no value can forge a line or drive a terminal."""
+"""Lines of text for people and programs, in which no value can forge a line or control a terminal."""
 
 import json
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ def printable(text: str) -> str:
 
 def json_line(values: Mapping[str, Any]) -> str:
     """Return `values`, which must be plain data, as one line of JSON in ASCII."""
-    # JSON does not demand that DEL be escaped; terminals do.
+    # JSON does not require DEL to be escaped; terminals do.
     return json.dumps(values, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def plain_state(value: Any) -> Any:
-    """Return states whose metadata, a text in Redis, is plain data; see `presence.common.meta_json`."""
+    """Return states with metadata as plain data instead of typed values; see `presence.common.meta_json`."""
     match value:
         case dict():
             return {
@@ -38,15 +38,15 @@ def plain_state(value: Any) -> Any:
 
 
 def json_event(event: Mapping[str, Any]) -> str:
-    """Return an event of the log as one line of JSON, with what every event has in front."""
+    """Return a log event as one line of JSON, beginning with the fields that every event has."""
     front = {key: event[key] for key in ("timestamp", "level", "event") if key in event}
     return json_line({**front, **event})
 
 
 def console_line(values: Mapping[str, Any]) -> str:
-    """Return an event of the log for a person: time, level, event, then ``key=value``.
+    """Return a log event for people: time, level, event, then ``key=value``.
 
-    An exception follows on lines of its own, indented, so that its text cannot pass for another event.
+    An exception follows on indented lines of its own, so that its text cannot be mistaken for another event.
     """
     rest = dict(values)
     stamp = str(rest.pop("timestamp", ""))
@@ -68,8 +68,8 @@ def _value(value: object) -> str:
 
 
 def utc_time(unix_ms: int) -> str:
-    """Return a time for people."""
+    """Return a time as text, in UTC."""
     try:
         return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):  # nobody's time, but somebody's data
+    except (ValueError, OverflowError, OSError):  # out of range
         return f"{unix_ms} ms"

@@ -1,12 +1,13 @@
-"""Who is let in: bounds on connections, on accepts and on logins, and when to come back if one is hit.
+"""Admission control: limits on connections, accepts, logins and packets, and the retry time of a refusal.
 
-A server at its limits refuses and does not delay: a queue would only fill with clients that have given up
-by the time they are served. Each refusal names its own time to return. It is drawn from the time in which
-the bucket could serve all who were refused before, so a crowd of any size comes back at the rate that
-can be served and not in one wave.
+A server at its limits refuses instead of queueing: a queue would only fill with clients that have given up
+by the time they are served. Each refusal has its own retry time, drawn from the time that the bucket needs to
+serve all clients refused before. So a crowd of any size comes back at the rate that can be served, and not in
+one wave.
 
-What is too much for the server is `busy`; what is too much of one address or one user is `rate_limited`.
-The tables of addresses and users are bounded, see `buckets.py`; that of connections has an entry for each.
+The server's own limits refuse with `busy`; those of one address or one user with `rate_limited`.
+The tables of addresses and users are bounded (see `rate_limit.py`); the table of open connections by address
+has at most one entry per connection.
 
 Pure: time is an argument.
 """
@@ -20,14 +21,14 @@ from presence.protocol import Code
 
 
 class PacketRate:
-    """Packets of each user, after the login.
+    """Limits the packets of each user after the login.
 
     Args:
-        rate: packets a second in the long run.
-        burst: and how many at once.
+        rate: packets per second in the long run.
+        burst: burst size.
 
     Attributes:
-        floods: connections that were closed for it, since the start.
+        floods: connections closed for exceeding it, since the start.
     """
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -36,27 +37,27 @@ class PacketRate:
         self.floods = 0
 
     @property
-    def kept(self) -> int:
-        """How many users are in the table."""
+    def table_size(self) -> int:
+        """Users in the table."""
         return len(self._buckets)
 
-    def count(self, uid: str, packets: int, now: float) -> bytes | None:
-        """Count packets of a user; return the goodbye if they are too many."""
+    def count_packets(self, uid: str, packets: int, now: float) -> bytes | None:
+        """Count packets of a user; return an encoded goodbye if they exceed the limit."""
         if self._buckets.take(uid, now, packets):
             return None
         self.floods += 1
         return protocol.encode(protocol.goodbye(Code.RATE_LIMITED, retry_after=spread_over(self._calm_s)))
 
     def tidy(self, now: float) -> None:
-        """Drop what is as good as forgotten; called at each tick."""
+        """Drop full buckets; called at each tick."""
         self._buckets.tidy(now)
 
 
-FULL_RETRY_S = 10.0  # when there is no room at all: nobody knows when there will be
+FULL_RETRY_S = 10.0  # upper bound of the retry time at `max_connections`, where no rate tells a better one
 
 
 class Refusal(NamedTuple):
-    """What somebody is told who is not let in: the code, a sentence, and seconds after which to come back."""
+    """A refused connection or login: the code, a sentence for the client, and seconds until a retry."""
 
     code: Code
     message: str
@@ -65,24 +66,24 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Bounds of one process."""
+    """Limits of one process."""
 
-    max_connections: int = 10_000  # connections at once
-    accept_rate: float = 10_000  # connections a second
-    accept_burst: float = 20_000  # and at once
-    login_rate: float = 5_000  # logins a second
-    login_burst: float = 20_000  # and at once
-    address_connections: int = 0  # connections at once from one address; 0: no limit
-    address_login_rate: float = 0  # logins from one address a second; 0: no limit
+    max_connections: int = 10_000  # open connections
+    accept_rate: float = 10_000  # connections per second
+    accept_burst: float = 20_000
+    login_rate: float = 5_000  # logins per second
+    login_burst: float = 20_000
+    address_connections: int = 0  # open connections from one address; 0: no limit
+    address_login_rate: float = 0  # logins per second from one address; 0: no limit
     address_login_burst: float = 20_000
-    uid_login_rate: float = 0  # logins of one user a second; 0: no limit
+    uid_login_rate: float = 0  # logins per second of one user; 0: no limit
     uid_login_burst: float = 1000
-    turned_away: int = 32  # connections beyond the bound that are open at once, to be told so
+    max_refused_open: int = 32  # connections beyond `max_connections` that are open to be sent a refusal
 
 
 @dataclass(slots=True)
 class AdmissionStatistics:
-    """Entries of the tables now, and refusals since the start, by limit; beside them buckets forgotten."""
+    """Current entries of the tables (`…_kept`); refusals by limit and buckets dropped, since the start."""
 
     connections_full: int = 0
     accepts_refused: int = 0
@@ -97,15 +98,15 @@ class AdmissionStatistics:
 
 
 class Admission:
-    """Asked at each accept and at each login.
+    """Decides on each accepted connection and each login.
 
     Args:
         limits: see `AdmissionLimits`.
         now: monotonic seconds.
 
     Attributes:
-        counts_connections: whether connections of one address are bounded.
-        counts_logins: whether logins from one address are.
+        counts_connections: whether connections from one address are limited.
+        counts_logins: whether logins from one address are limited.
     """
 
     def __init__(self, limits: AdmissionLimits, now: float) -> None:
@@ -114,65 +115,65 @@ class Admission:
         self._logins = TokenBucket(limits.login_rate, limits.login_burst, now)
         self.counts_connections = bool(limits.address_connections)
         self.counts_logins = bool(limits.address_login_rate)
-        self._present: dict[str, int] = {}  # connections by address
+        self._connections: dict[str, int] = {}  # connections by address
         self._counts_uids = bool(limits.uid_login_rate)
-        # A table that is not needed stays empty, whatever its rate.
+        # The table of a limit that is off stays empty, so its rate does not matter.
         self._by_address = KeyedRateLimiter[str](limits.address_login_rate or 1, limits.address_login_burst)
         self._by_uid = KeyedRateLimiter[str](limits.uid_login_rate or 1, limits.uid_login_burst)
-        self._counted = AdmissionStatistics()
+        self._counters = AdmissionStatistics()
 
     def has_room(self, open_now: int) -> bool:
-        """Whether one more connection may be open, if only to be turned away.
+        """Whether one more connection may be open, if only to be refused.
 
-        What is open beyond `max_connections` uses up descriptors that are kept for Redis and files.
+        Connections beyond `max_connections` use descriptors that are reserved for Redis and files.
         """
-        return open_now < self._limits.max_connections + self._limits.turned_away
+        return open_now < self._limits.max_connections + self._limits.max_refused_open
 
-    def connection(self, open_now: int, now: float) -> float | None:
-        """Return None if a connection is welcome beside `open_now` others, else its seconds to come back."""
+    def admit_connection(self, open_now: int, now: float) -> float | None:
+        """Return None if a connection is admitted beside `open_now` others, else seconds until a retry."""
         if open_now >= self._limits.max_connections:
-            self._counted.connections_full += 1
+            self._counters.connections_full += 1
             return spread(RETRY_MIN_S, FULL_RETRY_S)
         return None if self._accepts.take(now) else self._accepts.retry_after()
 
-    def enter(self, address: str) -> Refusal | None:
-        """Count one more connection of an address, unless it has as many as it may have."""
-        present = self._present.get(address, 0)
+    def add_connection(self, address: str) -> Refusal | None:
+        """Count one more connection from an address, or refuse it at the limit."""
+        present = self._connections.get(address, 0)
         if self.counts_connections and present >= self._limits.address_connections:
-            self._counted.address_connections_refused += 1
+            self._counters.address_connections_refused += 1
             message = "there are too many connections from this address"
             return Refusal(Code.RATE_LIMITED, message, spread(RETRY_MIN_S, FULL_RETRY_S))
-        self._present[address] = present + 1
+        self._connections[address] = present + 1
         return None
 
-    def leave(self, address: str) -> None:
-        """Count one less."""
-        present = self._present.pop(address) - 1
+    def remove_connection(self, address: str) -> None:
+        """Count one connection from an address less."""
+        present = self._connections.pop(address) - 1
         if present:
-            self._present[address] = present
+            self._connections[address] = present
 
-    def login_expected(self, now: float, address: str = "") -> Refusal | None:
-        """Return None if a login would be welcome, whoever it is of: nothing is taken yet.
+    def check_login(self, now: float, address: str = "") -> Refusal | None:
+        """Return None if a login of an unknown user would be admitted; counts nothing.
 
         Args:
             now: monotonic seconds.
-            address: where it comes from; needed if `counts_logins`, and "" for a client that has none.
+            address: of the client; needed if `counts_logins`, "" for a client without one.
         """
         if not self._logins.has(now):
             self._logins.refuse()
             message = "this server takes no more logins at present"
             return Refusal(Code.BUSY, message, self._logins.retry_after())
         if self.counts_logins and address:
-            return _ask(self._by_address, address, now, "there are too many logins from this address")
+            return _check(self._by_address, address, now, "there are too many logins from this address")
         return None
 
-    def login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
-        """Return None if a login is welcome, which it then has been; else nothing is taken."""
-        if (refusal := self.login_expected(now, address)) is not None:
+    def admit_login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
+        """Count a login and return None if it is admitted; else count nothing."""
+        if (refusal := self.check_login(now, address)) is not None:
             return refusal
         if self._counts_uids and uid:
             if (
-                refusal := _ask(self._by_uid, uid, now, "there are too many logins of this user")
+                refusal := _check(self._by_uid, uid, now, "there are too many logins of this user")
             ) is not None:
                 return refusal
             self._by_uid.take(uid, now)
@@ -182,27 +183,27 @@ class Admission:
         return None
 
     def tidy(self, now: float) -> None:
-        """Drop what is as good as forgotten; called at each tick."""
+        """Drop full buckets; called at each tick."""
         self._by_address.tidy(now)
         self._by_uid.tidy(now)
 
     def statistics(self) -> AdmissionStatistics:
         """Return the counters."""
         return replace(
-            self._counted,
+            self._counters,
             accepts_refused=self._accepts.refused,
             logins_refused=self._logins.refused,
             address_logins_refused=self._by_address.refused,
             uid_logins_refused=self._by_uid.refused,
-            address_connections_kept=len(self._present),
+            address_connections_kept=len(self._connections),
             address_logins_kept=len(self._by_address),
             uid_logins_kept=len(self._by_uid),
             forgotten=self._by_address.forgotten + self._by_uid.forgotten,
         )
 
 
-def _ask(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal | None:
-    """Return what one without a token is told."""
+def _check(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal | None:
+    """Return the refusal of a key whose bucket is empty; None if it has a token."""
     if buckets.has(key, now):
         return None
     buckets.refuse(key, now)

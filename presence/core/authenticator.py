@@ -1,4 +1,4 @@
-"""What is said of a token, between whoever checks tokens and the protocol's side."""
+"""The interface of token checks, as the server's side of the protocol uses it."""
 
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -6,11 +6,11 @@ from presence.protocol import Code
 
 
 class Granted(NamedTuple):
-    """The token is good.
+    """The token is valid.
 
     Attributes:
-        uid: who the client is.
-        expires_at: until when, in monotonic seconds.
+        uid: the user that it names.
+        expires_at: monotonic seconds.
     """
 
     uid: str
@@ -18,12 +18,11 @@ class Granted(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """It is not, or it was not looked at.
+    """The token is invalid, or was not checked.
 
     Attributes:
-        code: `AUTH_FAILED` for whatever is wrong with it, in the same words each time, except where there is
-            none; `BUSY`: not checked.
-        message: for the client.
+        code: `AUTH_FAILED` for an invalid or missing token; `BUSY` for one that was not checked.
+        message: for the client. It does not tell what is wrong with an invalid token.
         retry_after: seconds, with `BUSY`.
     """
 
@@ -36,17 +35,17 @@ AuthResult: TypeAlias = Granted | Denied
 
 
 class Authenticator(Protocol):
-    """Whoever checks tokens. Nothing here waits."""
+    """Checks tokens; never waits."""
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         """Check the token of a login.
 
         Args:
             token: as the client sent it; None without one.
-            uid: whom the client says to be, None if it leaves that to the token.
-            address: what limits count the client's address by.
+            uid: the user that the client claims to be; None: the one that the token names.
+            address: the client's address as limits count it.
             now: monotonic seconds.
         """
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
-        """Check a token that a client sends while it is logged in as `uid`."""
+        """Check a new token of a client that is logged in as `uid`."""

@@ -1,7 +1,7 @@
-"""What happens to a session, as it travels from the core to Redis.
+"""Changes of sessions, on their way from the engine to Redis.
 
-A change concerns a *session*. Whether it is a transition of the *user* (the first session came, the
-last one went) is decided by the store's script, because only Redis sees the sessions of all nodes.
+A change concerns a *session*. Whether it is a transition of the *user* (first session started, last one
+ended) is decided by the store's script, because only Redis sees the sessions of all nodes.
 """
 
 from enum import Enum
@@ -9,19 +9,19 @@ from typing import NamedTuple, Protocol
 
 
 class Op(Enum):
-    """Kinds of change, named as in the store script."""
+    """Kinds of change; the values are those of the store script."""
 
     LOGIN = "login"
     END = "end"
     REGISTER = "register"
-    RECLAIM = "reclaim"  # a registration where Redis went back: what it has may have ended
-    UPDATE = "update"  # a session that lives shows itself otherwise
-    HOLD = "hold"  # a login that waits behind an end: of a session that lives, and is told of later
-    UNHEARD = "unheard"  # a session too silent to be registered, for which nobody vouches; never sent
+    RECLAIM = "reclaim"  # a registration after Redis lost data, whose records may be outdated
+    UPDATE = "update"  # a live session has another profile
+    PENDING_LOGIN = "hold"  # announces a login that is held back behind an end and sent later
+    STALE = "unheard"  # a session without recent packets, which must not be registered; never sent
 
 
 class SessionName(NamedTuple):
-    """A session by all that names it."""
+    """A session's full name: user, device and session id."""
 
     uid: str
     device: str
@@ -29,11 +29,10 @@ class SessionName(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What others are shown of a session beside that it lives."""
+    """What a session shows to others."""
 
-    away: bool = False  # whether its user is not looking
-    # JSON text of what the client says of itself; "" if nothing. Opaque from here to the readers.
-    meta: str = ""
+    away: bool = False
+    meta: str = ""  # the client's own metadata as JSON text; "" if none. Opaque from here to the readers.
 
 
 PLAIN = Profile()
@@ -42,23 +41,23 @@ PLAIN = Profile()
 class Change(NamedTuple):
     """One change of one session."""
 
-    op: Op  # what happened
+    op: Op
     uid: str  # the user
     device: str  # the user's device; ``""`` is the one default device
-    session: str  # the session's id, unique over all nodes and time
+    session: str  # the session's id, unique over all nodes and restarts
     code: int  # reason code: 1 for a login, 2 for a registration, the reason of the end for an end
-    # monotonic time in seconds. Of a login or a registration: when the login arrived (its age is what travels
-    # to Redis, never a clock reading). Of an end: the moment of the decision.
+    # monotonic seconds. Login or registration: when the login arrived (Redis is sent its age, never a clock
+    # reading). End: when it was decided.
     at: float
-    at_ms: int  # Unix milliseconds of the decision, as the event will show it
+    at_ms: int  # Unix milliseconds of the decision, as in the event
     last_seen_ms: int  # Unix milliseconds of the session's last valid frame
     idle_timeout_ms: int  # the session's own idle time-out, which a sweep by another node must wait for
-    profile: Profile = PLAIN  # as others are shown the session from now on; of an end it is not looked at
-    grace_ms: int = 0  # of an end, the grace that the connection's loss had if that was lengthened; else 0
+    profile: Profile = PLAIN  # what the session shows from now on; not used for an end
+    grace_ms: int = 0  # of an end after a lost connection: the grace, if flap damping extended it; else 0
 
 
 class ChangeSink(Protocol):
-    """Where changes go."""
+    """Takes changes in order."""
 
     def append(self, change: Change) -> None:
         """Take one change; never waits."""

@@ -1,13 +1,16 @@
-"""Who comes and goes all the time gets a longer grace instead of a ban: pure, time is an argument.
+"""Flap damping: a device that reconnects frequently gets a longer grace period instead of a ban.
 
-A *return* is a login of a device that had lost its connection: in its grace, after the end that followed it,
-or on another node while it was lost. Beyond so many returns within a minute each doubles the next grace, up
-to a bound; each minute without one takes a doubling back.
+A *return* is a login of a device that had lost its connection: within its grace period, after its session
+ended, or on another node. Beyond a number of returns per minute, each further return doubles the next grace
+period, up to a maximum. Each minute without a return takes one doubling back.
 
-Each process counts what it sees: of a return to another one, no more than that it was within the grace here.
+Each process counts only what it sees. A return to another process counts here only if it falls within the
+grace period here.
 
-Whoever has lost a connection has a place in a bounded table, O(1) for each loss and return; if it is full,
-whose last loss is the longest ago is forgotten.
+Devices that have lost a connection are kept in a bounded table, O(1) for each loss and return. When it is
+full, the device whose last loss is the longest ago is dropped.
+
+Pure: time is an argument.
 """
 
 from collections.abc import Hashable
@@ -15,12 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 MINUTE_S: Final = 60.0
-TABLE_SIZE: Final = 10_000  # of some 300 bytes each; a loss that is forgotten costs one return its count
+TABLE_SIZE: Final = 10_000  # some 300 bytes each; a dropped device's next return is not counted
 
 
 @dataclass(slots=True)
 class FlapDampingCounters:
-    """Keys in the table, and counters since the start: graces that were lengthened, keys forgotten."""
+    """Devices in the table (`known`); graces extended (`lengthened`) and devices dropped, since the start."""
 
     known: int = 0
     lengthened: int = 0
@@ -28,77 +31,81 @@ class FlapDampingCounters:
 
 
 @dataclass(slots=True)
-class _Flapper:
-    """One who lost a connection."""
+class _FlapRecord:
+    """A device that lost a connection."""
 
-    returns: tuple[float, ...] = ()  # when it came back, of the last minute, the oldest first
+    returns: tuple[float, ...] = ()  # times of the last minute's returns, oldest first
     doublings: int = 0  # of its next grace
-    calm_from: float = 0.0  # since when it has been quiet, as far as doublings were not taken back for it
-    lost: bool = False  # whether its connection is lost, and it has not come back
-    grace_s: float = 0.0  # what it has, or had, for coming back
+    quiet_since: float = 0.0  # start of the quiet time for which no doubling was taken back yet
+    lost: bool = False  # whether it has lost its connection and not returned
+    grace_s: float = 0.0  # its current or last grace
 
 
 class FlapDamping:
-    """How long each who loses its connection may be gone.
+    """Computes the grace period of each device that loses its connection.
 
     Args:
-        grace_s: seconds, of whoever does not flap; 0 has no double.
-        returns_a_minute: beyond so many the next grace is doubled; 0: never.
-        max_grace_s: seconds that doubling does not go beyond.
-        size: most keys that are known at once.
+        grace_s: the usual grace, seconds; 0 is never extended.
+        max_returns_per_minute: more returns double the next grace; 0: never.
+        max_grace_s: seconds, maximum of an extended grace.
+        size: maximum of devices in the table.
     """
 
     def __init__(
-        self, grace_s: float, returns_a_minute: int = 0, max_grace_s: float = 0.0, size: int = TABLE_SIZE
+        self,
+        grace_s: float,
+        max_returns_per_minute: int = 0,
+        max_grace_s: float = 0.0,
+        size: int = TABLE_SIZE,
     ) -> None:
         self._grace_s = grace_s
-        self._limit = returns_a_minute
+        self._limit = max_returns_per_minute
         self._max_grace_s = max_grace_s
         self._size = size
-        self._is_on = bool(returns_a_minute) and 0 < grace_s < max_grace_s
-        self._table: dict[Hashable, _Flapper] = {}  # by the last loss
-        self._counted = FlapDampingCounters()
+        self._is_on = bool(max_returns_per_minute) and 0 < grace_s < max_grace_s
+        self._table: dict[Hashable, _FlapRecord] = {}  # by the last loss
+        self._counters = FlapDampingCounters()
 
-    def lost(self, key: Hashable, now: float) -> float:
-        """A connection is lost; return for how many seconds its session lives on."""
+    def connection_lost(self, key: Hashable, now: float) -> float:
+        """Record the loss of a connection; return the grace in seconds."""
         if not self._is_on:
             return self._grace_s
-        flapper = self._table.pop(key, None) or _Flapper()
-        self._table[key] = flapper
+        record = self._table.pop(key, None) or _FlapRecord()
+        self._table[key] = record
         if len(self._table) > self._size:
             del self._table[next(iter(self._table))]
-            self._counted.forgotten += 1
-        self._take_back(flapper, now)
-        flapper.lost = True
-        flapper.grace_s = min(self._grace_s * 2**flapper.doublings, self._max_grace_s)
-        self._counted.lengthened += flapper.grace_s > self._grace_s
-        return flapper.grace_s
+            self._counters.forgotten += 1
+        self._decay(record, now)
+        record.lost = True
+        record.grace_s = min(self._grace_s * 2**record.doublings, self._max_grace_s)
+        self._counters.lengthened += record.grace_s > self._grace_s
+        return record.grace_s
 
-    def returned(self, key: Hashable, now: float) -> None:
-        """There is a login of `key`, on whatever node; of whom no loss is known it means nothing."""
-        flapper = self._table.get(key)
-        if flapper is None or not flapper.lost:
+    def reconnected(self, key: Hashable, now: float) -> None:
+        """Record a login of `key` on any node; without a known loss it counts nothing."""
+        record = self._table.get(key)
+        if record is None or not record.lost:
             return
-        flapper.lost = False
-        self._take_back(flapper, now)
-        flapper.calm_from = now
-        flapper.returns = (*(at for at in flapper.returns if now - at < MINUTE_S), now)[-self._limit - 1 :]
-        if len(flapper.returns) > self._limit and self._grace_s * 2**flapper.doublings < self._max_grace_s:
-            flapper.doublings += 1
+        record.lost = False
+        self._decay(record, now)
+        record.quiet_since = now
+        record.returns = (*(at for at in record.returns if now - at < MINUTE_S), now)[-self._limit - 1 :]
+        if len(record.returns) > self._limit and self._grace_s * 2**record.doublings < self._max_grace_s:
+            record.doublings += 1
 
-    def lengthened_ms(self, key: Hashable) -> int:
-        """Return the milliseconds of the grace that who is lost has, if it was lengthened; else 0."""
-        flapper = self._table.get(key)
-        if flapper is None or not flapper.lost or flapper.grace_s <= self._grace_s:
+    def extended_grace_ms(self, key: Hashable) -> int:
+        """Return a lost device's grace in milliseconds if it was extended, else 0."""
+        record = self._table.get(key)
+        if record is None or not record.lost or record.grace_s <= self._grace_s:
             return 0
-        return round(flapper.grace_s * 1000)
+        return round(record.grace_s * 1000)
 
     def statistics(self) -> FlapDampingCounters:
         """Return the counters."""
-        return replace(self._counted, known=len(self._table))
+        return replace(self._counters, known=len(self._table))
 
-    def _take_back(self, flapper: _Flapper, now: float) -> None:
+    def _decay(self, record: _FlapRecord, now: float) -> None:
         """Take a doubling back for each minute without a return."""
-        quiet = int((now - flapper.calm_from) / MINUTE_S)
-        flapper.doublings = max(0, flapper.doublings - quiet)
-        flapper.calm_from += quiet * MINUTE_S
+        quiet = int((now - record.quiet_since) / MINUTE_S)
+        record.doublings = max(0, record.doublings - quiet)
+        record.quiet_since += quiet * MINUTE_S

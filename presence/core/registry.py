@@ -1,10 +1,10 @@
-"""Who is here: guests, sessions, and the registry of sessions by (uid, device).
+"""Connections that have not logged in (guests), sessions, and the registry of sessions by (uid, device).
 
-A change of the registry returns what it causes and performs nothing. Only the owner acts: whatever ends
-a session must hold that very session, so a late close of a replaced connection finds nothing to end.
+A method that changes the registry returns the change for Redis and has no other effect. A session is ended
+by the session object itself, so the late close of a superseded connection ends nothing.
 
-The records are small on purpose, for there is one per connection and 100,000 on a machine: slots, a uid
-that serves as the wheel's key too, and a session id that is a number until somebody asks for its text.
+Records are small because there is one per connection, 100,000 on a machine: slots, a uid that is also the
+wheel's key, and a session id that is a number until its text is needed.
 """
 
 from collections.abc import Iterator
@@ -18,29 +18,29 @@ from presence.protocol import Code
 
 
 class SessionTimers(NamedTuple):
-    """Where a session stands in wheel and tables; times are monotonic seconds."""
+    """A session's deadlines; times are monotonic seconds."""
 
-    # the wheel's absolute slot in which it is due; None: its time is up, and it ends in this moment
+    # the wheel's absolute slot in which it is due; None: it has expired, and is being ended
     slot: int | None
-    hand: int  # the last slot that was swept to its end
+    swept_slot: int  # the last slot that was swept to its end
     slot_s: float  # seconds that a slot covers
     due_at: float | None  # when its slot begins; None without one
-    away_at: float | None  # when it is away by itself, if nothing but keepalives comes; None: never
-    token_ends_at: float | None  # when its token ends, to the step of that table; None without a token
-    vouched: bool  # whether Redis is told that it lives, see `presence.core.termination.RegistrationPolicy`
+    away_at: float | None  # when it is shown as away, if nothing but keepalives comes; None: never
+    token_ends_at: float | None  # when its token expires, rounded up to a slot; None without a token
+    registered: bool  # whether it may be registered, see `RegistrationPolicy` in `termination.py`
 
 
 class ConnectionInfo(NamedTuple):
-    """What a transport tells of a connection."""
+    """A transport's description of a connection."""
 
     transport: str  # ``plain``, ``tls`` or ``stream``
-    address: str  # what limits count the client's address by, see `networks.client_of`; "": none
-    unsent_bytes: int  # what waits for a reader who is slow
+    address: str  # what limits count the client's address by, see `networks.limit_key`; "": none
+    unsent_bytes: int  # bytes waiting to be sent to a slow client
 
 
-UPDATES_AT_ONCE = 10.0  # what people do in a hurry; each is written to Redis and told to all who watch
+UPDATES_BURST = 10.0  # each update is written to Redis and sent to all watchers
 UPDATES_PER_S = 1.0  # in the long run
-_DOZING = Profile(away=True)  # one for all who are away by themselves and say nothing of themselves
+_AUTO_AWAY = Profile(away=True)  # shared by all sessions that are set away automatically and have no meta
 
 
 class Profiles:
@@ -48,54 +48,59 @@ class Profiles:
 
     def __init__(self) -> None:
         self._shown: dict[int, Profile] = {}
-        self._dozing: set[int] = set()
-        self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_AT_ONCE)
+        self._auto_away: set[int] = set()
+        self._updates: KeyedRateLimiter[int] = KeyedRateLimiter(UPDATES_PER_S, UPDATES_BURST)
 
-    def of(self, number: int) -> Profile:
-        """Return what is shown of a session."""
+    def get(self, number: int) -> Profile:
+        """Return the profile of a session."""
         return self._shown.get(number, PLAIN)
 
     @property
     def away(self) -> int:
-        """How many sessions are away; O(those that are or that say something of themselves)."""
+        """Number of sessions that are away; O(sessions with a profile)."""
         return sum(profile.away for profile in self._shown.values())
 
-    def admit(self, number: int, now: float) -> float:
+    def admit_update(self, number: int, now: float) -> float:
         """Return 0.0 if a session may be updated now, and count that; else the seconds to wait."""
-        return 0.0 if self._updates.take(number, now) else self._updates.lack_s(number, now)
+        return 0.0 if self._updates.take(number, now) else self._updates.wait_s(number, now)
 
     def update(self, number: int, *, away: bool | None = None, meta: str | None = None) -> Code | None:
-        """Show a session as its client wishes; None: leave that as it is, or end its being away by itself.
+        """Update a session's profile.
+
+        Args:
+            number: the session's.
+            away: None: as the client set it last; ends auto-away.
+            meta: None: unchanged.
 
         Returns:
-            What has changed: AWAY or BACK where that did, else UPDATED; None if nothing has.
+            What has changed: AWAY or BACK if `away` did, else UPDATED; None if nothing has.
         """
-        before = self.of(number)
+        before = self.get(number)
         if away is None:
-            away = before.away and number not in self._dozing
-        self._dozing.discard(number)
+            away = before.away and number not in self._auto_away
+        self._auto_away.discard(number)
         return self._show(number, Profile(away, before.meta if meta is None else meta))
 
-    def doze(self, number: int) -> Code | None:
-        """A session has sent nothing but keepalives for long: it is away by itself, if it is not already."""
-        before = self.of(number)
+    def set_auto_away(self, number: int) -> Code | None:
+        """Set a session away because it sent nothing but keepalives; None if it is away already."""
+        before = self.get(number)
         if before.away:
             return None
-        self._dozing.add(number)
-        return self._show(number, Profile(away=True, meta=before.meta) if before.meta else _DOZING)
+        self._auto_away.add(number)
+        return self._show(number, Profile(away=True, meta=before.meta) if before.meta else _AUTO_AWAY)
 
-    def wake(self, number: int) -> Code | None:
-        """A session has sent something else; a session that is away because it said so stays away."""
-        return self.update(number) if number in self._dozing else None
+    def clear_auto_away(self, number: int) -> Code | None:
+        """End auto-away; a session whose client set it away stays away."""
+        return self.update(number) if number in self._auto_away else None
 
-    def forget(self, number: int) -> None:
-        """A session has ended."""
+    def remove(self, number: int) -> None:
+        """Drop the profile of a session that has ended."""
         self._shown.pop(number, None)
-        self._dozing.discard(number)
+        self._auto_away.discard(number)
         self._updates.drop(number)
 
     def _show(self, number: int, profile: Profile) -> Code | None:
-        before = self.of(number)
+        before = self.get(number)
         if profile == before:
             return None
         if profile == PLAIN:
@@ -112,25 +117,25 @@ SessionKey: TypeAlias = str | tuple[str, str]
 
 
 class Link(Protocol):
-    """What the core may ask of a transport about one of its connections, none of it waiting."""
+    """A transport, as the engine uses it for one of its connections; no method waits."""
 
-    def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """Listen no more; soon send `farewell`, end the sending side, drain for a bounded time, close."""
+    def hang_up(self, handle: Any, goodbye: bytes) -> None:
+        """Stop reading; soon send `goodbye`, half-close, drain for a bounded time, close."""
 
     def send(self, handle: Any, data: bytes) -> None:
-        """Send a packet, or keep what cannot leave yet; a reader too slow for its bound is cut off."""
+        """Send a packet, or buffer it; a client that reads too slowly for the buffer's bound is cut off."""
 
-    def offer(self, handle: Any, data: bytes) -> bool:
-        """Send unless earlier bytes still wait; then False, and `Engine.drained` says when they are gone."""
+    def try_send(self, handle: Any, data: bytes) -> bool:
+        """Send unless earlier bytes are unsent; then False, and `Engine.drained` is called later."""
 
-    def look(self, handle: Any) -> bool:
-        """Read what waits on the connection, as if it had become ready; False: its reader needs a turn."""
+    def poll_now(self, handle: Any) -> bool:
+        """Read available bytes now, as if the connection had become ready; False: its reader needs a turn."""
 
-    def unread_s(self, handle: Any, now: float) -> float:
-        """Return for how many seconds, at `now`, the bytes that were read last had lain unread."""
+    def receive_queue_age_s(self, handle: Any, now: float) -> float:
+        """Return how many seconds before `now` the bytes that were read last had arrived."""
 
     def address(self, handle: Any) -> str:
-        """Return what limits count the client's address by, see `networks.client_of`; "": none."""
+        """Return what limits count the client's address by, see `networks.limit_key`; "": none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,25 +143,25 @@ class Guest:
     """A connection that has not logged in."""
 
     link: Link  # the transport of the connection
-    handle: Any  # what the transport knows the connection by
-    # The bytes of an unfinished frame. Never None, which is a session's sign that nothing is unfinished: so
-    # the fast path needs one test to know both.
+    handle: Any  # the transport's name of the connection
+    # The bytes of an unfinished frame. Never None, which means "a session without an unfinished frame", so
+    # that the fast path needs only one test.
     partial: bytes | None = b""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A logged-in connection, or one that was lost and still has its grace."""
+    """A logged-in connection, or one that was lost and is within its grace."""
 
-    link: Link | None  # as a guest's; None from the moment when the connection is gone
+    link: Link | None  # as a guest's; None once the connection is lost
     handle: Any
     key: SessionKey  # the session's key in registry and wheel
-    number: int  # counts the logins of this process; the session's id is made of it
+    number: int  # of the login, counted in this process; part of the session's id
     idle_timeout: float  # seconds of silence after which this session ends
     login_at: float  # monotonic time at which its login arrived
     last_seen: float  # monotonic time at which its last valid frame was read
-    partial: bytes | None = None  # the bytes of an unfinished frame, None without one
-    end_code: Code = Code.IDLE_TIMEOUT  # the reason that its end will have once its time is up
+    partial: bytes | None = None  # the bytes of an unfinished frame; None without one
+    end_code: Code = Code.IDLE_TIMEOUT  # reason of its end when it expires
 
     @property
     def uid(self) -> str:
@@ -173,30 +178,30 @@ Peer: TypeAlias = Guest | Session
 
 
 class LoginResult(NamedTuple):
-    """What a login causes: the session, the one that it takes the place of, the change for Redis."""
+    """The new session, the one that it supersedes, and the change for Redis."""
 
     session: Session
-    displaced: Session | None
+    superseded: Session | None
     change: Change
 
 
 class Registry:
-    """All live sessions of this process, those in their grace included.
+    """All live sessions of this process, including those within their grace.
 
     Args:
-        boot_id: unique to this run of the process; what its session ids begin with.
-        clock: names moments in Unix milliseconds.
+        boot_id: unique to this run of the process; prefix of its session ids.
+        clock: converts monotonic time to Unix milliseconds.
 
     Attributes:
-        profiles: what others are shown of the sessions; to be read.
-        version: rises with every session that comes or goes.
+        profiles: the sessions' profiles, read-only.
+        version: rises with every session that starts or ends.
     """
 
     def __init__(self, boot_id: str, clock: Clock) -> None:
         self._boot_id = boot_id
         self._clock = clock
         self._sessions: dict[SessionKey, Session] = {}
-        self._devices: dict[str, str | tuple[str, ...]] = {}  # named ones, by uid; one as a rule
+        self._devices: dict[str, str | tuple[str, ...]] = {}  # named devices by uid; usually one
         self._numbers = 0
         self.profiles = Profiles()
         self.version = 0
@@ -214,11 +219,11 @@ class Registry:
         """Return the live session of `key`, if there is one."""
         return self._sessions.get(key)
 
-    def has(self, uid: str) -> bool:
+    def has_user(self, uid: str) -> bool:
         """Whether a user has any live session."""
         return uid in self._sessions or uid in self._devices
 
-    def of(self, uid: str) -> list[Session]:
+    def sessions_of(self, uid: str) -> list[Session]:
         """Return all live sessions of a user: the default device's, then named ones by first login."""
         sessions = self._sessions
         found = [sessions[uid]] if uid in sessions else []
@@ -244,57 +249,61 @@ class Registry:
 
         Args:
             guest: the connection that logs in.
-            key: which user and device it is.
-            idle_timeout: seconds, within the limits already.
-            arrived: when the login arrived; `now` if it was read at once.
+            key: its user and device.
+            idle_timeout: seconds, as granted.
+            arrived: when the login arrived; `now` if it was read immediately.
             now: the moment of the decision.
-            profile: what others are shown of it, beside that it lives; nothing of the older one stays.
+            profile: replaces the older session's; None: a plain one.
         """
         self._numbers += 1
         session = Session(guest.link, guest.handle, key, self._numbers, idle_timeout, arrived, now)
-        displaced = self._sessions.get(key)
+        superseded = self._sessions.get(key)
         self._sessions[key] = session
-        if displaced is not None:
-            self.profiles.forget(displaced.number)
+        if superseded is not None:
+            self.profiles.remove(superseded.number)
         elif not isinstance(key, str):
             self._add_device(*key)
         if profile is not None:
             self.profiles.update(session.number, away=profile.away, meta=profile.meta)
         self.version += 1
-        return LoginResult(session, displaced, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
+        return LoginResult(session, superseded, self._change(Op.LOGIN, session, Code.LOGIN, arrived, now))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
-        """Remove `session`; None if it does not live any more (it was replaced, or ended before)."""
+        """Remove `session`; None if it was superseded or has ended before."""
         if session not in self:
             return None
         del self._sessions[session.key]
         if not isinstance(session.key, str):
             self._remove_device(*session.key)
-        self.profiles.forget(session.number)
+        self.profiles.remove(session.number)
         self.version += 1
         return self._change(Op.END, session, code, now, now)
 
     def update(
         self, session: Session, now: float, *, away: bool | None = None, meta: str | None = None
     ) -> Change | None:
-        """Show a session as its client wishes; None if that changes nothing. See `Profiles.update`."""
+        """Update a session's profile; None if that changes nothing. See `Profiles.update`."""
         if session not in self:
             return None
         return self._shown(session, self.profiles.update(session.number, away=away, meta=meta), now)
 
-    def doze(self, session: Session, now: float) -> Change | None:
-        """Show a session as away by itself; None if it is away already, or has ended."""
-        return self._shown(session, self.profiles.doze(session.number), now) if session in self else None
+    def set_auto_away(self, session: Session, now: float) -> Change | None:
+        """Set a session away automatically; None if it is away already, or has ended."""
+        return (
+            self._shown(session, self.profiles.set_auto_away(session.number), now)
+            if session in self
+            else None
+        )
 
-    def wake(self, session: Session, now: float) -> Change | None:
-        """Show a session as back, if it was away by itself; else None."""
-        return self._shown(session, self.profiles.wake(session.number), now)
+    def clear_auto_away(self, session: Session, now: float) -> Change | None:
+        """End auto-away; None if the session was not set away automatically."""
+        return self._shown(session, self.profiles.clear_auto_away(session.number), now)
 
     def _shown(self, session: Session, code: Code | None, now: float) -> Change | None:
         return None if code is None else self._change(Op.UPDATE, session, code, now, now)
 
     def registration(self, session: Session, now: float) -> Change:
-        """Return the change that registers a live session anew."""
+        """Return the change that registers a live session again."""
         return self._change(Op.REGISTER, session, Code.RETURNED, session.login_at, now)
 
     def _add_device(self, uid: str, device: str) -> None:
@@ -321,5 +330,5 @@ class Registry:
             self._clock.decided_ms(now),
             self._clock.seen_ms(session.last_seen),
             round(session.idle_timeout * 1000),
-            self.profiles.of(session.number),
+            self.profiles.get(session.number),
         )

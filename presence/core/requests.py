@@ -1,7 +1,7 @@
-"""What a logged-in client asks for that its own session cannot answer, and who answers it.
+"""Requests of a logged-in client that need Redis or other nodes, and the interface of their handler.
 
-A request is taken at once and answered later, when Redis or another node has said what it takes; keepalives
-and logins go on meanwhile. The answer goes to the connection that asked; if that is gone, to nobody.
+A request is accepted immediately and answered later, so keepalives and logins are never delayed. The answer
+goes to the connection that sent the request; if that is lost, it is dropped.
 """
 
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from presence import protocol
 from presence.core.registry import Session
 from presence.protocol import Code, Kind, Packet
 
-KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
+REQUEST_KINDS: Final = frozenset({Kind.MESSAGE, Kind.QUERY, Kind.WATCH, Kind.UNWATCH})
 
 
 class Message(NamedTuple):
-    """Hand `body` to all sessions of the user `to`. `id`: of the packet, here and below."""
+    """Deliver `body` to all sessions of the user `to`. `id` is that of the packet, here and below."""
 
     id: int | None
     to: str
@@ -23,21 +23,21 @@ class Message(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Tell the states of some users."""
+    """Return the states of some users."""
 
     id: int | None
     uids: list[str]
 
 
 class Watch(NamedTuple):
-    """Tell the states of some users, and each change from now on."""
+    """Return the states of some users, and send each change from now on."""
 
     id: int | None
     uids: list[str]
 
 
 class Unwatch(NamedTuple):
-    """Tell no more changes of some users; None: of any."""
+    """Stop sending changes of some users; None: of all."""
 
     id: int | None
     uids: list[str] | None
@@ -46,8 +46,8 @@ class Unwatch(NamedTuple):
 Request: TypeAlias = Message | Query | Watch | Unwatch
 
 
-def request_of(packet: Packet) -> Request:
-    """Return what a packet of one of `KINDS` asks for."""
+def parse_request(packet: Packet) -> Request:
+    """Return the request in a packet of one of `REQUEST_KINDS`."""
     id, payload = packet.id, packet.payload
     match packet.kind:
         case Kind.MESSAGE:
@@ -61,35 +61,35 @@ def request_of(packet: Packet) -> Request:
 
 
 class RequestHandler(Protocol):
-    """Who answers requests. Nothing here waits."""
+    """Answers requests; no method waits."""
 
-    def take(self, session: Session, request: Request) -> None:
-        """Take a request. Answers may come in another order.
+    def handle(self, session: Session, request: Request) -> None:
+        """Accept a request. Answers may be sent in another order.
 
-        The session's connection is there, except for a message: one that was sent right before a logout or
-        the end of the connection is still handed on.
+        The session is connected, except for a message: one that was sent right before a logout or the end of
+        the connection is still delivered.
         """
 
     def drained(self, session: Session) -> None:
-        """The connection, which had unsent bytes, has none any more: what was put off for it may go."""
+        """Send what was put off: all unsent bytes of the connection have been sent."""
 
-    def left(self, session: Session) -> None:
-        """The connection of a session is gone or about to be: of every session, once, mostly in vain."""
+    def session_disconnected(self, session: Session) -> None:
+        """Release what belongs to a session whose connection is lost or closing; called once per session."""
 
 
-def answer(session: Session, packet: Packet) -> None:
-    """Send a packet on a session's connection; nothing if that is gone."""
+def send_packet(session: Session, packet: Packet) -> None:
+    """Send a packet on a session's connection, if it still has one."""
     if session.link is not None:
         session.link.send(session.handle, protocol.encode(packet))
 
 
-def grant(session: Session, id: int | None, payload: Mapping[str, Any]) -> None:
+def send_ok(session: Session, id: int | None, payload: Mapping[str, Any]) -> None:
     """Answer a request with ok."""
-    answer(session, protocol.ok(id, **payload))
+    send_packet(session, protocol.ok(id, **payload))
 
 
-def refuse(
+def send_error(
     session: Session, id: int | None, code: Code, message: str, retry_after: float | None = None
 ) -> None:
     """Answer a request with an error; `retry_after` in seconds."""
-    answer(session, protocol.error(id, code, message, retry_after))
+    send_packet(session, protocol.error(id, code, message, retry_after))

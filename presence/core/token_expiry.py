@@ -1,12 +1,14 @@
-"""When whose token expires: a wheel of its own, so that a session without a token pays nothing.
+"""When each session's token expires: a wheel of its own, so that sessions without a token pay nothing.
 
-Deadlines here are plain monotonic time. A stall of the server credits nobody with a longer token, as it
-credits deadlines of silence.
+Deadlines here are plain monotonic time. A stall of the server extends no token, although it extends the
+deadlines of silent sessions.
 
-A token may be good for years, and a ring has a slot for each step up to its furthest deadline. So nothing is
-armed further ahead than `REACH_SLOTS`; what ends later waits in a table beside the wheel, and is armed again
-whenever its turn comes, once an hour. Set and forget are O(1), `take` O(keys taken + slots passed). Memory
-per key 100 to 150 bytes, and 60 more while its end is beyond reach.
+A token may be valid for years, and a ring has a slot for each step up to its furthest deadline. So nothing is
+put further ahead than `HORIZON_SLOTS`; later deadlines are kept in a table beside the wheel and moved forward
+when their slot is reached, once an hour.
+
+Costs: `set` and `discard` O(1); `pop_expired` O(keys taken + slots passed). Memory: 100 to 150 bytes per key,
+and 60 more while its deadline is beyond the horizon.
 """
 
 import math
@@ -16,20 +18,20 @@ from presence.core.wheel import TimingWheel
 
 K = TypeVar("K")
 
-SLOT_S: Final = 0.5  # by so much at most a session outlives its token, the tick of whoever drives this apart
-REACH_SLOTS: Final = 7200  # an hour, about as long as most tokens are good; empty slots take 1.6 MB
+SLOT_S: Final = 0.5  # a session outlives its token by at most this, and a tick of the caller
+HORIZON_SLOTS: Final = 7200  # an hour, about as long as most tokens are valid; empty slots take 1.6 MB
 
 
 class TokenExpiry(Generic[K]):
-    """Keys with the moment at which each token ends.
+    """Keys with the moment at which each token expires.
 
     Args:
         now: monotonic seconds.
     """
 
     def __init__(self, now: float) -> None:
-        self._wheel: TimingWheel[K] = TimingWheel(cursor=_begun(now))
-        self._far: dict[K, float] = {}  # of those beyond reach when they were armed
+        self._wheel: TimingWheel[K] = TimingWheel(cursor=_last_slot(now))
+        self._far: dict[K, float] = {}  # deadlines that were beyond the horizon when they were set
 
     def __len__(self) -> int:
         return len(self._wheel)
@@ -38,8 +40,8 @@ class TokenExpiry(Generic[K]):
         return key in self._wheel
 
     def set(self, key: K, at: float) -> None:
-        """Let the token of `key` end at `at`, in place of what was set before."""
-        slot, furthest = math.ceil(at / SLOT_S), self._wheel.cursor + REACH_SLOTS
+        """Set the deadline of `key` to `at`, in place of an earlier one."""
+        slot, furthest = math.ceil(at / SLOT_S), self._wheel.cursor + HORIZON_SLOTS
         if slot > furthest:
             self._far[key] = at
             slot = furthest
@@ -47,23 +49,23 @@ class TokenExpiry(Generic[K]):
             self._far.pop(key, None)
         self._wheel.touch(key, slot)
 
-    def at(self, key: K) -> float | None:
-        """Return when the token of `key` ends, to the step that it was set to; None without one."""
+    def expires_at(self, key: K) -> float | None:
+        """Return the deadline of `key`, rounded up to a slot; None without one."""
         slot = self._wheel.tick_of(key)
         return None if slot is None else self._far.get(key, slot * SLOT_S)
 
-    def forget(self, key: K) -> None:
-        """There is no session of `key` any more."""
-        if self._wheel.forget(key) and self._far:
+    def discard(self, key: K) -> None:
+        """Remove `key`, if it has a deadline."""
+        if self._wheel.discard(key) and self._far:
             self._far.pop(key, None)
 
-    def take(self, now: float, limit: int) -> tuple[list[K], bool]:
-        """Take keys whose tokens have ended, looking at no more than `limit`.
+    def pop_expired(self, now: float, limit: int) -> tuple[list[K], bool]:
+        """Take keys whose tokens have expired, examining at most `limit` keys.
 
         Returns:
-            The keys, and whether more may be due at `now`; a key that is set again meanwhile is not.
+            The keys, and whether more may be due at `now`.
         """
-        looked_at = self._wheel.expire(_begun(now), limit)
+        looked_at = self._wheel.pop_due(_last_slot(now), limit)
         if not self._far:
             return looked_at, bool(looked_at)
         ended = []
@@ -76,5 +78,5 @@ class TokenExpiry(Generic[K]):
         return ended, bool(looked_at)
 
 
-def _begun(now: float) -> int:
+def _last_slot(now: float) -> int:
     return math.floor(now / SLOT_S)

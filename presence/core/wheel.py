@@ -3,19 +3,19 @@
 After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), scheme 6, with two choices:
 
 * A key is moved at every touch, out of one set and into another; nothing is re-armed lazily. So a tick
-  takes exactly the keys that are due and looks at nobody else. A touch into the slot where the key
-  already is costs one look-up.
-* Ticks are absolute numbers, never positions in the ring. However late the wheel is driven, a fresh key
+  takes exactly the keys that are due and examines no others. A touch into the slot where the key already
+  is costs one look-up.
+* Ticks are absolute numbers, never positions in the ring. However late the wheel is driven, a new key
   cannot be mistaken for an old one.
 
 Invariants: every key is in exactly one set, that of `tick_of(key)`; a set holds keys of one tick only
-(the ring grows before two ticks would meet in one slot); no key has a tick at or before the cursor, the
-last tick that was swept to its end.
+(the ring grows before two ticks would share a slot); no key has a tick at or before the cursor, the last
+tick that was swept completely.
 
-Costs: touch and forget O(1); expire O(keys taken + slots passed). Memory per key: an entry of a dict and
-one of a set, about 100 to 150 bytes beside the key itself.
+Costs: `touch` and `discard` O(1); `pop_due` O(keys taken + slots passed). Memory per key: an entry of a dict
+and one of a set, about 100 to 150 bytes beside the key itself.
 
-The wheel knows no clock and no tasks: whoever drives it says which tick it is.
+The wheel has no clock and no tasks: the caller passes the current tick.
 """
 
 from collections.abc import Hashable, Iterable
@@ -31,7 +31,7 @@ class TimingWheel(Generic[K]):
 
     Args:
         slots: ticks that the ring covers at first; it grows when a key is due further ahead.
-        cursor: the tick before the first one that can be due.
+        cursor: the last tick that counts as swept.
     """
 
     __slots__ = ("_cursor", "_ring", "_tick_of")
@@ -49,7 +49,7 @@ class TimingWheel(Generic[K]):
 
     @property
     def cursor(self) -> int:
-        """The last tick whose keys have all been taken."""
+        """The last tick that was swept completely."""
         return self._cursor
 
     def tick_of(self, key: K) -> int | None:
@@ -66,7 +66,7 @@ class TimingWheel(Generic[K]):
         old = self._tick_of.get(key)
         if old == tick:
             return
-        tick = self._within_reach(tick)
+        tick = self._clamp(tick)
         ring = self._ring
         size = len(ring)
         if old is not None:
@@ -75,8 +75,8 @@ class TimingWheel(Generic[K]):
         self._tick_of[key] = tick
 
     def touch_all(self, keys: Iterable[K], tick: int) -> None:
-        """Make every key of a batch due at `tick`: one touch each, with the look-ups shared."""
-        tick = self._within_reach(tick)
+        """Make every key of a batch due at `tick`: one touch each, with shared look-ups."""
+        tick = self._clamp(tick)
         ring, size, tick_of = self._ring, len(self._ring), self._tick_of
         add = ring[tick % size].add
         known = tick_of.get
@@ -88,19 +88,19 @@ class TimingWheel(Generic[K]):
                 add(key)
                 tick_of[key] = tick
 
-    def forget(self, key: K) -> bool:
-        """Remove `key`; return whether it was there."""
+    def discard(self, key: K) -> bool:
+        """Remove `key`; return whether it was in the wheel."""
         tick = self._tick_of.pop(key, None)
         if tick is None:
             return False
         self._ring[tick % len(self._ring)].discard(key)
         return True
 
-    def expire(self, tick: int, limit: int) -> list[K]:
+    def pop_due(self, tick: int, limit: int) -> list[K]:
         """Take keys that are due at or before `tick`, oldest slots first, at most `limit` of them.
 
         Every slot that passed is swept, however many. Keys that are left for the next call stay in their
-        slots, where a touch still saves them. An empty list means that nothing more is due at `tick`.
+        slots, where a touch still rescues them. An empty list means that nothing more is due at `tick`.
         """
         taken: list[K] = []
         ring, size, tick_of = self._ring, len(self._ring), self._tick_of
@@ -116,12 +116,12 @@ class TimingWheel(Generic[K]):
                 key = due.pop()
                 del tick_of[key]
                 taken.append(key)
-            ring[index] = set()  # an emptied set keeps its table; a fresh one gives the memory back
+            ring[index] = set()  # an emptied set keeps its table; a new one frees the memory
             self._cursor += 1
         return taken
 
-    def _within_reach(self, tick: int) -> int:
-        """Return `tick`, or the next one if it has been swept; the ring then has a slot for it."""
+    def _clamp(self, tick: int) -> int:
+        """Return `tick`, or the next one if it has been swept; grow the ring if it has no slot for it."""
         ahead = tick - self._cursor
         if ahead <= 0:
             return self._cursor + 1
@@ -130,7 +130,7 @@ class TimingWheel(Generic[K]):
         return tick
 
     def _grow(self, tick: int) -> None:
-        """Make room for `tick`: a longer ring, in which every set keeps its keys (O(slots))."""
+        """Grow the ring to cover `tick`; every set keeps its keys (O(slots))."""
         old = self._ring
         size = max(2 * len(old), tick - self._cursor + 1)
         ring: list[set[K]] = [set() for _ in range(size)]

@@ -76,7 +76,7 @@ def run(
     Its keys begin with `prefix` and a name of their own, and are gone afterwards. Unless there is to be
     `no_admin`, the live page shows it, too.
     """
-    files.claim(2 * clients)
+    files.raise_file_limit(2 * clients)
     settings = Settings(
         prefix=f"{prefix}-demo-{secrets.token_hex(4)}",
         port=0,
@@ -200,8 +200,8 @@ async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
     end = stage.begun + stage.seconds
     while (now := trio.current_time()) < end:
         picture.elapsed_s = now - stage.begun
-        picture.online = len(server.node.core.sessions)
-        picture.slots = server.node.core.slot_sizes(slots)
+        picture.online = len(server.node.engine.sessions)
+        picture.slots = server.node.engine.slot_sizes(slots)
         view.refresh()
         if stage.told() >= stage.expected and all(client.logged_in for client in stage.clients):
             end = min(end, now + SETTLE_S)

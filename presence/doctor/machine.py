@@ -168,7 +168,7 @@ def _cannot_bind(port: Port) -> OSError | None:
 
 def wanted(settings: Settings, file_limit: int) -> Wanted:
     """Return how many connections are wanted."""
-    per_worker = settings.max_connections or max(0, files.fitting(file_limit))
+    per_worker = settings.max_connections or max(0, files.connections_within(file_limit))
     return Wanted(per_worker, per_worker * settings.workers, settings.max_connections > 0)
 
 
@@ -227,7 +227,7 @@ def open_files(settings: Settings, machine: MachineFacts, connections: Wanted) -
     check, hard = "open files", machine.hard_files
     have = f"{count(hard)} (soft {count(machine.soft_files)}) of this shell (a service has its own)"
     if settings.max_connections:
-        least = files.needed(settings.max_connections)
+        least = files.files_needed_for(settings.max_connections)
         need = f"{count(least)} of each worker, for max_connections {count(settings.max_connections)}"
         if hard >= least:
             return ok(check, need, have)
@@ -237,7 +237,7 @@ def open_files(settings: Settings, machine: MachineFacts, connections: Wanted) -
     if connections.per_worker >= FEW_CONNECTIONS:
         return ok(check, need, have)
     judged = fail if connections.per_worker < 1 else warn
-    return judged(check, need, have, _raise_files(files.needed(FEW_CONNECTIONS)))
+    return judged(check, need, have, _raise_files(files.files_needed_for(FEW_CONNECTIONS)))
 
 
 def _raise_files(limit: int) -> str:

@@ -118,7 +118,7 @@ class FailingShards:
             self._away.pop(shard, None)
         for shard in failed:
             reach = self._away.setdefault(shard, CircuitBreaker())
-            reach.failed(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
+            reach.record_failure(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
         if failed and not were_away:
             error = next(iter(failed.values()))
             _log.warning("messages cannot be carried", error=str(error), shards=len(failed))
@@ -158,9 +158,9 @@ class MessageRouter:
         self._node = node
         self._ends_at = ends_at
         self._waiting = MessageQueue(bounds)
-        self._bell = runtime.bell()
-        self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.bell()
-        self._thread = runtime.caller(post.close)
+        self._bell = runtime.wake_event()
+        self._refusals, self._refusal_bell = ConnectionWrites(self._faults), runtime.wake_event()
+        self._thread = runtime.thread_caller(post.close)
         self._outages = FailingShards(shard_of)
         self._counted = CourierStatistics()
 
@@ -176,7 +176,7 @@ class MessageRouter:
             packet = protocol.deliver(sender.uid, message.body, self._clock.seen_ms(now))
             letter = OutgoingMessage(message.to, protocol.encode(packet))
             self._waiting.add(PendingMessage(sender, message.id, letter, now))
-            self._bell.ring()
+            self._bell.set()
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Hand what other nodes have sent to the sessions here; whose connection is gone gets nothing."""
@@ -217,7 +217,7 @@ class MessageRouter:
             try:
                 called = await self._call(taken, begun)
             except Exception as error:  # at most once: none of them may be tried again
-                self._faults.note("message", error)
+                self._faults.record("message", error)
                 with self._faults.contained("message"):
                     self._break_off(taken)
                 called = True
@@ -240,7 +240,7 @@ class MessageRouter:
         for to in {pending.letter.to for pending in batch}:
             ages_ms = {
                 session.device: round((now - session.login_at) * 1000)
-                for session in self._sessions.of(to)
+                for session in self._sessions.sessions_of(to)
                 if session.link is not None
             }
             if ages_ms:
@@ -301,7 +301,7 @@ class MessageRouter:
 
     def _grace_ends_at(self, uid: str) -> float | None:
         """Return when the last session of a user here that lost its connection ends; None: there is none."""
-        lost = [session for session in self._sessions.of(uid) if session.link is None]
+        lost = [session for session in self._sessions.sessions_of(uid) if session.link is None]
         return max((self._ends_at(session) for session in lost), default=None)
 
     def _break_off(self, batch: Iterable[PendingMessage]) -> None:
@@ -321,7 +321,7 @@ class MessageRouter:
         Those of other nodes are elsewhere as the script says. All others are ours, on record or about to be.
         """
         count = 0
-        for session in self._sessions.of(letter.to):
+        for session in self._sessions.sessions_of(letter.to):
             if session.device not in elsewhere:
                 count += handing.add(session, letter.frame)
         self._counted.delivered_here += count
@@ -343,7 +343,7 @@ class MessageRouter:
         """
         self._counted.refused_busy += 1
         self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
-        self._refusal_bell.ring()
+        self._refusal_bell.set()
 
 
 def _busy(id: int | None, message: str) -> Packet:

@@ -1,1 +1,4 @@
-"""From the core to Redis: a bounded queue, numbered batches, resync, reconciliation; ports, and no Redis."""
+"""The way from the engine to Redis: a bounded queue, numbered batches, resync and reconciliation.
+
+Defines the interfaces of its store; does not import a Redis client.
+"""

@@ -1,16 +1,16 @@
-"""How many transitions Redis has written for this node, by type and reason: pure.
+"""Counts of the events that Redis has written for this node, by type and reason: pure.
 
-Only Redis knows whether a session's end is the user's, so its scripts count what they write and return it
-with the answer. An answer that is lost is found again, with its count, when the batch is sent once more or
-in the trail of the generation before (see `shard_writer`), and is taken once. Not counted by anybody is what
-Redis has written of
+Only Redis knows whether the end of a session is a transition of its user. So its scripts count the events
+that they write, and return the counts. If an answer is lost, its counts are returned again when the batch is
+repeated, or in the batch history of the previous generation (see `shard_writer`), and are counted once.
+These events are counted by no node:
 
-* a sweep or a retirement whose answer is lost: these are never sent again as they were; nor of a retirement
-  whose answer comes after the node has given up its id;
-* a batch whose answer is lost, and those of more openings after it than a trail holds (`TRAIL_LIMIT` of
-  apply.lua), which then begins with a later one;
-* the gap that a first opening under a new id tells, if its answer is lost and a second opening follows: what
-  comes back with that is the trail of the old id.
+* those of a sweep or a retirement whose answer is lost, because it is never repeated in the same form; nor
+  those of a retirement whose answer arrives after the node has given up its id;
+* those of a batch whose answer is lost, if more openings follow it than the history holds (`TRAIL_LIMIT` of
+  apply.lua);
+* the gap written by the first opening under a new id, if its answer is lost and a second opening follows:
+  that one returns the history of the old id.
 """
 
 from collections.abc import Iterable
@@ -22,27 +22,27 @@ TYPES = ("online", "offline", "away", "update", "gap")
 
 
 class EventCount(NamedTuple):
-    """Events that one call has written."""
+    """Events of one type and reason that a call has written."""
 
-    type: str  # of the events
-    code: int  # their reason's; 0: they have none
-    n: int  # how many
+    type: str
+    code: int  # of the reason; 0: none
+    n: int
 
 
 class Transitions:
-    """The counters of one node; they only rise."""
+    """Counters of one node's events; they only rise."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {type: {} for type in TYPES}
 
-    def note(self, told: Iterable[EventCount]) -> None:
+    def count_events(self, events: Iterable[EventCount]) -> None:
         """Count what a call has written."""
-        for type, code, n in told:
+        for type, code, n in events:
             counts, reason = self._counts.setdefault(type, {}), _reason(code) if code else type
             counts[reason] = counts.get(reason, 0) + n
 
     def report(self) -> dict[str, dict[str, int]]:
-        """Return how many there were by type and reason; a gap has no reason but itself."""
+        """Return the counters by type and reason; a gap's reason is `gap`."""
         return {type: dict(counts) for type, counts in self._counts.items()}
 
 

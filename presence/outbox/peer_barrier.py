@@ -1,8 +1,8 @@
-"""How long a node waits for the others after it began anew in a shard: pure.
+"""How long a node holds back ends after a resync, until its peers have registered their sessions: pure.
 
-After a resync other nodes register first, or the end of a user's one session would be taken for the user's.
-With nobody else in the shard there is nobody to wait for. If Redis lost data or was started anew all of them
-register, and the wait is over when all have.
+If a node sent an end before a peer has registered the same user's other session, Redis would take it for the
+end of the user. Without peers in the shard there is no wait. If Redis lost data or was restarted, all peers
+register, and the wait ends when all have.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Final
 
 from presence.outbox.replies import PeerTraces
 
-SETTLE_S: Final = 10.0
-# The same after an outage in which Redis lost nothing and nobody took this node for dead: a login that waited
-# elsewhere goes before an end that waited here. All nodes come back within a second or two; the outbox is to
-# be empty within 5 s.
-RETURN_SETTLE_S: Final = 3.0
+SETTLE_TIMEOUT_S: Final = 10.0
+# The same after an outage in which Redis lost nothing and no peer fenced this node: a login that is pending
+# on a peer goes before an end that is pending here. All nodes reconnect within a second or two, and the
+# outbox is to be empty within 5 s.
+RECOVERY_SETTLE_TIMEOUT_S: Final = 3.0
 
 
 @dataclass(eq=False, repr=False)
@@ -25,100 +25,100 @@ class PeerBarrier:
 
     Attributes:
         others: the other nodes' traces, as last seen.
-        at: monotonic seconds from which this node may judge others by what the shard says.
+        open_at: monotonic seconds from which ends may be sent, and other nodes fenced and swept.
     """
 
-    alive: Callable[[str], bool]  # whether another node that left its trace in the shard may be at work
-    # the other nodes that hold a lease; one of them may not have been seen in the shard yet
-    leased: Callable[[], Iterable[str]] = tuple
+    is_alive: Callable[[str], bool]  # whether another node with a trace in the shard may be alive
+    # the other nodes that hold a lease; one of them may have no trace in the shard yet
+    lease_holders: Callable[[], Iterable[str]] = tuple
 
     def __post_init__(self) -> None:
         self.others: PeerTraces = {}
-        self.at = -math.inf
-        self._steady: PeerTraces = {}  # the others' traces as last seen while all was well
-        self._steady_known: frozenset[str] = frozenset()  # the same of those that held a lease
-        self._before: PeerTraces = {}  # the same, when the resync began
+        self.open_at = -math.inf
+        self._steady: PeerTraces = {}  # the others' traces as last seen with the barrier open
+        self._steady_known: frozenset[str] = frozenset()  # those that held a lease then
+        self._before: PeerTraces = {}  # `_steady` when the resync began
         self._concerns_all = False
-        self._history = ""  # of replication, under which all have to register
-        self._had_peers = False  # ever: one that was swept may be on its way back
-        self._back_at = -math.inf  # when Redis answered again after an outage
+        self._history = ""  # the replication id under which all have to register
+        self._has_had_peers = False  # ever: a peer that was swept may be about to return
+        self._recovered_at = -math.inf  # when Redis answered again after an outage
 
-    def begin(
+    def start(
         self, began: float, others: PeerTraces, *, first: bool, concerns_all: bool, history: str = ""
     ) -> None:
-        """A generation was opened.
+        """Start the wait after a generation was opened.
 
         Args:
-            began: monotonic seconds of the sending that was answered.
-            others: the traces as the opening saw them.
-            first: whether it is this process' first: it knows nothing that others would have to confirm.
-            concerns_all: whether other nodes had to begin anew as well.
-            history: the replication id, if it is another than before; else "".
+            began: monotonic seconds at which the opening was sent.
+            others: the traces in its answer.
+            first: whether it is the first of this process, which has no ends to hold back.
+            concerns_all: whether the other nodes have to resync as well.
+            history: the replication id, if it differs from the one before; else "".
         """
         self.others = others
         self._before = self._steady
-        is_over = began >= self.at
+        is_over = began >= self.open_at
         if not first and (is_over or concerns_all):
-            self._wait(began, SETTLE_S)  # else one for its own sake goes on, and does not begin anew
+            self._wait(began, SETTLE_TIMEOUT_S)  # a resync of this node alone does not extend a wait
         self._concerns_all = concerns_all or (self._concerns_all and not is_over)
         self._history = history or ("" if is_over else self._history)
 
-    def returned(self, now: float) -> None:
-        """Redis answers again after an outage."""
-        if now >= self.at:
+    def redis_recovered(self, now: float) -> None:
+        """Start the wait after an outage of Redis."""
+        if now >= self.open_at:
             self._concerns_all = False
-        self._wait(now, RETURN_SETTLE_S)
-        self._back_at = now
+        self._wait(now, RECOVERY_SETTLE_TIMEOUT_S)
+        self._recovered_at = now
 
     def _wait(self, now: float, seconds: float) -> None:
-        """Wait for peers; for such as were swept and may be on their way back, a little."""
+        """Wait for peers; shorter if all were swept and may only be about to return."""
         if self._peers():
-            self._had_peers = True
-        elif self._had_peers:
-            seconds = RETURN_SETTLE_S
+            self._has_had_peers = True
+        elif self._has_had_peers:
+            seconds = RECOVERY_SETTLE_TIMEOUT_S
         else:
             return
-        self.at = max(self.at, now + seconds)
+        self.open_at = max(self.open_at, now + seconds)
 
-    def saw(self, now: float) -> None:
-        """A probe found this node's own counter as it should be; `others` are of that probe."""
-        if now < self.at and self._have_all_registered():
-            # That they have registered once does not say what waits since an outage after it.
-            self.at = min(self.at, max(now, self._back_at + RETURN_SETTLE_S))
-        if now >= self.at:
-            self._steady, self._steady_known = self.others, frozenset(self.leased())
-            self._had_peers |= bool(self._peers())
+    def observe(self, now: float) -> None:
+        """Use the traces of a probe that found this node's own counter as expected; they are in `others`."""
+        if now < self.open_at and self._have_all_registered():
+            # A registration does not show which logins are pending since a later outage.
+            self.open_at = min(self.open_at, max(now, self._recovered_at + RECOVERY_SETTLE_TIMEOUT_S))
+        if now >= self.open_at:
+            self._steady, self._steady_known = self.others, frozenset(self.lease_holders())
+            self._has_had_peers |= bool(self._peers())
 
-    def swept(self, node: str) -> None:
-        """A node's trace is gone, which the next probe will see."""
+    def peer_gone(self, node: str) -> None:
+        """Remove a node whose trace was removed, before the next probe shows it."""
         self.others = {other: trace for other, trace in self.others.items() if other != node}
         self._steady_known -= {node}
 
     def only_traces(self) -> bool:
-        """Whether other nodes have left their traces and none of them is at work."""
+        """Whether there are traces of other nodes and none of them is alive."""
         return any(not trace.fenced for trace in self.others.values()) and not self._peers()
 
     @property
     def has_peers(self) -> bool:
-        """Whether other nodes may be at work."""
+        """Whether other nodes may be alive."""
         return bool(self._peers())
 
     def _peers(self) -> set[str]:
-        """Return the other nodes that may be at work."""
+        """Return the other nodes that may be alive."""
         traces = {**self._steady, **self.others}
         fenced = {node for node, trace in traces.items() if trace.fenced}
-        return {node for node in {*traces, *self.known} - fenced if self.alive(node)}
+        return {node for node in {*traces, *self.recent_lease_holders} - fenced if self.is_alive(node)}
 
     @property
-    def known(self) -> set[str]:
-        """The other nodes that hold a lease, or did while all was well."""
-        return {*self._steady_known, *self.leased()}
+    def recent_lease_holders(self) -> set[str]:
+        """The other nodes that hold a lease, or held one when the barrier was last open."""
+        return {*self._steady_known, *self.lease_holders()}
 
     def _have_all_registered(self) -> bool:
-        """Whether every other node at work has registered its sessions since Redis came back.
+        """Whether every other live node has registered its sessions since Redis recovered.
 
-        A generation that was there before tells nothing: Redis may have gone back to it, or to one that this
-        node had not seen yet. Where it began another history, what was registered before is of the old one.
+        A generation that existed before is no evidence: Redis may have gone back to it, or to one that this
+        node had not seen yet. If Redis began another history, only registrations under the new one count.
         """
         peers = self._peers()
         if not self._concerns_all or not peers:

@@ -1,13 +1,13 @@
-"""The bounded, ordered queue between the core and Redis.
+"""The bounded, ordered queue between the engine and Redis.
 
-Appending never waits: presence goes on in memory while Redis is away. One bound holds for all shards
-together; beyond it each of several has a little room of its own, so that one whose server is away takes
-nothing from the others. Once a shard has hit it, nothing of the shard is queued any more, not even when there
-is room again: a later change must not overtake a skipped one. What is skipped is counted, until a resync
-compares the live sessions with Redis and writes the count into the stream (`begin_resync`).
+Appending never waits: presence is kept in memory while Redis is unreachable. One bound holds for all shards
+together. With several shards, each has a reserve beyond it, so that a shard whose server is unreachable does
+not block the others. Once a shard has hit its bound, all further changes of the shard are skipped, even when
+there is room again, because a later change must not overtake a skipped one. Skipped changes are counted until
+a resync compares the live sessions with Redis and writes the count into the stream (`begin_resync`).
 
-A change counts against the bounds, of items and of bytes, from `append` until `release`, so what was taken
-but not yet acknowledged counts too.
+A change counts against the bounds, of items and of bytes, from `append` until `release`. So changes that were
+taken but not yet acknowledged count too.
 """
 
 import math
@@ -21,9 +21,9 @@ from presence.common.histogram import Histogram
 from presence.core.changes import Change
 from presence.protocol import Code
 
-# Whoever logs out may log in on another node at once; Redis is to hear of it in that order.
+# A user who logs out may log in on another node immediately; Redis should receive both in that order.
 PROMPT_CODES = frozenset({Code.LOGOUT, Code.BACKGROUND})
-# What a change takes beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
+# Memory of a change beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
 # in the queue (sys.getsizeof and 8: 306).
 CHANGE_BYTES = 310
 
@@ -32,13 +32,13 @@ CHANGE_BYTES = 310
 class SkippedChanges:
     """Changes of one shard that were skipped because the outbox was full."""
 
-    dropped: int  # how many
+    dropped: int  # number of changes
     from_ms: int  # Unix milliseconds of the earliest decision among them
     to_ms: int  # Unix milliseconds of the latest
-    from_at: float  # earliest `Change.at` among them, monotonic seconds: a login before it was not skipped
+    from_at: float  # earliest `Change.at` among them, monotonic seconds; an earlier login was not skipped
 
     def with_change(self, change: Change) -> "SkippedChanges":
-        """Return the gap with one more change in it."""
+        """Return the gap with one more change."""
         return self.merged(SkippedChanges(1, change.at_ms, change.at_ms, change.at))
 
     def merged(self, other: "SkippedChanges") -> "SkippedChanges":
@@ -53,63 +53,63 @@ class SkippedChanges:
 
 @dataclass(slots=True)
 class OutboxStatistics:
-    """How full the outbox is."""
+    """Fill level and counters of the outbox."""
 
-    held: int = 0  # changes that wait or are under way; what a stop would leave behind
+    held: int = 0  # changes that are queued or in flight; a stop would lose them
     held_bytes: int = 0  # memory that they take
-    queued: int = 0  # those of them that nobody has taken yet
-    high_water: int = 0  # the most that were held at once
+    queued: int = 0  # those of them that were not taken yet
+    high_water: int = 0  # maximum of `held` since the start
     appended_total: int = 0  # changes accepted since the start
     dropped_total: int = 0  # changes skipped since the start because the bound was hit
-    skipping_shards: int = 0  # shards that skip now, until their resync
+    skipping_shards: int = 0  # shards that skip changes now, until their resync
     max_items: int = 0  # the bounds
     max_bytes: int = 0
 
 
-STEP_MS: Final = 50  # by so much at most the oldest is told as older than it is: ages of seconds matter
+STEP_MS: Final = 50  # resolution of the oldest age: only ages of seconds matter
 
 
 class PendingAges:
-    """How long changes wait: the age of the oldest, and of each when it is acknowledged.
+    """Ages of pending changes: of the oldest, and of each when it is acknowledged.
 
-    Changes leave in another order than they came (ends wait after an outage), so what waits is counted by the
-    moment of its decision, in steps: O(1) for each that comes or goes. There are as many steps as an outage
-    is long, 5 MB an hour, and never more than changes. Moments are of the node's own clock, which no step of
-    the wall clock moves.
+    Changes leave in another order than they were added (ends are held back after an outage). So they are
+    counted by the time of their decision, in steps: O(1) to add or remove one. The number of steps grows with
+    the length of an outage, 5 MB per hour, and never exceeds the number of changes. Times are of the node's
+    own clock, which a step of the wall clock does not move.
 
     Args:
         now_ms: Unix milliseconds of decisions.
-        acknowledged: takes the age of each change that Redis has acknowledged, seconds.
+        acknowledged: observes the age of each acknowledged change, seconds.
     """
 
     def __init__(self, now_ms: Callable[[], int], acknowledged: Histogram) -> None:
         self._now_ms = now_ms
         self._acknowledged = acknowledged
-        self._waiting: dict[int, int] = {}  # steps, oldest first: time does not go back
+        self._pending_steps: dict[int, int] = {}  # changes by step, oldest first: time does not go back
 
-    def came(self, change: Change) -> None:
-        """A change waits from now on."""
+    def add(self, change: Change) -> None:
+        """Count a change as pending."""
         step = change.at_ms // STEP_MS
-        self._waiting[step] = self._waiting.get(step, 0) + 1
+        self._pending_steps[step] = self._pending_steps.get(step, 0) + 1
 
-    def left(self, change: Change) -> None:
-        """A change that came waits no more, whatever became of it."""
+    def remove(self, change: Change) -> None:
+        """Remove a change that was added, whether it was acknowledged or dropped."""
         step = change.at_ms // STEP_MS
-        remaining = self._waiting[step] - 1
+        remaining = self._pending_steps[step] - 1
         if remaining:
-            self._waiting[step] = remaining
+            self._pending_steps[step] = remaining
         else:
-            del self._waiting[step]
+            del self._pending_steps[step]
 
-    def note_acknowledged(self, changes: Iterable[Change]) -> None:
-        """Redis has these."""
+    def acknowledge(self, changes: Iterable[Change]) -> None:
+        """Observe the ages of changes that Redis has acknowledged."""
         now_ms = self._now_ms()
         for change in changes:
-            self._acknowledged.note((now_ms - change.at_ms) / 1000)
+            self._acknowledged.observe((now_ms - change.at_ms) / 1000)
 
     def oldest_s(self) -> float:
-        """Return the age of the oldest that waits; 0.0 if none does."""
-        step = next(iter(self._waiting), None)
+        """Return the age of the oldest pending change; 0.0 if there is none."""
+        step = next(iter(self._pending_steps), None)
         return 0.0 if step is None else max(0.0, (self._now_ms() - step * STEP_MS) / 1000)
 
 
@@ -118,14 +118,14 @@ class Outbox:
 
     Args:
         shard_of: the shard of a uid, from 0 to `shards` - 1.
-        shards: how many shards there are.
-        max_items: the bound over all shards; several may have a quarter more, in equal parts.
-        max_bytes: the bound of the memory that changes take, over all shards; roughly, and as above.
-        ages: takes how long changes wait; None: nobody asks.
+        shards: number of shards.
+        max_items: the bound over all shards; several shards may have a quarter more, in equal parts.
+        max_bytes: the bound of the changes' memory, over all shards; approximate, with the same reserve.
+        ages: measures the ages of changes; None: not measured.
 
     Attributes:
         shard_of, shards: as above.
-        has_logouts: whether a logout was queued since its reader set this to False.
+        has_logouts: whether a logout was queued since the reader set this to False.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Outbox:
     ) -> None:
         self.shards = shards
         self.shard_of = shard_of
-        self._counted = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
+        self._counters = OutboxStatistics(max_items=max_items, max_bytes=max_bytes)
         self._ages = ages
         self._queues: list[deque[Change]] = [deque() for _ in range(shards)]
         self._gaps: list[SkippedChanges | None] = [None] * shards
@@ -147,23 +147,23 @@ class Outbox:
         self._held_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
         self.has_logouts = False
-        self._wanted = 0  # so many queued changes ring; 0: none do
-        self._ring: Callable[[], None] = lambda: None
+        self._notify_at = 0  # number of queued changes at which `_notify` is called; 0: never
+        self._notify: Callable[[], None] = lambda: None
 
     @property
-    def held(self) -> int:
-        """Changes that wait or are under way."""
-        return self._counted.held
+    def pending(self) -> int:
+        """Changes that are queued or in flight."""
+        return self._counters.held
 
     @property
-    def offered(self) -> int:
+    def total_offered(self) -> int:
         """Changes accepted and skipped since the start."""
-        return self._counted.appended_total + self._counted.dropped_total
+        return self._counters.appended_total + self._counters.dropped_total
 
     def append(self, change: Change) -> None:
-        """Queue one change, or skip and count it when a bound was hit. Never waits."""
+        """Queue one change, or skip and count it when a bound is hit. Never waits."""
         shard = self.shard_of(change.uid)
-        counted = self._counted
+        counted = self._counters
         is_full = counted.held >= counted.max_items or counted.held_bytes >= counted.max_bytes
         if is_full and self._held_in[shard] >= self._own_room:
             self._skipping[shard] = True
@@ -177,13 +177,13 @@ class Outbox:
         counted.held += 1
         counted.held_bytes += size_of(change)
         if self._ages is not None:
-            self._ages.came(change)
+            self._ages.add(change)
         counted.high_water = max(counted.high_water, counted.held)
         if change.code in PROMPT_CODES:
             self.has_logouts = True
-        if self._wanted and (self.has_logouts or self._wanted <= counted.queued):
-            self._wanted = 0
-            self._ring()
+        if self._notify_at and (self.has_logouts or self._notify_at <= counted.queued):
+            self._notify_at = 0
+            self._notify()
 
     def extend(self, changes: Iterable[Change]) -> None:
         """Append several changes in order. Never waits."""
@@ -192,36 +192,36 @@ class Outbox:
 
     def _skip(self, shard: int, change: Change) -> None:
         gap = self._gaps[shard]
-        self._counted.dropped_total += 1
+        self._counters.dropped_total += 1
         self._gaps[shard] = (
             gap.with_change(change) if gap else SkippedChanges(1, change.at_ms, change.at_ms, change.at)
         )
 
-    def take(self, shard: int, limit: int) -> list[Change]:
-        """Hand out the oldest changes of a shard, at most `limit`; they are held until `release`."""
+    def take_batch(self, shard: int, limit: int) -> list[Change]:
+        """Take the oldest changes of a shard, at most `limit`; they stay pending until `release`."""
         queue = self._queues[shard]
         taken = [queue.popleft() for _ in range(min(limit, len(queue)))]
-        self._counted.queued -= len(taken)
+        self._counters.queued -= len(taken)
         return taken
 
     def release(self, shard: int, changes: Iterable[Change]) -> None:
-        """Forget changes of a shard that were taken."""
+        """Drop changes of a shard that were taken."""
         for change in changes:
             self._held_in[shard] -= 1
-            self._counted.held -= 1
-            self._counted.held_bytes -= size_of(change)
+            self._counters.held -= 1
+            self._counters.held_bytes -= size_of(change)
             if self._ages is not None:
-                self._ages.left(change)
+                self._ages.remove(change)
 
-    def acknowledged(self, shard: int, changes: Iterable[Change]) -> None:
-        """Forget changes of a shard that were taken: Redis has them."""
+    def acknowledge(self, shard: int, changes: Iterable[Change]) -> None:
+        """Drop changes of a shard that were taken and acknowledged by Redis."""
         changes = list(changes)
         if self._ages is not None:
-            self._ages.note_acknowledged(changes)
+            self._ages.acknowledge(changes)
         self.release(shard, changes)
 
     def queued(self, shard: int) -> int:
-        """Return how many changes of a shard nobody has taken yet."""
+        """Return how many changes of a shard were not taken yet."""
         return len(self._queues[shard])
 
     def is_skipping(self, shard: int) -> bool:
@@ -234,26 +234,26 @@ class Outbox:
         return gap.from_at if gap else math.inf
 
     def begin_resync(self, shard: int) -> SkippedChanges | None:
-        """Queue again what comes from now on; return what was skipped, which the caller now answers for."""
+        """Queue changes again from now on; return the gap, for which the caller is now responsible."""
         gap, self._gaps[shard] = self._gaps[shard], None
         self._skipping[shard] = False
         return gap
 
-    def call_at(self, queued: int, ring: Callable[[], None]) -> None:
-        """Call `ring` once so many changes, or a logout, are queued; 0: never. One wish at a time."""
-        if 0 < queued <= self._counted.queued:
-            self._wanted = 0
-            ring()
+    def notify_at(self, queued: int, notify: Callable[[], None]) -> None:
+        """Call `notify` once, when so many changes or a logout are queued; 0: never. Replaces the last."""
+        if 0 < queued <= self._counters.queued:
+            self._notify_at = 0
+            notify()
         else:
-            self._wanted, self._ring = queued, ring
+            self._notify_at, self._notify = queued, notify
 
     def statistics(self) -> OutboxStatistics:
         """Return the counters as they are now."""
-        return replace(self._counted, skipping_shards=sum(self._skipping))
+        return replace(self._counters, skipping_shards=sum(self._skipping))
 
 
 def size_of(change: Change) -> int:
-    """Return the memory that a change takes, in bytes, roughly."""
+    """Return the approximate memory of a change in bytes."""
     return (
         CHANGE_BYTES + len(change.uid) + len(change.device) + len(change.session) + len(change.profile.meta)
     )

@@ -1,7 +1,8 @@
-"""What a node has in memory beside what Redis has of it, a little at a time.
+"""Compares the sessions in a node's memory with its records in Redis, a few at a time.
 
-Counters and generations notice what a fault does to Redis. This notices the rest: in the end keys that
-somebody deleted; soon, after more news than the inbox holds, sessions that others have taken over unheard.
+Counters and generations detect that Redis lost data. The comparison detects the rest: keys that were deleted
+by hand, within one walk over all sessions; and sessions that other nodes superseded without a notice, soon
+after the inbox has overflowed.
 """
 
 import math
@@ -23,55 +24,54 @@ from presence.outbox.shard_writer import ShardWriter
 from presence.outbox.steps import Compare
 from presence.outbox.store import Store
 
-SESSIONS_A_TURN: Final = 512  # some 2 ms of Redis
-HURRIED_SESSIONS: Final = 2048  # the same after news were missed: 100,000 sessions in some two minutes
-COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions are compared with the records in half an hour
+MAX_SESSIONS_PER_TURN: Final = 512  # some 2 ms of Redis
+MAX_URGENT_SESSIONS_PER_TURN: Final = 2048  # after missed notices: 100,000 sessions in some two minutes
+COMPARE_INTERVAL_S: Final = 10.0  # 100,000 sessions take half an hour
 
 _log = structlog.get_logger(__name__)
 
 
 class LocalSessions(NamedTuple):
-    """What a node has, to be asked at any time."""
+    """Access to the sessions in a node's memory."""
 
-    vouched: Callable[[], Iterable[SessionName]]  # all sessions that ought to be on record
-    shown_as: Callable[[SessionName], Profile | None]  # how a session shows itself; None: it lives no more
+    registrable_sessions: Callable[[], Iterable[SessionName]]  # all sessions that should be on record
+    shown_as: Callable[[SessionName], Profile | None]  # a session's profile; None: it has ended
 
 
 @dataclass(eq=False, repr=False)
 class Reconciler:
-    """One walk over all sessions after the other.
+    """Walks over all sessions again and again, and finds differences.
 
-    What differs once may be a change under way. So it is asked about again at the next turn, and counts if it
-    differs then too.
+    A difference may be a change in flight. So it counts only if the next comparison confirms it.
     """
 
-    memory: LocalSessions  # see `LocalSessions`
+    local_sessions: LocalSessions  # see `LocalSessions`
     shard_of: Callable[[str], int]  # the shard of a uid
 
     def __post_init__(self) -> None:
         self._walk: Iterator[SessionName] = iter(())
         self._cursors: dict[int, str] = {}
         self._suspects: dict[int, set[SessionName]] = {}
-        self._unasked: dict[int, list[SessionName]] = {}  # of the walk, while their shards were busy
-        self._hurried_walks = 0  # that are left, the present one included
+        self._unasked: dict[int, list[SessionName]] = {}  # sessions of the walk whose shards were busy
+        self._urgent_walks = 0  # left to do, including the present one
 
     @property
-    def is_hurried(self) -> bool:
-        """Whether the walk is not to wait for its usual time."""
-        return self._hurried_walks > 0
+    def is_urgent(self) -> bool:
+        """Whether the walk runs at the urgent interval."""
+        return self._urgent_walks > 0
 
-    def hurry(self) -> None:
-        """Walk over all sessions soon: news were missed. A walk that hurries already is walked to its end."""
-        if not self.is_hurried:
-            self._walk = iter(self.memory.vouched())
-        self._hurried_walks = min(2, self._hurried_walks + 1)
+    def run_soon(self) -> None:
+        """Walk over all sessions soon, because notices were missed; an urgent walk is finished first."""
+        if not self.is_urgent:
+            self._walk = iter(self.local_sessions.registrable_sessions())
+        self._urgent_walks = min(2, self._urgent_walks + 1)
 
     def next(self, writers: Iterable[ShardWriter]) -> list[Compare]:
-        """Return what to ask now; of shards that are not among `writers` nothing, until they are."""
+        """Return the next comparisons, for the shards of `writers` only; the others' sessions are kept."""
         chosen = list(writers)
         if not chosen:
             return []
-        size = HURRIED_SESSIONS if self.is_hurried else SESSIONS_A_TURN
+        size = MAX_URGENT_SESSIONS_PER_TURN if self.is_urgent else MAX_SESSIONS_PER_TURN
         found: dict[int, list[SessionName]] = defaultdict(list)
         for each in self._some(size):
             found[self.shard_of(each.uid)].append(each)
@@ -84,108 +84,110 @@ class Reconciler:
                 [*self._suspects.get(writer.shard, ()), *self._unasked.pop(writer.shard, ())]
             )
             cursor = self._cursors.get(writer.shard, "0")
-            shown = tuple(self.memory.shown_as(each) or PLAIN for each in asked)
-            steps.append(writer.compare(cursor, fields + 1, tuple(asked), shown))
+            shown = tuple(self.local_sessions.shown_as(each) or PLAIN for each in asked)
+            steps.append(writer.compare_step(cursor, fields + 1, tuple(asked), shown))
         return steps
 
     def _some(self, size: int) -> list[SessionName]:
         some = list(islice(self._walk, size))
         if not some:
-            self._walk = iter(self.memory.vouched())
+            self._walk = iter(self.local_sessions.registrable_sessions())
             if not self._unasked:
-                self._hurried_walks = max(0, self._hurried_walks - 1)
+                self._urgent_walks = max(0, self._urgent_walks - 1)
         return some
 
     def _keep(self, shard: int, names: Iterable[SessionName]) -> None:
-        """Keep a few to be asked about next; of a shard that is busy for long some wait for the next walk."""
-        self._unasked[shard] = [*self._unasked.get(shard, ()), *names][-HURRIED_SESSIONS:]
+        """Keep sessions for the next comparison; beyond a bound they are left to the next walk."""
+        self._unasked[shard] = [*self._unasked.get(shard, ()), *names][-MAX_URGENT_SESSIONS_PER_TURN:]
 
     def unanswered(self, steps: Iterable[Compare]) -> None:
-        """Ask again, at the next turn: what was answered does not count."""
+        """Compare the same sessions again at the next turn, because the answers do not count."""
         for step in steps:
             self._keep(step.shard, step.sessions)
 
     def differences(self, step: Compare, reply: Reply) -> int:
-        """Return how many sessions are not on record as they are here, for the second time."""
+        """Return how many sessions differ from their records for the second time."""
         self._cursors[step.shard] = reply.cursor
         missing = {step.sessions[number] for number in reply.missing}
-        differing = {each for each in step.sessions if self._is_here(each) is (each in missing)}
-        differing |= {each for each in reply.owned if not self._is_here(each)}
+        differing = {each for each in step.sessions if self._is_live(each) is (each in missing)}
+        differing |= {each for each in reply.owned if not self._is_live(each)}
         confirmed = differing & self._suspects.get(step.shard, set()) & {*step.sessions}
         self._suspects[step.shard] = differing - confirmed
         return len(confirmed)
 
-    def _is_here(self, each: SessionName) -> bool:
-        return self.memory.shown_as(each) is not None
+    def _is_live(self, each: SessionName) -> bool:
+        return self.local_sessions.shown_as(each) is not None
 
 
 @dataclass(eq=False, repr=False)
 class ReconcilerTask:
-    """Makes comparisons, one call at a time: the part of the relay's task that does.
+    """Makes comparisons in the relay's task, one call at a time.
 
     Attributes:
-        differences: sessions that were not on record as they were here, or the other way round.
+        differences: sessions that differed from their records.
     """
 
-    outbox: Outbox  # where changes wait that would make a difference
+    outbox: Outbox  # its pending changes explain differences
     store: Store  # Redis
     thread: ThreadCaller  # makes the relay's calls
-    memory: InitVar[LocalSessions]  # what is compared with the records
+    local_sessions: InitVar[LocalSessions]
     _: KW_ONLY
     node: Callable[[], str]  # the node's id now
     clock: Callable[[], float]  # monotonic seconds
 
-    def __post_init__(self, memory: LocalSessions) -> None:
-        self._comparison = Reconciler(memory, self.outbox.shard_of)
+    def __post_init__(self, local_sessions: LocalSessions) -> None:
+        self._reconciler = Reconciler(local_sessions, self.outbox.shard_of)
         self._compared_at = -math.inf
         self.differences = 0
 
-    def hurry(self) -> None:
-        """See `Reconciler.hurry`."""
-        self._comparison.hurry()
+    def run_soon(self) -> None:
+        """See `Reconciler.run_soon`."""
+        self._reconciler.run_soon()
 
-    async def compare(self, reachable: Callable[[], Sequence[ShardWriter]], hurried_s: float) -> Failures:
-        """Compare a little if it is time to; return what Redis refuses.
+    async def compare(
+        self, reachable: Callable[[], Sequence[ShardWriter]], urgent_interval_s: float
+    ) -> Failures:
+        """Compare some sessions if a comparison is due; return refusals of Redis.
 
         Args:
-            reachable: the writers of shards that answer now.
-            hurried_s: between two comparisons after news were missed: a probe has to be between two looks at
-                a session, since what differs may just not be told yet.
+            reachable: returns the writers of shards that answer now.
+            urgent_interval_s: between two comparisons after notices were missed. It has to leave room for a
+                probe between two comparisons of a session, because a difference may be a notice not yet read.
         """
         now = self.clock()
-        if not self._is_time(reachable(), now, hurried_s):
+        if not self._is_due(reachable(), now, urgent_interval_s):
             return []
         self._compared_at = now
         try:
-            await self.thread.call(self.store.check_meta)  # it may be lost alone
+            await self.thread.call(self.store.check_meta)  # its key may be lost alone
         except StoreUnavailable:
-            pass  # it may be on another server than what follows
+            pass  # it may be on another server than the shards
         except StoreError as error:
             return [error]
         await self._compare_sessions(reachable())
         return []
 
-    def _is_time(self, reachable: Sequence[ShardWriter], now: float, hurried_s: float) -> bool:
-        """Whether a comparison is due; after news were missed as soon as it can tell anything."""
-        is_hurried = self._comparison.is_hurried and any(writer.is_idle(now) for writer in reachable)
-        interval_s = hurried_s if is_hurried else COMPARE_INTERVAL_S
+    def _is_due(self, reachable: Sequence[ShardWriter], now: float, urgent_interval_s: float) -> bool:
+        """Whether a comparison is due; an urgent one once a shard is idle, so that it means something."""
+        is_urgent = self._reconciler.is_urgent and any(writer.is_idle(now) for writer in reachable)
+        interval_s = urgent_interval_s if is_urgent else COMPARE_INTERVAL_S
         return bool(reachable) and now - self._compared_at >= interval_s
 
     async def _compare_sessions(self, reachable: Sequence[ShardWriter]) -> None:
-        """Compare a few sessions with the records, where nothing is under way; resync where they differ."""
-        now, node, offered = self.clock(), self.node(), self.outbox.offered
-        steps = self._comparison.next(writer for writer in reachable if writer.is_idle(now))
+        """Compare some sessions with the records in idle shards; resync a shard on a difference."""
+        now, node, offered = self.clock(), self.node(), self.outbox.total_offered
+        steps = self._reconciler.next(writer for writer in reachable if writer.is_idle(now))
         if not steps:
             return
         answers = await self.thread.call(lambda: self.store.apply(steps))
-        if node != self.node() or offered != self.outbox.offered:
-            self._comparison.unanswered(steps)  # they have changed meanwhile
+        if node != self.node() or offered != self.outbox.total_offered:
+            self._reconciler.unanswered(steps)  # they have changed meanwhile
             return
         writers = {writer.shard: writer for writer in reachable}
         for step, answer in zip(steps, answers, strict=True):
             if not isinstance(answer, Reply) or answer.status is not ReplyStatus.OK:
-                continue  # whatever it is, a batch or a probe meets it too
-            if differences := self._comparison.differences(step, answer):
+                continue  # a batch or a probe will meet the same failure
+            if differences := self._reconciler.differences(step, answer):
                 _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
                 self.differences += differences
                 writers[step.shard].resync()

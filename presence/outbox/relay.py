@@ -1,10 +1,10 @@
-"""The one task that moves changes from the outbox to Redis.
+"""The task that moves changes from the outbox to Redis.
 
-Redis is called in a worker thread, one call at a time, so nothing here delays a client. Each round sends
-what every shard's writer has next.
+Redis is called in a worker thread, one call at a time, so the event loop never waits for it. Each round sends
+the next step of every shard's writer.
 
-Whatever fails is sent again, after a pause: no change is ever given up. An answer that waiting may not
-cure is an error in the log, once until it is another, and is retried all the same.
+A failed step is sent again after a pause; no change is ever dropped for a failure. An answer that a retry may
+not cure is logged as an error, once until it changes, and retried too.
 """
 
 import math
@@ -31,99 +31,107 @@ from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
 
-GATHER_S: Final = 0.020  # a change may wait this long for company: nobody notices, and calls become few
-LOGOUT_PAUSE_S: Final = 0.004  # logouts do not wait for company; this is the time from one call to the next
-PROBE_INTERVAL_S: Final = 2.5  # how long a loss of data in Redis may go unnoticed
-SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while others register anew, and ends wait for them
-_DRAIN_LOOK_S: Final = 0.02
+GATHER_S: Final = 0.020  # a change may wait this long for others, which makes calls few
+LOGOUT_PAUSE_S: Final = 0.004  # logouts do not wait for others; this is the time from one call to the next
+PROBE_INTERVAL_S: Final = 2.5  # a loss of data in Redis is detected within it
+SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while ends are held back until peers have registered
+_DRAIN_POLL_INTERVAL_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RelayCallbacks:
-    """Whom the relay tells what Redis decided about this node's sessions; calls that return at once."""
+    """Called with the decisions of Redis about this node's sessions; none may block."""
 
-    # sessions that never got their place: another node's goes before
+    # sessions whose registration lost to another node's session
     superseded: Callable[[Sequence[Superseded]], None]
-    # what other nodes and operators say about sessions of this node. Each is told at least once.
-    news: Callable[[Sequence[NodeNotice]], None]
-    new_node_id: Callable[[], str]  # asked for a new id when this node was declared dead
+    # notices of other nodes and operators about sessions of this node, each at least once
+    notices: Callable[[Sequence[NodeNotice]], None]
+    new_node_id: Callable[[], str]  # returns a new id, after this node was fenced
 
 
 @dataclass(slots=True)
 class RelayStatistics:
-    """Counters since the start, and how things stand."""
+    """Counters since the start, and the present state."""
 
-    node: str = ""  # the node's id now
+    node: str = ""  # the node's present id
     batches: int = 0  # batches acknowledged
-    items: int = 0  # items in them, registrations of a resync included
-    retries: int = 0  # rounds that failed and were made again
+    items: int = 0  # items in them, including registrations of a resync
+    retries: int = 0  # rounds that failed and were repeated
     resyncs: int = 0  # resyncs of single shards
-    differences: int = 0  # sessions that were not on record as they were here, or the other way round
-    errors: int = 0  # answers that waiting may not cure
+    differences: int = 0  # sessions that differed from their records
+    errors: int = 0  # answers that a retry may not cure
     last_error: str = ""  # the last failure's text; "" if there was none
     connected: bool = False  # whether every shard answers
-    away_since: float | None = None  # monotonic seconds since when one does not; None while connected
-    backlog: int = 0  # changes that wait or are under way
+    away_since: float | None = None  # monotonic seconds since when a shard does not; None while connected
+    backlog: int = 0  # changes that are queued or in flight
 
 
 @dataclass(eq=False, repr=False)
 class Relay:
-    """Outbox to store.
+    """Moves changes from the outbox to the store.
 
     Attributes:
-        former: ids that this node has had.
+        former_ids: earlier ids of this node.
         writers: by shard.
-        transitions: what Redis has written for this node.
+        transitions: counts of the events that Redis has written for this node.
     """
 
     outbox: Outbox  # the changes; the relay is its only reader
     store: Store  # Redis
     _: KW_ONLY
-    node: str  # the node's id now
+    node: str  # the node's present id
     live: InitVar[Live]  # registrations (code 2) of all live sessions of a shard
-    verdicts: RelayCallbacks  # whom to tell
-    memory: InitVar[LocalSessions]  # what of it is compared with the records, a little at a time
-    alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
-    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `PeerBarrier`
+    callbacks: RelayCallbacks
+    local_sessions: InitVar[LocalSessions]  # compared with the records, some at a time
+    is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be alive
+    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `PeerBarrier`
     clock: Callable[[], float] = time.monotonic  # monotonic seconds, the clock of `Change.at`
     runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    delays: InitVar[LatencyHistograms | None] = None  # takes how long calls and changes take
+    latencies: InitVar[LatencyHistograms | None] = None  # observes the duration of calls
 
     def __post_init__(
         self,
         live: Live,
-        memory: LocalSessions,
-        alive: Callable[[str], bool],
-        known: Callable[[], Iterable[str]],
-        delays: LatencyHistograms | None,
+        local_sessions: LocalSessions,
+        is_alive: Callable[[str], bool],
+        lease_holders: Callable[[], Iterable[str]],
+        latencies: LatencyHistograms | None,
     ) -> None:
         self.transitions = Transitions()
-        self.former: set[str] = set()
+        self.former_ids: set[str] = set()
         self.writers = [
             ShardWriter(
-                shard, self.node, self.outbox, live, alive=alive, known=known, transitions=self.transitions
+                shard,
+                self.node,
+                self.outbox,
+                live,
+                is_alive=is_alive,
+                lease_holders=lease_holders,
+                transitions=self.transitions,
             )
             for shard in range(self.outbox.shards)
         ]
         self._thread = TimedCaller(
-            self.runtime.caller(self.store.close), (delays or LatencyHistograms()).redis_call, self.clock
+            self.runtime.thread_caller(self.store.close),
+            (latencies or LatencyHistograms()).redis_call,
+            self.clock,
         )
-        self._bell = self.runtime.bell()
-        self._comparing = ReconcilerTask(
-            self.outbox, self.store, self._thread, memory, node=lambda: self.node, clock=self.clock
+        self._wake_event = self.runtime.wake_event()
+        self._reconciler = ReconcilerTask(
+            self.outbox, self.store, self._thread, local_sessions, node=lambda: self.node, clock=self.clock
         )
-        self._reach = [CircuitBreaker() for _ in self.writers]
-        self._ends_at: dict[int, float] = {}  # shards whose next step has ends, which wait until then
+        self._breakers = [CircuitBreaker() for _ in self.writers]
+        self._ends_deferred_until: dict[int, float] = {}  # by shard whose next step has ends
         self._probed_at = self._sent_at = -math.inf
-        self._outages = Outages(self._reach)
-        self._counted = RelayStatistics()
+        self._outages = Outages(self._breakers)
+        self._counters = RelayStatistics()
 
     async def start(self) -> None:
         """Make the first contact: check the data's version and shards, and probe.
 
-        A shard that is away alone, as in a failover, keeps no node from starting.
+        A node starts even if some shards are unreachable, as during a failover.
 
         Raises:
             StoreUnavailable: Redis cannot be reached.
@@ -134,78 +142,77 @@ class Relay:
         failures = await self._probe(self.writers)
         if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
             raise first_of(failures)
-        self._outages.note(failures, self.clock(), self.outbox.held)
+        self._outages.record_round(failures, self.clock(), self.outbox.pending)
 
     async def run(self) -> None:
-        """Move changes for ever; cancel it to stop."""
+        """Move changes until cancelled."""
         while True:
             now = self.clock()
             failures = await self._probe(self._due_probes(now))
-            failures += await self._comparing.compare(self._reachable, PROBE_INTERVAL_S)
-            failures += await self._round()
-            self._outages.note(failures, self.clock(), self.outbox.held)
-            await self._gather()
+            failures += await self._reconciler.compare(self._reachable, PROBE_INTERVAL_S)
+            failures += await self._exchange()
+            self._outages.record_round(failures, self.clock(), self.outbox.pending)
+            await self._wait_for_work()
 
     async def drain(self, timeout_s: float) -> int:
-        """Wait until every change is in Redis, at most `timeout_s`; return how many are not.
-
-        `run` must be running.
-        """
+        """Wait, while `run` runs, until Redis has all changes; return how many are left after `timeout_s`."""
         deadline = self.clock() + timeout_s
-        while self.outbox.held and self.clock() < deadline:
-            await self.runtime.sleep(_DRAIN_LOOK_S)  # once, at the end
-        return self.outbox.held
+        while self.outbox.pending and self.clock() < deadline:
+            await self.runtime.sleep(_DRAIN_POLL_INTERVAL_S)
+        return self.outbox.pending
 
-    def answers(self, writer: ShardWriter) -> bool:
-        """Whether a shard is not away, as far as this task has noticed."""
-        return self._reach[writer.shard].may_be_sent_to
+    def is_reachable(self, writer: ShardWriter) -> bool:
+        """Whether a shard is reachable, as far as this task knows."""
+        return self._breakers[writer.shard].is_available
 
     @property
     def is_fenced(self) -> bool:
-        """Whether other nodes took this one for dead, and some sessions are not registered anew yet."""
-        return any(writer.lost_to_fence and self.answers(writer) for writer in self.writers)
+        """Whether this node was fenced, and some sessions are not registered again yet."""
+        return any(writer.lost_to_fence and self.is_reachable(writer) for writer in self.writers)
 
-    def disown(self, node: str) -> None:
-        """Give up the node id `node`, if it is ours: others take it for dead."""
+    def mark_fenced(self, node: str) -> None:
+        """Give up the id `node`, if it is still this node's: other nodes have fenced it."""
         if node == self.node:
             self._take_new_id()
-            self._bell.ring()
+            self._wake_event.set()
 
     def _due_probes(self, now: float) -> list[ShardWriter]:
-        """Return the writers whose shards are to be probed: all that answer, or those to be asked again."""
-        away = [writer for writer in self.writers if self._reach[writer.shard].is_due(now)]
+        """Return the writers whose shards are to be probed: all that answer, and those whose retry is due."""
+        to_retry = [writer for writer in self.writers if self._breakers[writer.shard].is_due(now)]
         if now < self._next_probe(now):
-            return away
+            return to_retry
         self._probed_at = now
-        return away + [writer for writer in self.writers if self._reach[writer.shard].away_since is None]
+        return to_retry + [
+            writer for writer in self.writers if self._breakers[writer.shard].unavailable_since is None
+        ]
 
     async def _probe(self, writers: Sequence[ShardWriter]) -> Failures:
-        """See how some shards stand; after a longer outage ends wait for what others have to tell."""
+        """Probe some shards; after a longer outage, ends are held back until peers had time to report."""
         if not writers:
             return []
         node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
         sent_at = self.clock()
         probes = await self._thread.call(lambda: self.store.probe(node, read))
         now = self.clock()
-        news: list[NodeNotice] = []
+        notices: list[NodeNotice] = []
         failures: Failures = []
         failed: list[ShardWriter] = []
         for writer in writers:
-            probe, reach = probes[writer.shard], self._reach[writer.shard]
+            probe, breaker = probes[writer.shard], self._breakers[writer.shard]
             if not isinstance(probe, Probe):
                 failures.append(probe)
                 failed.append(writer)
                 continue
-            was_away = reach.answered(sent_at, now)
-            if node == self.node:  # else it was given up meanwhile
-                news += writer.probed(probe, now)
+            had_outage = breaker.record_success(sent_at, now)
+            if node == self.node:  # else the id was given up meanwhile
+                notices += writer.accept_probe(probe, now)
                 if probe.has_missed(read[writer.shard]):
-                    self._comparing.hurry()
-            if was_away:
-                writer.returned(now)
+                    self._reconciler.run_soon()
+            if had_outage:
+                writer.redis_recovered(now)
         self._failed(failed, sent_at)
-        if news:
-            self.verdicts.news(news)
+        if notices:
+            self.callbacks.notices(notices)
         return failures
 
     def _next_probe(self, now: float) -> float:
@@ -213,32 +220,32 @@ class Relay:
         return self._probed_at + (SETTLING_PROBE_INTERVAL_S if settling else PROBE_INTERVAL_S)
 
     def _failed(self, writers: Sequence[ShardWriter], sent_at: float) -> None:
-        """Note that shards have failed a call; if others are there, these were held up by it."""
+        """Record the failure of a call; shards that are reachable were held up by it."""
         now, share = self.clock(), jittered(1.0)
         is_shared = any(writer not in writers for writer in self._reachable())
         for writer in writers:
-            self._reach[writer.shard].failed(sent_at, now, share, held_up=is_shared)
+            self._breakers[writer.shard].record_failure(sent_at, now, share, held_up=is_shared)
 
     def _reachable(self) -> list[ShardWriter]:
-        return [writer for writer in self.writers if self._reach[writer.shard].may_be_sent_to]
+        return [writer for writer in self.writers if self._breakers[writer.shard].is_available]
 
-    async def _round(self) -> Failures:
-        """Send what every shard has next, if anything, and take the answers."""
-        if any(writer.fenced for writer in self.writers):
+    async def _exchange(self) -> Failures:
+        """Send the next step of every shard, if there is one, and handle the answers."""
+        if any(writer.is_fenced for writer in self.writers):
             self._take_new_id()
         self.outbox.has_logouts = False
         node, planned = self.node, await self._plan()
-        # A server that hangs would find an end before what others' logins waited with meanwhile.
+        # If a server hung, an end sent now could be handled before logins that were pending on peers.
         now = self.clock()
-        unsure = [w for w, step in planned if _has_end(step) and not self._reach[w.shard].is_fresh(now)]
-        # To wait once is enough, however late this task is.
-        waited = {shard for shard, at in self._ends_at.items() if at <= now}
+        unsure = [w for w, step in planned if _has_end(step) and not self._breakers[w.shard].is_fresh(now)]
+        # One deferral is enough, however late this task is.
+        waited = {shard for shard, at in self._ends_deferred_until.items() if at <= now}
         failures = await self._probe(unsure)
         if unsure:
             planned = await self._plan()
-        planned = self._but_early_ends(planned, waited)
+        planned = self._defer_early_ends(planned, waited)
         failures += await self._check_meta(planned)
-        if not planned or node != self.node:  # given up meanwhile: nothing of the plan holds
+        if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
             return failures
         steps, sent_at = [step for _, step in planned], self.clock()
         self._sent_at = sent_at
@@ -251,59 +258,62 @@ class Relay:
                 failures.append(answer)
                 failed.append(writer)
                 continue
-            was_away = self._reach[writer.shard].answered(sent_at, now)
-            if node == self.node:  # else it was given up; the opening under the new id tells what was applied
-                superseded += writer.accept(step, answer)
-                self._counted.batches += isinstance(step, Batch)
-                self._counted.items += len(step.items) if isinstance(step, Batch) else 0
-            if was_away:
-                writer.returned(now)
+            had_outage = self._breakers[writer.shard].record_success(sent_at, now)
+            if node == self.node:  # else the opening under the new id will tell what was applied
+                superseded += writer.accept_reply(step, answer)
+                self._counters.batches += isinstance(step, Batch)
+                self._counters.items += len(step.items) if isinstance(step, Batch) else 0
+            if had_outage:
+                writer.redis_recovered(now)
         self._failed(failed, sent_at)
         if superseded:
-            self.verdicts.superseded(superseded)
+            self.callbacks.superseded(superseded)
         return failures
 
     async def _plan(self) -> list[tuple[ShardWriter, Batch | Retirement]]:
-        """Return what each shard that answers has next; the same again until it was sent and answered."""
+        """Return the next step of each reachable shard; the same again until it was sent and answered."""
         now = self.clock()
         planned: list[tuple[ShardWriter, Batch | Retirement]] = []
         for writer in self._reachable():
-            step = writer.next(now)
+            step = writer.next_step(now)
             if step is not None:
                 planned.append((writer, step))
             if step is not None or writer.is_planning:
                 await self.runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 
-    def _but_early_ends(
+    def _defer_early_ends(
         self, planned: list[tuple[ShardWriter, Batch | Retirement]], waited: set[int]
     ) -> list[tuple[ShardWriter, Batch | Retirement]]:
-        """Return what may go now: where there are peers, not yet the ends for which it is too early.
+        """Return the steps to send now: where there are peers, ends are deferred until the shard has settled.
 
         Args:
-            planned: what there is to send.
-            waited: the shards whose ends have waited.
+            planned: all steps.
+            waited: the shards whose ends were deferred already.
         """
         now = self.clock()
-        self._ends_at = {
-            writer.shard: sure_at
+        self._ends_deferred_until = {
+            writer.shard: settled_at
             for writer, step in planned
-            if now < (sure_at := self._reach[writer.shard].sure_at)
+            if now < (settled_at := self._breakers[writer.shard].settled_at)
             and writer.shard not in waited
             and _has_end(step)
-            and writer.settling.has_peers
+            and writer.barrier.has_peers
         }
-        return [each for each in planned if each[0].shard not in self._ends_at]
+        return [each for each in planned if each[0].shard not in self._ends_deferred_until]
 
     async def _check_meta(self, planned: list[tuple[ShardWriter, Batch | Retirement]]) -> Failures:
-        """Before openings, for a Redis that lost its data lost that too; those it fails for are taken out."""
+        """Check the metadata before openings, because a Redis that lost its data lost it too.
+
+        If the check fails, the openings are removed from `planned`.
+        """
         openings = [each for each in planned if isinstance(each[1], Batch) and each[1].opening]
         if not openings:
             return []
         try:
             await self._thread.call(self.store.check_meta)
         except StoreUnavailable:
-            pass  # it may be on another server than these shards; the comparison makes it good
+            pass  # it may be on another server than these shards; the comparison checks it later
         except StoreError as error:
             self._failed([writer for writer, _ in openings], self.clock())
             for each in openings:
@@ -312,52 +322,52 @@ class Relay:
         return []
 
     def _take_new_id(self) -> None:
-        old, self.node = self.node, self.verdicts.new_node_id()
-        self.former.add(old)
+        old, self.node = self.node, self.callbacks.new_node_id()
+        self.former_ids.add(old)
         _log.warning("taken for dead by other nodes: registering all sessions anew", was=old, node=self.node)
         for writer in self.writers:
             writer.rename(self.node)
 
-    async def _gather(self) -> None:
-        """Wait until there is something to send, and a little longer for what comes with it."""
+    async def _wait_for_work(self) -> None:
+        """Wait until there is something to send, and a little longer for more."""
         now = self.clock()
-        waiting = {shard for shard, at in self._ends_at.items() if now < at}
+        waiting = {shard for shard, at in self._ends_deferred_until.items() if now < at}
         reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
         if any(writer.is_eager(now) for writer in reachable):
             return
-        due = [self._ends_at[shard] for shard in waiting]
+        due = [self._ends_deferred_until[shard] for shard in waiting]
         due += [at for writer in reachable if (at := writer.wakes_at(now)) is not None]
-        due += [reach.retry_at for reach in self._reach if not reach.may_be_sent_to]
+        due += [breaker.retry_at for breaker in self._breakers if not breaker.is_available]
         if not reachable:
             await self.runtime.sleep(max(0.0, min(due) - now))
             return
         stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
-        self.outbox.call_at(stuck + 1, self._bell.ring)
-        rung = await self._bell.wait(min([self._next_probe(now), *due]) - now)
-        if rung and not self.outbox.has_logouts:
-            self.outbox.call_at(stuck + BATCH_ITEMS, self._bell.ring)
-            await self._bell.wait(GATHER_S)
+        self.outbox.notify_at(stuck + 1, self._wake_event.set)
+        woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
+        if woken and not self.outbox.has_logouts:
+            self.outbox.notify_at(stuck + BATCH_ITEMS, self._wake_event.set)
+            await self._wake_event.wait(GATHER_S)
         if self.outbox.has_logouts:
             await self.runtime.sleep(self._sent_at + LOGOUT_PAUSE_S - self.clock())
-        self.outbox.call_at(0, self._bell.ring)
+        self.outbox.notify_at(0, self._wake_event.set)
 
     def statistics(self) -> RelayStatistics:
         """Return the counters as they are now."""
         outages = self._outages
         return replace(
-            self._counted,
+            self._counters,
             node=self.node,
             retries=outages.retries,
             resyncs=sum(writer.resyncs for writer in self.writers),
-            differences=self._comparing.differences,
+            differences=self._reconciler.differences,
             errors=outages.errors,
             last_error=outages.last_error,
             connected=outages.since is None,
             away_since=outages.since,
-            backlog=self.outbox.held,
+            backlog=self.outbox.pending,
         )
 
 
 def _has_end(step: Batch | Retirement) -> bool:
-    """Whether a step may make somebody offline."""
+    """Whether a step may make a user offline."""
     return isinstance(step, Retirement) or any(item.change.op is Op.END for item in step.items)

@@ -1,6 +1,6 @@
-"""What a node hears back from a shard; no redis in here.
+"""Answers of a shard to a node; imports no Redis client.
 
-The rules that an answer follows stand in the scripts beside this file (`scripts/*.lua`).
+The scripts that give them are in `presence/store/scripts/*.lua`.
 """
 
 from collections.abc import Mapping
@@ -14,65 +14,65 @@ from presence.outbox.steps import Counter
 
 
 class ReplyStatus(Enum):
-    """How a script answered; all but OK are refusals that changed nothing."""
+    """Status of a script's answer; all but OK are refusals that changed nothing."""
 
     OK = "ok"
     UNKNOWN = "unknown"  # Redis has no such counter or generation
     GAP = "gap"  # a batch number is missing
-    FENCED = "fenced"  # nothing is taken from this node id any more
-    UNFENCED = "unfenced"  # of a sweep: the fence is not there
-    HISTORY = "history"  # another replication history than the generation was opened in
+    FENCED = "fenced"  # this node id is fenced: all its steps are refused
+    UNFENCED = "unfenced"  # of a sweep: the other node is not fenced
+    HISTORY = "history"  # another replication history than the one in which the generation was opened
 
 
 class Superseded(NamedTuple):
-    """A session that another node's session of the same (uid, device) goes before."""
+    """A session that lost to another node's session of the same (uid, device)."""
 
     uid: str
     device: str
     session: str
-    return_allowed: bool = False  # it is not sure which login was later, so the goodbye must not be for good
+    return_allowed: bool = False  # the order of the logins is uncertain: the client may reconnect
 
 
 class NodeNoticeKind(Enum):
-    """What a node is told about one of its sessions."""
+    """Kinds of notice about a node's session."""
 
-    DISPLACED = "displaced"  # a login elsewhere took its place; Redis knows
+    DISPLACED = "displaced"  # superseded by a login on another node; Redis knows
     KICKED = "kicked"  # an operator ends it
     LIMITED = "limited"  # its user has more sessions than allowed
 
 
 class NodeNotice(NamedTuple):
-    """What a node is told about one of its sessions, by its inbox or its control channel."""
+    """A notice about one of a node's sessions, from its inbox or its control channel."""
 
     kind: NodeNoticeKind
     uid: str
     device: str
     session: str
-    by: str = ""  # the node whose login took its place, or who asked for a kick, as they say
-    return_allowed: bool = False  # the goodbye has to allow a return
+    by: str = ""  # the node whose login superseded it, or the operator's name as the kick gave it
+    return_allowed: bool = False  # whether the client may reconnect
 
 
 class Question(NamedTuple):
-    """What somebody asks a node over its control channel: what it knows of a user."""
+    """A request for all that a node knows of a user, from its control channel."""
 
     uid: str
-    token: str  # drawn by the asker; it names the key where he looks for answers, and nothing else
+    token: str  # random; names the Redis key for the answers, and nothing else
 
 
 class Erasure(NamedTuple):
-    """Somebody had Redis forget users."""
+    """A notice that an operator has erased users from Redis."""
 
-    by: str  # who, as they say
+    by: str  # the operator's name as the command gave it
     users: int
     uids: tuple[str, ...]  # the first of them
 
 
 class PeerTrace(NamedTuple):
-    """What another node has left in a shard."""
+    """The state of another node in a shard."""
 
-    generation: int  # the highest it opened; 0 if none
-    complete: bool  # whether all its live sessions are registered under that generation
-    fenced: bool  # whether nothing is taken from it any more
+    generation: int  # the highest that it has opened; 0 if none
+    complete: bool  # whether all its live sessions are registered in that generation
+    fenced: bool
     history: str = ""  # the replication id under which it registered them all; "" if it did not
 
 
@@ -81,24 +81,24 @@ PeerTraces = Mapping[str, PeerTrace]
 
 
 class CounterSnapshot(NamedTuple):
-    """How a counter stood, and the answer that its last batch got."""
+    """The value of a counter, and the answer to its last batch."""
 
     counter: Counter
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[EventCount, ...] = ()
+    event_counts: tuple[EventCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What an opening batch learns.
+    """The answer to an opening batch.
 
     Attributes:
-        trail: how the counters of the generations before stood until then, the latest first: of
-            `Opening.before` and, if openings were applied whose answers got lost, of those before it.
+        batch_history: the last values of the counters of earlier generations, latest first: of
+            `Opening.before` and, if answers of applied openings were lost, of those before it.
         others: the other nodes' traces in the shard.
     """
 
-    trail: tuple[CounterSnapshot, ...]
+    batch_history: tuple[CounterSnapshot, ...]
     others: PeerTraces
 
 
@@ -107,23 +107,25 @@ class Reply:
     """The answer to a step."""
 
     status: ReplyStatus
-    replication_id: str  # Redis' history now
-    generation: int = 0  # of a refusal, the generation that Redis has; 0 if none
-    last_id: str = ""  # highest entry id written; "" if none was
+    replication_id: str  # Redis' present history
+    generation: int = 0  # of a refusal: the generation that Redis has; 0 if none
+    last_id: str = ""  # highest entry id written; "" if none
     superseded: tuple[Superseded, ...] = ()
-    told: tuple[EventCount, ...] = ()  # the events that it has written, or had when it was performed first
+    event_counts: tuple[
+        EventCount, ...
+    ] = ()  # the events that it has written, or had when it was performed first
     opened: Opened | None = None  # of an opening batch
-    cursor: str = "0"  # of a retirement, a sweep or a comparison, where to go on; "0": at the end
-    ended: int = 0  # of these, sessions ended
-    wait_ms: int = 0  # of a sweep, until the next session that was left is due; 0: none was left
-    done: bool = False  # of a sweep, whether the node owns nothing in the shard any more
-    owned: tuple[SessionName, ...] = ()  # of a comparison, sessions that the node owns
-    missing: tuple[int, ...] = ()  # of a comparison, the numbers of sessions asked about that no record names
+    cursor: str = "0"  # of a retirement, sweep or comparison: where to continue; "0": at the end
+    ended: int = 0  # of a retirement or sweep: sessions ended
+    wait_ms: int = 0  # of a sweep: until the next session that was left is due; 0: none was left
+    done: bool = False  # of a sweep: whether the node owns nothing more in the shard
+    owned: tuple[SessionName, ...] = ()  # of a comparison: sessions that the node owns on record
+    missing: tuple[int, ...] = ()  # of a comparison: indexes of compared sessions without a record
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How a shard stands to a node: see `scripts/probe.lua`."""
+    """A shard's state with regard to a node: see `scripts/probe.lua`."""
 
     shard: int
     replication_id: str
@@ -136,5 +138,5 @@ class Probe:
     now_ms: int = 0
 
     def has_missed(self, read: int) -> bool:
-        """Whether some of the news after number `read` are in the inbox no more: it holds a few only."""
+        """Whether notices after number `read` were dropped from the inbox, which is bounded."""
         return self.inbox_n - read > len(self.inbox)

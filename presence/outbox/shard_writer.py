@@ -1,31 +1,50 @@
-"""What one node writes to one shard next, and what the answers mean: pure, no I/O, no clock.
+"""The next step of one node in one shard, and the meaning of its answers: pure, no I/O, no clock.
 
 The other half of the protocol is `store/scripts/apply.lua`. A *generation* is opened by an empty batch and
-goes on with batches numbered 1, 2, 3 …; one batch is under way at a time and is frozen once it was sent, so
-that sending it again after a lost answer is safe. A refusal, or a probe that finds another state than the
+continues with batches numbered 1, 2, 3 …. One batch is in flight at a time and is frozen once it was sent, so
+that it can safely be sent again after a lost answer. A refusal, or a probe that finds another state than the
 acknowledged one, begins a *resync*, which is a new generation:
 
-1. Open. The answer says how the counter stood until then, in the same atomic call, and so settles whether
-   the batch under way was applied (then it is done, and what it wrote is counted now) and whether Redis lost
+1. Open. The answer has the last value of the previous counter, read in the same atomic call. It shows whether
+   the batch in flight was applied (then it is done, and its events are counted now), and whether Redis lost
    batches that it had acknowledged.
-2. Register the live sessions whose login does not wait here: as it was before the waiting changes.
-3. Replay the waiting changes in order. If Redis lost data, an end whose login was acknowledged *restores*:
-   the script tells the whole period, unless the user is online.
-4. Retire what older generations still own: ends that were skipped, or that Redis lost.
+2. Register the live sessions whose login is not pending here, as they were before the pending changes.
+3. Replay the pending changes in order. If Redis lost data, an end whose login was acknowledged *restores*:
+   the script writes the whole period, unless the user is online.
+4. Retire what older generations still own: sessions whose ends were skipped, or lost by Redis.
 
-Sessions too silent to be registered are registered when they are heard. If they end instead, and Redis had
-lost them, that end restores too.
+The phases, without the batch in flight:
+
+              opening accepted              last batch of step 3 accepted
+    CLOSED ─────────────────────► RESYNCING ─────────────────────────────► COMPLETE
+     ▲  ▲                             │                                       │
+     │  └── refusal, unexpected probe, skipped changes, ends in flight after ──┘
+     │      an outage, `resync`
+     │ `rename`
+    FENCED ◄── a refusal or a probe shows that this id is fenced (from every phase)
+
+| phase | next step |
+| --- | --- |
+| CLOSED | an opening batch, until it is accepted |
+| RESYNCING | batches of registrations and replayed changes; the last one is marked `complete` |
+| COMPLETE | a retirement while one is left and the barrier is open; batches of changes |
+| FENCED | none; the relay takes a new node id and calls `rename` |
+
+Stale sessions are registered with their next packet. If they end instead, and Redis had lost them, that end
+restores too.
 
 A full outbox has a resync of its own, which begins when everything before the skipped changes is written:
-only then are the live sessions what follows. A resync that finds changes waiting leaves the rest to that one.
+only then do the live sessions follow from what was written. A resync that finds pending changes leaves the
+skipped ones to that later resync.
 
-Order holds per user throughout. During the settle wait only ends, what follows them of the same user, and
-the retirement wait.
+Order holds per user throughout. While the barrier is closed (see `peer_barrier`), only ends, later changes of
+the same users, and the retirement are held back.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from enum import Enum, auto
 from typing import Final
 
 from presence.core.changes import Op, Profile, SessionName
@@ -47,13 +66,23 @@ from presence.outbox.steps import (
 )
 
 BATCH_ITEMS: Final = 512  # a few milliseconds of one Redis; larger batches save next to nothing
-# A full outbox may fill again at once, while other shards hold it: not a snapshot of all sessions each time.
+# Least time between two resyncs for skipped changes: an outbox that other shards keep full overflows again
+# immediately, and each resync scans all sessions.
 OVERFLOW_PAUSE_S: Final = 1.0
+
+
+class Phase(Enum):
+    """State of the present generation; see the module."""
+
+    CLOSED = auto()
+    RESYNCING = auto()
+    COMPLETE = auto()
+    FENCED = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class _InFlightBatch:
-    """The batch under way when a resync began: whether it was applied is not known yet."""
+    """The batch in flight when a resync began: it may have been applied or not."""
 
     counter: Counter
     items: tuple[Item, ...]
@@ -64,317 +93,338 @@ class ShardWriter:
     """The state of one node in one shard.
 
     Attributes:
-        settling: the other nodes here, and the wait for them after a resync.
-        fenced: whether nothing is taken from this node id any more; until `rename` nothing is sent.
-        lost_to_fence: whether the sessions went with a fenced id, and are not all registered anew.
-        resyncs: how many there were.
-        inbox_read: the number up to which the inbox was read.
+        barrier: the other nodes in the shard, and the wait for them after a resync.
+        phase: see the module.
+        lost_to_fence: whether an earlier id was fenced and the sessions are not all registered again.
+        resyncs: number of resyncs.
+        inbox_read: number of the last notice that was read from the inbox.
     """
 
-    shard: int  # the shard
+    shard: int
     node: str  # the node's id
-    outbox: Outbox  # where the changes come from
+    outbox: Outbox  # the source of changes
     live: InitVar[Live]  # see `Live`
     _: KW_ONLY
-    alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be at work
-    known: InitVar[Callable[[], Iterable[str]]] = tuple  # those that hold a lease; see `PeerBarrier`
-    # takes what Redis has written, each event once
+    is_alive: InitVar[Callable[[str], bool]] = lambda _node: True  # whether another node may be alive
+    lease_holders: InitVar[Callable[[], Iterable[str]]] = tuple  # other nodes with a lease; see `PeerBarrier`
+    # counts the events that Redis has written, each once
     transitions: Transitions = field(default_factory=Transitions)
 
     def __post_init__(
-        self, live: Live, alive: Callable[[str], bool], known: Callable[[], Iterable[str]]
+        self, live: Live, is_alive: Callable[[str], bool], lease_holders: Callable[[], Iterable[str]]
     ) -> None:
-        self.settling = PeerBarrier(alive, known)
-        self.fenced = self.lost_to_fence = False
+        self.barrier = PeerBarrier(is_alive, lease_holders)
+        self.phase = Phase.CLOSED
+        self.lost_to_fence = False
         self.resyncs = 0
         self.inbox_read = 0
         self._backlog = Backlog(self.shard, self.outbox, live)
         self._acknowledged = Counter(self.node, 0, 0)
         self._generation = 0  # the highest ever tried or seen
-        self._is_open = False
-        # Redis, before this generation or before one that was not completed.
-        self._has_gone_back = self._has_lost = False
+        self._resync_unfinished = False  # whether the last generation that was opened did not get complete
+        # Faults of Redis before this generation, or before an unfinished one that it continues: it lost
+        # acknowledged batches; it lost them or began another history.
+        self._has_lost = self._has_gone_back = False
         self._replication_id = ""
-        self._clock_ahead_ms: float | None = None  # of the shard, before this node's monotonic time, at least
-        self._floor = NO_ENTRY_ID
+        # lower bound of the shard's clock less this node's monotonic time
+        self._clock_offset_ms: float | None = None
+        self._last_entry_id = NO_ENTRY_ID  # the highest seen in this shard
         self._gap: SkippedChanges | None = None  # until the opening that carries it is acknowledged
-        self._frozen: Batch | None = None
-        self._pending: _InFlightBatch | None = None
-        self._began = -math.inf
-        self._told_complete = False
+        self._in_flight: Batch | None = None
+        self._unconfirmed: _InFlightBatch | None = None  # until the next opening's answer
+        self._opened_at = -math.inf
         self._cursor: str | None = None  # of the retirement; None: nothing to retire
-        self._latest_ms = 0
+        self._latest_ms = 0  # upper bound of when the sessions to retire were last seen
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether all steps under this node id are refused; none is sent until `rename`."""
+        return self.phase is Phase.FENCED
+
+    @property
+    def _is_open(self) -> bool:
+        return self.phase in (Phase.RESYNCING, Phase.COMPLETE)
 
     @property
     def is_planning(self) -> bool:
-        """Whether `next` has to be called again before there is anything to send."""
+        """Whether `next_step` has to be called again before there is anything to send."""
         return self._is_open and self._backlog.is_planning
 
     def is_eager(self, now: float) -> bool:
-        """Whether there is something to do that need not be gathered first: to send, or to take a new id."""
+        """Whether there is work that does not wait for more changes: a step to send, or a new id to take."""
         if (
-            self.fenced
-            or not self._is_open
-            or self._frozen
+            self.phase is not Phase.COMPLETE
+            or self._in_flight
             or self._backlog.is_replaying
             or self._must_resync(now)
         ):
             return True
-        if not self._told_complete:
-            return True
-        return now >= self.settling.at and (self._backlog.is_holding or self._may_retire())
+        return now >= self.barrier.open_at and (self._backlog.has_held_items or self._may_retire())
 
     def wakes_at(self, now: float) -> float | None:
-        """Return when something that waits now becomes due, monotonic seconds."""
-        due = [self.settling.at] if self._backlog.is_holding or self._cursor is not None else []
+        """Return when held or skipped items become due, monotonic seconds; None: no such time."""
+        due = [self.barrier.open_at] if self._backlog.has_held_items or self._cursor is not None else []
         if self.outbox.is_skipping(self.shard):
-            due.append(self._began + OVERFLOW_PAUSE_S)
+            due.append(self._opened_at + OVERFLOW_PAUSE_S)
         return min((at for at in due if at > now), default=None)
 
-    def next(self, now: float) -> Batch | Retirement | None:
-        """Return what to send now, None if nothing. The same again until `accept` had its answer."""
-        if self.fenced:
+    def next_step(self, now: float) -> Batch | Retirement | None:
+        """Return the step to send now, None if there is none; the same until `accept_reply` is called."""
+        if self.phase is Phase.FENCED:
             return None
-        if self._frozen is None:
+        if self._in_flight is None:
             if not self._is_open or self._must_resync(now):
-                self._begin(now)
+                self._open_generation(now)
             else:
-                self._backlog.go_on_planning()
+                self._backlog.continue_planning()
                 if self.is_planning:
                     return None
-                self._freeze(self._gather(now), now)
-        if self._frozen is not None:
-            return replace(self._frozen, now=now, sent_ms=self._reached_ms(now))
-        if now >= self.settling.at and self._may_retire():
-            return Retirement(*self._here(), self._cursor or "0", self._latest_ms)
+                self._make_batch(self._collect_items(now), now)
+        if self._in_flight is not None:
+            return replace(self._in_flight, now=now, sent_ms=self._shard_clock_ms(now))
+        if now >= self.barrier.open_at and self._may_retire():
+            return Retirement(*self._step_header(), self._cursor or "0", self._latest_ms)
         return None
 
-    def _reached_ms(self, now: float) -> int:
-        """Return what the shard's clock has surely come to; 0: not known."""
-        return 0 if self._clock_ahead_ms is None else int(now * 1000 + self._clock_ahead_ms)
+    def _shard_clock_ms(self, now: float) -> int:
+        """Return a lower bound of the shard's clock in Unix milliseconds; 0: not known."""
+        return 0 if self._clock_offset_ms is None else int(now * 1000 + self._clock_offset_ms)
 
-    def _freeze(self, items: tuple[Item, ...], now: float) -> None:
+    def _make_batch(self, items: tuple[Item, ...], now: float) -> None:
         is_replaying = self._backlog.is_replaying
-        complete = not self._told_complete and not is_replaying
-        settled = self._backlog.has_marks and not self._backlog.is_holding and not is_replaying
+        complete = self.phase is Phase.RESYNCING and not is_replaying
+        settled = self._backlog.has_pending_logins and not self._backlog.has_held_items and not is_replaying
         if items or complete or settled:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
-            self._frozen = Batch(
+            self._in_flight = Batch(
                 self.shard, counter, self._replication_id, items, now, complete=complete, settled=settled
             )
 
-    def accept(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
-        """Take the answer to what `next` gave; return the sessions that have to go."""
-        self._raise_floor(reply.last_id)
+    def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
+        """Handle the answer to the step of `next_step`; return sessions that lost to another node's."""
+        self._note_entry_id(reply.last_id)
         if reply.status is not ReplyStatus.OK:
-            self._refused(reply)
+            self._handle_refusal(reply)
             return ()
-        self.transitions.note(reply.told)
+        self.transitions.count_events(reply.event_counts)
         if isinstance(step, Retirement):
             self._cursor = None if reply.cursor == "0" else reply.cursor
             return ()
-        self._frozen = None
-        self._told_complete |= step.complete
-        self.lost_to_fence &= not step.complete
+        self._in_flight = None
+        if step.complete:
+            self._resync_unfinished = self.lost_to_fence = False
+            if self.phase is Phase.RESYNCING:
+                self.phase = Phase.COMPLETE
         if step.settled:
-            self._backlog.has_marks = False
+            self._backlog.has_pending_logins = False
         self._acknowledge(step.items)
         superseded = reply.superseded
         if reply.opened is not None:
-            superseded += self._opened(step, reply.opened, reply.replication_id)
+            superseded += self._begin_resync(step, reply.opened, reply.replication_id)
             self._replication_id = reply.replication_id
         self._acknowledged = step.counter
         return superseded
 
-    def probed(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
-        """Compare what a probe saw with what was acknowledged; return the news not yet read."""
-        self._raise_floor(probe.last_id)
-        self.settling.others = probe.others
+    def accept_probe(self, probe: Probe, now: float) -> tuple[NodeNotice, ...]:
+        """Compare a probe with the acknowledged state; return the notices that were not read yet."""
+        self._note_entry_id(probe.last_id)
+        self.barrier.others = probe.others
         self._generation = max(self._generation, probe.counter.generation)
         self.inbox_read = probe.inbox_n
         if probe.fenced:
-            self._interrupt()
-            self.fenced = True
+            self._leave_generation()
+            self.phase = Phase.FENCED
         elif self._is_open and (
-            probe.replication_id != self._replication_id or not self._is_known(probe.counter)
+            probe.replication_id != self._replication_id or not self._is_expected(probe.counter)
         ):
-            self._interrupt()
+            self._leave_generation()
         elif self._is_open:
-            self.settling.saw(now)
-            self._clock_ahead_ms = probe.now_ms - now * 1000  # it has gone on since it answered
+            self.barrier.observe(now)
+            self._clock_offset_ms = probe.now_ms - now * 1000  # a lower bound: the answer took time
         return probe.inbox
 
-    def returned(self, now: float) -> None:
-        """Redis answers again after an outage: ends wait, those of the batch under way too.
+    def redis_recovered(self, now: float) -> None:
+        """Hold back ends after an outage of Redis, including those of the batch in flight.
 
-        That batch may have been applied, or may be yet, so it can be taken apart in a new generation only.
+        That batch may have been applied, or may be applied yet. So only a new generation can take it apart.
         """
-        self.settling.returned(now)
-        if self._frozen and now < self.settling.at and any(i.change.op is Op.END for i in self._frozen.items):
-            self._interrupt()
+        self.barrier.redis_recovered(now)
+        if (
+            self._in_flight
+            and now < self.barrier.open_at
+            and any(i.change.op is Op.END for i in self._in_flight.items)
+        ):
+            self._leave_generation()
 
     def is_settled(self, now: float) -> bool:
-        """Whether others may be judged by what the shard says: no resync is under way or just over."""
-        return self._is_open and now >= self.settling.at
+        """Whether other nodes may be fenced and swept: a generation is open, and the barrier too."""
+        return self._is_open and now >= self.barrier.open_at
 
     def is_settling(self, now: float) -> bool:
-        """Whether a resync is waiting for other nodes to register."""
-        return self._is_open and now < self.settling.at
+        """Whether ends are held back until other nodes have registered."""
+        return self._is_open and now < self.barrier.open_at
 
-    def fencing(self, other: str) -> Fencing:
+    def fence_step(self, other: str) -> Fencing:
         """Return the step that fences another node."""
-        return Fencing(*self._here(), other)
+        return Fencing(*self._step_header(), other)
 
-    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
-        """Return a step that ends what a fenced node owns; see `Sweep`."""
-        return Sweep(*self._here(), other, cursor, waited_ms, latest_ms)
+    def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+        """Return a step that ends sessions of a fenced node; see `Sweep`."""
+        return Sweep(*self._step_header(), other, cursor, waited_ms, latest_ms)
 
     def is_idle(self, now: float) -> bool:
-        """Whether Redis is to have exactly what this node has."""
-        waiting = self._is_waiting() or self._cursor is not None or self.outbox.is_skipping(self.shard)
-        return self.is_settled(now) and self._told_complete and not waiting
+        """Whether Redis should have exactly the sessions that this node has."""
+        pending = self._has_pending() or self._cursor is not None or self.outbox.is_skipping(self.shard)
+        return self.phase is Phase.COMPLETE and now >= self.barrier.open_at and not pending
 
-    def compare(
+    def compare_step(
         self, cursor: str, fields: int, sessions: tuple[SessionName, ...], shown: tuple[Profile, ...]
     ) -> Compare:
         """Return a step that compares sessions with the records; see `Compare`."""
-        return Compare(*self._here(), cursor, fields, sessions, shown)
+        return Compare(*self._step_header(), cursor, fields, sessions, shown)
 
     def resync(self) -> None:
-        """Begin anew: what Redis has differs from what this node has."""
-        self._interrupt()
+        """Begin a resync, because records in Redis differ from the sessions of this node."""
+        self._leave_generation()
 
     def rename(self, node: str) -> None:
-        """Go on as another node, which owns nothing yet: the old id is fenced, in this shard or another."""
-        self._interrupt()
-        self.node, self.fenced, self.lost_to_fence = node, False, True
+        """Continue under a new node id, which owns nothing yet: the old one is fenced in some shard."""
+        self._leave_generation()
+        self.phase = Phase.CLOSED
+        self.node, self.lost_to_fence = node, True
         self._generation = self.inbox_read = 0
 
-    def _here(self) -> tuple[int, Counter, str]:
-        """Return what each step but an opening begins with."""
+    def _step_header(self) -> tuple[int, Counter, str]:
+        """Return the first fields of each step but an opening."""
         return self.shard, self._acknowledged, self._replication_id
 
-    def _is_known(self, counter: Counter) -> bool:
-        # The batch under way may have been applied already.
+    def _is_expected(self, counter: Counter) -> bool:
+        # The batch in flight may have been applied already.
         expected = self._acknowledged.n
-        under_way = 1 if self._frozen else 0
+        in_flight = 1 if self._in_flight else 0
         same = counter.generation == self._acknowledged.generation
-        return same and expected <= counter.n <= expected + under_way
+        return same and expected <= counter.n <= expected + in_flight
 
-    def _refused(self, reply: Reply) -> None:
-        self._interrupt()
+    def _handle_refusal(self, reply: Reply) -> None:
+        self._leave_generation()
         self._generation = max(self._generation, reply.generation)
-        self.fenced = reply.status is ReplyStatus.FENCED
+        if reply.status is ReplyStatus.FENCED:
+            self.phase = Phase.FENCED
 
-    def _interrupt(self) -> None:
-        """Leave the generation; the batch under way waits for the next opening's answer."""
-        if self._frozen is not None and self._frozen.opening is None:
-            self._pending = _InFlightBatch(self._frozen.counter, self._frozen.items)
-        self._frozen, self._is_open, self._cursor = None, False, None
+    def _leave_generation(self) -> None:
+        """Leave the generation; the next opening's answer shows whether the batch in flight was applied."""
+        if self._in_flight is not None and self._in_flight.opening is None:
+            self._unconfirmed = _InFlightBatch(self._in_flight.counter, self._in_flight.items)
+        self._in_flight = self._cursor = None
+        if self.phase is Phase.RESYNCING:
+            self._resync_unfinished = True
+        if self.phase is not Phase.FENCED:
+            self.phase = Phase.CLOSED
 
-    def _is_waiting(self) -> bool:
-        """Whether there are changes that Redis has not acknowledged."""
-        return bool(self._frozen or self._pending or not self._backlog.is_empty)
+    def _has_pending(self) -> bool:
+        """Whether there are queued changes that Redis has not acknowledged."""
+        return bool(self._in_flight or self._unconfirmed or not self._backlog.is_empty)
 
     def _must_resync(self, now: float) -> bool:
         """Whether changes were skipped and everything before them was written."""
-        due = now >= self._began + OVERFLOW_PAUSE_S
-        return due and self.outbox.is_skipping(self.shard) and not self._is_waiting()
+        due = now >= self._opened_at + OVERFLOW_PAUSE_S
+        return due and self.outbox.is_skipping(self.shard) and not self._has_pending()
 
-    def _begin(self, now: float) -> None:
-        self._interrupt()
-        self._began = now
+    def _open_generation(self, now: float) -> None:
+        self._leave_generation()
+        self._opened_at = now
         self._generation += 1
-        self._clock_ahead_ms = None  # another server may have another clock
-        if not self._is_waiting():
+        self._clock_offset_ms = None  # another server may have another clock
+        if not self._has_pending():
             skipped = self.outbox.begin_resync(self.shard)
             if skipped is not None:
                 self._gap = self._gap.merged(skipped) if self._gap else skipped
         counter = Counter(self.node, self._generation, 1)
-        opening = Opening(self._acknowledged.node, self._floor, self._gap)
-        self._frozen = Batch(self.shard, counter, "", (), now, opening=opening)
+        opening = Opening(self._acknowledged.node, self._last_entry_id, self._gap)
+        self._in_flight = Batch(self.shard, counter, "", (), now, opening=opening)
 
-    def _opened(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
-        """Begin to plan the resync from one moment's queue and sessions."""
+    def _begin_resync(self, step: Batch, opened: Opened, replication_id: str) -> tuple[Superseded, ...]:
+        """Handle the answer to an opening; begin to plan the resync from the present queue and sessions."""
         known = self._acknowledged
-        # Openings of which no answer came stand in the trail too: what was before them counts.
+        # The history also has openings whose answers were lost; the counter before them matters.
         stood = max(
             (
-                stand.counter
-                for stand in opened.trail
-                if stand.counter.node == known.node and stand.counter.generation <= known.generation
+                snapshot.counter
+                for snapshot in opened.batch_history
+                if snapshot.counter.node == known.node and snapshot.counter.generation <= known.generation
             ),
             key=_counter_order,
             default=Counter(known.node, 0, 0),
         )
         lost = _counter_order(stood) < _counter_order(known)
-        for stand in opened.trail:  # batches and openings of which no answer came
-            if stand.counter.node == known.node and _counter_order(stand.counter) > _counter_order(known):
-                self.transitions.note(stand.told)
+        for snapshot in opened.batch_history:  # batches and openings whose answers were lost
+            counter = snapshot.counter
+            if counter.node == known.node and _counter_order(counter) > _counter_order(known):
+                self.transitions.count_events(snapshot.event_counts)
         if known.generation:
             self.resyncs += 1
-        self.settling.begin(
+        self.barrier.start(
             step.now,
             {node: trace for node, trace in opened.others.items() if node != known.node},
             first=not known.generation,
             concerns_all=lost or replication_id != self._replication_id,
             history=replication_id if replication_id != self._replication_id else "",
         )
-        is_unmade = not self._told_complete
-        self._has_lost = lost or (is_unmade and self._has_lost)
-        is_other = bool(known.generation and replication_id != self._replication_id)
-        self._has_gone_back = lost or is_other or (is_unmade and self._has_gone_back)
-        pending, superseded = self._settle_pending(opened)
-        self._backlog.begin(pending, lost=self._has_lost)
+        continues = self._resync_unfinished
+        self._has_lost = lost or (continues and self._has_lost)
+        is_other_history = bool(known.generation and replication_id != self._replication_id)
+        self._has_gone_back = lost or is_other_history or (continues and self._has_gone_back)
+        pending, superseded = self._resolve_unconfirmed(opened)
+        self._backlog.begin_resync(pending, lost=self._has_lost)
         self._latest_ms = self._gap.to_ms if self._gap else 0
-        self._gap, self._is_open, self._told_complete = None, True, False
+        self._gap, self.phase = None, Phase.RESYNCING
         self._cursor = "0" if step.counter.generation > 1 else None
         return superseded
 
-    def _settle_pending(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
-        """Return what of the batch under way is still to be sent, and the answer it got if it was applied."""
-        pending, self._pending = self._pending, None
+    def _resolve_unconfirmed(self, opened: Opened) -> tuple[tuple[Item, ...], tuple[Superseded, ...]]:
+        """Return the items of the unconfirmed batch if it was not applied, else the answer that it got."""
+        pending, self._unconfirmed = self._unconfirmed, None
         if pending is None:
             return (), ()
-        for stand in opened.trail:
-            if stand.counter == pending.counter:
+        for snapshot in opened.batch_history:
+            if snapshot.counter == pending.counter:
                 self._acknowledge(pending.items)
-                return (), stand.superseded
+                return (), snapshot.superseded
         return pending.items, ()
 
-    def _gather(self, now: float) -> tuple[Item, ...]:
+    def _collect_items(self, now: float) -> tuple[Item, ...]:
         """Return the items of the next batch, in order for each user."""
-        settled = now >= self.settling.at
+        settled = now >= self.barrier.open_at
         if settled:
-            self._backlog.release()
+            self._backlog.release_held()
         # What comes next in the outbox happened after the retirement was due.
         retires = settled and self._cursor is not None and not self.outbox.is_skipping(self.shard)
-        items = self._backlog.take(BATCH_ITEMS, settled=settled, from_outbox=not retires)
-        # A registration yields to any session of another node. If nobody else is at work, those on record
-        # would take the place of live ones and send their clients away: then ages decide, as of late logins.
+        items = self._backlog.next_items(BATCH_ITEMS, settled=settled, from_outbox=not retires)
+        # A registration yields to any session of another node. If no other node is alive, those on record
+        # would supersede live ones and disconnect their clients. Then ages decide, as between logins.
         if any(item.change.op is Op.REGISTER for item in items):
-            if self.settling.only_traces():
-                items = [_registered_as(Op.LOGIN, item) for item in items]
+            if self.barrier.only_traces():
+                items = [_with_op(Op.LOGIN, item) for item in items]
             elif self._has_gone_back:
-                items = [_registered_as(Op.RECLAIM, item) for item in items]
+                items = [_with_op(Op.RECLAIM, item) for item in items]
         return tuple(items)
 
     def _may_retire(self) -> bool:
-        # While changes are skipped the live sessions are not what they will be when these are made good.
+        # While changes are skipped, live sessions are missing in Redis until the resync that registers them.
         backlog = self._backlog
-        waiting = backlog.is_holding or backlog.is_replaying or self.outbox.is_skipping(self.shard)
-        return self._cursor is not None and not waiting
+        pending = backlog.has_held_items or backlog.is_replaying or self.outbox.is_skipping(self.shard)
+        return self._cursor is not None and not pending
 
     def _acknowledge(self, items: Iterable[Item]) -> None:
-        self.outbox.acknowledged(self.shard, (item.change for item in items if not item.snapshot))
+        self.outbox.acknowledge(self.shard, (item.change for item in items if not item.snapshot))
 
-    def _raise_floor(self, entry_id: str) -> None:
+    def _note_entry_id(self, entry_id: str) -> None:
         if entry_id:
-            self._floor = max(self._floor, entry_id, key=_id_order)
+            self._last_entry_id = max(self._last_entry_id, entry_id, key=_id_order)
 
 
-def _registered_as(op: Op, item: Item) -> Item:
-    """Return an item whose place is decided otherwise, if it is a registration."""
+def _with_op(op: Op, item: Item) -> Item:
+    """Return a registration as another kind of change, which decides differently on conflicts."""
     change = item.change
     return item._replace(change=change._replace(op=op)) if change.op is Op.REGISTER else item
 

@@ -1,4 +1,4 @@
-"""What a node sends to a shard; no redis in here. What it hears back is in `replies`."""
+"""Steps that a node sends to a shard; imports no Redis client. The answers are in `replies`."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -10,11 +10,11 @@ NO_ENTRY_ID = "0-0"
 
 
 class Item(NamedTuple):
-    """A change on its way."""
+    """A change in a batch."""
 
     change: Change
-    restores: bool = False  # of an end: the script tells the whole period if Redis knows nothing of the user
-    snapshot: bool = False  # says how a session is, not what happened to it; it never was in the outbox
+    restores: bool = False  # of an end: the script writes the whole period if Redis has no record of the user
+    snapshot: bool = False  # a session's present state and not a change; it was never in the outbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,19 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What only the first batch of a generation carries."""
+    """Fields that only the first batch of a generation has."""
 
-    before: str  # the node id of the generation before; its counter comes back as `Opened.previous`
+    before: str  # the node id of the generation before, whose counter is returned in `Opened.batch_history`
     floor: str = NO_ENTRY_ID  # the highest entry id that the node has seen in this shard
-    gap: SkippedChanges | None = None  # what was skipped
+    gap: SkippedChanges | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a node asks of a shard in one atomic call."""
+    """An atomic call of a script on a shard."""
 
     shard: int
-    counter: Counter  # the node and its generation; in a `Batch` its number, too
+    counter: Counter  # the node and its generation; in a `Batch` also its number
     replication_id: str  # the history in which the generation was opened; "" in an opening
 
 
@@ -52,25 +52,24 @@ class Batch(_Step):
     items: tuple[Item, ...]
     now: float  # monotonic seconds at this sending, from which ages are reckoned
     opening: Opening | None = None  # makes this the batch that opens the generation
-    complete: bool = (
-        False  # with it all live sessions of the node are registered or marked in this generation
-    )
-    settled: bool = False  # with it no login is held back any more
-    sent_ms: int = 0  # the shard's clock has surely come so far at this sending; 0: not known
+    # whether all live sessions of the node are registered, or announced as pending logins, with this batch
+    complete: bool = False
+    settled: bool = False  # whether no login is held back after this batch
+    sent_ms: int = 0  # lower bound of the shard's clock at this sending; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Retirement(_Step):
-    """One call of several that end what older generations of a node own in a shard."""
+    """One of several calls that end sessions owned by older generations of a node."""
 
     script: ClassVar = "retire"
-    cursor: str  # "0" first, then what the answer gave
-    latest_ms: int  # when these sessions were last seen at the latest; 0: not known
+    cursor: str  # "0" first, then the last answer's
+    latest_ms: int  # upper bound of when these sessions were last seen; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Fencing(_Step):
-    """Fences another node in a shard: from this id nothing is to be taken any more."""
+    """Fences another node in a shard: all further steps of its id are refused."""
 
     script: ClassVar = "fence"
     other: str
@@ -78,24 +77,24 @@ class Fencing(_Step):
 
 @dataclass(frozen=True, slots=True)
 class Sweep(_Step):
-    """One call of several that end what a fenced node owns in a shard."""
+    """One of several calls that end the sessions of a fenced node in a shard."""
 
     script: ClassVar = "sweep"
     other: str
-    cursor: str  # "0" first, then what the answer gave
-    waited_ms: int  # for how long the caller has seen the fence; sessions with a longer time-out are left
+    cursor: str  # "0" first, then the last answer's
+    waited_ms: int  # time since the caller saw the fence; sessions with a longer time-out are left
     latest_ms: int  # of its last renewal; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Compare(_Step):
-    """Compares some sessions with the records, and shows some of what the node owns."""
+    """Compares some sessions with the records, and returns some of those that the node owns on record."""
 
     script: ClassVar = "compare"
-    cursor: str  # "0" first, then what the answer gave
-    fields: int  # how many of those that it owns, roughly
-    sessions: tuple[SessionName, ...]  # which the node has
-    shown: tuple[Profile, ...]  # how each of them shows itself
+    cursor: str  # "0" first, then the last answer's
+    fields: int  # approximate number of owned sessions to return
+    sessions: tuple[SessionName, ...]  # sessions of the node
+    shown: tuple[Profile, ...]  # their profiles
 
 
 Step = Batch | Retirement | Fencing | Sweep | Compare

@@ -59,9 +59,9 @@ class ControlListener:
         self._whole = trio.CancelScope()
         self._outage = Outage(
             _log,
-            away=LOST,
+            unreachable=LOST,
             refused=LOST,
-            back="control channel is back",
+            recovered="control channel is back",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )
@@ -97,7 +97,7 @@ class ControlListener:
                 await self._pass_on(await self._thread.call(self.channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
-                self.node.faults.note("control channel", error)
+                self.node.faults.record("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
     async def _pass_on(self, told: list[NodeNotice | Delivery | Question | Erasure]) -> None:

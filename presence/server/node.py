@@ -88,7 +88,7 @@ class Node:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
         self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
-        self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
+        self.renamed = runtime.wake_event()  # rung when `relay.node` is about to be another
         self.delays = LatencyHistograms()
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
@@ -113,24 +113,24 @@ class Node:
             settings.address_login_burst,
             settings.uid_login_rate,
             settings.uid_login_burst,
-            files.spare(max_connections),
+            files.spare_connections(max_connections),
         )
         self.admission = Admission(limits, now)
         boot_id = self.token()
         registry = Registry(boot_id, clock)
-        rules = ServerProtocol(
+        server_protocol = ServerProtocol(
             registry,
             clock,
             settings.clamp_idle_timeout,
             settings.login_timeout,
             self.admission,
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
-            gate=gate,
+            authenticator=gate,
         )
         self.lately = RecentEnds(self.outbox)
-        self.core = Engine(
+        self.engine = Engine(
             registry,
-            rules,
+            server_protocol,
             self.lately,
             ticks=ticks,
             guard=self._guard,
@@ -139,13 +139,13 @@ class Node:
             disconnect_grace=settings.disconnect_grace,
             max_idle_timeout=settings.max_idle_timeout,
             away_after=settings.away_after,
-            flapping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
+            flap_damping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
-            delays=self.delays.detection_delay,
+            detection_delay=self.delays.detection_delay,
         )
-        self.faults = Faults(self.core.fail)
+        self.faults = Faults(self.engine.fail)
         self.ticker = Ticker(
-            self.core,
+            self.engine,
             ticks,
             self._guard,
             clock,
@@ -157,13 +157,13 @@ class Node:
             stores.relay,
             node=self._node_id(boot_id),
             live=self._live,
-            verdicts=RelayCallbacks(self._superseded, self.news, self._new_id),
-            memory=LocalSessions(self.core.vouched, self._shown_as),
-            alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
-            known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
+            callbacks=RelayCallbacks(self._superseded, self.news, self._new_id),
+            local_sessions=LocalSessions(self.engine.registrable_sessions, self._shown_as),
+            is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
+            lease_holders=lambda: self.cluster.lease_holders(),  # noqa: PLW0108 - as above
             clock=clock.now,
             runtime=runtime,
-            delays=self.delays,
+            latencies=self.delays,
         )
         self.cluster = Membership(
             self.relay,
@@ -171,11 +171,11 @@ class Node:
             stores.cluster,
             lease_s=settings.lease,
             idle_timeout_s=settings.idle_timeout,
-            healthy=self._is_healthy,
+            is_healthy=self._is_healthy,
             describe=lambda: {**self.description(), "settings": settings.shared},
             clock=clock.now,
             runtime=runtime,
-            delays=self.delays,
+            latencies=self.delays,
         )
         # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
         self._snapshot: Callable[[], ByShard[Session] | None] = lambda: None
@@ -214,8 +214,8 @@ class Node:
         return {
             **self.describe(),
             "readiness": self.readiness().value,
-            "sessions": len(self.core.sessions),
-            "outbox": self.outbox.held,
+            "sessions": len(self.engine.sessions),
+            "outbox": self.outbox.pending,
         }
 
     def report(self) -> dict[str, object]:
@@ -223,7 +223,7 @@ class Node:
         ticker = self.ticker.statistics()
         return {
             "readiness": self.readiness().value,
-            "core": asdict(self.core.statistics()),
+            "core": asdict(self.engine.statistics()),
             "admission": asdict(self.admission.statistics()),
             "ticker": asdict(ticker),
             "tick_overrun_max_ms": round(ticker.overrun_max_s * 1000, 3),
@@ -247,7 +247,7 @@ class Node:
         """Return what only operators are told; see `presence.server.server.Server.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
-            "wheel": self.core.outlook(),
+            "wheel": self.engine.upcoming_expirations(),
             "histograms": self.delays.report(),
             "outbox_oldest_s": self._ages.oldest_s(),
         }
@@ -256,8 +256,8 @@ class Node:
         return f"node-{self.family}-{own}" if self.family else f"node-{own}"
 
     def _new_id(self) -> str:
-        self.cluster.hurry()
-        self.renamed.ring()
+        self.cluster.run_soon()
+        self.renamed.set()
         return self._node_id(self.token())
 
     def _is_healthy(self) -> bool:
@@ -273,25 +273,25 @@ class Node:
 
     def _live(self, shard: int) -> Iterable[Change]:
         """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
-        now, version = self.clock.now(), self.core.sessions.version
+        now, version = self.clock.now(), self.engine.sessions.version
         shared = self._snapshot()
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
-        if shared is None or stale or not shared.has(shard):
-            sessions = iter([*self.core.sessions])
+        if shared is None or stale or not shared.is_untaken(shard):
+            sessions = iter([*self.engine.sessions])
             shared = ByShard(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
-        return self.core.registrations(shared.of(shard))
+        return self.engine.registrations(shared.items_of(shard))
 
     def _shown_as(self, name: SessionName) -> Profile | None:
-        sessions = self.core.sessions
+        sessions = self.engine.sessions
         session = sessions.get(_key(name.uid, name.device))
         is_it = session is not None and sessions.session_id(session) == name.session
-        return sessions.profiles.of(session.number) if session is not None and is_it else None
+        return sessions.profiles.get(session.number) if session is not None and is_it else None
 
     def _superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
-            self.core.endings.displace(
+            self.engine.terminator.supersede(
                 _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
             )
 
@@ -304,13 +304,13 @@ class Node:
     def _obey(self, each: NodeNotice) -> None:
         key = _key(each.uid, each.device)
         if each.kind is NodeNoticeKind.KICKED:
-            if self.core.endings.kick(key, each.session):
+            if self.engine.terminator.kick(key, each.session):
                 session, by = each.session, _hint(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
-            self.core.endings.limit(key, each.session)
+            self.engine.terminator.limit(key, each.session)
         else:
-            self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
+            self.engine.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
 
     def note_erasures(self, erasures: Iterable[Erasure]) -> None:
         """Log that users were forgotten; nothing here changes, because they are offline."""

@@ -150,7 +150,7 @@ def run(
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
     """
     try:
-        limit = files.claim(settings.max_connections)
+        limit = files.raise_file_limit(settings.max_connections)
     except files.FileLimitError as error:
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
         return REFUSED
@@ -194,11 +194,11 @@ async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.Ca
 
         async def end_at_once() -> None:
             await anext(orders)
-            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.held)
+            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.pending)
             everything.cancel()
 
         nursery.start_soon(end_at_once)
-        log.info("stopping", sessions=len(server.node.core.sessions))
+        log.info("stopping", sessions=len(server.node.engine.sessions))
         left = await server.stop()
         (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
         everything.cancel()

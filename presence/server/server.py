@@ -64,7 +64,7 @@ class FrontDesk:
     carry: Callable[[Session, Message], None]  # serves messages
     faults: Faults  # contains mistakes where no request is at hand that could be refused
 
-    def take(self, session: Session, request: Request) -> None:
+    def handle(self, session: Session, request: Request) -> None:
         """See `presence.core.requests.RequestHandler`."""
         if isinstance(request, Message):
             self.carry(session, request)
@@ -76,7 +76,7 @@ class FrontDesk:
         with self.faults.contained("push", partial(self.faults.disconnect, session)):
             self.watching.drained(session)
 
-    def left(self, session: Session) -> None:
+    def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
         with self.faults.contained("watch"):
             self.watching.left(session)
@@ -173,22 +173,22 @@ class Server:
         )
         deliveries = Deliveries(redis_url, _shape(settings))
         self._courier = MessageRouter(
-            self.node.core.sessions,
+            self.node.engine.sessions,
             self.node.keys.shard,
             deliveries,
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
-            ends_at=self.node.core.ends_at,
+            ends_at=self.node.engine.ends_at,
             faults=self.node.faults,
         )
         states = StoredStates(redis_url, self.node.keys)
         self._watching = _watching(redis_url, settings, self.node.keys, states, self.node.faults)
         self._explaining = SessionReporter(
-            self.node.core,
+            self.node.engine,
             clock,
             node=lambda: self.node.relay.node,
-            waiting=lambda: self.node.outbox.held,
+            waiting=lambda: self.node.outbox.pending,
             connected=self._connected,
             watches=self._watching.watches,
             ended=self.node.lately.of,
@@ -206,12 +206,12 @@ class Server:
         shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
         self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
         self._control = ControlListener(self.node, channel, self._courier.deliver, self._answering.take)
-        self.node.core.desk = FrontDesk(self._watching, self._courier.take, self.node.faults)
+        self.node.engine.request_handler = FrontDesk(self._watching, self._courier.take, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
         self._answering_operators = trio.CancelScope()
-        self._asked_to_read = TrioRuntime().bell()
+        self._asked_to_read = TrioRuntime().wake_event()
         self._followups = _turning(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         answers: Answers = {"sample": self.sample, "explain": self.explain}
@@ -262,7 +262,7 @@ class Server:
 
     def reload(self) -> None:
         """Have the files read again whose content may change while the server runs; soon."""
-        self._asked_to_read.ring()
+        self._asked_to_read.set()
 
     def retire(self) -> None:
         """Another worker has this one's place, and answers operators."""
@@ -272,18 +272,18 @@ class Server:
         """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
         deadline = trio.current_time() + max(0.0, self.settings.drain_timeout - STOP_RESERVE_S)
         self.node.readiness_told = Readiness.DRAINING
-        sessions = len(self.node.core.sessions)
+        sessions = len(self.node.engine.sessions)
         self._ticking.cancel()  # from here on silence is nobody's fault but ours
         if self._followups is not None:
             self._followups.stop()  # others turn
         if self._transport is not None:
             return_after = self._returns()
-            self.node.core.refuse_logins(return_after)  # those who wait to be accepted among them
+            self.node.engine.refuse_logins(return_after)  # those who wait to be accepted among them
             await self._transport.stop_accepting()
             with trio.move_on_at(deadline):
                 await self._say_goodbye(return_after)
                 self._control.stop()
-                with trio.move_on_after(DRAIN_S + 0.2 + len(self.node.core.sessions) / FAREWELLS_PER_S):
+                with trio.move_on_after(DRAIN_S + 0.2 + len(self.node.engine.sessions) / FAREWELLS_PER_S):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(0.02)
         left = 0
@@ -313,7 +313,7 @@ class Server:
 
     def summary(self) -> dict[str, object]:
         """Return the figures that a person reads, for the log; those of `report` are for programs."""
-        node, core = self.node, self.node.core.statistics()
+        node, core = self.node, self.node.engine.statistics()
         ticker, outbox = node.ticker.statistics(), node.outbox.statistics()
         return {
             "node": node.relay.node,
@@ -387,7 +387,7 @@ class Server:
         if hasattr(select, "epoll"):
             window_s = self.settings.batch_window_ms / 1000
             epoll = EpollTransport(
-                self.node.core,
+                self.node.engine,
                 listening.plain,
                 self._limits,
                 self.node.admission,
@@ -399,14 +399,14 @@ class Server:
             self._transport = epoll
             nursery.start_soon(epoll.run)
         else:
-            streams = StreamTransport(self.node.core, self._limits, self.node.admission, tls)
+            streams = StreamTransport(self.node.engine, self._limits, self.node.admission, tls)
             self._transport = streams
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listening.plain]
             nursery.start_soon(streams.run, sockets)
 
     def _returns(self) -> Callable[[], float]:
         """Return what names the seconds after which a client may return, spread over all clients."""
-        spread_s = max(RETURN_SPREAD_S, len(self.node.core.sessions) / RETURNS_PER_S)
+        spread_s = max(RETURN_SPREAD_S, len(self.node.engine.sessions) / RETURNS_PER_S)
         # Whoever comes back later than that may have been told about already.
         limit_s = (self.settings.lease + self.settings.idle_timeout) / 2
         if spread_s > limit_s:
@@ -418,9 +418,9 @@ class Server:
         def goodbye() -> bytes:
             return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
-        remaining = iter(list(self.node.core.sessions))
+        remaining = iter(list(self.node.engine.sessions))
         while turn := list(islice(remaining, GOODBYES_A_TURN)):
-            self.node.core.endings.farewell(turn, goodbye)
+            self.node.engine.terminator.say_goodbye_all(turn, goodbye)
             await trio.lowlevel.checkpoint()
 
     async def _report(self) -> None:

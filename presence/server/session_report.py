@@ -61,7 +61,7 @@ ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
 class SessionReporter:
     """Explains users of one node."""
 
-    core: Engine
+    engine: Engine
     clock: Clock
     node: Callable[[], str]  # the node's id at present
     waiting: Callable[[], int]  # how many changes wait for Redis
@@ -78,7 +78,7 @@ class SessionReporter:
         `ended` what is remembered of sessions that live no more, the latest first.
         """
         now = self.clock.now()
-        sessions = self.core.sessions.of(uid)
+        sessions = self.engine.sessions.sessions_of(uid)
         return {
             "node": self.node(),
             "at_ms": self.clock.seen_ms(now),
@@ -89,10 +89,10 @@ class SessionReporter:
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:
-        clock, registry = self.clock, self.core.sessions
-        at = self.core.standing(session)
+        clock, registry = self.clock, self.engine.sessions
+        at = self.engine.session_timers(session)
         connected = None if session.link is None else self.connected(session.handle)
-        profile = registry.profiles.of(session.number)
+        profile = registry.profiles.get(session.number)
         told: dict[str, object] = {
             "device": session.device,
             "session": registry.session_id(session),
@@ -107,7 +107,7 @@ class SessionReporter:
             "deadline_ms": clock.decided_ms(session.last_seen + session.idle_timeout),
             "slot": at.slot,
             "slot_s": at.slot_s,
-            "slots_from_hand": None if at.slot is None else at.slot - at.hand,
+            "slots_from_hand": None if at.slot is None else at.slot - at.swept_slot,
             "due_ms": None if at.due_at is None else clock.decided_ms(at.due_at),
             "due_in_s": _seconds(at.due_at, now),
             "ends_as": {"code": int(session.end_code), "reason": session.end_code.reason},
@@ -116,7 +116,7 @@ class SessionReporter:
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
             "watches": self.watches(session),
-            "vouched": at.vouched,
+            "vouched": at.registered,
         }
         if profile.meta:
             told["meta"] = json.loads(profile.meta)

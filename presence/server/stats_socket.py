@@ -117,7 +117,7 @@ class StatsResponder:
             number, verb, arguments = msgpack.unpackb(asked)
             answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
         except Exception as error:  # a figure that cannot be told must not end a server
-            self._faults.note("inquiry", error)
+            self._faults.record("inquiry", error)
             return
         try:
             self._line.send(answer)
@@ -158,8 +158,8 @@ class ExplainResponder:
     faults: Faults = field(default_factory=Faults)  # takes what goes wrong with a question
 
     def __post_init__(self, runtime: Runtime) -> None:
-        self._bell = runtime.bell()
-        self._thread = runtime.caller(self.mailbox.close)
+        self._bell = runtime.wake_event()
+        self._thread = runtime.thread_caller(self.mailbox.close)
         self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(QUESTIONS_A_S, QUESTIONS_A_S)
         self._queue: deque[tuple[float, Question]] = deque()
         self.statistics = AnsweringStatistics()
@@ -173,7 +173,7 @@ class ExplainResponder:
                 self.statistics.dropped += 1
             else:
                 self._queue.append((now, each))
-                self._bell.ring()
+                self._bell.set()
 
     async def run(self) -> None:
         """Answer for ever; cancel it to stop."""
@@ -197,6 +197,6 @@ class ExplainResponder:
             _log.debug("answer cannot be written", error=str(error))
         except Exception as error:  # what cannot be told must not end a server
             self.statistics.failed += 1
-            self.faults.note("explain request", error)
+            self.faults.record("explain request", error)
         else:
             self.statistics.answered += 1

@@ -25,7 +25,7 @@ async def watch_lag(lags: Histogram, clock: Clock, runtime: Runtime) -> None:
         due = clock.now() + LAG_INTERVAL_S
         await runtime.sleep(LAG_INTERVAL_S)
         lag_s = clock.now() - due
-        lags.note(lag_s)
+        lags.observe(lag_s)
         if lag_s >= LAG_LOGGED_S:
             _log.warning("event loop stood still", seconds=round(lag_s, 1))
 
@@ -34,16 +34,16 @@ class Expiring(Protocol):
     """What the ticker drives: the core, as far as it needs to know it."""
 
     @property
-    def awaits_readers(self) -> bool:
+    def needs_reader_turn(self) -> bool:
         """Whether some connection of the slice could not be read at once: its reader needs a turn."""
 
-    def take_due(self, tick: int) -> bool:
+    def collect_expired(self, tick: int) -> bool:
         """Take a slice of what is due and look at its connections; False: nothing is due."""
 
-    def end_silent(self, now: float) -> int:
+    def expire_idle(self, now: float) -> int:
         """End those of the slice that stayed silent; return how many."""
 
-    def ticked(self, now: float) -> None:
+    def tick_done(self, now: float) -> None:
         """A tick is done: nothing that was due at it is left."""
 
 
@@ -86,34 +86,34 @@ class Ticker:
     async def run(self) -> None:
         """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
         now = self.clock.now()
-        self.guard.begin(now)
-        tick = self.ticks.begun(now)
+        self.guard.start(now)
+        tick = self.ticks.at_or_before(now)
         while True:
-            due = self.ticks.starts(tick + 1)
+            due = self.ticks.start_of(tick + 1)
             # A credit may have put that off by as much as T. Sleeping so long would be the next stall, and
             # the lease of a node whose clients are few would end.
             await self.runtime.sleep(min(due - self.clock.now(), self.ticks.slot_s))
             now = self.clock.now()
             self._note_overrun(max(0.0, now - due))
-            self.guard.alive(now)
+            self.guard.loop_ran(now)
             credit = self.guard.take_credit(now)
             if self.credit and credit:
                 self.ticks.credit(credit)
             # A credit can carry the clock back to before the tick that was due: then nothing is.
-            tick = max(tick, self.ticks.begun(now))
+            tick = max(tick, self.ticks.at_or_before(now))
             await self._expire(tick)
 
     def _note_overrun(self, overrun_s: float) -> None:
         self._counted.ticks += 1
-        self.lags.note(overrun_s)
+        self.lags.observe(overrun_s)
         self._counted.overrun_s = overrun_s
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
     async def _expire(self, tick: int) -> None:
         """End what is due at `tick` in slices, with a turn for everybody else between them."""
-        while self.expiring.take_due(tick):
-            for _ in range(self.READER_TURNS if self.expiring.awaits_readers else 0):
+        while self.expiring.collect_expired(tick):
+            for _ in range(self.READER_TURNS if self.expiring.needs_reader_turn else 0):
                 await self.runtime.sleep(0)
-            self._counted.ended += self.expiring.end_silent(self.clock.now())
+            self._counted.ended += self.expiring.expire_idle(self.clock.now())
             await self.runtime.sleep(0)
-        self.expiring.ticked(self.clock.now())
+        self.expiring.tick_done(self.clock.now())

@@ -124,7 +124,7 @@ class Routes:
         """If that is a MOVED answer, its slot is served where it says; call it after `doubt`."""
         # A host that is left out is the one that was asked, by a name that only the map may know.
         if isinstance(answer, MovedError) and answer.host not in _UNNAMED:
-            self._moved[answer.slot_id] = self._address.at(answer.host, answer.port)
+            self._moved[answer.slot_id] = self._address.for_server(answer.host, answer.port)
 
     def check(self, client: "redis.Redis") -> None:
         """See whether a server is there that failed a call before, in less time than a call may take."""
@@ -237,7 +237,7 @@ class Routes:
         host = (node[0] or b"").decode()
         if host in _UNNAMED:
             host = parse(asked).host
-        return self._address.at(host, int(node[1]))
+        return self._address.for_server(host, int(node[1]))
 
     @staticmethod
     def _shown(server: str) -> str:

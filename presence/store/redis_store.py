@@ -113,7 +113,7 @@ class RedisLeaseTable(Scripting):
         """Change a row if it is as seen; see `LeaseTable.claim`."""
         return self._change(node, seen, wanted) is not None
 
-    def bury(self, node: str, seen: str) -> str | None:
+    def remove(self, node: str, seen: str) -> str | None:
         """Take a row away; see `LeaseTable.bury`."""
         return self._change(node, seen, "")
 

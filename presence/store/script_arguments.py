@@ -198,7 +198,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
         status=ReplyStatus(reply["status"]),
         replication_id=answer[1].decode(),
         superseded=_superseded(reply.get("superseded", [])),
-        told=_told(reply.get("told", [])),
+        event_counts=_told(reply.get("told", [])),
         opened=opened,
         owned=_session_names(reply.get("owned", [])),
         missing=tuple(reply.get("missing", [])),

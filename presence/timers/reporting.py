@@ -137,7 +137,7 @@ class Leases:
 
     def _end(self, due: Due) -> None:
         self._claimed_at.pop(due, None)
-        self._bell.ring()
+        self._bell.set()
 
     async def report(self) -> None:
         """Report until cancelled."""
@@ -145,7 +145,7 @@ class Leases:
             if not self.unreported:
                 await self._bell.wait(math.inf)
             pause_s = await self._turn()
-            self._turned.ring()
+            self._turned.set()
             self._reported()
             if pause_s:
                 await trio.sleep(pause_s)

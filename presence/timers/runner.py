@@ -102,14 +102,14 @@ class Runner:
         self._threads = trio.CapacityLimiter(terms.concurrency)
         self._outage = Outage(
             log,
-            away="Redis is away, trying again",
+            unreachable="Redis is away, trying again",
             refused="Redis refused, trying again",
-            back="Redis is back",
+            recovered="Redis is back",
             first_s=OUTAGE_FIRST_S,
             limit_s=OUTAGE_MAX_S,
         )
         self._room = TrioWakeEvent()
-        self._leases = Leases(timer, terms.leasing.lease_s, self._redis, self._outage, self._room.ring)
+        self._leases = Leases(timer, terms.leasing.lease_s, self._redis, self._outage, self._room.set)
         self.figures = self._leases.figures
         self._claiming = trio.CancelScope()
         self._stopped_at: float | None = None
@@ -163,7 +163,7 @@ class Runner:
             self._stopped_at = trio.current_time()
             # An answer that is under way is worth this: whatever it hands out is given back.
             self._claiming.deadline = self._drained_by()
-            self._room.ring()
+            self._room.set()
 
     def _drained_by(self) -> float:
         return math.inf if self._stopped_at is None else self._stopped_at + self._terms.drain_timeout_s
@@ -239,7 +239,7 @@ class Runner:
                 self._time_out(due)
         finally:
             self._running -= 1
-            self._room.ring()
+            self._room.set()
 
     def _time_out(self, due: Due) -> None:
         """Its handler took too long."""

@@ -231,7 +231,7 @@ class TimerService:
         """Fire timers until cancelled; `open_timer_service` starts it."""
         while True:
             self._slice_began = self._now()
-            while (due := self._wheel.step(self._ticks.begun(self._now()), STEP)) is not None:
+            while (due := self._wheel.step(self._ticks.at_or_before(self._now()), STEP)) is not None:
                 await self._fire(due)
                 if self._now() - self._slice_began >= SLICE_S:
                     await self._turn()
@@ -251,7 +251,7 @@ class TimerService:
         self._wheel.add(handle, tick)
         if tick < self._sleeps_until:
             self._sleeps_until = tick
-            self._sleep.deadline = self._ticks.starts(tick)
+            self._sleep.deadline = self._ticks.start_of(tick)
 
     def _refuse(self, count: int, *delays_s: float) -> None:
         """Say why so many timers cannot be taken, if they cannot."""
@@ -267,7 +267,7 @@ class TimerService:
     async def _sleep_until_due(self) -> None:
         tick = self._wheel.next_tick()
         self._sleeps_until = ASLEEP if tick is None else tick
-        deadline = math.inf if tick is None else self._ticks.starts(tick)
+        deadline = math.inf if tick is None else self._ticks.start_of(tick)
         with trio.CancelScope(deadline=deadline) as self._sleep:
             await trio.sleep_forever()
         self._sleeps_until = AWAKE

@@ -102,23 +102,23 @@ class Addresses:
         counted = self._admission.counts_connections
         if not address or not (told or counted):
             return None
-        client = networks.client_of(address)
-        if counted and (refusal := self._admission.enter(client)) is not None:
+        client = networks.limit_key(address)
+        if counted and (refusal := self._admission.add_connection(client)) is not None:
             return refusal
         self.told[fd] = client
         return None
 
     def of(self, fd: int) -> str:
-        """Return what limits count a connection by, see `networks.client_of`; "": nothing."""
+        """Return what limits count a connection by, see `networks.limit_key`; "": nothing."""
         if (address := self.told.get(fd)) is not None:
             return address
         with sockets.borrowed(fd) as sock:
-            return networks.client_of(sockets.peer_address(sock))
+            return networks.limit_key(sockets.peer_address(sock))
 
     def forget(self, fd: int) -> None:
         """The connection is closed."""
         if (address := self.told.pop(fd, None)) is not None and self._admission.counts_connections:
-            self._admission.leave(address)
+            self._admission.remove_connection(address)
 
 
 class Deadlines:
@@ -142,17 +142,17 @@ class Deadlines:
     def set(self, fd: int, seconds: float) -> None:
         """Set the moment when a descriptor's time is up, in place of an earlier one."""
         if not self._wheel:  # nobody has driven the wheel meanwhile
-            self._wheel.expire(self._tick(), 0)
+            self._wheel.pop_due(self._tick(), 0)
         self._wheel.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
         self.came.set()
 
     def forget(self, fd: int) -> None:
         """Give a descriptor all the time that it wants."""
-        self._wheel.forget(fd)
+        self._wheel.discard(fd)
 
     def take_overdue(self, limit: int) -> list[int]:
         """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
-        return self._wheel.expire(self._tick(), limit)
+        return self._wheel.pop_due(self._tick(), limit)
 
     async def wait(self) -> None:
         """Return when somebody's time may be up."""
@@ -169,7 +169,7 @@ class Connections:
     """All connections of one transport, by descriptor.
 
     Args:
-        core: told of connections that are cut off.
+        engine: told of connections that are cut off.
         limits: see `Limits`.
         clock: monotonic time.
         admission: counts connections by address, if it bounds them.
@@ -190,8 +190,8 @@ class Connections:
         counted: what this transport counts.
     """
 
-    def __init__(self, core: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
-        self._core = core
+    def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
+        self._engine = engine
         self._limits = limits
         self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
         self.occupants: list[Occupant] = []
@@ -348,7 +348,7 @@ class Connections:
             self._shut(fd, peer)
         elif isinstance(peer, Session):
             self.deadlines.forget(fd)
-            self._core.drained(peer)
+            self._engine.drained(peer)
 
     def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
@@ -414,7 +414,7 @@ class Connections:
         peer = self.occupants[fd]
         self.counted.slow_readers += 1
         if isinstance(peer, Guest | Session):
-            self._core.closed(peer, Code.SLOW_CONSUMER)
+            self._engine.closed(peer, Code.SLOW_CONSUMER)
         self.close(fd)
 
     def close(self, fd: int) -> None:

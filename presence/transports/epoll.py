@@ -59,7 +59,7 @@ class EpollTransport:
     """TCP on the given listeners.
 
     Args:
-        core: what the bytes mean.
+        engine: what the bytes mean.
         listeners: bound, listening sockets; owned by the transport from now on.
         limits: see `Limits`.
         admission: says whether one more connection is welcome.
@@ -71,7 +71,7 @@ class EpollTransport:
 
     def __init__(
         self,
-        core: Engine,
+        engine: Engine,
         listeners: Sequence[socket.socket],
         limits: Limits,
         admission: Admission,
@@ -84,10 +84,10 @@ class EpollTransport:
         self._window_s = window_s
         self._clock = clock
         self._surprised_until = -math.inf
-        self._connections = Connections(core, limits, clock, admission)
-        self._reading = Reading(core, self._connections)
+        self._connections = Connections(engine, limits, clock, admission)
+        self._reading = Reading(engine, self._connections)
         self._acceptor = Acceptor(
-            core,
+            engine,
             self,
             self._connections,
             self._reading,
@@ -194,24 +194,24 @@ class EpollTransport:
         """See `Link`."""
         self._connections.deliver(handle, data)
 
-    def offer(self, handle: int, data: bytes) -> bool:
+    def try_send(self, handle: int, data: bytes) -> bool:
         """See `Link`."""
         if handle in self._connections.unsent:
             return False
         self.send(handle, data)
         return True
 
-    def look(self, handle: int) -> bool:
+    def poll_now(self, handle: int) -> bool:
         """See `Link`: read the connection now."""
         peer = self._connections.occupants[handle]
         if isinstance(peer, Session):
-            self._reading.look(handle, peer)
+            self._reading.poll_now(handle, peer)
         return True
 
-    def unread_s(self, handle: int, now: float) -> float:
+    def receive_queue_age_s(self, handle: int, now: float) -> float:
         """See `Link`: the kernel knows when the last data arrived."""
         with sockets.borrowed(handle) as sock:
-            return sockets.unread_s(sock, now, self._clock)
+            return sockets.receive_queue_age_s(sock, now, self._clock)
 
     def address(self, handle: int) -> str:
         """See `Link`."""

@@ -111,7 +111,7 @@ class ProxyHeaders:
 
     def expect(self, fd: int, address: str) -> bool:
         """Await a header, if the connection comes from a proxy."""
-        expected = networks.holds(self._proxies, address)
+        expected = networks.contains(self._proxies, address)
         if expected:
             self.awaited[fd] = bytearray()
         return expected

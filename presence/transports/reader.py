@@ -43,15 +43,15 @@ class Reading:
     """Reads the connections of one transport.
 
     Args:
-        core: what the bytes mean.
+        engine: what the bytes mean.
         connections: whose they are.
 
     Attributes:
         surprised: whether someone in the patient set wanted an answer; whoever minds sets it back.
     """
 
-    def __init__(self, core: Engine, connections: Connections) -> None:
-        self._core = core
+    def __init__(self, engine: Engine, connections: Connections) -> None:
+        self._engine = engine
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._unfinished: dict[int, Peer] = {}  # by descriptor: packets were read and wait, in this order
@@ -128,7 +128,7 @@ class Reading:
         if self._connections.occupants[fd] is peer:
             self._handle(fd, peer, b"")
 
-    def look(self, fd: int, peer: Session) -> None:
+    def poll_now(self, fd: int, peer: Session) -> None:
         """Read a connection before its session ends; one complete packet among what has arrived saves it."""
         for _ in range(LOOK_READS if fd in self._connections.wires else 1):
             if fd not in self._unfinished and not self.read(fd, peer):
@@ -141,9 +141,9 @@ class Reading:
 
     def _count(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
         """Have the keepalives of a batch counted, with the time after all of it was read."""
-        self._core.beats(plain)
+        self._engine.keepalives_received(plain)
         if asking:
-            self._core.beats(asking)
+            self._engine.keepalives_received(asking)
         if asking or pace != PATIENT:
             self._adapt(pace, plain, asking)
 
@@ -226,7 +226,7 @@ class Reading:
 
     def _handle(self, fd: int, peer: Peer, data: bytes) -> None:
         """Hand bytes to the core."""
-        outcome = self._core.received(peer, data, PACKETS_A_SLICE)
+        outcome = self._engine.received(peer, data, PACKETS_A_SLICE)
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
         now = outcome.peer
@@ -240,7 +240,7 @@ class Reading:
             if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
                 self.surprised |= pace == PATIENT
                 self._move(now, ATTENTIVE)
-        if outcome.requests and (failure := self._core.attend(outcome)) is not None:
+        if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
             self._note_failure(failure)
         if outcome.unfinished and self._connections.occupants[fd] is now:
             self._let_wait(fd, now)
@@ -261,7 +261,7 @@ class Reading:
 
     def _give_up(self, fd: int, session: Session, error: Exception) -> None:
         self._note_failure(error)
-        self._core.closed(session, Code.SERVER_ERROR)
+        self._engine.closed(session, Code.SERVER_ERROR)
         self._connections.close(fd)
 
     def failed(self, fd: int, error: Exception) -> None:
@@ -269,7 +269,7 @@ class Reading:
         self._note_failure(error)
         peer = self._connections.occupants[fd]
         if isinstance(peer, Session):
-            self._core.closed(peer, Code.SERVER_ERROR)
+            self._engine.closed(peer, Code.SERVER_ERROR)
         if peer is not None:
             self._connections.close(fd)
 
@@ -280,7 +280,7 @@ class Reading:
 
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""
-        self._core.closed(peer)
+        self._engine.closed(peer)
         if fd in self._connections.unsent or fd in self._connections.owed:
             self._connections.hang_up(fd, b"")  # it may still read what we owe it
         else:

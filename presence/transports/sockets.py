@@ -92,7 +92,7 @@ def peer_address(sock: "socket.socket | trio.socket.SocketType") -> str:
     return peer[0] if isinstance(peer, tuple) else ""
 
 
-def unread_s(sock: "socket.socket | trio.socket.SocketType", now: float, clock: Clock) -> float:
+def receive_queue_age_s(sock: "socket.socket | trio.socket.SocketType", now: float, clock: Clock) -> float:
     """Return for how many seconds, at `now`, the last data had been here; 0.0 where no kernel tells.
 
     Args:

@@ -70,16 +70,16 @@ class StreamTransport:
     """A task per connection.
 
     Args:
-        core: what the bytes mean.
+        engine: what the bytes mean.
         limits: see `Limits`.
         admission: says whether one more connection is welcome.
         tls: where TLS is served, too; None: nowhere.
     """
 
     def __init__(
-        self, core: Engine, limits: Limits, admission: Admission, tls: TlsListening | None = None
+        self, engine: Engine, limits: Limits, admission: Admission, tls: TlsListening | None = None
     ) -> None:
-        self._core = core
+        self._engine = engine
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
         self._admission = admission
@@ -115,7 +115,7 @@ class StreamTransport:
                 await self.serve(secured, deadline)
             elif trio.current_time() >= deadline:
                 self._counted.login_timeouts += 1
-                self._core.note_refusal(Code.LOGIN_TIMEOUT)
+                self._engine.count_refusal(Code.LOGIN_TIMEOUT)
         except Exception as error:
             self._note_failure(error)
         finally:
@@ -155,14 +155,14 @@ class StreamTransport:
         refusal = self._welcome(connection)
         self._counted.accepted += 1
         self._counted.connections += 1
-        connection.peer = self._core.opened(self, connection)
+        connection.peer = self._engine.opened(self, connection)
         connection.reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
             with connection.whole:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
-                        self._core.note_refusal(refusal.code)
+                        self._engine.count_refusal(refusal.code)
                         self.hang_up(connection, told(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
@@ -171,18 +171,18 @@ class StreamTransport:
             self._counted.connections -= 1
             self._counted.closed += 1
             if connection.counted:
-                self._admission.leave(connection.counted)
+                self._admission.remove_connection(connection.counted)
             if connection.peer is not None:
-                self._core.closed(connection.peer)
+                self._engine.closed(connection.peer)
             await trio.aclose_forcefully(stream)
 
     def _welcome(self, connection: _Connection) -> Refusal | None:
         """Return what one more connection is told if it is not welcome."""
-        retry_after = self._admission.connection(self._counted.connections, trio.current_time())
+        retry_after = self._admission.admit_connection(self._counted.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
         address = self.address(connection) if self._admission.counts_connections else ""
-        refusal = self._admission.enter(address) if address else None
+        refusal = self._admission.add_connection(address) if address else None
         connection.counted = address if refusal is None else ""
         return refusal
 
@@ -209,32 +209,32 @@ class StreamTransport:
         if len(connection.unsent) > self._limits.unsent_bytes + connection.largest:
             self._cut_off(connection)
 
-    def offer(self, handle: _Connection, data: bytes) -> bool:
+    def try_send(self, handle: _Connection, data: bytes) -> bool:
         """See `Link`."""
         if handle.unsent:
             return False
         self.send(handle, data)
         return True
 
-    def look(self, handle: _Connection) -> bool:
+    def poll_now(self, handle: _Connection) -> bool:
         """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
         return False
 
-    def unread_s(self, handle: _Connection, now: float) -> float:
+    def receive_queue_age_s(self, handle: _Connection, now: float) -> float:
         """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return (
-            sockets.unread_s(stream.socket, now, self._core.clock)
+            sockets.receive_queue_age_s(stream.socket, now, self._engine.clock)
             if isinstance(stream, trio.SocketStream)
             else 0.0
         )
 
     def address(self, handle: _Connection) -> str:
-        """See `Link`: as `unread_s`."""
+        """See `Link`: as `receive_queue_age_s`."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         if not isinstance(stream, trio.SocketStream):
             return ""
-        return networks.client_of(sockets.peer_address(stream.socket))
+        return networks.limit_key(sockets.peer_address(stream.socket))
 
     def connected(self, handle: _Connection) -> ConnectionInfo:
         """Return what is told of a logged-in connection to operators."""
@@ -256,12 +256,12 @@ class StreamTransport:
                 data = await connection.stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 connection.peer = None
-                self._core.closed(peer)
+                self._engine.closed(peer)
                 connection.whole.cancel()
                 return
             if not data:
                 connection.peer = None
-                self._core.closed(peer)
+                self._engine.closed(peer)
                 connection.hung_up = True
                 connection.wake.set()
                 return
@@ -274,7 +274,7 @@ class StreamTransport:
 
     def _take(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
         """Hand bytes to the core; return whether packets are left for another call."""
-        outcome = self._core.received(peer, data, PACKETS_A_SLICE)
+        outcome = self._engine.received(peer, data, PACKETS_A_SLICE)
         if outcome.failure is not None:
             self._note_failure(outcome.failure)
         if outcome.peer is not peer:
@@ -284,7 +284,7 @@ class StreamTransport:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
-        if outcome.requests and (failure := self._core.attend(outcome)) is not None:
+        if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
             self._note_failure(failure)
         return outcome.unfinished
 
@@ -296,7 +296,7 @@ class StreamTransport:
         """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""
         if isinstance(connection.peer, Guest):
             self._counted.login_timeouts += 1
-            self._core.note_refusal(Code.LOGIN_TIMEOUT)
+            self._engine.count_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
         else:
             # After a pause a login can be read in the very turn in which its time ends: it counts.
@@ -317,7 +317,7 @@ class StreamTransport:
                     if not connection.unsent:
                         connection.largest = 0
                         if isinstance(connection.peer, Session):
-                            self._core.drained(connection.peer)
+                            self._engine.drained(connection.peer)
                 if connection.hung_up:
                     break
                 connection.wake = trio.Event()
@@ -343,7 +343,7 @@ class StreamTransport:
         """A slow reader: what waits for it is dropped with the connection."""
         self._counted.slow_readers += 1
         if isinstance(connection.peer, Session):
-            self._core.closed(connection.peer, Code.SLOW_CONSUMER)
+            self._engine.closed(connection.peer, Code.SLOW_CONSUMER)
         connection.peer = None
         connection.whole.cancel()
 

@@ -87,7 +87,7 @@ class TlsListening:
 
 def _text(path: Path) -> str:
     try:
-        with files.opened(path) as file:
+        with files.open_regular_file(path) as file:
             return file.read().decode("utf-8", "replace")
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror}") from None

@@ -58,10 +58,10 @@ def send(session: Session, packet: bytes) -> None:
 
 def refuse_failed(session: Session, id: int | None) -> None:
     """Refuse because of a mistake of this server."""
-    requests.refuse(session, id, Code.SERVER_ERROR, "the server failed to carry this out")
+    requests.send_error(session, id, Code.SERVER_ERROR, "the server failed to carry this out")
 
 
 def refuse_busy(session: Session, id: int | None, message: str, retry_s: float = RETRY_S) -> None:
     """Refuse for now; come back after about so many seconds."""
     retry_after = round(retry_s * random.uniform(0.5, 1.5), 2)  # noqa: S311 - spreads load, no secret
-    requests.refuse(session, id, Code.BUSY, message, retry_after)
+    requests.send_error(session, id, Code.BUSY, message, retry_after)

@@ -171,7 +171,7 @@ class Pushes:
             while end < len(frames) and size < JOINED_BYTES:
                 size += len(frames[end][1])
                 end += 1
-            if not session.link.offer(session.handle, b"".join([frame for _, frame in frames[taken:end]])):
+            if not session.link.try_send(session.handle, b"".join([frame for _, frame in frames[taken:end]])):
                 break
             taken = end
         self._statistics.sent += taken

@@ -67,7 +67,7 @@ class Queries:
     def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
         self._states = states
         self._faults = faults
-        self._thread = runtime.caller(states.close)
+        self._thread = runtime.thread_caller(states.close)
         self._queue: deque[_Asked] = deque()
         self._patience = Patience(PATIENCE_S, self._fail, faults, "query")
         self._users = 0  # in the queue
@@ -80,7 +80,7 @@ class Queries:
         uids = list(dict.fromkeys(query.uids))
         if not uids:
             self.statistics.answered += 1
-            requests.grant(session, query.id, {"presence": {}})
+            requests.send_ok(session, query.id, {"presence": {}})
             return
         if self._users + len(uids) > USERS_WAITING:
             self._refuse(session, query.id, "too many queries wait")
@@ -134,7 +134,7 @@ class Queries:
                 for asked in batch:
                     await self._read([] if asked.is_settled else [asked])
             else:
-                self._faults.note("query", error)
+                self._faults.record("query", error)
                 with self._faults.contained("query"):
                     self._broken(batch[0])
             return

@@ -116,8 +116,8 @@ class Watching:
         if not self._budget.take(session, now, cost):
             self._refused += 1
             message = "too many users asked about in a short time"
-            retry_after = round(self._budget.lack_s(session, now, cost) + 0.01, 2)
-            requests.refuse(session, request.id, Code.RATE_LIMITED, message, retry_after)
+            retry_after = round(self._budget.wait_s(session, now, cost) + 0.01, 2)
+            requests.send_error(session, request.id, Code.RATE_LIMITED, message, retry_after)
         elif isinstance(request, Query):
             self._queries.take(session, request)
         else:
@@ -155,7 +155,7 @@ class Watching:
         if count > self._max_watches:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
-            requests.refuse(session, request.id, Code.TOO_LARGE, message)
+            requests.send_error(session, request.id, Code.TOO_LARGE, message)
             return
         if not self._shares.allow(session, count):
             self._full += 1
@@ -171,7 +171,7 @@ class Watching:
             self._want(missing)
         else:
             self._complete.append(waiter)
-            self._completed.ring()
+            self._completed.set()
 
     async def _answer(self) -> None:
         """Answer watches that are complete, one after the other."""
@@ -209,7 +209,7 @@ class Watching:
         self._waiting.unwatch(session, request.uids)
         self._pushes.forget(session, request.uids)
         self._let_go(session, self._watches.remove(session, request.uids))
-        requests.grant(session, request.id, {})
+        requests.send_ok(session, request.id, {})
 
     def _give_up(self, waiter: PendingWatch) -> None:
         """Refuse a watch that could not be answered in time."""
@@ -272,7 +272,7 @@ class Watching:
             if self._waiting.is_awaited(uid) and self._is_known(uid):
                 self._complete.extend(self._waiting.came(uid))
         if self._complete:
-            self._completed.ring()
+            self._completed.set()
 
     def report(self) -> dict[str, Any]:
         """Return all figures, for the log."""

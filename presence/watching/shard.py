@@ -84,9 +84,9 @@ class ShardWatch:
         self._ready = ready
         self.view = ShardView(absence_s)
         self.statistics = ShardStatistics()
-        self._bell = runtime.bell()
-        self._hearing = runtime.caller(channel.close)
-        self._asking = runtime.caller(channel.close)
+        self._bell = runtime.wake_event()
+        self._hearing = runtime.thread_caller(channel.close)
+        self._asking = runtime.thread_caller(channel.close)
         self._failures = 0  # in a row
         self._pinged: EntryId | None = None  # without an answer so far
         self._walk: deque[str] = deque()  # whom to compare yet
@@ -98,13 +98,13 @@ class ShardWatch:
             self.view.want(uid)
             if self.view.answer(uid) is not None:  # he was to be left, and is not
                 self._ready((uid,))
-        self._bell.ring()
+        self._bell.set()
 
     def drop(self, uids: Iterable[str]) -> None:
         """Nobody wants to know of users any more."""
         for uid in uids:
             self.view.drop(uid)
-        self._bell.ring()
+        self._bell.set()
 
     async def run(self) -> None:
         """Watch for ever; cancel it to stop."""
@@ -117,7 +117,7 @@ class ShardWatch:
             except Exception as error:
                 self.statistics.losses += 1
                 if not isinstance(error, (StoreUnavailable, StoreError)):
-                    self._faults.note("watch subscription", error)
+                    self._faults.record("watch subscription", error)
                 if self._failures == 1:  # the first may be no more than a restart
                     _log.warning("changes of watched users come later", shard=self._shard, error=str(error))
                 pause_s = jittered(backoff_s(self._failures, BACKOFF_FIRST_S, BACKOFF_LIMIT_S))
@@ -170,7 +170,7 @@ class ShardWatch:
                 for each in heard[first : first + TURN]:
                     with self._faults.contained("watch event"):
                         self._take(each)
-                self._bell.ring()
+                self._bell.set()
                 await trio.lowlevel.checkpoint()
 
     def _take(self, heard: Heard) -> None:

@@ -47,7 +47,7 @@ class Patience(Generic[W]):
         """Let one wait from now on."""
         self._by_age.append((trio.current_time() + self._seconds, waiter))
         if len(self._by_age) == 1:  # nobody's time is up before that of those who wait already
-            self._bell.ring()
+            self._bell.set()
 
     async def run(self) -> None:
         """Give up for ever; cancel it to stop."""

@@ -124,13 +124,13 @@ async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
         return read(path)
 
     monkeypatch.setattr(key_file, "read", hangs)
-    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
+    monkeypatch.setattr(runtime, "CALL_TIMEOUT_S", 0.05)
     for _ in range(3):
         await scene.rotation.look()
     assert scene.kids == {"one"}
     assert [line["log_level"] for line in lines] == ["error"]
     assert scene.rotation.statistics() == RotationStatistics(0, 1, False)
-    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(runtime, "CALL_TIMEOUT_S", PATIENCE_S)
     disk.set()
     with trio.fail_after(PATIENCE_S):
         while scene.kids != {"two"}:

@@ -1,4 +1,4 @@
-"""Who takes it upon himself to sweep after a dead node, in time that jumps."""
+"""Leases, failure detection, and the sweep of dead nodes, in virtual time."""
 
 import contextlib
 import json
@@ -48,15 +48,15 @@ class Writer:
 
     shard: int
     settled: bool = True
-    settling: Any = field(default_factory=lambda: SimpleNamespace(others=(), swept=lambda _node: None))
+    barrier: Any = field(default_factory=lambda: SimpleNamespace(others=(), peer_gone=lambda _node: None))
 
     def is_settled(self, _now: float) -> bool:
         return self.settled
 
-    def fencing(self, other: str) -> Fencing:
+    def fence_step(self, other: str) -> Fencing:
         return Fencing(self.shard, ME, "r", other)
 
-    def sweep(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
+    def sweep_step(self, other: str, cursor: str, waited_ms: int, latest_ms: int) -> Sweep:
         return Sweep(self.shard, ME, "r", other, cursor, waited_ms, latest_ms)
 
 
@@ -68,12 +68,12 @@ class Redis:
     rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
     did: list[Claim | Step] = field(default_factory=list)
     node: str = "me"
-    former: set[str] = field(default_factory=set)
+    former_ids: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
     told: list[str] = field(default_factory=list)
     transitions: Transitions = field(default_factory=Transitions)
 
-    def answers(self, writer: Writer) -> bool:
+    def is_reachable(self, writer: Writer) -> bool:
         return writer.shard not in self.away
 
     def renew(self, node: str, counter: int, told: str, *_: object) -> Mapping[str, LeaseRow]:
@@ -88,14 +88,16 @@ class Redis:
             del self.rows[node]
         return True
 
-    def bury(self, node: str, seen: str) -> str:
+    def remove(self, node: str, seen: str) -> str:
         self.claim(node, seen, "")
         return json.dumps({"sessions": SESSIONS})
 
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
         self.did += steps
         told = (EventCount("offline", Code.NODE_DOWN, ENDED),)
-        return [Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, told=told) for _ in steps]
+        return [
+            Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, event_counts=told) for _ in steps
+        ]
 
     @property
     def kinds(self) -> list[str]:
@@ -119,7 +121,7 @@ def made(redis: Redis, *, healthy: bool = True) -> Membership:
         cast(Store, redis),
         lease_s=LEASE_S,
         idle_timeout_s=IDLE_S,
-        healthy=lambda: healthy,
+        is_healthy=lambda: healthy,
         describe=dict,
         clock=trio.current_time,
         runtime=AtOnce(),
@@ -132,14 +134,14 @@ async def live(redis: Redis, seconds: float) -> None:
         await made(redis).run()
 
 
-async def test_the_dead_are_fenced_claimed_swept_and_buried(clock: MockClock, redis: Redis) -> None:
+async def test_dead_nodes_are_fenced_claimed_swept_and_removed(clock: MockClock, redis: Redis) -> None:
     await live(redis, LEASE_S + IDLE_S + 1)
     assert redis.kinds == ["fence", "fence", "claim", "sweep", "sweep", "bury"]
     assert redis.rows == {}
 
 
 @pytest.mark.parametrize("has_left", [True, False], ids=["left", "died"])
-async def test_who_left_is_swept_without_a_warning_and_each_sweep_ends_with_numbers(
+async def test_a_node_that_left_is_swept_without_a_warning_and_each_sweep_logs_counts(
     clock: MockClock, redis: Redis, *, has_left: bool
 ) -> None:
     row = LeaseRow("7", "7")
@@ -152,7 +154,7 @@ async def test_who_left_is_swept_without_a_warning_and_each_sweep_ends_with_numb
     assert lines[-1]["returned"] == SESSIONS - 2 * ENDED
 
 
-async def test_a_node_that_leaves_says_so_and_renews_no_more(clock: MockClock, redis: Redis) -> None:
+async def test_a_node_that_leaves_is_marked_and_stops_renewing(clock: MockClock, redis: Redis) -> None:
     cluster = made(redis)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.run)
@@ -168,7 +170,7 @@ async def test_a_node_that_leaves_says_so_and_renews_no_more(clock: MockClock, r
     assert last["sessions"] == 40, "whoever came back elsewhere in the meantime is to be counted as returned"
 
 
-async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, redis: Redis) -> None:
+async def test_an_unreachable_shard_does_not_delay_others(clock: MockClock, redis: Redis) -> None:
     redis.away = {0}
     await live(redis, LEASE_S + IDLE_S + 1)
     assert redis.kinds == ["fence", "claim", "sweep"], "and no burial"
@@ -176,7 +178,7 @@ async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, redis: R
 
 
 @pytest.mark.parametrize("alive", [True, False])
-async def test_who_sweeps_is_left_to_it_until_it_stops(
+async def test_a_sweeper_is_not_replaced_until_it_stops(
     clock: MockClock, redis: Redis, alive: bool, nursery: trio.Nursery
 ) -> None:
     redis.rows[DEAD] = LeaseRow("7 other 1", "7", "other", 1)
@@ -193,19 +195,19 @@ async def test_who_sweeps_is_left_to_it_until_it_stops(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_hanging_loop_lets_its_lease_end(clock: MockClock, redis: Redis) -> None:
+async def test_a_hanging_loop_lets_its_lease_expire(clock: MockClock, redis: Redis) -> None:
     with trio.move_on_after(2 * LEASE_S):
-        await made(redis, healthy=False).run()
+        await made(redis, is_healthy=False).run()
     assert (redis.told, redis.did) == ([], [])
 
 
-async def test_nobody_is_claimed_too_early(clock: MockClock, redis: Redis) -> None:
+async def test_no_node_is_claimed_too_early(clock: MockClock, redis: Redis) -> None:
     await live(redis, LEASE_S + IDLE_S - 0.1)
     assert redis.kinds == ["fence", "fence"]
 
 
 @pytest.mark.parametrize("settled", [[False, False], [True, False]], ids=["nowhere", "in one shard"])
-async def test_who_cannot_sweep_yet_leaves_a_dead_node_to_others(
+async def test_a_node_that_cannot_sweep_yet_does_not_claim(
     clock: MockClock, redis: Redis, settled: list[bool]
 ) -> None:
     for writer, is_settled in zip(redis.writers, settled, strict=True):
@@ -214,7 +216,7 @@ async def test_who_cannot_sweep_yet_leaves_a_dead_node_to_others(
     assert "claim" not in redis.kinds
 
 
-async def test_who_has_claimed_goes_on_when_a_resync_is_over(clock: MockClock, redis: Redis) -> None:
+async def test_a_sweeper_continues_after_a_resync(clock: MockClock, redis: Redis) -> None:
     redis.rows[DEAD] = LeaseRow("7 me 1", "7", "me", 1)
     redis.writers[1].settled = False
     await live(redis, LEASE_S + IDLE_S + 1)
@@ -224,7 +226,7 @@ async def test_who_has_claimed_goes_on_when_a_resync_is_over(clock: MockClock, r
     assert redis.kinds[-1] == "bury"
 
 
-async def test_one_that_cannot_be_swept_holds_up_no_other(clock: MockClock, redis: Redis) -> None:
+async def test_a_refused_sweep_does_not_delay_others(clock: MockClock, redis: Redis) -> None:
     """The sweep of one fails again and again, or never comes to an end."""
     redis.rows = {"bad": LeaseRow("7", "7"), "endless": LeaseRow("7", "7"), DEAD: LeaseRow("7", "7")}
     well = redis.apply
@@ -252,14 +254,14 @@ class Sight:
         self.rows: dict[str, LeaseRow] = {}
         self.traced: set[str] = set()
         self.contact = ContactClock(2 * BEAT_S)
-        self.observer = FailureDetector(LONG_LEASE_S, T, self.contact)
+        self.detector = FailureDetector(LONG_LEASE_S, T, self.contact)
 
     def renew(self, node: str, counter: int) -> None:
         self.rows[node] = LeaseRow(str(counter), str(counter))
 
     def look(self) -> None:
-        self.contact.made(self.now)
-        self.observer.saw(self.rows, self.traced, "me")
+        self.contact.answered(self.now)
+        self.detector.observe(self.rows, self.traced, "me")
 
     def pass_time(self, seconds: float, *, contact: bool = True) -> None:
         for _ in range(round(seconds / BEAT_S)):
@@ -268,13 +270,13 @@ class Sight:
                 self.look()
 
     def other(self, node: str = "other") -> PeerNode:
-        return self.observer.watched[node]
+        return self.detector.peers[node]
 
     def silence_s(self) -> float:
-        return self.observer.silence_s(self.other())
+        return self.detector.silence_s(self.other())
 
     def is_due(self, shard: int = 0) -> bool:
-        return self.observer.due(self.other(), shard) is not None
+        return self.detector.due_sweep(self.other(), shard) is not None
 
 
 @pytest.fixture
@@ -285,68 +287,68 @@ def sight() -> Sight:
     return sight
 
 
-def test_silence_is_a_counter_that_stands_still_and_dead_is_who_is_silent_for_long(sight: Sight) -> None:
+def test_an_unchanged_counter_is_silence_and_long_silence_is_death(sight: Sight) -> None:
     for counter in (*range(2, 20), 7):  # going back is a sign of life, too
         sight.renew("other", counter)
         sight.pass_time(BEAT_S)
     assert sight.silence_s() == 0.0
     sight.pass_time(LONG_LEASE_S - BEAT_S)
-    assert sight.observer.lapsed() == []
-    assert sight.observer.next_due_s() == pytest.approx(BEAT_S)
+    assert sight.detector.expired() == []
+    assert sight.detector.next_due_s() == pytest.approx(BEAT_S)
     sight.pass_time(BEAT_S)
-    assert sight.observer.lapsed() == [sight.other()]
-    assert not sight.observer.is_alive("other")
+    assert sight.detector.expired() == [sight.other()]
+    assert not sight.detector.is_alive("other")
     sight.pass_time(T - BEAT_S)
-    assert not sight.observer.is_dead(sight.other())
+    assert not sight.detector.is_dead(sight.other())
     sight.pass_time(BEAT_S)
-    assert sight.observer.is_dead(sight.other())
+    assert sight.detector.is_dead(sight.other())
 
 
-def test_an_outage_is_nobodys_silence_and_after_it_a_lease_of_contact_is_needed_to_act(sight: Sight) -> None:
+def test_an_outage_is_no_silence_and_acting_after_it_needs_a_lease_of_contact(sight: Sight) -> None:
     sight.pass_time(100)
     sight.renew("other", 2)
     sight.pass_time(LONG_LEASE_S / 2)
     silence_s = sight.silence_s()
     sight.pass_time(BEAT_S, contact=False)  # one answer late breaks no contact
     sight.look()
-    assert sight.observer.may_act()
+    assert sight.detector.may_act()
     sight.pass_time(3600, contact=False)
     sight.look()
     assert sight.silence_s() == pytest.approx(silence_s + BEAT_S)
-    assert not sight.observer.may_act()
+    assert not sight.detector.may_act()
     sight.pass_time(LONG_LEASE_S - BEAT_S)
-    assert not sight.observer.may_act()
+    assert not sight.detector.may_act()
     sight.pass_time(BEAT_S)
-    assert sight.observer.may_act()
+    assert sight.detector.may_act()
 
 
-def test_it_watches_who_has_a_row_or_traces_and_never_itself(sight: Sight) -> None:
+def test_peers_are_all_other_nodes_with_a_row_or_traces(sight: Sight) -> None:
     sight.renew("me", 1)
     sight.traced |= {"me", "ghost"}
     sight.look()
-    assert sight.observer.watched.keys() == {"other", "ghost"}
+    assert sight.detector.peers.keys() == {"other", "ghost"}
     sight.pass_time(LONG_LEASE_S + T)
-    assert sight.observer.is_dead(sight.other("ghost"))
+    assert sight.detector.is_dead(sight.other("ghost"))
     sight.rows["ghost"] = LeaseRow("0 sweeper 1", "0", "sweeper", 1)  # is no sign of life
     sight.look()
-    assert sight.observer.is_dead(sight.other("ghost"))
-    assert not sight.observer.is_alive("ghost")
+    assert sight.detector.is_dead(sight.other("ghost"))
+    assert not sight.detector.is_alive("ghost")
     sight.rows.clear()
     sight.traced.clear()
     sight.look()
-    assert sight.observer.watched == {}
-    assert sight.observer.is_alive("other")
-    assert sight.observer.next_due_s() == math.inf
+    assert sight.detector.peers == {}
+    assert sight.detector.is_alive("other")
+    assert sight.detector.next_due_s() == math.inf
 
 
 def fenced(sight: Sight, waited_s: float = T) -> None:
     sight.pass_time(LONG_LEASE_S)
-    sight.observer.fenced(sight.other(), 0)
+    sight.detector.fence_seen(sight.other(), 0)
     sight.pass_time(waited_s)
 
 
 def swept(sight: Sight, status: ReplyStatus = ReplyStatus.OK, **answer: object) -> None:
-    sight.observer.swept(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
+    sight.detector.sweep_answered(sight.other(), 0, Reply(status, "history", **answer))  # type: ignore[arg-type]  # as given
 
 
 def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_calls(sight: Sight) -> None:
@@ -364,11 +366,11 @@ def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_c
     assert sight.is_due()
     swept(sight, done=True)
     assert not sight.is_due()
-    assert sight.observer.is_swept(sight.other(), 1)
-    assert not sight.observer.is_swept(sight.other(), 2)
+    assert sight.detector.is_swept(sight.other(), 1)
+    assert not sight.detector.is_swept(sight.other(), 2)
 
 
-def test_a_sweeper_that_fell_behind_waits(sight: Sight) -> None:
+def test_a_refused_sweep_is_tried_again_later(sight: Sight) -> None:
     fenced(sight)
     swept(sight, ReplyStatus.UNKNOWN)
     assert not sight.is_due()
@@ -377,7 +379,7 @@ def test_a_sweeper_that_fell_behind_waits(sight: Sight) -> None:
 
 
 @pytest.mark.parametrize("event", ["it woke", "the fence was lost"])
-def test_who_is_fenced_no_more_must_be_fenced_and_waited_for_anew(sight: Sight, event: str) -> None:
+def test_a_lost_fence_starts_the_wait_again(sight: Sight, event: str) -> None:
     fenced(sight)
     if event == "it woke":
         sight.renew("other", 2)

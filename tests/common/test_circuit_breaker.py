@@ -1,4 +1,4 @@
-"""When a shard that failed is asked again."""
+"""When a failed shard is tried again, and how an outage is logged."""
 
 import pytest
 from structlog.testing import CapturingLogger
@@ -8,10 +8,10 @@ from presence.common.circuit_breaker import (
     BACKOFF_BRIEF_S,
     BACKOFF_FIRST_S,
     BACKOFF_LIMIT_S,
-    BRIEF_S,
+    BRIEF_OUTAGE_S,
     FRESH_S,
-    GLANCE_S,
-    REST_S,
+    IDLE_GAP_S,
+    SETTLE_DELAY_S,
     SLOW_CALL_S,
     CircuitBreaker,
 )
@@ -20,56 +20,56 @@ from presence.outbox.outage_log import Outage
 from presence.outbox.relay import PROBE_INTERVAL_S
 
 
-def test_an_answer_is_fresh_for_a_moment_and_pauses_are_brief_until_nodes_at_rest_have_noticed() -> None:
-    assert min(BRIEF_S, REST_S) >= PROBE_INTERVAL_S
-    reach, now, pauses = CircuitBreaker(), 10.0, list[float]()
-    reach.answered(1.0, 1.0)
-    assert (reach.is_fresh(1.0 + 0.9 * FRESH_S), reach.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
-    assert not reach.is_due(1e9)
+def test_an_answer_is_fresh_for_a_moment_and_pauses_are_short_until_idle_nodes_have_noticed() -> None:
+    assert min(BRIEF_OUTAGE_S, IDLE_GAP_S) >= PROBE_INTERVAL_S
+    breaker, now, pauses = CircuitBreaker(), 10.0, list[float]()
+    breaker.record_success(1.0, 1.0)
+    assert (breaker.is_fresh(1.0 + 0.9 * FRESH_S), breaker.is_fresh(1.0 + 1.1 * FRESH_S)) == (True, False)
+    assert not breaker.is_due(1e9)
     while now < 20.0:
-        reach.failed(now, now, 1.0)
-        assert (reach.is_due(reach.retry_at - 0.001), reach.is_due(reach.retry_at)) == (False, True)
-        pauses.append(reach.retry_at - now)
-        now = reach.retry_at
+        breaker.record_failure(now, now, 1.0)
+        assert (breaker.is_due(breaker.retry_at - 0.001), breaker.is_due(breaker.retry_at)) == (False, True)
+        pauses.append(breaker.retry_at - now)
+        now = breaker.retry_at
     assert pauses[0] == pytest.approx(BACKOFF_FIRST_S)
-    brief = round((BRIEF_S - BACKOFF_FIRST_S) / BACKOFF_BRIEF_S)
+    brief = round((BRIEF_OUTAGE_S - BACKOFF_FIRST_S) / BACKOFF_BRIEF_S)
     assert pauses[1:brief] == pytest.approx([BACKOFF_BRIEF_S] * (brief - 1))
     assert pauses[-3:] == pytest.approx([BACKOFF_LIMIT_S] * 3)
 
 
-def ask(reach: CircuitBreaker, calls: str) -> list[bool]:
+def ask(breaker: CircuitBreaker, calls: str) -> list[bool]:
     """Call: `+` answered, `-` failed, `!` failed and held others up, with sent and now; `=`: settle."""
     told = []
     for call in calls.split():
         sent, _, now = call[1:].partition(",")
         if call == "=":
-            told.append(reach.settle())
+            told.append(breaker.confirm_recovery())
         elif call[0] == "+":
-            told.append(reach.answered(float(sent), float(now or sent)))
+            told.append(breaker.record_success(float(sent), float(now or sent)))
         else:
-            reach.failed(float(sent), float(now or sent), 1.0, held_up=call[0] == "!")
+            breaker.record_failure(float(sent), float(now or sent), 1.0, held_up=call[0] == "!")
     return told
 
 
 SLOWER = f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S}"
-RESTED = f"+10,10.01 +{9.91 + REST_S},{10 + REST_S} +20,20.01"
+RESTED = f"+10,10.01 +{9.91 + IDLE_GAP_S},{10 + IDLE_GAP_S} +20,20.01"
 
 # What happened; which answers tell that it was away and is back, or that it is settled; what holds then.
 CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
-    "one that never failed may be sent to": ("", [], {"may_be_sent_to": True}),
+    "one that never failed may be sent to": ("", [], {"is_available": True}),
     "one that holds others up gives them their turn": ("!9.6,10", [], {"retry_at": 10.8}),
     "but not for ever": ("!8,10", [], {"retry_at": 10.0 + BACKOFF_LIMIT_S}),
-    "away since the call that failed was sent": ("-8,10 -10,12", [], {"away_since": 8.0}),
-    "one that failed is not sent to": ("-10", [], {"may_be_sent_to": False}),
+    "away since the call that failed was sent": ("-8,10 -10,12", [], {"unavailable_since": 8.0}),
+    "one that failed is not sent to": ("-10", [], {"is_available": False}),
     "sent to once it answers": (
         "+9 -10 -11 +12",
         [False, True],
-        {"may_be_sent_to": True, "away_since": 10},
+        {"is_available": True, "unavailable_since": 10},
     ),
     "back when what was to send was taken": (
         "+9 -10 -11 +12 =",
         [False, True, True],
-        {"away_since": None},
+        {"unavailable_since": None},
     ),
     "one that takes nothing is still away": (
         "-10 +11 -11.1 =",
@@ -80,22 +80,26 @@ CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
     "a short absence is none": ("+9 -9.1 +9.4,9.5", [False, False], {}),
     "one that was slow was away": ("+7 +9,10", [False, True], {}),
     "not for ever if always": ("+7 +10,11.5 +12,13.5 +14,15.5", [False, True, False, False], {}),
-    "not sure yet": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], {"sure_at": 1.0 + GLANCE_S}),
-    "one that comes late neither": ("+1 +1.3 +9,9.5", [False, False, True], {"sure_at": 9.5 + GLANCE_S}),
-    "calls as slow as before are no outage": (SLOWER, [True, False], {"sure_at": 9.0 + GLANCE_S}),
-    "a stop may hide one": (f"{SLOWER} +10.5,31", [True, False, True], {"sure_at": 31.0 + GLANCE_S}),
+    "not sure yet": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], {"settled_at": 1.0 + SETTLE_DELAY_S}),
+    "one that comes late neither": (
+        "+1 +1.3 +9,9.5",
+        [False, False, True],
+        {"settled_at": 9.5 + SETTLE_DELAY_S},
+    ),
+    "calls as slow as before are no outage": (SLOWER, [True, False], {"settled_at": 9.0 + SETTLE_DELAY_S}),
+    "a stop may hide one": (f"{SLOWER} +10.5,31", [True, False, True], {"settled_at": 31.0 + SETTLE_DELAY_S}),
     "a rest longer than any probe allows, too": (RESTED, [False, False, True], {}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_calls_tell(name: str) -> None:
+def test_the_state_after_calls(name: str) -> None:
     calls, told, holds = CASES[name]
-    reach = CircuitBreaker()
-    assert ask(reach, calls) == told
+    breaker = CircuitBreaker()
+    assert ask(breaker, calls) == told
     for attribute, value in holds.items():
         expected = pytest.approx(value) if isinstance(value, float) else value
-        assert getattr(reach, attribute) == expected, attribute
+        assert getattr(breaker, attribute) == expected, attribute
 
 
 # Pauses, and what the log is told
@@ -111,9 +115,9 @@ def test_jitter_takes_at_most_half_away() -> None:
     assert 0.5 <= min(drawn) < max(drawn) <= 1.0
 
 
-def test_an_outage_is_told_once_and_in_it_each_refusal() -> None:
+def test_an_outage_is_logged_once_and_in_it_each_refusal() -> None:
     log = CapturingLogger()
-    outage = Outage(log, away="away", refused="refused", back="back", first_s=0.1, limit_s=0.4)
+    outage = Outage(log, unreachable="away", refused="refused", recovered="back", first_s=0.1, limit_s=0.4)
     pauses = [outage.failed("read", StoreUnavailable("no route")) for _ in range(4)]
     for text in ("no rights", "no rights", "no memory"):
         outage.failed("write", StoreError(text))

@@ -1,4 +1,4 @@
-"""Connections are derived from the file limit; a limit that is too low is named."""
+"""Connections are derived from the file limit; a limit that is too low is reported."""
 
 import os
 import resource
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from presence.common import files
-from presence.common.files import opened
+from presence.common.files import open_regular_file
 from presence.server import process_stats
 from presence.server.process_stats import ProcessStats
 
@@ -23,7 +23,7 @@ class FakeLimit:
 
 def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = FakeLimit(1024, 20_000, monkeypatch)
-    files.claim(0)
+    files.raise_file_limit(0)
     assert limit.now == (20_000, 20_000)
 
 
@@ -32,34 +32,34 @@ def test_connections_are_the_limit_less_a_reserve(
     hard: int, fit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
-    assert files.claim(0) == (hard, fit)
-    assert files.claim(500) == (hard, 500)
+    assert files.raise_file_limit(0) == (hard, fit)
+    assert files.raise_file_limit(500) == (hard, 500)
 
 
 @pytest.mark.parametrize(
     ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 do not fit"), (64, 0, "too low")]
 )
-def test_what_does_not_fit_is_refused_by_name(
+def test_too_many_connections_are_refused_with_the_numbers(
     hard: int, wish: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeLimit(hard, hard, monkeypatch)
     with pytest.raises(files.FileLimitError, match=why):
-        files.claim(wish)
+        files.raise_file_limit(wish)
 
 
 # Files that are opened at once, or not at all
 
 
-def test_what_is_no_regular_file_is_refused_at_once_and_left_closed(tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_refused_immediately_and_closed(tmp_path: Path) -> None:
     fifo, file = tmp_path / "fifo", tmp_path / "file"
     os.mkfifo(fifo)
     file.write_bytes(b"text")
-    with opened(file) as found:
+    with open_regular_file(file) as found:
         assert found.read() == b"text"
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for path in (fifo, tmp_path, Path(os.devnull)):
         with pytest.raises(OSError, match="Not a regular file") as caught:
-            opened(path)
+            open_regular_file(path)
         assert caught.value.filename == str(path)
     assert before in (0, len(os.listdir("/proc/self/fd")))
 
@@ -80,7 +80,7 @@ def test_figures_are_those_of_this_process_and_each_descriptor_is_counted() -> N
     assert counted == report["open_fds"] + 2
 
 
-def test_where_the_system_does_not_tell_connections_are_added_and_the_most_memory_is_told(
+def test_without_proc_connections_are_added_up_and_the_peak_memory_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(process_stats, "_counted", lambda: 0)

@@ -1,4 +1,4 @@
-"""Logs: nobody waits for them, no secret is in them, no value drives the terminal."""
+"""Logs: they block no caller, contain no secret, and no value controls the terminal."""
 
 import fcntl
 import json
@@ -96,7 +96,7 @@ def test_a_console_line_has_event_level_and_quoted_values_and_is_what_a_terminal
         assert shown.read(4096).endswith(b"port=1\r\n")
 
 
-def test_stuck_reader_does_not_hold_up_who_logs(pipe: Pipe) -> None:
+def test_a_stuck_reader_does_not_block_logging(pipe: Pipe) -> None:
     pipe.fill()
     writer = LogWriter(pipe.write_fd, capacity_lines=100)
     began = time.monotonic()
@@ -116,7 +116,7 @@ def test_process_ends_with_a_stuck_reader(pipe: Pipe) -> None:
     assert done.returncode == 0
 
 
-def test_later_line_tells_how_many_were_dropped(pipe: Pipe) -> None:
+def test_a_later_line_reports_how_many_were_dropped(pipe: Pipe) -> None:
     pipe.fill()
     with configure("json", fd=pipe.write_fd) as writer:
         writer._capacity_lines = 10
@@ -146,7 +146,7 @@ def test_non_blocking_descriptor_gets_every_line(pipe: Pipe) -> None:
     assert got.decode().splitlines() == [f"{number:0100}" for number in range(1000)]
 
 
-def test_reader_that_went_away_ends_nothing(pipe: Pipe) -> None:
+def test_a_reader_that_has_gone_ends_nothing(pipe: Pipe) -> None:
     os.close(pipe.read_fd)
     pipe.read_fd = -1
     writer = LogWriter(pipe.write_fd)
@@ -190,7 +190,7 @@ def test_secrets_are_not_written(pipe: Pipe, log_format: str, values: dict[str, 
         "{'kty': 'OKP', 'd':'CANARYCANARYCANARY', 'x': 'public'}",
     ],
 )
-def test_tokens_and_keys_are_known_by_how_they_look(secret: str) -> None:
+def test_tokens_and_keys_are_recognized_by_their_form(secret: str) -> None:
     text = redact_text(f"cannot take {secret}, and that is that")
     assert "CANARY" not in text
     assert "***" in text

@@ -1,4 +1,4 @@
-"""What a client says of itself survives its way through Redis, whatever it is."""
+"""A client's metadata survives its way through Redis."""
 
 import pytest
 
@@ -22,7 +22,7 @@ MAPS = [
 
 
 @pytest.mark.parametrize("given", MAPS, ids=str)
-def test_a_map_comes_back_as_it_was(given: dict[str, object]) -> None:
+def test_a_map_is_decoded_as_it_was(given: dict[str, object]) -> None:
     back = meta_json.from_text(meta_json.to_text(given))
     assert back == given
     assert protocol.encode(protocol.update(meta=back)) == protocol.encode(protocol.update(meta=given))
@@ -44,7 +44,7 @@ def test_nothing_is_the_empty_text() -> None:
         ('{"a":{"$bin":1}}', "must hold hex"),
     ],
 )
-def test_a_text_that_is_none_is_refused(text: str, complaint: str) -> None:
+def test_an_invalid_text_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         meta_json.from_text(text)
 
@@ -62,7 +62,7 @@ def test_numbers_are_numbers_and_texts_are_texts() -> None:
 
 
 @pytest.mark.parametrize(("text", "told"), [('{"a":1}', {"a": 1}), ('{"a"', '{"a"')])
-def test_what_a_client_says_is_data_and_what_is_damaged_is_text(text: str, told: object) -> None:
+def test_metadata_is_data_and_damaged_metadata_is_text(text: str, told: object) -> None:
     assert entry_values(Entry(0, "1-0", {"meta": text}))["meta"] == told
 
 

@@ -24,8 +24,8 @@ def test_a_url_names_the_servers_to_begin_with(url: str, seeds: list[str]) -> No
 
 def test_a_server_that_the_cluster_names_is_reached_with_the_same_password() -> None:
     address = parse("rediss+cluster://u:p%40ss@a:1,b:2?ssl_ca_certs=/ca.pem")
-    assert address.at("10.0.0.7", 9) == "rediss://u:p%40ss@10.0.0.7:9?ssl_ca_certs=/ca.pem"
-    assert parse("redis+cluster://a").at("::1", 9) == "redis://[::1]:9"
+    assert address.for_server("10.0.0.7", 9) == "rediss://u:p%40ss@10.0.0.7:9?ssl_ca_certs=/ca.pem"
+    assert parse("redis+cluster://a").for_server("::1", 9) == "redis://[::1]:9"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_server_that_the_cluster_names_is_reached_with_the_same_password() -> 
         "redis://[h",
     ],
 )
-def test_what_is_no_such_url_is_refused_without_showing_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^(must|is not|may have)") as refusal:
         parse(url.replace("//", "//user:s3cret@"))
     assert "s3cret" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Calls that hang are abandoned, keep nobody from ending, and have no second one beside them."""
+"""Hanging calls are abandoned, do not keep the process from ending, and block further calls; histograms."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from presence.common.runtime import AbandonableThread, T, ThreadTimeout, TimedCa
 PATIENCE_S = 30.0
 
 
-async def test_while_a_call_hangs_no_other_is_made_and_who_waits_for_it_can_be_cancelled(
+async def test_while_a_call_hangs_no_other_is_made_and_its_caller_can_be_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     where, stuck, made = AbandonableThread(), threading.Event(), list[int]()
@@ -33,7 +33,7 @@ async def test_while_a_call_hangs_no_other_is_made_and_who_waits_for_it_can_be_c
             except ThreadTimeout:
                 await trio.sleep(0.01)
     stuck.clear()
-    monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
+    monkeypatch.setattr(runtime, "CALL_TIMEOUT_S", 0.05)
     with pytest.raises(ThreadTimeout):
         await where.call(lambda: stuck.wait(PATIENCE_S))
     stuck.set()
@@ -46,7 +46,7 @@ async def test_while_a_call_hangs_no_other_is_made_and_who_waits_for_it_can_be_c
 def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(values: list[float]) -> None:
     histogram, bounds = Histogram(QUICK_S), [*QUICK_S, float("inf")]
     for value in values:
-        histogram.note(value)
+        histogram.observe(value)
     counts = [0] * len(bounds)
     for value in values:
         counts[next(n for n, bound in enumerate(bounds) if value <= bound)] += 1
@@ -54,9 +54,9 @@ def test_each_value_is_counted_below_the_first_bound_that_it_does_not_exceed(val
     assert histogram.report()["sum"] == pytest.approx(sum(values))
 
 
-def test_what_clocks_make_negative_is_nothing() -> None:
+def test_a_negative_value_counts_as_zero() -> None:
     histogram = Histogram((1.0,))
-    histogram.note(-0.5)
+    histogram.observe(-0.5)
     assert histogram.report() == {"bounds": [1.0], "counts": [1, 0], "sum": 0.0}
 
 
@@ -68,7 +68,7 @@ class Slow:
         return blocking()
 
 
-async def test_a_call_is_timed_as_its_task_waits_for_it_though_it_fails(autojump_clock: MockClock) -> None:
+async def test_a_failed_call_is_timed_too(autojump_clock: MockClock) -> None:
     took = Histogram((0.4, 0.6))
     assert await TimedCaller(Slow(), took, trio.current_time).call(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""Token buckets: what they let in, and when they ask the others to come back."""
+"""Admission control and token buckets: what they grant, and the retry times of refusals."""
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,7 @@ ADDRESS = "192.0.2.7"
 
 
 @given(st.lists(st.floats(0, 5), max_size=200), st.integers(1, 50), st.integers(1, 50))
-def test_no_stretch_of_time_gives_more_than_burst_and_rate(
-    pauses: list[float], rate: int, burst: int
-) -> None:
+def test_no_period_grants_more_than_burst_and_rate(pauses: list[float], rate: int, burst: int) -> None:
     bucket, now, granted = TokenBucket(rate, burst, 0.0), 0.0, []
     for pause in pauses:
         now += pause
@@ -30,7 +28,7 @@ def test_no_stretch_of_time_gives_more_than_burst_and_rate(
             assert last - first + 1 <= burst + rate * (granted[last] - granted[first]) + 1e-6
 
 
-def test_a_crowd_that_obeys_is_served_at_the_rate_and_without_end() -> None:
+def test_a_crowd_that_obeys_retry_times_is_served_at_the_rate() -> None:
     bucket, rate, crowd = TokenBucket(rate=100, burst=200, now=0.0), 100, 3000
     due = [0.0] * crowd
     attempts = 0
@@ -51,33 +49,33 @@ def test_a_crowd_that_obeys_is_served_at_the_rate_and_without_end() -> None:
 
 
 @pytest.mark.parametrize(("open_now", "welcome"), [(9, True), (10, False), (11, False)])
-def test_connections_at_once_are_bounded(open_now: int, welcome: bool) -> None:
+def test_open_connections_are_bounded(open_now: int, welcome: bool) -> None:
     admission = Admission(AdmissionLimits(max_connections=10), 0.0)
-    retry_after = admission.connection(open_now, 0.0)
+    retry_after = admission.admit_connection(open_now, 0.0)
     assert (retry_after is None) is welcome
     assert retry_after is None or RETRY_MIN_S <= retry_after <= FULL_RETRY_S
 
 
-def test_connections_of_one_address_are_bounded_and_no_other_pays() -> None:
+def test_connections_of_one_address_are_bounded_without_effect_on_others() -> None:
     admission = Admission(AdmissionLimits(address_connections=3), 0.0)
-    assert [admission.enter(ADDRESS) for _ in range(3)] == [None] * 3
-    refusal = admission.enter(ADDRESS)
+    assert [admission.add_connection(ADDRESS) for _ in range(3)] == [None] * 3
+    refusal = admission.add_connection(ADDRESS)
     assert refusal is not None
     assert refusal.code is Code.RATE_LIMITED
     assert RETRY_MIN_S <= refusal.retry_after <= FULL_RETRY_S
-    assert admission.enter("192.0.2.8") is None
-    admission.leave(ADDRESS)
-    assert admission.enter(ADDRESS) is None
+    assert admission.add_connection("192.0.2.8") is None
+    admission.remove_connection(ADDRESS)
+    assert admission.add_connection(ADDRESS) is None
     assert admission.statistics().address_connections_refused == 1
     assert admission.statistics().address_connections_kept == 2
     for address in (ADDRESS, ADDRESS, ADDRESS, "192.0.2.8"):
-        admission.leave(address)
+        admission.remove_connection(address)
     assert admission.statistics().address_connections_kept == 0
 
 
 def logins(admission: Admission, count: int, address: str, uid: str, now: float = 0.0) -> list[Refusal]:
     """Log in so often; return the refusals."""
-    answers = [admission.login(now, address, uid) for _ in range(count)]
+    answers = [admission.admit_login(now, address, uid) for _ in range(count)]
     return [each for each in answers if each is not None]
 
 
@@ -94,13 +92,13 @@ def test_logins_from_one_address_are_bounded_by_rate_and_burst() -> None:
 
 def test_logins_of_one_user_are_bounded_wherever_they_come_from() -> None:
     admission = Admission(AdmissionLimits(uid_login_rate=1, uid_login_burst=5), 0.0)
-    refusals = [admission.login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
+    refusals = [admission.admit_login(0.0, f"192.0.2.{number}", "ada") for number in range(8)]
     assert [each and each.code for each in refusals] == [None] * 5 + [Code.RATE_LIMITED] * 3
     assert logins(admission, 5, ADDRESS, "bob") == []
     assert admission.statistics().uid_logins_refused == 3
 
 
-def test_a_login_that_one_limit_refuses_is_no_charge_to_the_others() -> None:
+def test_a_login_refused_by_one_limit_is_not_charged_to_the_others() -> None:
     limits = AdmissionLimits(
         login_burst=30, login_rate=1, address_login_rate=1, address_login_burst=20, uid_login_rate=1,
         uid_login_burst=10,
@@ -112,28 +110,28 @@ def test_a_login_that_one_limit_refuses_is_no_charge_to_the_others() -> None:
     assert logins(admission, 1, "", "")[0].code is Code.BUSY
 
 
-def test_whether_a_login_is_expected_is_asked_before_it_is_known_whose_it_is_and_takes_nothing() -> None:
+def test_a_check_without_a_user_counts_nothing() -> None:
     admission = Admission(AdmissionLimits(address_login_rate=1, address_login_burst=2), 0.0)
-    assert [admission.login_expected(0.0, ADDRESS) for _ in range(10)] == [None] * 10
+    assert [admission.check_login(0.0, ADDRESS) for _ in range(10)] == [None] * 10
     assert logins(admission, 2, ADDRESS, "ada") == []
-    refusal = admission.login_expected(0.0, ADDRESS)
+    refusal = admission.check_login(0.0, ADDRESS)
     assert refusal is not None
     assert refusal.code is Code.RATE_LIMITED
 
 
-def test_the_defaults_admit_twenty_thousand_at_once_and_count_nobody_by_address_or_user() -> None:
+def test_the_defaults_admit_a_burst_of_twenty_thousand_and_do_not_count_by_address_or_user() -> None:
     admission = Admission(AdmissionLimits(max_connections=20_000), 0.0)
-    assert all(admission.connection(number, 0.0) is None for number in range(20_000))
+    assert all(admission.admit_connection(number, 0.0) is None for number in range(20_000))
     assert logins(admission, 20_000, ADDRESS, "ada") == []
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
 
 
-def test_tables_are_empty_again_when_everybody_may_log_in_as_often_as_at_first() -> None:
+def test_tables_are_empty_again_when_all_buckets_are_full() -> None:
     limits = AdmissionLimits(address_login_rate=10, address_login_burst=10, uid_login_rate=10)
     admission = Admission(limits, 0.0)
     for number in range(1000):
-        admission.login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
+        admission.admit_login(0.0, f"192.0.{number // 250}.{number % 250}", f"user-{number}")
     statistics = admission.statistics()
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (1000, 1000)
     admission.tidy(1.0)
@@ -148,7 +146,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(
 
 
 @given(STEPS, st.integers(1, 20), st.integers(4, 30))
-def test_each_is_granted_what_a_bucket_by_itself_would_grant(
+def test_a_key_is_granted_what_a_single_bucket_grants(
     steps: list[tuple[str, float, int]], rate: int, burst: int
 ) -> None:
     buckets = KeyedRateLimiter[str](rate, burst)
@@ -166,7 +164,7 @@ def test_each_is_granted_what_a_bucket_by_itself_would_grant(
             tokens[key] -= wanted
 
 
-def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> None:
+def test_retry_times_are_spread_over_the_time_that_all_refused_tokens_need() -> None:
     buckets, single = KeyedRateLimiter[str](rate=10, burst=5), TokenBucket(rate=1, burst=1, now=0.0)
     for _ in range(25):
         buckets.take("ada", 0.0)
@@ -180,20 +178,20 @@ def test_the_wait_is_the_time_in_which_all_who_were_refused_can_be_served() -> N
     assert max(buckets.retry_after("ada", 1.9) for _ in range(200)) <= 2 * RETRY_MIN_S
 
 
-def test_whoever_lacks_tokens_is_told_for_how_long_and_pays_for_what_he_gets_only() -> None:
+def test_missing_tokens_have_a_wait_and_only_granted_ones_are_charged() -> None:
     buckets = KeyedRateLimiter[str](rate=10, burst=100)
     assert not buckets.take("ada", 0.0, 200)
-    assert buckets.lack_s("ada", 0.0, 200) == 10
+    assert buckets.wait_s("ada", 0.0, 200) == 10
     assert buckets.take("ada", 0.0, 100)
-    assert buckets.lack_s("ada", 0.0) == pytest.approx(0.1)
-    assert buckets.lack_s("ada", 2.0, 30) == pytest.approx(1.0)
-    assert buckets.lack_s("bob", 0.0, 100) == 0
+    assert buckets.wait_s("ada", 0.0) == pytest.approx(0.1)
+    assert buckets.wait_s("ada", 2.0, 30) == pytest.approx(1.0)
+    assert buckets.wait_s("bob", 0.0, 100) == 0
 
 
-def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
+def test_a_charge_is_never_refused_and_overdraws_the_bucket() -> None:
     buckets = KeyedRateLimiter[str](rate=10, burst=100)
     buckets.charge("ada", 0.0, 90)
-    assert buckets.lack_s("ada", 0.0, 20) == pytest.approx(1.0)
+    assert buckets.wait_s("ada", 0.0, 20) == pytest.approx(1.0)
     buckets.charge("ada", 0.0, 10**6)
     assert not buckets.has("ada", 10.0, 10)
     assert buckets.has("ada", 11.0, 10), "a debt has a bound"
@@ -201,7 +199,7 @@ def test_what_is_never_refused_is_paid_for_all_the_same() -> None:
     assert len(buckets) == 0
 
 
-def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:
+def test_an_empty_bucket_does_not_keep_full_ones_in_the_table() -> None:
     buckets = KeyedRateLimiter[int](rate=10, burst=10_000)
     assert buckets.take(-1, 0.0, 10_000)
     for number in range(10_000):
@@ -210,7 +208,7 @@ def test_one_that_stays_empty_keeps_no_full_one_in_the_table() -> None:
     assert not buckets.has(-1, 10.0, 5000)
 
 
-def test_tidying_empties_a_table_that_nobody_uses_any_more() -> None:
+def test_tidying_empties_an_unused_table() -> None:
     buckets = KeyedRateLimiter[int](rate=10, burst=10)
     for number in range(1000):
         buckets.take(number, 0.0)
@@ -220,7 +218,7 @@ def test_tidying_empties_a_table_that_nobody_uses_any_more() -> None:
     assert len(buckets) == 0
 
 
-def test_the_table_is_bounded_and_the_idlest_is_forgotten() -> None:
+def test_the_table_is_bounded_and_drops_the_least_recently_used() -> None:
     buckets = KeyedRateLimiter[int](rate=1, burst=2, size=100)
     for number in range(1000):
         buckets.take(number, 0.0)

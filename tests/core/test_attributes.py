@@ -1,4 +1,4 @@
-"""What sessions are shown as, from packets to changes: updates, and being away by themselves."""
+"""Profiles of sessions, from packets to changes: updates and auto-away."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def update(world: World, handle: int, **parts: Any) -> list[tuple[Kind, int | No
         ({"status": "online", "meta": {}}, PLAIN),
     ],
 )
-def test_a_login_says_how_its_session_is_shown_and_a_registration_how_it_is_now(
+def test_a_login_sets_the_profile_and_a_registration_has_the_present_one(
     parts: dict[str, Any], profile: Profile
 ) -> None:
     world = World()
@@ -47,11 +47,11 @@ def test_a_login_says_how_its_session_is_shown_and_a_registration_how_it_is_now(
     assert shown(world) == [(Op.LOGIN, Code.LOGIN, profile)]
     world.login("bob")
     update(world, handle, status="away", meta={"now": 1})
-    profiles = {each.uid: each.profile for each in world.core.registrations([*world.registry])}
+    profiles = {each.uid: each.profile for each in world.engine.registrations([*world.registry])}
     assert profiles == {"ada": Profile(True, meta_json.to_text({"now": 1})), "bob": PLAIN}
 
 
-def test_updates_have_the_code_of_what_they_change_and_nothing_is_told_where_nothing_changes() -> None:
+def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -> None:
     world = World()
     handle = world.login()
     wishes: list[dict[str, Any]] = [{"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}]
@@ -64,7 +64,7 @@ def test_updates_have_the_code_of_what_they_change_and_nothing_is_told_where_not
         (Op.UPDATE, Code.UPDATED, AWAY),
         (Op.UPDATE, Code.BACK, PLAIN),
     ]
-    assert world.core.statistics().updates == 4
+    assert world.engine.statistics().updates == 4
 
 
 def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays() -> None:
@@ -76,7 +76,7 @@ def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays
     assert not world.is_hung_up(handle)
 
 
-def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
+def test_too_many_updates_are_refused_and_the_connection_stays() -> None:
     world = World()
     handle = world.login()
     refused = [(Kind.ERROR, 7, Code.RATE_LIMITED)]
@@ -92,7 +92,7 @@ def test_whoever_updates_all_the_time_is_refused_and_stays() -> None:
     assert update(world, handle, status="online") == refused
 
 
-def test_login_updates_and_logout_in_one_read_are_told_in_order() -> None:
+def test_login_updates_and_logout_in_one_read_are_changes_in_order() -> None:
     world = World()
     says = (protocol.update(status="away"), protocol.update(meta=APP), protocol.logout())
     world.say(world.sockets.connect(), protocol.login("ada"), *says)
@@ -102,7 +102,7 @@ def test_login_updates_and_logout_in_one_read_are_told_in_order() -> None:
 # Away by itself
 
 
-def test_nothing_but_keepalives_for_long_is_being_away() -> None:
+def test_a_session_with_nothing_but_keepalives_becomes_away() -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login(meta=APP)
     began = world.now
@@ -115,7 +115,7 @@ def test_nothing_but_keepalives_for_long_is_being_away() -> None:
     assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
     world.stay(handle, 3 * AWAY_AFTER)
     assert len(world.changes) == 2, "told once"
-    assert world.core.statistics().away == 1
+    assert world.engine.statistics().away == 1
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_nothing_but_keepalives_for_long_is_being_away() -> None:
     [Packet(9, 1), protocol.message("bob", "hi"), protocol.query(["bob"]), protocol.update(id=1)],
     ids=["unknown kind", "message", "query", "update of nothing"],
 )
-def test_anything_else_puts_it_off_and_ends_it_at_once(packet: Packet) -> None:
+def test_any_other_packet_postpones_auto_away_and_ends_it_immediately(packet: Packet) -> None:
     world = World(away_after=AWAY_AFTER)
-    world.core.desk = NotingDesk()
+    world.engine.request_handler = NotingDesk()
     handle = world.login()
     for _ in range(3):
         world.stay(handle, AWAY_AFTER - 5)
@@ -149,7 +149,7 @@ def test_anything_else_puts_it_off_and_ends_it_at_once(packet: Packet) -> None:
     ],
     ids=["says so", "says so, too", "shows something else"],
 )
-def test_who_said_that_it_is_away_is_not_back_by_sending(
+def test_a_session_set_away_by_its_client_stays_away_when_it_sends(
     by_itself: bool, parts: dict[str, Any], told: list[Code]
 ) -> None:
     world = World(away_after=AWAY_AFTER)
@@ -159,7 +159,7 @@ def test_who_said_that_it_is_away_is_not_back_by_sending(
     world.say(handle, Packet(9))
     world.stay(handle, AWAY_AFTER - 5)
     assert codes(world) == told
-    assert world.core.statistics().away == (told[-1] is Code.AWAY)
+    assert world.engine.statistics().away == (told[-1] is Code.AWAY)
     update(world, handle, status="online")
     world.stay(handle, AWAY_AFTER + TICK)
     assert codes(world)[-1] == Code.AWAY

@@ -1,4 +1,4 @@
-"""The core's promises one by one: deadlines, the last look, resync, stalls, a mass expiry."""
+"""The engine's guarantees one by one: deadlines, the poll before expiry, resync, stalls, a mass expiry."""
 
 from collections.abc import Callable
 
@@ -8,8 +8,8 @@ import trio
 from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import Op
-from presence.core.engine import SLOTS_MAX
-from presence.core.termination import SLICE
+from presence.core.engine import MAX_REPORTED_SLOTS
+from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
 from tests.auth.gates import WordGate
@@ -24,9 +24,12 @@ def world() -> World:
     return World()
 
 
-def test_who_is_lost_leaves_no_bytes_behind(world: World) -> None:
+def test_a_lost_connection_leaves_no_bytes_behind(world: World) -> None:
     """Or somebody who comes and goes would have memory here that no limit of connections counts."""
-    for end in (world.sockets.close, lambda _: world.core.endings.farewell([world.session()], lambda: b"")):
+    for end in (
+        world.sockets.close,
+        lambda _: world.engine.terminator.say_goodbye_all([world.session()], lambda: b""),
+    ):
         handle = world.login()
         world.sockets.feed(handle, b"\0\0\x40\0" + bytes(16_000))
         assert world.session().partial is not None
@@ -43,27 +46,27 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.sockets.close(lost)
     world.sockets.feed(ended_, protocol.encode(protocol.logout()))
     assert world.is_hung_up(old)
-    world.core.beats(senders)
-    assert world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
+    world.engine.keepalives_received(senders)
+    assert world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
     assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
     assert world.session().last_seen == START + 10
     world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
-    assert world.registry.has("ada"), "silent for less than it was granted"
-    assert sum(world.core.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
+    assert world.registry.has_user("ada"), "silent for less than it was granted"
+    assert sum(world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
 
 
-def test_an_end_tells_when_the_client_was_last_seen_and_keepalives_are_counted(world: World) -> None:
+def test_an_end_has_the_time_of_the_last_packet_and_keepalives_are_counted(world: World) -> None:
     usual, patient = world.login(), world.login("bob", idle_timeout=60)
     world.pass_time(7.25)
     world.beat(usual, patient)
     world.pass_time(T + TICK)
     assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
-    assert world.core.statistics().beats == 2
+    assert world.engine.statistics().beats == 2
 
 
-def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: World) -> None:
+def test_only_the_delay_of_idle_time_outs_is_measured(world: World) -> None:
     world.sockets.close(world.login("bob"))
     world.say(world.login("eve"), protocol.logout())
     world.now += 0.25
@@ -75,14 +78,14 @@ def test_how_late_an_end_for_silence_is_told_is_counted_and_no_other(world: Worl
     assert world.delays.report()["sum"] == pytest.approx(0.25)
 
 
-def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_overdue(
+def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
     world: World,
 ) -> None:
     world.login()
     world.pass_time(10.0)
     world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
     world.login("eve")
-    outlook = world.core.outlook()
+    outlook = world.engine.upcoming_expirations()
     due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
     assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
     assert outlook["later"] == 1
@@ -91,8 +94,8 @@ def test_the_outlook_has_each_session_in_its_slot_has_bounds_and_tells_what_is_o
     long.login("bob")
     long.login(idle_timeout=MAX_IDLE_TIMEOUT)
     long.now += 3.0
-    outlook = long.core.outlook()
-    assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, SLOTS_MAX)
+    outlook = long.engine.upcoming_expirations()
+    assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, MAX_REPORTED_SLOTS)
     assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
 
 
@@ -105,12 +108,12 @@ def until_due(world: World) -> None:
     world.now += SLOT
 
 
-def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> None:
+def test_an_unread_packet_rescues_its_session(world: World) -> None:
     world.sockets.arrive(world.login(), protocol.KEEPALIVE)
     until_due(world)
     world.pass_time(TICK)
     assert world.story() == [LOGIN]
-    assert world.core.statistics().saved_by_a_last_look == 1
+    assert world.engine.statistics().saved_by_a_last_look == 1
 
 
 @pytest.mark.parametrize(
@@ -121,13 +124,13 @@ def test_a_packet_that_waits_in_the_socket_saves_its_session(world: World) -> No
         (lambda world: world.say(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
         (lambda world: world.sockets.close(0), [LOGIN, ended(Code.CLOSED)]),
         (
-            lambda world: world.core.endings.displace("ada", world.changes[0].session),
+            lambda world: world.engine.terminator.supersede("ada", world.changes[0].session),
             [LOGIN, ended(Code.REPLACED)],
         ),
     ],
     ids=["keepalive", "login", "logout", "close, with no grace beyond the deadline", "displacement"],
 )
-def test_what_is_read_during_its_own_expiry_wins(
+def test_a_packet_read_during_expiry_rescues_its_session(
     world: World, deed: Callable[[World], object], story: list[object]
 ) -> None:
     world.login()
@@ -135,14 +138,14 @@ def test_what_is_read_during_its_own_expiry_wins(
     world.sockets.needs_a_turn = True
 
     def reader_has_its_turn() -> None:
-        assert world.core.awaits_readers
+        assert world.engine.needs_reader_turn
         deed(world)
 
     world.run_tick(between=reader_has_its_turn)
     assert world.story() == story
 
 
-def test_a_step_of_the_wall_clock_moves_no_moment() -> None:
+def test_a_step_of_the_wall_clock_changes_no_time() -> None:
     walls = iter([1e9])  # it is read once
     clock = Clock(lambda: 5.0, lambda: next(walls))
     assert clock.seen_ms(6.0009) == clock.decided_ms(6.0) == 1_000_000_001_000
@@ -151,23 +154,23 @@ def test_a_step_of_the_wall_clock_moves_no_moment() -> None:
 # Very many at once
 
 
-async def test_a_mass_expiry_leaves_others_their_turns() -> None:
-    users, turns = 20 * SLICE, 0
+async def test_a_mass_expiry_lets_other_tasks_run() -> None:
+    users, turns = 20 * MAX_EXPIRED_PER_TURN, 0
     world = World()
     for number in range(users):
         world.login(f"user-{number}")
     world.now += T + TICK
-    ticker = Ticker(world.core, world.ticks, world.guard, world.clock, credit=False)
+    ticker = Ticker(world.engine, world.ticks, world.guard, world.clock, credit=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         before = users
         while len(world.registry):
             await trio.lowlevel.checkpoint()
-            assert before - len(world.registry) <= 2 * SLICE, "they come in random order"
+            assert before - len(world.registry) <= 2 * MAX_EXPIRED_PER_TURN, "they come in random order"
             before, turns = len(world.registry), turns + 1
         nursery.cancel_scope.cancel()
     assert [each.op for each in world.changes[users:]] == [Op.END] * users
-    assert turns >= users / SLICE / 2
+    assert turns >= users / MAX_EXPIRED_PER_TURN / 2
 
 
 # Who comes back, and who stays too long
@@ -179,31 +182,31 @@ def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
     world.login()
     world.pass_time(T - 1)
     assert world.story() == [LOGIN, LOGIN]
-    assert world.core.statistics().returned_in_grace == 1
-    assert world.core.statistics().taken_over == 0
+    assert world.engine.statistics().returned_in_grace == 1
+    assert world.engine.statistics().taken_over == 0
 
 
-def test_without_a_grace_the_end_comes_at_once() -> None:
+def test_without_a_grace_the_session_ends_immediately() -> None:
     world = World(grace=0.0)
     world.sockets.close(world.login())
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_login_on_another_node_is_counted_as_one_here_is(world: World, is_lost: bool) -> None:
+def test_a_login_on_another_node_is_counted_like_a_local_one(world: World, is_lost: bool) -> None:
     handle = world.login()
     if is_lost:
         world.sockets.close(handle)
     session = world.session()
-    assert not world.core.endings.displace(session.key, "another")
-    assert world.core.endings.displace(session.key, world.registry.session_id(session))
-    statistics = world.core.statistics()
+    assert not world.engine.terminator.supersede(session.key, "another")
+    assert world.engine.terminator.supersede(session.key, world.registry.session_id(session))
+    statistics = world.engine.statistics()
     assert (statistics.taken_over, statistics.returned_in_grace) == ((0, 1) if is_lost else (1, 0))
 
 
-def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
+def test_a_login_while_stopping_is_refused_with_a_retry_time(world: World) -> None:
     handle = world.sockets.connect()
-    world.core.refuse_logins(lambda: 1.5)
+    world.engine.refuse_logins(lambda: 1.5)
     world.sockets.feed(handle, protocol.encode(protocol.login("ada", id=7)))
     (answer,) = world.sockets.answers(handle)
     assert (answer.kind, answer.id) == (Kind.ERROR, 7)
@@ -211,19 +214,19 @@ def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
     assert world.is_hung_up(handle)
 
 
-def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
+def test_an_ended_session_is_not_in_any_table() -> None:
     world = World(away_after=100.0, gate=WordGate())
     for device in (None, "phone", "tablet", "desk"):
         handle = world.sockets.connect()
         login = protocol.login(None, token="ada:60", device=device, meta={"a": 1})
         world.sockets.feed(handle, protocol.encode(login))
-    left = world.registry.of("ada")
+    left = world.registry.sessions_of("ada")
     assert [each.device for each in left] == ["", "phone", "tablet", "desk"]
     for session in (left[2], left[0], left[3], left[1]):
         world.sockets.feed(session.handle, protocol.encode(protocol.logout()))
         left.remove(session)
-        assert world.registry.of("ada") == left
-    assert (len(world.core._attention), world.core.statistics().expiring) == (0, 0)
+        assert world.registry.sessions_of("ada") == left
+    assert (len(world.engine._auto_away), world.engine.statistics().expiring) == (0, 0)
     assert not world.registry.profiles._shown
     assert not world.registry._devices
     assert world.registry.end(session, Code.CLOSED, world.now) is None
@@ -232,10 +235,10 @@ def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
 # Registrations for a resync, and the farewell of a stop
 
 
-def test_registrations_are_of_one_moment_though_they_are_made_later(world: World) -> None:
+def test_registrations_made_later_are_those_of_one_moment(world: World) -> None:
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
     moment = int(world.changes[0].at_ms)
-    registrations = world.core.registrations([*world.registry])
+    registrations = world.engine.registrations([*world.registry])
     first = next(registrations)
     world.now += 1.0
     world.login("new")
@@ -256,9 +259,9 @@ def silent_through_a_stall(world: World) -> int:
     return handle
 
 
-def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: World) -> None:
+def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
     world.run_tick()
     assert world.story() == [LOGIN], "still silent"
     world.beat(handle)
@@ -267,35 +270,35 @@ def test_a_session_not_heard_within_t_registers_with_its_next_packet(world: Worl
     assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
 
 
-def test_a_session_whose_packet_may_lie_unread_is_vouched_for(world: World) -> None:
+def test_a_session_with_an_unread_packet_is_not_stale(world: World) -> None:
     world.sockets.arrive(silent_through_a_stall(world), protocol.KEEPALIVE)
     other = World()
     other.login()
     other.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
     for each in (world, other):
-        assert [change.op for change in each.core.registrations([*each.registry])] == [Op.REGISTER]
+        assert [change.op for change in each.engine.registrations([*each.registry])] == [Op.REGISTER]
 
 
-def test_who_left_while_his_connection_is_looked_at_ends_after_all(world: World) -> None:
+def test_a_session_that_logs_out_while_its_connection_is_polled_ends(world: World) -> None:
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.encode(protocol.logout()))
-    list(world.core.registrations([*world.registry]))
+    list(world.engine.registrations([*world.registry]))
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
 
 
-def test_a_stale_session_that_is_replaced_does_not_register(world: World) -> None:
+def test_a_superseded_stale_session_does_not_register(world: World) -> None:
     silent_through_a_stall(world)
-    assert [each.op for each in world.core.registrations([*world.registry])] == [Op.UNHEARD]
+    assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]
 
 
-def test_a_logout_that_lies_unread_at_the_stop_counts(world: World) -> None:
+def test_an_unread_logout_at_the_stop_counts(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.arrive(handle, protocol.encode(protocol.logout(id=2)))
-    world.core.endings.farewell(
+    world.engine.terminator.say_goodbye_all(
         list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
     )
     assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]

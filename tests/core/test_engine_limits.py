@@ -1,4 +1,4 @@
-"""Too many sessions of a user, too many packets, and devices that come and go all the time."""
+"""Too many sessions of a user, too many packets, and devices that reconnect frequently."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from presence.protocol import Code, Kind
 from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 
 SLOT = TICK / 2
-OLDEST_GO, NEWEST_IS_REFUSED = SessionQuota(2), SessionQuota(2, refuses=True)
+OLDEST_GO, NEWEST_IS_REFUSED = SessionQuota(2), SessionQuota(2, refuse_new=True)
 TOO_MANY = (Kind.GOODBYE, None, Code.SESSION_LIMIT)
 
 
@@ -26,7 +26,7 @@ def logins(world: World, *devices: str) -> list[int]:
 # How many sessions a user may have
 
 
-def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
+def test_the_oldest_session_ends_after_the_login() -> None:
     world = World(session_limit=OLDEST_GO)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
     assert world.heard(phone)[-1] == TOO_MANY
@@ -42,34 +42,34 @@ def test_the_oldest_session_has_to_go_after_the_login_was_told() -> None:
     assert not world.is_hung_up(desk)
 
 
-def test_the_newest_is_refused_and_told_why() -> None:
+def test_the_newest_session_is_refused_with_a_reason() -> None:
     world = World(session_limit=NEWEST_IS_REFUSED)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
     assert world.heard(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
     assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [False, False, True]
     assert len(world.changes) == 2
-    assert world.core.statistics().refused == {"session_limit": 1}
+    assert world.engine.statistics().refused == {"session_limit": 1}
 
 
 @pytest.mark.parametrize("limit", [OLDEST_GO, NEWEST_IS_REFUSED])
-def test_a_device_that_comes_back_is_not_one_more(limit: SessionQuota) -> None:
+def test_a_device_that_reconnects_is_counted_once(limit: SessionQuota) -> None:
     world = World(session_limit=limit)
     phone, tablet = logins(world, "phone", "tablet")
     again = world.login(device="phone")
     assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
     assert world.heard(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
-    assert world.core.statistics().taken_over == 1
+    assert world.engine.statistics().taken_over == 1
 
 
-def test_a_session_that_is_too_many_elsewhere_ends_for_good() -> None:
+def test_a_session_beyond_the_cluster_wide_quota_ends_for_good() -> None:
     world = World()
     (phone,) = logins(world, "phone")
     name = world.changes[0].session
-    assert not world.core.endings.limit(("ada", "phone"), "another")
-    assert world.core.endings.limit(("ada", "phone"), name)
+    assert not world.engine.terminator.limit(("ada", "phone"), "another")
+    assert world.engine.terminator.limit(("ada", "phone"), name)
     assert world.heard(phone)[-1] == TOO_MANY
     assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
-    assert not world.core.endings.limit(("ada", "phone"), name), "it is gone"
+    assert not world.engine.terminator.limit(("ada", "phone"), name), "it is gone"
 
 
 # Who comes and goes
@@ -85,7 +85,7 @@ def flap(world: World, times: int) -> int:
     return world.login()
 
 
-def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
+def test_the_end_of_a_flapping_session_has_its_extended_grace() -> None:
     world = World(returns=6)
     world.sockets.close(flap(world, 7))
     lost = world.now
@@ -97,7 +97,7 @@ def test_the_end_of_who_flapped_says_how_long_it_was_waited_for() -> None:
     assert 2 * GRACE <= end.at - lost <= 2 * GRACE + SLOT
 
 
-def test_no_grace_goes_beyond_the_idle_deadline_and_a_logout_has_none() -> None:
+def test_no_grace_exceeds_the_idle_deadline_and_a_logout_has_none() -> None:
     world = World(returns=6)
     handle = flap(world, 20)
     world.pass_time(10.0)
@@ -113,7 +113,7 @@ def test_a_return_on_another_node_counts() -> None:
     for _ in range(3):
         world.sockets.close(world.login())
         world.pass_time(1.0)
-        world.core.endings.displace("ada", world.registry.session_id(world.session()))
+        world.engine.terminator.supersede("ada", world.registry.session_id(world.session()))
         assert world.changes[-1].grace_ms == 0
         world.pass_time(1.0)
     world.sockets.close(world.login())
@@ -129,7 +129,7 @@ RATE, BURST = 10, 50
 KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
 
 
-def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_burst() -> None:
+def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -> None:
     world = World(packet_rate=PacketRate(RATE, BURST))
     ada = world.login()
     for number in range(BURST - 1):
@@ -141,8 +141,8 @@ def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_
     assert (goodbye.kind, goodbye.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
     assert goodbye.payload["reconnect"] is True
     assert goodbye.payload["retry_after"] >= 1
-    assert world.core.statistics().packet_floods == 1
-    assert world.core.statistics().refused == {"rate_limited": 1}
+    assert world.engine.statistics().packet_floods == 1
+    assert world.engine.statistics().refused == {"rate_limited": 1}
     back = world.login()
     world.sockets.feed(back, KEEPALIVES)
     assert world.is_hung_up(back)
@@ -151,7 +151,7 @@ def test_whoever_sends_more_packets_than_he_may_is_told_closed_and_has_no_fresh_
     world.sockets.feed(forgiven, KEEPALIVES * (BURST // 2 - 1))
     assert not world.is_hung_up(forgiven)
     world.pass_time(2 * BURST / RATE)
-    assert world.core.statistics().packet_buckets_kept == 0
+    assert world.engine.statistics().packet_buckets_kept == 0
 
 
 def test_bytes_that_complete_no_packet_are_counted_too() -> None:
@@ -162,7 +162,7 @@ def test_bytes_that_complete_no_packet_are_counted_too() -> None:
     for number, byte in enumerate(packet[: BURST + 1]):
         assert world.is_hung_up(ada) is (number >= BURST)
         world.sockets.feed(ada, bytes([byte]))
-    assert world.core.statistics().refused == {"rate_limited": 1}
+    assert world.engine.statistics().refused == {"rate_limited": 1}
 
 
 # How long who comes and goes may be gone
@@ -177,8 +177,8 @@ def graces(table: FlapDamping, times: int, *, every_s: float, begin: float = 0.0
     found = []
     for number in range(times):
         at = begin + number * every_s
-        found.append(table.lost("ada", at))
-        table.returned("ada", at + every_s / 2)
+        found.append(table.connection_lost("ada", at))
+        table.reconnected("ada", at + every_s / 2)
     return found
 
 
@@ -196,37 +196,37 @@ def test_each_quiet_minute_takes_a_doubling_back() -> None:
     table = flapping()
     graces(table, 10, every_s=3.0)  # 20 s, and the next would be 40, but for the last return
     last_return = 9 * 3.0 + 1.5
-    assert table.lost("ada", last_return + 1) == MAX_GRACE
-    table.returned("ada", last_return + 2)
+    assert table.connection_lost("ada", last_return + 1) == MAX_GRACE
+    table.reconnected("ada", last_return + 2)
     quiet_from = last_return + 2
-    assert table.lost("ada", quiet_from + MINUTE_S - 1) == MAX_GRACE
-    assert table.lost("ada", quiet_from + MINUTE_S) == 40.0
-    assert table.lost("ada", quiet_from + 2 * MINUTE_S) == 20.0
-    assert table.lost("ada", quiet_from + 60 * MINUTE_S) == GRACE
+    assert table.connection_lost("ada", quiet_from + MINUTE_S - 1) == MAX_GRACE
+    assert table.connection_lost("ada", quiet_from + MINUTE_S) == 40.0
+    assert table.connection_lost("ada", quiet_from + 2 * MINUTE_S) == 20.0
+    assert table.connection_lost("ada", quiet_from + 60 * MINUTE_S) == GRACE
 
 
-def test_a_login_of_whom_no_loss_is_known_is_no_return() -> None:
+def test_a_login_without_a_known_loss_is_no_return() -> None:
     table = flapping()
     for at in range(50):
-        table.returned("ada", float(at))
-    assert table.lost("ada", 50.0) == GRACE
-    table.returned("ada", 51.0)
+        table.reconnected("ada", float(at))
+    assert table.connection_lost("ada", 50.0) == GRACE
+    table.reconnected("ada", 51.0)
     for at in range(52, 100):
-        table.returned("ada", float(at))
-    assert table.lost("ada", 100.0) == GRACE
+        table.reconnected("ada", float(at))
+    assert table.connection_lost("ada", 100.0) == GRACE
 
 
-def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
+def test_an_end_has_an_extended_grace_only() -> None:
     table = flapping()
-    table.lost("ada", 0.0)
-    assert table.lengthened_ms("ada") == 0
+    table.connection_lost("ada", 0.0)
+    assert table.extended_grace_ms("ada") == 0
     table = flapping()
     graces(table, 7, every_s=3.0)
-    assert table.lengthened_ms("ada") == 0, "it is here"
-    assert table.lost("ada", 21.0) == 10.0
-    assert table.lengthened_ms("ada") == 10_000
-    assert table.lengthened_ms("bob") == 0
-    assert table.lost(("ada", "phone"), 21.0) == GRACE, "another"
+    assert table.extended_grace_ms("ada") == 0, "it is here"
+    assert table.connection_lost("ada", 21.0) == 10.0
+    assert table.extended_grace_ms("ada") == 10_000
+    assert table.extended_grace_ms("bob") == 0
+    assert table.connection_lost(("ada", "phone"), 21.0) == GRACE, "another"
     assert table.statistics().lengthened == 1
 
 
@@ -234,22 +234,22 @@ def test_an_end_tells_a_lengthened_grace_and_no_other() -> None:
     "off",
     [FlapDamping(GRACE, 0, MAX_GRACE), FlapDamping(0.0, 6, MAX_GRACE), FlapDamping(GRACE, 6, GRACE - 1)],
 )
-def test_where_it_is_off_every_grace_is_the_same_and_nothing_is_kept(off: FlapDamping) -> None:
-    usual = off.lost("bob", 0.0)
+def test_without_damping_every_grace_is_the_same_and_the_table_stays_empty(off: FlapDamping) -> None:
+    usual = off.connection_lost("bob", 0.0)
     assert set(graces(off, 30, every_s=1.0)) == {usual}
     assert off.statistics().known == 0
 
 
-def test_the_table_is_bounded_and_forgets_whose_last_loss_is_the_longest_ago() -> None:
+def test_the_table_is_bounded_and_drops_the_oldest_loss() -> None:
     table = flapping(size=3)
     graces(table, 13, every_s=3.0)
     for at, key in enumerate(["bob", "eve"]):
-        table.lost(key, 40.0 + at)
-    assert table.lost("ada", 42.0) > GRACE
-    table.lost("joe", 43.0)
+        table.connection_lost(key, 40.0 + at)
+    assert table.connection_lost("ada", 42.0) > GRACE
+    table.connection_lost("joe", 43.0)
     assert table.statistics().known == 3
     assert table.statistics().forgotten == 1
-    assert table.lost("ada", 44.0) > GRACE, "bob had to go"
+    assert table.connection_lost("ada", 44.0) > GRACE, "bob had to go"
     for at, key in enumerate(["bob", "eve", "joe"]):
-        table.lost(key, 45.0 + at)
-    assert table.lost("ada", 48.0) == GRACE
+        table.connection_lost(key, 45.0 + at)
+    assert table.connection_lost("ada", 48.0) == GRACE

@@ -126,7 +126,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         for handle, key in self.handles.items():
             self.world.sockets.read(handle)
             self.was_read(self.live.get(key), handle)
-        self.world.core.beats([])
+        self.world.engine.keepalives_received([])
         self.judge(set())
 
     def was_read(self, known: Known | None, handle: int) -> None:
@@ -160,15 +160,15 @@ class CoreAgainstModel(RuleBasedStateMachine):
     def its_transport_says_late_that_it_is_gone(self, handle: int) -> None:
         """Of a connection that was hung up, or whose session was replaced: that ends nobody."""
         if self.of(handle) is None:
-            self.world.core.closed(self.sessions[handle])
-            self.world.core.beats([self.sessions[handle]])
+            self.world.engine.closed(self.sessions[handle])
+            self.world.engine.keepalives_received([self.sessions[handle]])
             self.judge(set())
 
     @rule(handle=connections)
     def taken_over_elsewhere(self, handle: int) -> None:
         key = self.handles[handle]
         if (known := self.live.get(key)) and known.handle == handle:
-            assert self.world.core.endings.displace(key, known.session)
+            assert self.world.engine.terminator.supersede(key, known.session)
             self.judge({Op.END}, at_once=(known.session, Code.REPLACED))
         self.judge(set())
 
@@ -198,7 +198,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         self.settle(self.world.begin_tick())
         while self.slice():
             pass
-        self.world.core.ticked(self.world.now)
+        self.world.engine.tick_done(self.world.now)
         self.judge({Op.END})
         self.nobody_is_overdue()
 
@@ -206,19 +206,19 @@ class CoreAgainstModel(RuleBasedStateMachine):
     def tick_while_a_packet_comes(self, handle: int) -> None:
         """Between the look and the end of the silent: then the packet wins."""
         self.settle(self.world.begin_tick())
-        while self.world.core.take_due(self.world.tick):
+        while self.world.engine.collect_expired(self.world.tick):
             self.looked()
             if (known := self.of(handle)) and not known.half_frame:
                 self.world.sockets.feed(handle, BEAT)
                 self.heard(handle)
-            self.world.core.end_silent(self.world.now)
+            self.world.engine.expire_idle(self.world.now)
         self.judge({Op.END})
         self.nobody_is_overdue()
 
     def slice(self) -> bool:
-        due = self.world.core.take_due(self.world.tick)
+        due = self.world.engine.collect_expired(self.world.tick)
         self.looked()
-        self.world.core.end_silent(self.world.now)
+        self.world.engine.expire_idle(self.world.now)
         return due
 
     def looked(self) -> None:

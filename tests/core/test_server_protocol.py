@@ -1,4 +1,4 @@
-"""What a connection may do, cell by cell of the protocol's table, and what becomes of its session."""
+"""The server's side of the protocol, cell by cell of its table of states, and its effects on sessions."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def world() -> World:
 def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     state, reaction = cell[0], TABLE[cell]
     world = World()
-    world.core.desk = desk = NotingDesk()
+    world.engine.request_handler = desk = NotingDesk()
     desk.answer = nobody_is_there
     handle = world.sockets.connect() if state is ConnectionState.CONNECTED else world.login()
     before = world.session() if state is ConnectionState.LOGGED_IN else None
@@ -51,7 +51,7 @@ def test_every_cell_of_the_table_is_driven() -> None:
     assert {*AT_CORE, *AT_TRANSPORT} == set(TABLE)
 
 
-def test_a_logins_answer_tells_what_holds(world: World) -> None:
+def test_the_answer_to_a_login_has_the_granted_values(world: World) -> None:
     handle = world.login(id=5, idle_timeout=40)
     (answer,) = world.sockets.answers(handle)
     assert answer.kind == Kind.OK
@@ -75,7 +75,7 @@ def test_a_login_with_a_token_alone_is_refused(world: World) -> None:
 # Several frames in one read, and frames in pieces
 
 
-def test_nothing_after_a_logout_is_obeyed(world: World) -> None:
+def test_packets_after_a_logout_are_ignored(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.feed(handle, protocol.encode(protocol.logout(id=1)) + LOGIN_ADA + b"\xff" * 100)
@@ -100,7 +100,7 @@ def test_pieces_of_every_size_make_the_same_packets() -> None:
         handle = world.sockets.connect()
         for start in range(0, len(data), size):
             world.sockets.feed(handle, data[start : start + size])
-        counts = world.core.statistics()
+        counts = world.engine.statistics()
         seen = world.heard(handle), (counts.frames, counts.beats)
         expected = expected or seen
         assert seen == expected
@@ -126,7 +126,7 @@ def test_a_logins_age_counts_from_its_arrival_and_one_that_is_too_old_is_refused
     assert world.session().last_seen == world.now
 
 
-def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first(world: World) -> None:
+def test_of_two_unread_logins_the_later_wins_in_any_read_order(world: World) -> None:
     abandoned = world.sockets.connect()
     world.sockets.lain_s = 1.0
     present = world.login()
@@ -142,7 +142,7 @@ def test_of_two_logins_that_lay_unread_the_later_stays_whichever_is_read_first(w
 @pytest.mark.parametrize(
     ("lain_s", "told"), [((2.0, 2.01), Code.CLOSED), ((2.01, 2.0), Code.CLOSED), ((0.0, 0.0), Code.REPLACED)]
 )
-def test_who_of_two_that_lay_unread_came_later_may_be_unsure(
+def test_the_order_of_two_unread_logins_may_be_uncertain(
     world: World, lain_s: tuple[float, float], told: Code
 ) -> None:
     first, second = world.sockets.connect(), world.sockets.connect()
@@ -152,7 +152,7 @@ def test_who_of_two_that_lay_unread_came_later_may_be_unsure(
     assert not world.is_hung_up(second)
 
 
-def test_a_handler_that_fails_behind_a_login_leaves_no_session_that_nobody_ends(
+def test_a_failure_after_a_login_in_the_same_read_ends_its_session(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = world.sockets.connect()
@@ -171,11 +171,11 @@ def test_keepalives_are_counted_however_they_are_read() -> None:
     for cut in range(len(sent) + 1):
         world = World()
         handle = world.login()
-        before = world.core.statistics()
+        before = world.engine.statistics()
         world.now += 3
         world.sockets.feed(handle, sent[:cut])
         if cut >= len(protocol.KEEPALIVE):
             assert world.session().last_seen == world.now, "what came before the rest of a frame is activity"
         world.sockets.feed(handle, sent[cut:])
-        after = world.core.statistics()
+        after = world.engine.statistics()
         assert (after.beats - before.beats, after.frames - before.frames) == (4, 1), cut

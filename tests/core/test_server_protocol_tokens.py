@@ -1,4 +1,4 @@
-"""Tokens on a connection: who a login is of, fresh ones, and what happens when the last one ends."""
+"""Tokens: the user of a login, renewals, and expiry."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
-from presence.core.termination import SLICE
+from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.core.ticks import SLOTS_PER_TICK
 from presence.protocol import Code, Kind, Packet
 from tests.auth.gates import WordGate
@@ -55,17 +55,17 @@ def test_the_user_is_the_tokens(world: World, gate: WordGate, uid: str | None) -
 @pytest.mark.parametrize(
     ("token", "uid"), [("bob:60", "ada"), ("nonsense", "ada"), ("nonsense", None), (None, "ada")]
 )
-def test_whatever_does_not_hold_is_refused_in_the_same_bytes(
+def test_all_invalid_tokens_are_refused_with_the_same_bytes(
     world: World, token: str | None, uid: str | None
 ) -> None:
     handle = login(world, token, uid, id=3)
     assert bytes(world.sockets.sent[handle]) == protocol.encode(protocol.error(3, Code.AUTH_FAILED, "no"))
     assert world.is_hung_up(handle)
     assert world.story() == []
-    assert world.core.statistics().refused == {"auth_failed": 1}
+    assert world.engine.statistics().refused == {"auth_failed": 1}
 
 
-def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate) -> None:
+def test_a_busy_authenticator_refuses_with_a_retry_time(world: World, gate: WordGate) -> None:
     handle = login(world)
     gate.busy = True
     strangers = login(world, "bob:60")
@@ -79,21 +79,21 @@ def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate
     assert not world.is_hung_up(handle)
 
 
-def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
-    world.core.refuse_logins(lambda: 1.0)
+def test_a_login_refused_by_admission_costs_no_token_check(world: World, gate: WordGate) -> None:
+    world.engine.refuse_logins(lambda: 1.0)
     login(world)
-    world.core.rules.return_after = None
+    world.engine.server_protocol.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
     assert gate.addresses == []
 
 
-def test_without_a_gate_a_token_means_nothing_and_a_fresh_one_is_not_supported() -> None:
+def test_without_an_authenticator_tokens_are_ignored_and_renewals_not_supported() -> None:
     world = World()
     handle = login(world, "nonsense", "ada")
     world.stay(handle, 3 * T)
     assert world.story() == [LOGIN]
-    assert world.core.statistics().expiring == 0
+    assert world.engine.statistics().expiring == 0
     assert brief(update(world, handle, token="ada:100")) == (Kind.ERROR, 7, Code.UNSUPPORTED)
     assert not world.is_hung_up(handle)
 
@@ -102,7 +102,7 @@ def test_without_a_gate_a_token_means_nothing_and_a_fresh_one_is_not_supported()
 
 
 @pytest.mark.parametrize("seconds", [1, 7, 60, 4000, 10_000])
-def test_when_a_token_ends_its_client_is_sent_to_fetch_another(world: World, seconds: int) -> None:
+def test_an_expired_token_closes_its_connection_with_a_grace(world: World, seconds: int) -> None:
     handle = login(world, f"ada:{seconds}")
     world.sockets.answers(handle)
     world.stay(handle, seconds - SLOT_S)
@@ -113,7 +113,7 @@ def test_when_a_token_ends_its_client_is_sent_to_fetch_another(world: World, sec
     assert brief(goodbye) == (Kind.GOODBYE, None, Code.AUTH_EXPIRED)
     assert goodbye.payload["reconnect"]
     assert world.story() == [LOGIN], "it has the grace of a lost connection"
-    assert world.core.statistics().tokens_expired == 1
+    assert world.engine.statistics().tokens_expired == 1
     world.pass_time(GRACE + SLOT_S)
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
@@ -125,7 +125,7 @@ def test_without_a_grace_the_session_ends_with_its_token(gate: WordGate) -> None
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
-def test_a_stall_makes_no_token_longer(world: World) -> None:
+def test_a_stall_extends_no_token(world: World) -> None:
     handle = login(world, "ada:20")
     world.now += 25.0
     assert world.begin_tick() > 0, "deadlines of silence are put off"
@@ -140,24 +140,24 @@ def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
     assert world.story() == [LOGIN]
     world.pass_time(2 * SLOT_S)
     assert world.story() == [LOGIN, ended(Code.CLOSED)]
-    assert world.core.statistics().tokens_expired == 0
+    assert world.engine.statistics().tokens_expired == 0
 
 
-def test_many_tokens_that_end_at_once_end_in_slices(world: World) -> None:
-    handles = [login(world, f"user-{number}:5") for number in range(2 * SLICE + 10)]
+def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -> None:
+    handles = [login(world, f"user-{number}:5") for number in range(2 * MAX_EXPIRED_PER_TURN + 10)]
     world.now += 5 + SLOT_S
     world.begin_tick()
     gone = []
-    while world.core.take_due(world.tick):
-        world.core.end_silent(world.now)
+    while world.engine.collect_expired(world.tick):
+        world.engine.expire_idle(world.now)
         gone.append(sum(map(world.is_hung_up, handles)))
-    assert gone == [SLICE, 2 * SLICE, len(handles)]
+    assert gone == [MAX_EXPIRED_PER_TURN, 2 * MAX_EXPIRED_PER_TURN, len(handles)]
 
 
 # A fresh token
 
 
-def test_a_fresh_token_moves_the_end(world: World) -> None:
+def test_a_new_token_extends_the_session(world: World) -> None:
     handle = login(world, "ada:20")
     world.stay(handle, 10)
     assert brief(update(world, handle, token="ada:20", status="away")) == GRANTED
@@ -171,7 +171,7 @@ def test_a_fresh_token_moves_the_end(world: World) -> None:
 @pytest.mark.parametrize(
     ("packet", "helps"), [(protocol.update(token="ada:100"), True), (protocol.keepalive(), False)]
 )
-def test_a_fresh_token_that_lies_unread_when_the_old_one_ends_is_read(
+def test_an_unread_new_token_is_read_when_the_old_one_expires(
     world: World, packet: Packet, helps: bool
 ) -> None:
     handle = login(world, "ada:5")
@@ -181,7 +181,7 @@ def test_a_fresh_token_that_lies_unread_when_the_old_one_ends_is_read(
 
 
 @pytest.mark.parametrize("token", ["nonsense", "bob:100"])
-def test_a_fresh_token_that_does_not_hold_changes_nothing(world: World, token: str) -> None:
+def test_an_invalid_new_token_changes_nothing(world: World, token: str) -> None:
     handle = login(world, "ada:20")
     answer = update(world, handle, token=token, status="away", meta={"a": 1})
     assert brief(answer) == (Kind.ERROR, 7, Code.AUTH_FAILED)
@@ -192,19 +192,19 @@ def test_a_fresh_token_that_does_not_hold_changes_nothing(world: World, token: s
     assert world.is_hung_up(handle)
 
 
-def test_fresh_tokens_are_sent_no_more_often_than_other_updates(world: World) -> None:
+def test_new_tokens_are_limited_like_other_updates(world: World) -> None:
     handle = login(world)
     codes = [brief(update(world, handle, token="ada:100"))[2] for _ in range(20)]
     assert codes[:10] == [None] * 10
     assert set(codes[10:]) == {Code.RATE_LIMITED}
 
 
-def test_a_fresh_token_is_no_sign_that_somebody_looks(gate: WordGate) -> None:
+def test_a_new_token_does_not_end_auto_away(gate: WordGate) -> None:
     world = World(gate=gate, away_after=40.0)
     handle = login(world, "ada:1000")
     for _ in range(5):
         world.stay(handle, 10)
         update(world, handle, token="ada:1000")
-    assert world.core.statistics().away == 1
+    assert world.engine.statistics().away == 1
     update(world, handle, token="ada:1000", meta={"a": 1})
-    assert world.core.statistics().away == 0
+    assert world.engine.statistics().away == 0

@@ -1,20 +1,20 @@
-"""When tokens end: never early, soon after, however far ahead, and in slices."""
+"""Token expiry: never early, soon after, at any distance, and in batches."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from presence.core.token_expiry import REACH_SLOTS, SLOT_S, TokenExpiry
+from presence.core.token_expiry import HORIZON_SLOTS, SLOT_S, TokenExpiry
 
 START = 1000.0
-HOUR = REACH_SLOTS * SLOT_S
+HOUR = HORIZON_SLOTS * SLOT_S
 
 
 def taken(expiries: TokenExpiry[str], now: float, limit: int = 100) -> list[str]:
     """Return all that is due at a moment."""
-    keys, more = expiries.take(now, limit)
+    keys, more = expiries.pop_expired(now, limit)
     while more:
-        next_keys, more = expiries.take(now, limit)
+        next_keys, more = expiries.pop_expired(now, limit)
         keys = keys + next_keys
     return keys
 
@@ -44,17 +44,17 @@ def test_a_fresh_token_takes_the_place_of_the_one_before(first: float, second: f
     assert taken(expiries, START + 5 * HOUR) == []
 
 
-def test_what_is_forgotten_does_not_end() -> None:
+def test_a_discarded_key_does_not_expire() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     for key, at in (("ann", 10.0), ("bob", 10 * HOUR)):
         expiries.set(key, START + at)
-        expiries.forget(key)
+        expiries.discard(key)
         assert key not in expiries
-    expiries.forget("nobody")
+    expiries.discard("nobody")
     assert taken(expiries, START + 20 * HOUR) == []
 
 
-def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:
+def test_keys_that_are_armed_again_do_not_hide_due_ones() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     for number in range(600):
         expiries.set(str(number), START + 2 * HOUR)
@@ -66,4 +66,4 @@ def test_many_that_are_armed_again_are_no_end_of_what_is_due() -> None:
 def test_a_year_ahead_takes_no_slots_for_a_year() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", START + 365 * 86_400)
-    assert len(expiries._wheel._ring) <= 2 * REACH_SLOTS + 1
+    assert len(expiries._wheel._ring) <= 2 * HORIZON_SLOTS + 1

@@ -1,4 +1,4 @@
-"""The wheel, held against a plain dict by a Hypothesis state machine, and its promises one by one."""
+"""The wheel, compared with a plain dict by a Hypothesis state machine, and its guarantees one by one."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -38,12 +38,12 @@ class WheelAgainstDict(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def forget(self, key: int) -> None:
-        assert self.wheel.forget(key) == (self.model.pop(key, None) is not None)
+        assert self.wheel.discard(key) == (self.model.pop(key, None) is not None)
 
     @rule(ticks=st.one_of(st.integers(0, 5), st.integers(0, 600)), limit=st.integers(1, 10))
     def expire_a_slice(self, ticks: int, limit: int) -> None:
         now = self.wheel.cursor + ticks
-        taken = self.wheel.expire(now, limit)
+        taken = self.wheel.pop_due(now, limit)
         due = sorted(self.model.values())[: len(taken)]
         assert len(set(taken)) == len(taken) <= limit
         assert sorted(self.model[key] for key in taken) == due, "oldest slots first"
@@ -73,5 +73,5 @@ TestWheelAgainstDict = WheelAgainstDict.TestCase
 def test_an_emptied_slot_gives_its_memory_back() -> None:
     wheel: TimingWheel[int] = TimingWheel()
     wheel.touch_all(range(10_000), 1)
-    wheel.expire(1, limit=10_000)
+    wheel.pop_due(1, limit=10_000)
     assert all(slot.__sizeof__() < 1000 for slot in wheel._ring)

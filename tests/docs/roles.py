@@ -104,7 +104,7 @@ def serve(stage: Stage) -> None:
         a.apply(end("bob", "s2"))
         assert listener.get_message(timeout=1)
         listener.close()
-        a.apply(login("bob", "s4"), change(Op.HOLD, "cy", "s5", code=1))
+        a.apply(login("bob", "s4"), change(Op.PENDING_LOGIN, "cy", "s5", code=1))
         settled = replace(a.batch([end("bob", "s4")], a.n + 1), complete=True, settled=True)
         assert a.send(settled).status is ReplyStatus.OK
         assert probed(store, "a").inbox
@@ -274,7 +274,7 @@ def touch(stage: Stage) -> None:
     with closing(RedisWheel(stage.url, "acl", idle_timeout_s=0.01, tick_s=0.005, shards=1)) as wheel:
         assert wheel.touch_many(["ann", "bob"]) == ["ann", "bob"]
         assert not wheel.touch("ann")
-        assert wheel.forget("ann")
+        assert wheel.discard("ann")
         assert wheel.count() == 1
         assert wheel.last_seen(["bob"])
         while not wheel.due():

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from presence.core.registry import Guest, Session
-from presence.core.requests import KINDS
+from presence.core.requests import REQUEST_KINDS
 from presence.core.server_protocol import Outcome
 from presence.protocol import (
     FRAME_LIMIT_BEFORE_LOGIN_BYTES,
@@ -85,7 +85,11 @@ def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool
             signs += 1
             if state is ConnectionState.CONNECTED and verdict.kind == Kind.LOGIN:
                 login = verdict.payload
-        if isinstance(verdict, Taken) and verdict.kind in KINDS and state is ConnectionState.LOGGED_IN:
+        if (
+            isinstance(verdict, Taken)
+            and verdict.kind in REQUEST_KINDS
+            and state is ConnectionState.LOGGED_IN
+        ):
             requests += served
             if served:
                 continue
@@ -110,7 +114,7 @@ def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool
 def _answered(state: ConnectionState, verdict: Taken | Refused, answers: Iterator[Packet]) -> ConnectionState:
     """Take the answer to one packet and return the state after it."""
     reaction = TABLE[state, _trigger(verdict)]
-    if isinstance(verdict, Taken) and verdict.kind in KINDS and state is ConnectionState.LOGGED_IN:
+    if isinstance(verdict, Taken) and verdict.kind in REQUEST_KINDS and state is ConnectionState.LOGGED_IN:
         reaction = TABLE[state, Other.UNKNOWN]  # an older server has not heard of them
     if reaction.answer is ServerAnswer.NOTHING or (
         reaction.answer is ServerAnswer.OK_IF_ID and verdict.id is None

@@ -26,10 +26,10 @@ def check(stage: Stage) -> None:
 
 def check_after_tick(stage: Stage) -> None:
     """Check what holds once a tick has ended whatever was due."""
-    core: Any = stage.core
+    engine: Any = stage.engine
     for uid, sessions in stage.ledger.online.items():
-        assert stage.registry.has(uid)
-        assert len(stage.registry.of(uid)) == sessions
+        assert stage.registry.has_user(uid)
+        assert len(stage.registry.sessions_of(uid)) == sessions
     for session in stage.registry:
         heard = stage.heard[stage.registry.session_id(session)]
         credit = stage.credited - heard.credited
@@ -38,15 +38,15 @@ def check_after_tick(stage: Stage) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    ends = core.endings
-    assert ends._silent == ends._inattentive == ends._expired == []
-    assert all(session in stage.registry for session in core._vouching._stale)
+    ends = engine.terminator
+    assert ends._idle == ends._inattentive == ends._token_expired == []
+    assert all(session in stage.registry for session in engine._registration_policy._stale)
 
 
 def _sessions(stage: Stage) -> None:
     """Everybody in the registry is a session, has a deadline, and is what is on record."""
     registry: Any = stage.registry
-    wheel: Any = stage.core._wheel
+    wheel: Any = stage.engine._wheel
     entries, now = stage.ledger.entries, stage.now
     assert len(registry._sessions) == len(entries)
     for key, session in registry._sessions.items():
@@ -54,7 +54,7 @@ def _sessions(stage: Stage) -> None:
         assert session.key == key
         entry = entries[session.uid, session.device]
         assert entry.session == registry.session_id(session)
-        assert entry.profile == registry.profiles.of(session.number)
+        assert entry.profile == registry.profiles.get(session.number)
         assert abs(entry.timeout_s - session.idle_timeout) <= ROUNDING_S
         tick = wheel.tick_of(key)
         assert tick is not None, "it would never end"
@@ -62,10 +62,10 @@ def _sessions(stage: Stage) -> None:
         assert max(session.login_at, session.last_seen) <= now
         if session.link is None:
             assert session.handle is session.partial is None, "something of a connection that is gone"
-            assert session.number in stage.desk.left_by or not stage.scene.served
+            assert session.number in stage.request_handler.left_by or not stage.scene.served
         else:
             assert stage.peers[session.handle] is session
-            assert session.number not in stage.desk.left_by
+            assert session.number not in stage.request_handler.left_by
 
 
 def _connections(stage: Stage) -> None:
@@ -82,16 +82,16 @@ def _connections(stage: Stage) -> None:
 
 def _tables(stage: Stage) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
-    core: Any = stage.core
+    engine: Any = stage.engine
     registry: Any = stage.registry
-    sessions, expiries, profiles = registry._sessions.keys(), core._expiries, registry.profiles
-    for wheel in (core._wheel, core._attention, expiries._wheel):
+    sessions, expiries, profiles = registry._sessions.keys(), engine._token_expiry, registry.profiles
+    for wheel in (engine._wheel, engine._auto_away, expiries._wheel):
         assert wheel._tick_of.keys() <= sessions, "of nobody"
     assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
     numbers = {session.number for session in registry}
     assert profiles._updates._full_at.keys() <= numbers
-    assert profiles._dozing <= profiles._shown.keys() <= numbers
-    if core.packet_rate is not None:
-        assert core.packet_rate.kept <= stage.ledger.logins
-    assert core._counted.logins == stage.ledger.logins
-    assert sum(core._counted.ended.values()) == stage.ledger.ended
+    assert profiles._auto_away <= profiles._shown.keys() <= numbers
+    if engine.packet_rate is not None:
+        assert engine.packet_rate.table_size <= stage.ledger.logins
+    assert engine._counters.logins == stage.ledger.logins
+    assert sum(engine._counters.ended.values()) == stage.ledger.ended

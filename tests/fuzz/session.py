@@ -21,7 +21,7 @@ from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, 
 
 STEPS_MAX: Final = 60  # of one input; more would only be slower
 CONNECTIONS_MAX: Final = 8  # at once
-LIMITS: Final = (NO_LIMIT, SessionQuota(1), SessionQuota(2), SessionQuota(2, refuses=True))
+LIMITS: Final = (NO_LIMIT, SessionQuota(1), SessionQuota(2), SessionQuota(2, refuse_new=True))
 _GOODBYE: Final = encode_packet(goodbye(Code.SERVER_DRAIN))
 
 
@@ -61,7 +61,7 @@ class Story:
                 gate=bool(flags & 128),
             )
         )
-        self.registering = self.stage.core.registrations([*self.stage.registry])
+        self.registering = self.stage.engine.registrations([*self.stage.registry])
 
     # Clients
 
@@ -161,9 +161,9 @@ class Story:
     def interrupted_tick(self) -> None:
         """Between the look and the end of the silent something else happens."""
         self.stage.begin_tick()
-        if self.stage.core.take_due(self.stage.tick):
+        if self.stage.engine.collect_expired(self.stage.tick):
             self.choices.of(INTERRUPTIONS)(self)
-            self.stage.core.end_silent(self.stage.now)
+            self.stage.engine.expire_idle(self.stage.now)
         self.stage.run_tick()
         invariants.check_after_tick(self.stage)
 
@@ -186,37 +186,41 @@ class Story:
     def displace(self) -> None:
         """Another node has the device now."""
         if (named := self.session()) is not None:
-            self.stage.core.endings.displace(*named, self.choices.of((Code.REPLACED, Code.CLOSED)))
+            self.stage.engine.terminator.supersede(*named, self.choices.of((Code.REPLACED, Code.CLOSED)))
 
     def end_for_good(self) -> None:
         """An operator, or the limit over all nodes, ends a session."""
         if (named := self.session()) is not None:
-            (self.stage.core.endings.kick if self.choices.below(2) else self.stage.core.endings.limit)(*named)
+            (
+                self.stage.engine.terminator.kick
+                if self.choices.below(2)
+                else self.stage.engine.terminator.limit
+            )(*named)
 
     def register(self) -> None:
         """A resync goes on by a few registrations, or begins."""
         for _ in range(self.choices.below(4)):
             change = next(self.registering, None)
             if change is None:
-                self.registering = self.stage.core.registrations([*self.stage.registry])
+                self.registering = self.stage.engine.registrations([*self.stage.registry])
             else:
-                assert change.op in (Op.REGISTER, Op.UNHEARD)
+                assert change.op in (Op.REGISTER, Op.STALE)
 
     def survey(self) -> None:
         """Somebody asks how it goes."""
-        core, registry = self.stage.core, self.stage.registry
-        names = {(name.uid, name.device, name.session) for name in core.vouched()}
+        engine, registry = self.stage.engine, self.stage.registry
+        names = {(name.uid, name.device, name.session) for name in engine.registrable_sessions()}
         assert names <= {(uid, device, e.session) for (uid, device), e in self.stage.ledger.entries.items()}
-        assert core.statistics().sessions == len(registry)
-        assert sum(core.slot_sizes(64)) <= len(registry)
-        core.note_refusal(self.choices.of((Code.BUSY, Code.LOGIN_TIMEOUT)))
+        assert engine.statistics().sessions == len(registry)
+        assert sum(engine.slot_sizes(64)) <= len(registry)
+        engine.count_refusal(self.choices.of((Code.BUSY, Code.LOGIN_TIMEOUT)))
 
     def drain(self) -> None:
         """The server stops: first it takes no logins any more, then it hangs up."""
         if not self.choices.below(3):
-            self.stage.core.refuse_logins(lambda: 2.5)
+            self.stage.engine.refuse_logins(lambda: 2.5)
         elif self.choices.below(2):
-            self.stage.core.endings.farewell(list(self.stage.registry), lambda: _GOODBYE)
+            self.stage.engine.terminator.say_goodbye_all(list(self.stage.registry), lambda: _GOODBYE)
             for session in self.stage.registry:
                 assert session.link is None
 
@@ -227,16 +231,16 @@ class Story:
 
     def answer(self) -> None:
         """The desk answers the oldest requests, or says that a connection is drained."""
-        waiting = self.stage.desk.waiting
+        waiting = self.stage.request_handler.waiting
         for _ in range(min(len(waiting), self.choices.below(4))):
             session, request = waiting.pop(0)
             if self.choices.below(2):
-                requests.grant(session, request.id, {"presence": {}})
+                requests.send_ok(session, request.id, {"presence": {}})
             else:
-                requests.refuse(session, request.id, Code.BUSY, "busy", 1.0)
+                requests.send_error(session, request.id, Code.BUSY, "busy", 1.0)
         for peer in list(self.stage.peers.values()):
             if isinstance(peer, Session):
-                self.stage.core.drained(peer)
+                self.stage.engine.drained(peer)
 
     def end(self) -> None:
         """All connections end, and time passes: nothing is left behind."""

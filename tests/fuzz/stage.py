@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from presence.common.clock import Clock
-from presence.core import engine
+from presence.core import termination
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
@@ -47,7 +47,7 @@ FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
-vars(engine)["SLICE"] = 2  # sessions that end together: so few that some have to wait for the next slice
+vars(termination)["MAX_EXPIRED_PER_TURN"] = 2  # so few that some have to wait for the next slice
 
 
 class Scene(NamedTuple):
@@ -80,7 +80,7 @@ class Desk:
         self.waiting: list[tuple[Session, Request]] = []
         self.left_by: set[int] = set()
 
-    def take(self, session: Session, request: Request) -> None:
+    def handle(self, session: Session, request: Request) -> None:
         """See `presence.core.requests.RequestHandler`."""
         assert session.link is not None or isinstance(request, Message)
         self.waiting.append((session, request))
@@ -89,7 +89,7 @@ class Desk:
         """See `presence.core.requests.RequestHandler`."""
         assert session.link is not None
 
-    def left(self, session: Session) -> None:
+    def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
         assert session.number not in self.left_by, "a session leaves twice"
         self.left_by.add(session.number)
@@ -104,7 +104,7 @@ class Stage(Link):
     Attributes:
         peers: of the open connections.
         arrived: bytes that nobody has read yet.
-        needs_a_turn, lain_s: what `look` and `unread_s` say.
+        needs_a_turn, lain_s: what `poll_now` and `receive_queue_age_s` say.
         heard: what is known of live sessions, by id.
     """
 
@@ -116,7 +116,7 @@ class Stage(Link):
         self.guard = StallGuard(TICK_S, IDLE_TIMEOUT_S, self.now)
         self.registry = Registry("boot", self.clock)
         self.ledger = Ledger()
-        self.desk = Desk()
+        self.request_handler = Desk()
         self.peers: dict[int, Peer] = {}
         self.arrived: dict[int, bytes] = {}
         self.opened = 0
@@ -124,11 +124,11 @@ class Stage(Link):
         self.lain_s = 0.0
         self.heard: dict[str, Heard] = {}
         self.credited = 0.0
-        self.tick = self.ticks.begun(self.now)
+        self.tick = self.ticks.at_or_before(self.now)
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
         grace = GRACE_S if scene.grace else 0.0
         self.gate = make_gate(self.clock, is_poor=scene.is_tight) if scene.gate else None
-        self.core = Engine(
+        self.engine = Engine(
             self.registry,
             ServerProtocol(
                 self.registry,
@@ -137,7 +137,7 @@ class Stage(Link):
                 LOGIN_TIMEOUT_S,
                 Admission(limits, self.now),
                 session_limit=scene.limit,
-                gate=self.gate,
+                authenticator=self.gate,
             ),
             self,
             ticks=self.ticks,
@@ -147,11 +147,11 @@ class Stage(Link):
             disconnect_grace=grace,
             max_idle_timeout=MAX_IDLE_TIMEOUT_S,
             away_after=AWAY_AFTER_S if scene.away else 0.0,
-            flapping=FlapDamping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
+            flap_damping=FlapDamping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
             packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
         )
         if scene.served:
-            self.core.desk = self.desk
+            self.engine.request_handler = self.request_handler
 
     # The outbox
 
@@ -190,18 +190,18 @@ class Stage(Link):
         assert isinstance(self.peers[handle], Session)
         foresight.packets(data)
 
-    def offer(self, handle: int, data: bytes) -> bool:
+    def try_send(self, handle: int, data: bytes) -> bool:
         """See `presence.core.registry.Link`."""
         self.send(handle, data)
         return True
 
-    def look(self, handle: int) -> bool:
+    def poll_now(self, handle: int) -> bool:
         """See `presence.core.registry.Link`."""
         if not self.needs_a_turn:
             self.read(handle)
         return not self.needs_a_turn
 
-    def unread_s(self, handle: int, now: float) -> float:
+    def receive_queue_age_s(self, handle: int, now: float) -> float:
         """See `presence.core.registry.Link`."""
         return self.lain_s
 
@@ -215,7 +215,7 @@ class Stage(Link):
         """Accept a connection."""
         handle = self.opened
         self.opened += 1
-        self.peers[handle] = self.core.opened(self, handle)
+        self.peers[handle] = self.engine.opened(self, handle)
         self.arrived[handle] = b""
         return handle
 
@@ -227,7 +227,7 @@ class Stage(Link):
         peer = self.peers[handle]
         was = ConnectionState.LOGGED_IN if isinstance(peer, Session) else ConnectionState.CONNECTED
         before = peer.partial or b""
-        outcome = self.core.received(peer, data)
+        outcome = self.engine.received(peer, data)
         if outcome.failure is not None:
             raise outcome.failure
         told = foresight.compare(before + data, was, outcome, served=self.scene.served)
@@ -235,7 +235,7 @@ class Stage(Link):
         self._note(outcome, told)
         if outcome.end_code is not None:
             self._gone(handle)
-        self.core.attend(outcome)
+        self.engine.dispatch_requests(outcome)
 
     def _note(self, outcome: Outcome, told: foresight.Told) -> None:
         """Remember a sign of life."""
@@ -274,14 +274,14 @@ class Stage(Link):
         peer = self.peers[handle]
         if (heard := self._heard(peer)) is not None:
             heard.lost_at = self.now  # before the end that it may cause at once
-        self.core.closed(peer)
+        self.engine.closed(peer)
         self._gone(handle)
 
     def beat(self, handles: list[int]) -> None:
         """Hand on plain keepalives of those who can have sent one."""
         able: list[Any] = [self.peers[handle] for handle in handles if not self.arrived[handle]]
         able = [peer for peer in able if peer.partial is None]
-        self.core.beats(able)
+        self.engine.keepalives_received(able)
         for peer in able:
             heard = self._heard(peer)
             assert heard is not None
@@ -295,18 +295,18 @@ class Stage(Link):
 
     def begin_tick(self) -> None:
         """Do what comes before anything ends."""
-        self.guard.alive(self.now)
+        self.guard.loop_ran(self.now)
         credit = self.guard.take_credit(self.now) if self.scene.credit else 0.0
         self.ticks.credit(credit)
         self.credited += credit
-        self.tick = max(self.tick, self.ticks.begun(self.now))
+        self.tick = max(self.tick, self.ticks.at_or_before(self.now))
 
     def run_tick(self) -> None:
         """Tick now."""
         self.begin_tick()
-        while self.core.take_due(self.tick):
-            self.core.end_silent(self.now)
-        self.core.ticked(self.now)
+        while self.engine.collect_expired(self.tick):
+            self.engine.expire_idle(self.now)
+        self.engine.tick_done(self.now)
 
 
 def _clamped(wish: float | None) -> float:

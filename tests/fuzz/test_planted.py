@@ -65,11 +65,11 @@ def a_session_id_is_used_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_end_leaves_its_key_in_the_wheel(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TimingWheel, "forget", lambda self, key: True)
+    patch.setattr(TimingWheel, "discard", lambda self, key: True)
 
 
 def a_profile_outlives_its_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Profiles, "forget", lambda self, number: None)
+    patch.setattr(Profiles, "remove", lambda self, number: None)
 
 
 def the_wheel_fires_a_slot_early(patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def the_wheel_fires_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_replaced_connection_stays_open(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionTerminator, "part", lambda self, session, farewell: None)
+    patch.setattr(SessionTerminator, "hang_up", lambda self, session, goodbye: None)
 
 
 def a_lost_connection_has_no_grace(patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def a_handler_fails(patch: pytest.MonkeyPatch) -> None:
     def fail(self: Profiles, number: int) -> None:
         raise KeyError(number)
 
-    patch.setattr(Profiles, "wake", fail)
+    patch.setattr(Profiles, "clear_auto_away", fail)
 
 
 @pytest.mark.parametrize(

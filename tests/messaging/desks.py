@@ -91,7 +91,7 @@ class InlineRuntime(TrioRuntime):
     def __init__(self, post: FakePost) -> None:
         self._post = post
 
-    def caller(self, interrupt: Callable[[], None]) -> Any:
+    def thread_caller(self, interrupt: Callable[[], None]) -> Any:
         return self
 
     async def call(self, blocking: Callable[[], T]) -> T:

@@ -10,8 +10,8 @@ from itertools import islice
 import pytest
 
 from presence.core.changes import Change, Op
-from presence.outbox.backlog import MAX_SCANNED_PER_CALL, PLANNED_A_CALL, Backlog, ByShard, Plan
-from presence.outbox.peer_barrier import RETURN_SETTLE_S, SETTLE_S, PeerBarrier
+from presence.outbox.backlog import MAX_PLANNED_PER_CALL, MAX_SCANNED_PER_CALL, Backlog, ByShard, Plan
+from presence.outbox.peer_barrier import RECOVERY_SETTLE_TIMEOUT_S, SETTLE_TIMEOUT_S, PeerBarrier
 from presence.outbox.queue import Outbox
 from presence.outbox.replies import PeerTrace
 from presence.outbox.steps import Item
@@ -22,19 +22,19 @@ def change(op: Op, uid: str, session: str = "", at: float = 0.0) -> Change:
 
 
 def taken(outbox: Outbox, backlog: Backlog, *, settled: bool) -> list[tuple[Op, str]]:
-    items = backlog.take(100, settled=settled, from_outbox=True)
+    items = backlog.next_items(100, settled=settled, from_outbox=True)
     return [(each.change.op, each.change.session) for each in items]
 
 
-def test_the_end_of_an_unheard_session_tells_what_redis_lost_though_an_update_went_before() -> None:
+def test_the_end_of_a_stale_session_restores_what_redis_lost_even_after_an_update() -> None:
     outbox = Outbox(lambda uid: 0, 1, max_items=100)
-    backlog = Backlog(0, outbox, lambda shard: (change(Op.UNHEARD, "ada", "a"),))
-    backlog.begin((), lost=True)
+    backlog = Backlog(0, outbox, lambda shard: (change(Op.STALE, "ada", "a"),))
+    backlog.begin_resync((), lost=True)
     while backlog.is_planning:
-        backlog.go_on_planning()
+        backlog.continue_planning()
     assert taken(outbox, backlog, settled=True) == []
     outbox.extend([change(Op.UPDATE, "ada", "a"), change(Op.END, "ada", "a")])
-    items = backlog.take(100, settled=True, from_outbox=True)
+    items = backlog.next_items(100, settled=True, from_outbox=True)
     assert [(each.change.op, each.restores) for each in items] == [(Op.UPDATE, False), (Op.END, True)]
 
 
@@ -50,11 +50,11 @@ def test_a_resync_scans_the_sessions_in_slices() -> None:
             yield each._replace(op=Op.REGISTER)
 
     backlog = Backlog(0, outbox, live)
-    backlog.begin((), lost=False)
+    backlog.begin_resync((), lost=False)
     most = 0
     while backlog.is_planning:
         before = len(scanned)
-        backlog.go_on_planning()
+        backlog.continue_planning()
         most = max(most, len(scanned) - before)
     assert most == MAX_SCANNED_PER_CALL
     assert taken(outbox, backlog, settled=True)[:2] == [(Op.REGISTER, "s"), (Op.LOGIN, "s0")]
@@ -68,34 +68,34 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     for _ in range(3):
         assert taken(outbox, backlog, settled=False) == []
         assert backlog.is_planning, "it is to be called again before long"
-        backlog.go_on_planning()
+        backlog.continue_planning()
     assert taken(outbox, backlog, settled=False) == [(Op.LOGIN, "a")]
     assert not backlog.is_planning
 
 
-def test_a_part_is_there_once_and_is_looked_for_no_further_than_it_is_asked_for() -> None:
+def test_a_shard_is_taken_once_and_scanned_no_further_than_needed() -> None:
     found = iter(range(100))
     parted = ByShard(found, lambda number: number % 2, 2)
-    assert len(list(islice(parted.of(1), 5))) == 5
+    assert len(list(islice(parted.items_of(1), 5))) == 5
     assert len(list(found)) == 90
-    assert (parted.has(0), parted.has(1)) == (True, False)
+    assert (parted.is_untaken(0), parted.is_untaken(1)) == (True, False)
 
 
-def test_an_update_that_waited_is_no_arrival_and_a_registration_takes_its_place() -> None:
+def test_a_pending_update_is_covered_by_a_registration() -> None:
     came = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
     ops = ((Op.UPDATE, "stands"), *came, (Op.UPDATE, "gone"), (Op.END, "gone"))
     waiting = [Item(change(*each)) for each in ops]
     live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
     planned = Plan(waiting, lambda _limit: [], live, lost=False, skipped_from=math.inf)
     assert planned.work() == (True, [item.change for item in (waiting[3], waiting[0])])
-    assert [each.change.uid for each in planned.standing() if each] == ["stands"]
+    assert [each.change.uid for each in planned.registrations() if each] == ["stands"]
     assert [(each.change.op, each.change.uid) for each in planned.replayed] == [*came, ops[-1]]
 
 
 def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() -> None:
     """Planned in one go, the changes of a long outage would stop the loop for a third of a second."""
-    waiting = [Item(change(Op.LOGIN, f"w{n}")) for n in range(PLANNED_A_CALL)]
-    queued = [Item(change(Op.END, f"q{n}")) for n in range(3 * PLANNED_A_CALL)]
+    waiting = [Item(change(Op.LOGIN, f"w{n}")) for n in range(MAX_PLANNED_PER_CALL)]
+    queued = [Item(change(Op.END, f"q{n}")) for n in range(3 * MAX_PLANNED_PER_CALL)]
     asked: list[int] = []
     rest = iter(queued)
 
@@ -109,8 +109,8 @@ def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() 
         calls += 1
         taken = [*waiting, *queued[: sum(asked)]]
         assert planned.unsent == taken, "whoever begins anew finds all of it"
-    assert calls >= 2 * (len(waiting) + len(queued)) // PLANNED_A_CALL - 1
-    assert max(asked) <= PLANNED_A_CALL
+    assert calls >= 2 * (len(waiting) + len(queued)) // MAX_PLANNED_PER_CALL - 1
+    assert max(asked) <= MAX_PLANNED_PER_CALL
     assert [*planned.replayed] == waiting + queued
 
 
@@ -125,25 +125,25 @@ Step = Callable[[PeerBarrier], object]
 
 def resync(at: float) -> Step:
     """It begins anew for its own sake."""
-    return lambda settling: settling.begin(at, {"b": BEFORE}, first=False, concerns_all=False)
+    return lambda barrier: barrier.start(at, {"b": BEFORE}, first=False, concerns_all=False)
 
 
 def loss(at: float, history: str = "", **others: PeerTrace) -> Step:
     """It begins anew because Redis has lost data, or goes on with another history."""
-    return lambda settling: settling.begin(at, others, first=False, concerns_all=True, history=history)
+    return lambda barrier: barrier.start(at, others, first=False, concerns_all=True, history=history)
 
 
 def back(at: float) -> Step:
     """Redis answers again after an outage."""
-    return lambda settling: settling.returned(at)
+    return lambda barrier: barrier.redis_recovered(at)
 
 
 def see(at: float, **others: PeerTrace) -> Step:
     """A probe finds all well here, and this of the others."""
 
-    def saw(settling: PeerBarrier) -> None:
-        settling.others = others
-        settling.saw(at)
+    def saw(barrier: PeerBarrier) -> None:
+        barrier.others = others
+        barrier.observe(at)
 
     return saw
 
@@ -151,53 +151,56 @@ def see(at: float, **others: PeerTrace) -> Step:
 @pytest.mark.parametrize(
     ("steps", "at"),
     [
-        ([resync(5)], 5 + SETTLE_S),
-        ([resync(5), see(6, b=REGISTERED)], 5 + SETTLE_S),  # its own is waited out
-        ([resync(5), resync(12)], 5 + SETTLE_S),  # another one during a wait does not begin it anew
-        ([resync(5), resync(12), resync(16)], 16 + SETTLE_S),
-        ([resync(5), loss(12)], 12 + SETTLE_S),  # a loss does
-        ([loss(5)], 5 + SETTLE_S),  # those are waited for whom Redis has forgotten
-        ([loss(5), see(6, b=BEFORE)], 5 + SETTLE_S),
-        ([loss(5), see(6, b=REGISTERING)], 5 + SETTLE_S),
-        ([loss(5), see(6, b=FENCED)], 5 + SETTLE_S),
+        ([resync(5)], 5 + SETTLE_TIMEOUT_S),
+        ([resync(5), see(6, b=REGISTERED)], 5 + SETTLE_TIMEOUT_S),  # its own is waited out
+        ([resync(5), resync(12)], 5 + SETTLE_TIMEOUT_S),  # another one during a wait does not begin it anew
+        ([resync(5), resync(12), resync(16)], 16 + SETTLE_TIMEOUT_S),
+        ([resync(5), loss(12)], 12 + SETTLE_TIMEOUT_S),  # a loss does
+        ([loss(5)], 5 + SETTLE_TIMEOUT_S),  # those are waited for whom Redis has forgotten
+        ([loss(5), see(6, b=BEFORE)], 5 + SETTLE_TIMEOUT_S),
+        ([loss(5), see(6, b=REGISTERING)], 5 + SETTLE_TIMEOUT_S),
+        ([loss(5), see(6, b=FENCED)], 5 + SETTLE_TIMEOUT_S),
         ([loss(5), see(6, b=REGISTERED)], 6),  # the wait is over when all have registered anew
         # After a restart only what was registered since counts: Redis may have gone back to a later moment.
         ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "new"))], 6),
-        ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "old"))], 5 + SETTLE_S),
-        ([back(50)], 50 + RETURN_SETTLE_S),
-        ([back(50), see(51, b=REGISTERED)], 50 + RETURN_SETTLE_S),  # that does not say that nothing waits
-        ([back(50), loss(50.1, b=REGISTERED), see(50.5, b=REGISTERED)], 50 + RETURN_SETTLE_S),
-        ([see(2), loss(5)], 5 + RETURN_SETTLE_S),  # who was swept may be on its way back
+        ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "old"))], 5 + SETTLE_TIMEOUT_S),
+        ([back(50)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
+        (
+            [back(50), see(51, b=REGISTERED)],
+            50 + RECOVERY_SETTLE_TIMEOUT_S,
+        ),  # that does not say that nothing waits
+        ([back(50), loss(50.1, b=REGISTERED), see(50.5, b=REGISTERED)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
+        ([see(2), loss(5)], 5 + RECOVERY_SETTLE_TIMEOUT_S),  # who was swept may be on its way back
     ],
 )
-def test_where_a_peer_was_seen_at_work(steps: list[Step], at: float) -> None:
-    settling = PeerBarrier(lambda node: node != "x")
+def test_with_a_live_peer(steps: list[Step], at: float) -> None:
+    barrier = PeerBarrier(lambda node: node != "x")
     for step in [see(1, b=BEFORE), *steps]:
-        step(settling)
-    assert settling.at == at
+        step(barrier)
+    assert barrier.open_at == at
 
 
 @pytest.mark.parametrize("step", [loss(5), loss(5, x=BEFORE), loss(5, b=FENCED), back(50)])
-def test_with_nobody_at_work_it_does_not_wait(step: Step) -> None:
-    settling = PeerBarrier(lambda node: node != "x")
-    step(settling)
-    assert settling.at == -math.inf
+def test_without_live_peers_there_is_no_wait(step: Step) -> None:
+    barrier = PeerBarrier(lambda node: node != "x")
+    step(barrier)
+    assert barrier.open_at == -math.inf
 
 
-def test_who_is_new_waits_for_nobody() -> None:
-    settling = PeerBarrier(lambda _node: True)
-    settling.begin(1.0, {"b": BEFORE}, first=True, concerns_all=False)
-    assert settling.at == -math.inf
+def test_the_first_generation_does_not_wait() -> None:
+    barrier = PeerBarrier(lambda _node: True)
+    barrier.start(1.0, {"b": BEFORE}, first=True, concerns_all=False)
+    assert barrier.open_at == -math.inf
 
 
-def test_a_peer_that_only_holds_a_lease_is_waited_for_though_the_lease_was_lost_with_all_data() -> None:
+def test_a_peer_with_nothing_but_a_lease_is_waited_for_even_if_the_lease_was_lost() -> None:
     leases = ["c"]
-    settling = PeerBarrier(lambda _node: True, lambda: leases)
-    settling.saw(1.0)
+    barrier = PeerBarrier(lambda _node: True, lambda: leases)
+    barrier.observe(1.0)
     leases.clear()
-    loss(5)(settling)
-    assert settling.at == 5 + SETTLE_S
-    see(6, c=REGISTERED)(settling)
-    assert settling.at == 6
-    settling.swept("c")
-    assert settling.known == set()
+    loss(5)(barrier)
+    assert barrier.open_at == 5 + SETTLE_TIMEOUT_S
+    see(6, c=REGISTERED)(barrier)
+    assert barrier.open_at == 6
+    barrier.peer_gone("c")
+    assert barrier.recent_lease_holders == set()

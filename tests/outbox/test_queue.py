@@ -1,4 +1,4 @@
-"""The outbox: order, bound, skipping, waking."""
+"""The outbox: order, bounds, skipping, notification."""
 
 import random
 import sys
@@ -24,7 +24,7 @@ def test_a_full_outbox_skips_and_counts_until_a_resync_of_that_shard() -> None:
     outbox = two_shards(3)
     assert outbox.begin_resync(0) is None
     outbox.extend(change(f"0{i}", at_ms=i, at=float(i)) for i in range(9))
-    outbox.release(0, outbox.take(0, 3))
+    outbox.release(0, outbox.take_batch(0, 3))
     outbox.append(change("0late", at_ms=9))  # there is room again, but it must not overtake
     assert outbox.queued(0) == 0
     outbox.extend(change("1a") for _ in range(4))
@@ -42,27 +42,27 @@ def test_a_shard_that_fills_the_outbox_leaves_the_others_room() -> None:
     outbox.extend(change("0a") for _ in range(200))
     for _ in range(500):
         outbox.append(change("1a"))
-        outbox.release(1, outbox.take(1, 1))
+        outbox.release(1, outbox.take_batch(1, 1))
     outbox.extend(change("1a") for _ in range(10))
-    assert (outbox.is_skipping(0), outbox.is_skipping(1), outbox.held) == (True, False, 90)
+    assert (outbox.is_skipping(0), outbox.is_skipping(1), outbox.pending) == (True, False, 90)
     outbox.append(change("1a"))
     assert outbox.is_skipping(1)
     alone = Outbox(lambda _uid: 0, 1, max_items=80)
     alone.extend(change("0a") for _ in range(200))
-    assert alone.held == 80
+    assert alone.pending == 80
 
 
-def test_it_rings_once_when_there_is_enough() -> None:
+def test_it_notifies_once_when_enough_is_queued() -> None:
     outbox, rung = two_shards(9), list[str]()
-    outbox.call_at(2, lambda: rung.append("two"))
+    outbox.notify_at(2, lambda: rung.append("two"))
     outbox.append(change("0a"))
     assert rung == []
     outbox.append(change("1a"))
     outbox.append(change("1a"))
-    outbox.call_at(3, lambda: rung.append("at once"))
+    outbox.notify_at(3, lambda: rung.append("at once"))
     assert rung == ["two", "at once"]
-    outbox.call_at(4, lambda: rung.append("four"))
-    outbox.call_at(0, lambda: rung.append("never"))
+    outbox.notify_at(4, lambda: rung.append("four"))
+    outbox.notify_at(0, lambda: rung.append("never"))
     outbox.append(change("0a"))
     assert len(rung) == 2
 
@@ -70,8 +70,8 @@ def test_it_rings_once_when_there_is_enough() -> None:
 def test_bytes_are_a_bound_too() -> None:
     outbox = Outbox(lambda _uid: 0, 1, max_items=100, max_bytes=2 * size_of(change("0a")))
     outbox.extend(change("0a") for _ in range(3))
-    assert (outbox.held, outbox.statistics().dropped_total) == (2, 1)
-    outbox.release(0, outbox.take(0, 2))
+    assert (outbox.pending, outbox.statistics().dropped_total) == (2, 1)
+    outbox.release(0, outbox.take_batch(0, 2))
     assert outbox.statistics().held_bytes == 0
 
 
@@ -102,19 +102,19 @@ def test_ages_are_counted_when_redis_has_them() -> None:
     for _ in range(4):
         waiting.append()
         waiting.now_ms += 500
-    waiting.outbox.acknowledged(0, waiting.outbox.take(0, 3))
-    waiting.outbox.release(0, waiting.outbox.take(0, 1))  # forgotten only
+    waiting.outbox.acknowledge(0, waiting.outbox.take_batch(0, 3))
+    waiting.outbox.release(0, waiting.outbox.take_batch(0, 1))  # forgotten only
     assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 2], "sum": 4.5}
 
 
-def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
+def test_the_oldest_age_is_right_in_any_order_of_removal() -> None:
     waiting, rng = Waiting(), random.Random(7)
     held: list[Change] = []
     for _ in range(2000):
         waiting.now_ms += rng.randrange(40)
         if rng.random() < 0.5 and len(held) < 900:
             held.append(waiting.append())
-            waiting.outbox.take(0, 1)
+            waiting.outbox.take_batch(0, 1)
         elif held:
             waiting.outbox.release(0, [held.pop(rng.randrange(len(held)))])
         oldest_s = max(((waiting.now_ms - each.at_ms) / 1000 for each in held), default=0.0)
@@ -124,10 +124,12 @@ def test_the_oldest_is_found_in_whatever_order_changes_leave() -> None:
 # What Redis told
 
 
-def test_counts_add_up_by_type_and_reason_and_what_a_later_version_writes_is_called_as_it_is() -> None:
+def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:
     transitions = Transitions()
-    transitions.note([EventCount("online", 1, 2), EventCount("offline", 201, 1), EventCount("gap", 0, 1)])
-    transitions.note(
+    transitions.count_events(
+        [EventCount("online", 1, 2), EventCount("offline", 201, 1), EventCount("gap", 0, 1)]
+    )
+    transitions.count_events(
         [
             EventCount("online", 1, 3),
             EventCount("online", 2, 1),

@@ -1,4 +1,4 @@
-"""Memory beside records: what somebody did to Redis behind everybody's back is found and mended."""
+"""Sessions compared with records: changes made to Redis by hand are found and repaired."""
 
 import tempfile
 import time
@@ -12,7 +12,12 @@ from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.outbox import reconciler as comparison_module
 from presence.outbox import relay as relay_module
 from presence.outbox.queue import Outbox
-from presence.outbox.reconciler import HURRIED_SESSIONS, SESSIONS_A_TURN, LocalSessions, Reconciler
+from presence.outbox.reconciler import (
+    MAX_SESSIONS_PER_TURN,
+    MAX_URGENT_SESSIONS_PER_TURN,
+    LocalSessions,
+    Reconciler,
+)
 from presence.outbox.relay import Relay, RelayCallbacks
 from presence.outbox.replies import NodeNotice, Reply, ReplyStatus, Superseded
 from presence.outbox.shard_writer import ShardWriter
@@ -38,7 +43,7 @@ class Sessions:
     def __init__(self, count: int = 0) -> None:
         self.live = {f"u{n}": named(f"u{n}") for n in range(count)}
         self.profiles: dict[str, Profile] = {}
-        self.memory = LocalSessions(lambda: iter([*self.live.values()]), self.shown_as)
+        self.local_sessions = LocalSessions(lambda: iter([*self.live.values()]), self.shown_as)
 
     def shown_as(self, name: SessionName) -> Profile | None:
         return self.profiles.get(name.uid, PLAIN) if self.live.get(name.uid) == name else None
@@ -46,24 +51,24 @@ class Sessions:
 
 def comparison(sessions: Sessions) -> tuple[Reconciler, ShardWriter]:
     outbox = Outbox(KEYS.shard, 1, max_items=10)
-    return Reconciler(sessions.memory, KEYS.shard), ShardWriter(0, "a", outbox, lambda _shard: [])
+    return Reconciler(sessions.local_sessions, KEYS.shard), ShardWriter(0, "a", outbox, lambda _shard: [])
 
 
 def answer(**fields: object) -> Reply:
     return Reply(ReplyStatus.OK, "history", **fields)  # type: ignore[arg-type]  # as given by each test
 
 
-def test_a_walk_asks_about_everybody_and_goes_on_where_it_was() -> None:
-    compared, writer = comparison(Sessions(SESSIONS_A_TURN + 1))
+def test_a_walk_covers_all_sessions_and_continues_where_it_stopped() -> None:
+    compared, writer = comparison(Sessions(MAX_SESSIONS_PER_TURN + 1))
     asked = []
     for turn in range(6):
         (step,) = compared.next([writer])
         asked.append((len(step.sessions), step.cursor))
         compared.differences(step, answer(cursor=str(turn + 1)))
-    assert asked == [(n, str(turn)) for turn, n in enumerate((0, SESSIONS_A_TURN, 1) * 2)]
+    assert asked == [(n, str(turn)) for turn, n in enumerate((0, MAX_SESSIONS_PER_TURN, 1) * 2)]
 
 
-def test_ghosts_and_missing_ones_count_the_second_time() -> None:
+def test_a_difference_counts_when_it_is_confirmed() -> None:
     compared, writer = comparison(Sessions(2))
     compared.next([writer])
     (step,) = compared.next([writer])
@@ -75,10 +80,10 @@ def test_ghosts_and_missing_ones_count_the_second_time() -> None:
     assert compared.differences(again, answer(missing=tuple(missing))) == 0, "asked about a third time only"
 
 
-def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
+def test_sessions_of_a_busy_shard_are_compared_later() -> None:
     sessions = Sessions(20)
     shards = {name: number % 2 for number, name in enumerate(sessions.live)}
-    compared = Reconciler(sessions.memory, shards.__getitem__)
+    compared = Reconciler(sessions.local_sessions, shards.__getitem__)
     outbox = Outbox(shards.__getitem__, 2, max_items=10)
     busy, idle = (ShardWriter(shard, "a", outbox, lambda _shard: []) for shard in (0, 1))
     compared.next([idle])
@@ -87,19 +92,19 @@ def test_whom_a_shard_was_too_busy_for_is_asked_about_when_it_is_not() -> None:
     assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
 
 
-def test_in_a_hurry_everybody_is_asked_about_in_larger_turns_and_who_misses_more_once_again() -> None:
-    compared, writer = comparison(Sessions(HURRIED_SESSIONS + SESSIONS_A_TURN))
+def test_an_urgent_walk_has_larger_turns_and_is_repeated_if_more_was_missed() -> None:
+    compared, writer = comparison(Sessions(MAX_URGENT_SESSIONS_PER_TURN + MAX_SESSIONS_PER_TURN))
     compared.next([writer])
     compared.next([writer])
-    compared.hurry()
+    compared.run_soon()
     asked = []
-    while compared.is_hurried:
+    while compared.is_urgent:
         steps = compared.next([writer])
         asked.append(len(steps[0].sessions))
         if len(asked) == 1:
-            compared.hurry()
-            compared.hurry()
-    assert asked == [HURRIED_SESSIONS, SESSIONS_A_TURN, 0] * 2
+            compared.run_soon()
+            compared.run_soon()
+    assert asked == [MAX_URGENT_SESSIONS_PER_TURN, MAX_SESSIONS_PER_TURN, 0] * 2
     steps = compared.next([writer])
     compared.unanswered(steps)  # what was answered too late is asked again
     (again,) = compared.next([writer])
@@ -129,8 +134,8 @@ class Mending:
             self.store,
             node=node,
             live=lambda _shard: [self.change(Op.REGISTER, each) for each in self.sessions.live.values()],
-            verdicts=RelayCallbacks(self.gone, self.gone, lambda: "c"),
-            memory=self.sessions.memory,
+            callbacks=RelayCallbacks(self.gone, self.gone, lambda: "c"),
+            local_sessions=self.sessions.local_sessions,
         )
 
     def change(self, op: Op, each: SessionName) -> Change:
@@ -167,9 +172,7 @@ async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 @pytest.mark.parametrize("what", ["records deleted", "shown otherwise", "a ghost"])
-async def test_what_is_not_on_record_as_it_is_here_is_written_again(
-    mending: Mending, server: Server, what: str
-) -> None:
+async def test_records_that_differ_are_written_again(mending: Mending, server: Server, what: str) -> None:
     sessions = mending.sessions
     await trio.sleep(0.3)
     statistics = mending.relay.statistics()
@@ -199,7 +202,7 @@ async def test_what_is_not_on_record_as_it_is_here_is_written_again(
         assert (last["type"], last["uid"], last["reason"]) == ("offline", "u7", "node_down")
 
 
-async def test_displacements_that_the_inbox_does_not_hold_are_found_at_once(
+async def test_supersessions_dropped_from_the_inbox_are_found_soon(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)

@@ -8,7 +8,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from presence.common.circuit_breaker import GLANCE_S
+from presence.common.circuit_breaker import SETTLE_DELAY_S
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
@@ -110,8 +110,8 @@ class Relaying:
         usual: dict[str, Any] = {
             "node": "first",
             "live": lambda _shard: [],
-            "verdicts": RelayCallbacks(lambda _: None, lambda _: None, lambda: next(ids)),
-            "memory": NOTHING,
+            "callbacks": RelayCallbacks(lambda _: None, lambda _: None, lambda: next(ids)),
+            "local_sessions": NOTHING,
             "clock": trio.current_time,
             "runtime": AtOnce(),
         }
@@ -180,7 +180,7 @@ async def test_a_start_needs_one_shard_and_no_refusal(clock: MockClock, nursery:
 
 
 @pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
-async def test_changes_share_a_batch_and_a_logout_does_not_wait_for_company(
+async def test_changes_share_a_batch_and_a_logout_does_not_wait(
     clock: MockClock, relaying: Relaying, code: int, waits: bool
 ) -> None:
     before = len(relaying.fake.batches)
@@ -206,7 +206,7 @@ async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relay
 # Verdicts
 
 
-async def test_a_fenced_node_goes_on_under_a_new_id(
+async def test_a_fenced_node_continues_under_a_new_id(
     clock: MockClock, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, relay = relaying.fake, relaying.relay
@@ -230,7 +230,7 @@ async def test_a_fenced_node_goes_on_under_a_new_id(
 # Outages, of one shard or of all
 
 
-async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, relaying: Relaying) -> None:
+async def test_an_unreachable_shard_does_not_delay_others(clock: MockClock, relaying: Relaying) -> None:
     fake = relaying.fake
     fake.away = {1}
     relaying.outbox.extend([login("u1"), login("u0"), login("u2")])
@@ -247,7 +247,7 @@ async def test_a_shard_that_is_away_holds_up_no_other(clock: MockClock, relaying
     assert relaying.relay.statistics().backlog == 1
 
 
-async def test_an_outage_is_two_lines_in_the_log_and_what_waited_is_told_after_it(
+async def test_an_outage_is_two_log_lines_and_pending_changes_are_sent_after_it(
     clock: MockClock, relaying: Relaying
 ) -> None:
     fake = relaying.fake
@@ -279,7 +279,7 @@ async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(
     await until(lambda: fake.checks > checks)
 
 
-async def test_each_refusal_is_told_once_and_what_was_refused_is_sent_again(
+async def test_each_refusal_is_logged_once_and_its_step_is_sent_again(
     clock: MockClock, relaying: Relaying
 ) -> None:
     fake = relaying.fake
@@ -308,17 +308,15 @@ class LateBell(TrioWakeEvent):
 class Late(AtOnce):
     """The same."""
 
-    def bell(self) -> TrioWakeEvent:
+    def wake_event(self) -> TrioWakeEvent:
         return LateBell()
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds + (0.5 if seconds else 0.0))
 
 
-async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
-    clock: MockClock, nursery: trio.Nursery
-) -> None:
-    relaying = Relaying(known=lambda: ("second",), runtime=Late())
+async def test_a_loop_that_is_always_late_still_sends_ends(clock: MockClock, nursery: trio.Nursery) -> None:
+    relaying = Relaying(lease_holders=lambda: ("second",), runtime=Late())
     nursery.start_soon(relaying.relay.run)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
@@ -329,10 +327,10 @@ async def test_a_loop_that_is_always_late_tells_ends_all_the_same(
 
 
 @pytest.mark.parametrize("peers", [("second",), ()])
-async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
+async def test_with_peers_an_end_after_an_idle_time_waits_for_their_logins(
     peers: tuple[str, ...], clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    relaying = await Relaying(known=lambda: peers).run(nursery)
+    relaying = await Relaying(lease_holders=lambda: peers).run(nursery)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
     await trio.sleep(PROBE_INTERVAL_S + 1.0)
@@ -343,5 +341,5 @@ async def test_where_there_are_peers_an_end_after_a_rest_waits_for_their_logins(
         told |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(told) :]}
         await trio.sleep(0.001)
     assert told["u2"] < 0.1
-    assert (told["u1"] >= GLANCE_S) == bool(peers)
-    assert told["u1"] < GLANCE_S + 0.1
+    assert (told["u1"] >= SETTLE_DELAY_S) == bool(peers)
+    assert told["u1"] < SETTLE_DELAY_S + 0.1

@@ -104,7 +104,7 @@ async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_
         pair.client.client_kill_filter(_type="pubsub")
         assert not pair.hears(0)
         await until(lambda: pair.hears(0))
-        node.relay.disown(node.relay.node)
+        node.relay.mark_fenced(node.relay.node)
         await until(lambda: pair.channel(0) != old and pair.hears(0))
         await until(lambda: pair.record()["node"] == node.relay.node)
         answer: Any = pair.client.pubsub_numsub(old)
@@ -116,7 +116,7 @@ class FakeNode:
     """What `ControlListener` needs of a node."""
 
     def __init__(self) -> None:
-        self.renamed = TrioRuntime().bell()
+        self.renamed = TrioRuntime().wake_event()
         self.relay = SimpleNamespace(node="n1")
         self.told: list[NodeNotice] = []
         self.faults = Faults()
@@ -208,6 +208,6 @@ async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
             assert pair.client.publish(pair.channel(0), message) == 1
         kick = KICKED | {"uid": "ann", "session": pair.record()["session"]}
         pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after them
-        core = pair.servers[0].node.core
-        await until(lambda: not core.sessions.has("ann"))
-        assert (core.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})
+        engine = pair.servers[0].node.engine
+        await until(lambda: not engine.sessions.has_user("ann"))
+        assert (engine.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})

@@ -93,7 +93,7 @@ async def test_another_certificate_is_shown_once_the_file_is_read_again_and_is_s
         await found.reload()
         disk = threading.Event()
         monkeypatch.setattr(tls.Certificate, "read", lambda _: disk.wait(PATIENCE_S))
-        monkeypatch.setattr(runtime, "CALL_PATIENCE_S", 0.05)
+        monkeypatch.setattr(runtime, "CALL_TIMEOUT_S", 0.05)
         await found.reload()
         disk.set()
     assert found.certificate.context is kept

@@ -92,7 +92,7 @@ def test_who_listens_on_loopback_alone_is_reached_from_this_machine_alone(host: 
     ],
 )
 def test_an_address_is_in_the_networks_or_not(text: str, address: str, *, is_in: bool) -> None:
-    assert networks.holds(networks.parse(text), address) == is_in
+    assert networks.contains(networks.parse(text), address) == is_in
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_an_address_is_in_the_networks_or_not(text: str, address: str, *, is_in:
     ],
 )
 def test_what_limits_count_a_client_by(address: str, client: str) -> None:
-    assert networks.client_of(address) == client
+    assert networks.limit_key(address) == client

@@ -123,17 +123,17 @@ class Stub:
 def node_of(settings: Settings) -> tuple[Node, FakeSockets]:
     stub, sockets = cast(Any, Stub()), FakeSockets()
     node = Node(settings, 100, Stores(stub, stub, stub), Clock(), TrioRuntime())
-    sockets.core = node.core
+    sockets.engine = node.engine
     return node, sockets
 
 
 def exchange(writer: ShardWriter) -> tuple[Item, ...]:
     """Send what a shard has next to a Redis that takes everything, and return it."""
-    while (step := writer.next(1.0)) is None and writer.is_planning:
+    while (step := writer.next_step(1.0)) is None and writer.is_planning:
         pass
     assert isinstance(step, Batch)
     opened = Opened((), {}) if step.opening else None
-    writer.accept(step, Reply(ReplyStatus.OK, "history", opened=opened))
+    writer.accept_reply(step, Reply(ReplyStatus.OK, "history", opened=opened))
     return step.items
 
 

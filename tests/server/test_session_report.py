@@ -31,7 +31,7 @@ def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
         "connected": lambda handle: ConnectionInfo("plain", "192.0.2.1", 10 * handle),
         "watches": lambda session: 3 if session.device else 0,
     }
-    return SessionReporter(world.core, world.clock, **usual | more).explain(uid)
+    return SessionReporter(world.engine, world.clock, **usual | more).explain(uid)
 
 
 def only(world: World) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
     world.login()
     seen: list[dict[str, Any]] = []
     world.now += T + TICK
-    world.guard.alive(world.now)
+    world.guard.loop_ran(world.now)
     world.credits = False
     world.run_tick(lambda: seen.append(only(world)))
     assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]
@@ -143,7 +143,7 @@ def test_when_it_is_away_and_when_its_token_ends_is_told() -> None:
 def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
     world.login()
     world.now += T + 2 * TICK
-    list(world.core.registrations([*world.registry]))
+    list(world.engine.registrations([*world.registry]))
     assert only(world)["vouched"] is False
 
 

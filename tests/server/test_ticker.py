@@ -21,38 +21,38 @@ def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
     origin: float, slot_s: float, after_s: float
 ) -> None:
     ticks, at = Ticks(slot_s, origin), origin + after_s
-    due, begun = ticks.at_or_after(at), ticks.begun(at)
-    assert ticks.starts(due - 1) < at <= ticks.starts(due)
-    assert ticks.starts(begun) <= at < ticks.starts(begun + 1)
-    assert ticks.begun(ticks.starts(due)) == due
+    due, begun = ticks.at_or_after(at), ticks.at_or_before(at)
+    assert ticks.start_of(due - 1) < at <= ticks.start_of(due)
+    assert ticks.start_of(begun) <= at < ticks.start_of(begun + 1)
+    assert ticks.at_or_before(ticks.start_of(due)) == due
 
 
 def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:
     ticks = Ticks(0.5, 0.0)
     before = ticks.at_or_after(10.0)
     ticks.credit(4.0)
-    assert ticks.starts(before) == 14.0
-    assert ticks.starts(ticks.at_or_after(20.0)) == 20.0
+    assert ticks.start_of(before) == 14.0
+    assert ticks.start_of(ticks.at_or_after(20.0)) == 20.0
 
 
 def test_a_stall_is_credited_whoever_notices_it_first() -> None:
     guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
-    guard.alive(1.0)
-    guard.alive(8.0)  # a transport ran before the ticker did
-    guard.alive(8.01)
+    guard.loop_ran(1.0)
+    guard.loop_ran(8.0)  # a transport ran before the ticker did
+    guard.loop_ran(8.01)
     assert guard.take_credit(8.02) == 7.0
     assert guard.take_credit(8.03) == 0.0
 
 
 def test_at_most_t_is_credited_and_once_per_t() -> None:
     guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
-    guard.alive(100.0)
+    guard.loop_ran(100.0)
     assert guard.take_credit(100.0) == 30.0
-    guard.alive(110.0)
+    guard.loop_ran(110.0)
     assert guard.take_credit(110.0) == 0.0
     for second in range(111, 130):
-        guard.alive(float(second))
-    guard.alive(140.0)
+        guard.loop_ran(float(second))
+    guard.loop_ran(140.0)
     assert guard.take_credit(140.0) == 11.0
     assert guard.credited_s == 41.0
 
@@ -60,7 +60,7 @@ def test_at_most_t_is_credited_and_once_per_t() -> None:
 class Ticking:
     """A ticker of which nothing is due, and when its ticks were done."""
 
-    awaits_readers = False
+    needs_reader_turn = False
 
     def __init__(self) -> None:
         self.done: list[float] = []
@@ -69,13 +69,13 @@ class Ticking:
         clock = Clock(trio.current_time, lambda: 0.0)
         self.ticker = Ticker(self, Ticks(0.5, clock.now()), self.guard, clock, lags=self.lags)
 
-    def take_due(self, tick: int) -> bool:
+    def collect_expired(self, tick: int) -> bool:
         return False
 
-    def end_silent(self, now: float) -> int:
+    def expire_idle(self, now: float) -> int:
         return 0
 
-    def ticked(self, now: float) -> None:
+    def tick_done(self, now: float) -> None:
         self.done.append(now)
 
 
@@ -97,7 +97,7 @@ async def test_ticks_stand_on_absolute_deadlines_and_time_before_the_first_is_no
 async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
     ticking = Ticking()
     guard, now = ticking.guard, trio.current_time()
-    guard.alive(now + 20.0)
+    guard.loop_ran(now + 20.0)
     guard.last = now
     with trio.move_on_after(10.2):
         await ticking.ticker.run()

@@ -70,7 +70,7 @@ class Device:
                 self._later(self._random.uniform(*RETURN_S))
                 return
             self.main = connection = Connection(self._agenda, host, self, self._random)
-            connection.peer = host.node.core.opened(host, connection)
+            connection.peer = host.node.engine.opened(host, connection)
             host.connections.append(connection)
             connection.send(self._login_frame(), self._saying)
             self._agenda.after(LOGIN_PATIENCE_S, lambda: self._check_login(connection))

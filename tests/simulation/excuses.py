@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from loadtest.checker.endings import NO_CLAIM, Claim, is_false
-from presence.cluster.membership import BEATS_A_LEASE
+from presence.cluster.membership import RENEWALS_PER_LEASE
 from tests.simulation.plan import Fault, Kind
 from tests.simulation.sockets import WINDOW_S
 from tests.simulation.truth import LONG_AGO, Key, Life
@@ -48,7 +48,7 @@ def telling_allowed_s(world: World, life: Life, decided_at: float, gap_at: float
     """Return how long after its decision an end may be told; `gap_at`: of its process's last gap entry."""
     since, relay = decided_at - WAITS_S, life.host.node.relay
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
-    began_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._began
+    began_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
     has_compared = relay.statistics().differences > 0 and began_s < (world.agenda.now - since)
     is_quiet = gap_at < since and not has_compared and is_calm(world, since, world.agenda.now)
     return TELLING_S if is_quiet else float("inf")
@@ -63,7 +63,7 @@ def sweep_allowed_s(world: World, life: Life) -> float:
     ):
         return float("inf")
     waits_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
-    return (waits_s + 3 * settings.lease / BEATS_A_LEASE + SWEEP_SLACK_S) / SLOWEST_CLOCK
+    return (waits_s + 3 * settings.lease / RENEWALS_PER_LEASE + SWEEP_SLACK_S) / SLOWEST_CLOCK
 
 
 def is_calm(world: World, since: float, until: float) -> bool:
@@ -125,8 +125,10 @@ class Liveness:
         """Whether a process has seen that of a session at work in its shard; else it waits for nobody."""
         if life.host is teller:
             return True
-        settling = teller.node.relay.writers[self._world.keys.shard(life.key[0])].settling
-        return not life.host.ids.isdisjoint({*settling.others, *settling._steady, *settling.known})
+        barrier = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
+        return not life.host.ids.isdisjoint(
+            {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
+        )
 
     def _is_excused(self, life: Life, now: float) -> bool:
         redis, machine = self._world.redis, life.host.machine

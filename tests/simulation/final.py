@@ -64,7 +64,7 @@ def _decoded(names: Hash | Members | object) -> list[str]:
 def _held(world: World) -> Owned:
     held: Owned = {}
     for host in _running(world):
-        sessions = host.node.core.sessions
+        sessions = host.node.engine.sessions
         for session in sessions:
             held[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
     return held
@@ -114,9 +114,9 @@ def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
 def _shown(world: World, judge: Judge) -> None:
     """Hold what records show against the processes, what was told, and the clients."""
     profiles = {
-        host.node.core.sessions.session_id(session): host.node.core.sessions.profiles.of(session.number)
+        host.node.engine.sessions.session_id(session): host.node.engine.sessions.profiles.get(session.number)
         for host in _running(world)
-        for session in host.node.core.sessions
+        for session in host.node.engine.sessions
     }
     told = judge.showing.shown
     for shard in range(world.keys.shards):
@@ -140,10 +140,10 @@ def _shown(world: World, judge: Judge) -> None:
 
 def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> None:
     """Hold how a session shows itself against what its client said last, and when."""
-    session, said, sessions = connection.peer, connection.said, host.node.core.sessions
+    session, said, sessions = connection.peer, connection.said, host.node.engine.sessions
     if not isinstance(session, Session) or said is None or session not in sessions:
         return
-    profile, settings = sessions.profiles.of(session.number), world.plan.settings
+    profile, settings = sessions.profiles.get(session.number), world.plan.settings
     is_away = said.away
     if settings.away_after and not said.away:
         silent_s = (world.agenda.now - connection.said_at) * host.clock.rate

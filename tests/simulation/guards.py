@@ -61,24 +61,24 @@ def _forget_texts() -> None:
 
 FOREVER_S: Final = 1e6
 
-_take_due = Engine.take_due
+_collect_expired = Engine.collect_expired
 _probe = Relay._probe
-_next = shard_writer.ShardWriter.next
-_fenced = failure_detector.FailureDetector.fenced
+_next = shard_writer.ShardWriter.next_step
+_fenced = failure_detector.FailureDetector.fence_seen
 
 
-def _take_due_unread(core: Engine, tick: int) -> bool:
-    core.endings.look = False
-    return _take_due(core, tick)
+def _collect_expired_unread(engine: Engine, tick: int) -> bool:
+    engine.terminator.poll_before_expiry = False
+    return _collect_expired(engine, tick)
 
 
 async def _probe_once(relay: Relay, writers: Sequence[shard_writer.ShardWriter]) -> list[Any]:
-    reach = relay._reach
-    unknown = [writer for writer in writers if reach[writer.shard].answered_at == -math.inf]
+    breakers = relay._breakers
+    unknown = [writer for writer in writers if breakers[writer.shard].answered_at == -math.inf]
     failures = await _probe(relay, unknown)
     for writer in writers:
         if writer not in unknown:
-            reach[writer.shard].answered(relay.clock(), relay.clock())
+            breakers[writer.shard].record_success(relay.clock(), relay.clock())
     return failures
 
 
@@ -87,16 +87,16 @@ def _never_retire(writer: shard_writer.ShardWriter, now: float) -> Any:
     return _next(writer, now)
 
 
-def _made_always(contact: failure_detector.ContactClock, now: float) -> None:
+def _answered_always(contact: failure_detector.ContactClock, now: float) -> None:
     contact._time = now
     contact.unbroken_s = math.inf
     contact._last = now
 
 
 def _fenced_and_due(
-    observer: failure_detector.FailureDetector, node: failure_detector.PeerNode, shard: int
+    detector: failure_detector.FailureDetector, node: failure_detector.PeerNode, shard: int
 ) -> None:
-    _fenced(observer, node, shard)
+    _fenced(detector, node, shard)
     node.shards[shard].due_at = -math.inf
 
 
@@ -115,7 +115,7 @@ _TOMBSTONE: Final = (
 )
 
 GUARDS: Final = (
-    Guard("read-before-expiry", attributes={(Engine, "take_due"): _take_due_unread}, seed=8),
+    Guard("read-before-expiry", attributes={(Engine, "collect_expired"): _collect_expired_unread}, seed=8),
     Guard(
         "session-compare",
         (
@@ -178,17 +178,17 @@ GUARDS: Final = (
         seed=136,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
-    Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_S"): 0.0}, seed=11),
+    Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_TIMEOUT_S"): 0.0}, seed=11),
     Guard("fence", _FENCE, seed=8),
     Guard(
         "wait-before-sweep",  # the observer's and the script's: each covers the other
         attributes={
-            (failure_detector.FailureDetector, "fenced"): _fenced_and_due,
+            (failure_detector.FailureDetector, "fence_seen"): _fenced_and_due,
             (failure_detector.FailureDetector, "waited_s"): lambda *_: FOREVER_S,
         },
         seed=416,
     ),
-    Guard("patience", attributes={(failure_detector.ContactClock, "made"): _made_always}, seed=6),
+    Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
     Guard("tombstone", _TOMBSTONE, seed=194),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
@@ -197,7 +197,7 @@ GUARDS: Final = (
         (Change("apply", "return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms", "return false"),),
         seed=11,
     ),
-    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next"): _never_retire}, seed=4),
+    Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next_step"): _never_retire}, seed=4),
     Guard(
         "profile-with-registration",
         (Change("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),
@@ -230,5 +230,5 @@ GUARDS: Final = (
         (Change("apply", "    limit(uid, record)\n", "    if op == 'login' then limit(uid, record) end\n"),),
         seed=10928,
     ),
-    Guard("missed-news-compared", attributes={(Reconciler, "hurry"): lambda _self: None}, seed=22499),
+    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22499),
 )

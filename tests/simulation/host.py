@@ -159,9 +159,9 @@ class Host:
         def goodbye() -> bytes:
             return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
-        self.node.core.refuse_logins(return_after)
-        self.node.core.endings.farewell(list(self.node.core.sessions), goodbye)
-        self._tasks.append(Task(self.machine, self._last_words(len(self.node.core.sessions))))
+        self.node.engine.refuse_logins(return_after)
+        self.node.engine.terminator.say_goodbye_all(list(self.node.engine.sessions), goodbye)
+        self._tasks.append(Task(self.machine, self._last_words(len(self.node.engine.sessions))))
 
     async def _last_words(self, sessions: int) -> None:
         await self.runtime.sleep(1.5)
@@ -187,11 +187,11 @@ class Host:
     def send(self, handle: Connection, data: bytes) -> None:
         """See `presence.core.registry.Link`: nobody asks for what is answered later."""
 
-    def offer(self, handle: Connection, data: bytes) -> bool:
+    def try_send(self, handle: Connection, data: bytes) -> bool:
         """See `presence.core.registry.Link`."""
         return True
 
-    def look(self, handle: Connection) -> bool:
+    def poll_now(self, handle: Connection) -> bool:
         """See `presence.core.registry.Link`."""
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
             self.machine.post_after(0.0, handle.read)
@@ -199,7 +199,7 @@ class Host:
         handle.read()
         return True
 
-    def unread_s(self, handle: Connection, now: float) -> float:
+    def receive_queue_age_s(self, handle: Connection, now: float) -> float:
         """See `presence.core.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 

@@ -65,7 +65,7 @@ from loadtest.checker import Broken
 from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
 from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing, Shown
-from presence.cluster.membership import BEATS_A_LEASE
+from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code
 from tests.simulation import excuses
@@ -290,7 +290,7 @@ class Judge:
         settings = self._world.plan.settings
         dead, sweeper = entry.fields["node"], self._world.of_node[entry.caller]
         renewed_at = self._renewed_at.get(dead, LONG_AGO)
-        away_s = self._world.redis.away_between(renewed_at, entry.at, 2 * settings.lease / BEATS_A_LEASE)
+        away_s = self._world.redis.away_between(renewed_at, entry.at, 2 * settings.lease / RENEWALS_PER_LEASE)
         silent_s = (entry.at - renewed_at - away_s) * sweeper.clock.rate
         least_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
         if silent_s < least_s - EPSILON_S:

@@ -72,11 +72,11 @@ class VirtualRuntime:
         machine = self._machine
         await _Trap(lambda wake: machine.post_after(max(0.0, seconds), lambda: wake(None, None)))
 
-    def bell(self) -> "VirtualBell":
+    def wake_event(self) -> "VirtualBell":
         """See `Runtime`."""
         return VirtualBell(self._machine)
 
-    def caller(self, interrupt: Callable[[], None]) -> "VirtualCaller":
+    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualCaller":
         """See `Runtime`; nothing is ever cancelled, for a process that ends takes its connections with it."""
         return VirtualCaller(self._machine)
 
@@ -89,7 +89,7 @@ class VirtualBell:
         self._rung = False
         self._wake: Wake | None = None
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """See `WakeEvent`."""
         self._rung = True
         wake, self._wake = self._wake, None

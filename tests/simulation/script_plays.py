@@ -86,9 +86,19 @@ class ScriptPlay:
     def _item(self) -> Item:
         chance = self._random
         op = chance.choice(
-            (Op.LOGIN, Op.LOGIN, Op.REGISTER, Op.RECLAIM, Op.UPDATE, Op.UPDATE, Op.HOLD, Op.END, Op.END)
+            (
+                Op.LOGIN,
+                Op.LOGIN,
+                Op.REGISTER,
+                Op.RECLAIM,
+                Op.UPDATE,
+                Op.UPDATE,
+                Op.PENDING_LOGIN,
+                Op.END,
+                Op.END,
+            )
         )
-        codes = {Op.LOGIN: 1, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5, Op.HOLD: 1}
+        codes = {Op.LOGIN: 1, Op.REGISTER: 2, Op.RECLAIM: 2, Op.UPDATE: 5, Op.PENDING_LOGIN: 1}
         code = codes.get(op) or chance.choice((100, 201))
         at_ms = AT_MS + chance.randrange(10**6)
         age_s = chance.choice((0.0, 0.0004, 0.9, 1.5, 4.0, 9.0))

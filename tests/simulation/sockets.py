@@ -112,12 +112,12 @@ class Connection:
         data, self.waiting = self.waiting, b""
         if self.peer is None:
             return
-        core = self.host.node.core
+        engine = self.host.node.engine
         if data == KEEPALIVE and isinstance(self.peer, Session) and self.peer.partial is None:
-            core.beats([self.peer])
+            engine.keepalives_received([self.peer])
         elif data:
             self.host.reading = self
-            outcome = core.received(self.peer, data)
+            outcome = engine.received(self.peer, data)
             if outcome.failure is not None:
                 raise outcome.failure
             if (
@@ -129,7 +129,7 @@ class Connection:
             elif outcome.reply:
                 self._to_client(bytes(outcome.reply))
         if self.fin and self.peer is not None:
-            core.closed(self.peer)
+            engine.closed(self.peer)
             self.peer = None
             self.hung_up = True
 

@@ -56,7 +56,7 @@ def test_a_stopped_machine_does_everything_when_it_goes_on(agenda: Agenda) -> No
 
 def test_a_bell_is_heard_once(agenda: Agenda) -> None:
     machine, heard = machine_of(agenda), []
-    bell = VirtualRuntime(machine).bell()
+    bell = VirtualRuntime(machine).wake_event()
 
     async def listen() -> None:
         while True:
@@ -64,7 +64,7 @@ def test_a_bell_is_heard_once(agenda: Agenda) -> None:
             heard.append((rung, round(agenda.now, 3)))
 
     Task(machine, listen())
-    agenda.at(1.0, bell.ring)
+    agenda.at(1.0, bell.set)
     agenda.run(6.0)
     assert heard == [(True, 1.0), (False, 3.0), (False, 5.0)]
 
@@ -87,7 +87,9 @@ def trip(
     async def call() -> None:
         outcome: Any
         try:
-            outcome = await VirtualRuntime(machine).caller(lambda: None).call(lambda: wire.deliver(perform))
+            outcome = (
+                await VirtualRuntime(machine).thread_caller(lambda: None).call(lambda: wire.deliver(perform))
+            )
         except redis.RedisError as error:
             outcome = type(error)
         outcomes.append((outcome, round(agenda.now, 1)))

@@ -68,7 +68,7 @@ class World:
 
     def _is_settling(self) -> bool:
         return any(
-            writer.is_settling(host.clock.monotonic()) or host.node.outbox.held
+            writer.is_settling(host.clock.monotonic()) or host.node.outbox.pending
             for host in self.hosts
             if host.machine.alive
             for writer in host.node.relay.writers

@@ -48,7 +48,7 @@ def change(
 
 
 login, end, register, reclaim, update, hold = (
-    partial(change, op) for op in (Op.LOGIN, Op.END, Op.REGISTER, Op.RECLAIM, Op.UPDATE, Op.HOLD)
+    partial(change, op) for op in (Op.LOGIN, Op.END, Op.REGISTER, Op.RECLAIM, Op.UPDATE, Op.PENDING_LOGIN)
 )
 """Changes of a session: ``login(uid, session, device="", …)``; `hold` is a login that waits: a mark."""
 

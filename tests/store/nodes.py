@@ -51,13 +51,15 @@ class ManualNode:
         self._sessions = 0
         self._devices: Tally[str] = Tally()
         self.writers = [
-            ShardWriter(s, node, self.outbox, self._registrations, alive=alive, transitions=self.transitions)
+            ShardWriter(
+                s, node, self.outbox, self._registrations, is_alive=alive, transitions=self.transitions
+            )
             for s in range(shards)
         ]
 
     def _registrations(self, shard: int) -> list[Change]:
         live = [c for c in self.live.values() if self.keys.shard(c.uid) == shard]
-        return [c._replace(op=Op.UNHEARD) if c.uid in self.unheard else c for c in live]
+        return [c._replace(op=Op.STALE) if c.uid in self.unheard else c for c in live]
 
     def _change(self, op: Op, uid: str, device: str, session: str, code: int) -> Change:
         self.now += 0.001
@@ -100,13 +102,13 @@ class ManualNode:
             return True
         for (writer, step), reply in zip(planned, replies, strict=True):
             assert isinstance(reply, Reply), reply
-            self.superseded += writer.accept(step, reply)
+            self.superseded += writer.accept_reply(step, reply)
         return True
 
     def _next(self, writer: ShardWriter) -> Batch | Retirement | None:
-        step = writer.next(self.now)
+        step = writer.next_step(self.now)
         while step is None and writer.is_planning:
-            step = writer.next(self.now)
+            step = writer.next_step(self.now)
         return step
 
     def probe(self) -> None:
@@ -114,7 +116,7 @@ class ManualNode:
         for writer in self.writers:
             probe = probes[writer.shard]
             assert isinstance(probe, Probe), probe
-            writer.probed(probe, self.now)
+            writer.accept_probe(probe, self.now)
 
     def settle(self) -> None:
         """Probe and exchange until nothing is left to send, passing the time that writers wait for."""

@@ -245,7 +245,10 @@ def test_a_number_again_is_answered_from_the_cache(a: Hand, b: Hand, server: Ser
     assert first.last_id == events(server.client)[-1]["id"]
     opened = a.open(2).opened
     assert opened is not None
-    assert (opened.trail[0].counter, opened.trail[0].superseded) == (Counter("a", 1, 2), first.superseded)
+    assert (opened.batch_history[0].counter, opened.batch_history[0].superseded) == (
+        Counter("a", 1, 2),
+        first.superseded,
+    )
     assert a.open(2).opened == opened
 
 
@@ -279,7 +282,7 @@ def test_what_is_refused_changes_nothing_and_says_what_stands(a: Hand, server: S
     before(a)
     keys = server.client.dbsize()
     reply = tell(a)
-    assert (reply.status, reply.generation, reply.told) == (status, generation, ())
+    assert (reply.status, reply.generation, reply.event_counts) == (status, generation, ())
     assert reply.replication_id == server.client.info("replication")["master_replid"]
     assert (events(server.client), server.client.dbsize()) == ([], keys)
 
@@ -289,7 +292,7 @@ def test_an_opening_reads_the_counter_of_the_id_before_and_names_the_others(a: H
     b.fence("c")
     opened = Hand(a.store, "a2").open(before="a").opened
     assert opened is not None
-    assert opened.trail[0].counter == Counter("a", 1, 2)
+    assert opened.batch_history[0].counter == Counter("a", 1, 2)
     assert opened.others == {
         "a": PeerTrace(1, False, True),  # by the opening
         "b": PeerTrace(1, False, False),

@@ -91,5 +91,5 @@ def test_a_node_that_left_has_a_mark_and_is_swept_like_any_other(table: RedisLea
     assert (row.counter, row.sweeper, row.left_ms) == ("5", "", 1_700_000_000_000)
     swept = row.claimed_by("b")
     assert table.claim("a", row.text, swept.text)
-    assert table.bury("a", "another text") is None
-    assert table.bury("a", swept.text) == '{"sessions": 7}'
+    assert table.remove("a", "another text") is None
+    assert table.remove("a", swept.text) == '{"sessions": 7}'

@@ -21,7 +21,7 @@ DEVICES = ["", "phone"]
 def assert_converged(node: ManualNode, server: Server) -> None:
     """Redis equals the live sessions, its stream alternates, and nothing waits."""
     shards = range(node.keys.shards)
-    assert node.outbox.held == 0
+    assert node.outbox.pending == 0
     assert set().union(*(online_sessions(server.client, s) for s in shards)) == node.sessions
     assert set().union(*(owned(server.client, node.node, s) for s in shards)) == node.sessions
     for shard in shards:
@@ -77,12 +77,12 @@ def test_without_frozen_batches_lost_answers_would_double(server: Server) -> Non
     node.login("u")
     node.end("u")
     node.round(Loss.REPLY)
-    frozen = node.writers[0].next(node.now)
+    frozen = node.writers[0].next_step(node.now)
     assert frozen is not None
     node.settle()
     assert story(server.client).count(("offline", "u", "idle_timeout")) == 2
     node.login("u")  # applied once more: login of an ended session, then its end
-    again = node.writers[0].next(node.now)
+    again = node.writers[0].next_step(node.now)
     assert again is not None
     node.store.apply([replace(frozen, counter=again.counter)])
     node.store.close()
@@ -171,13 +171,13 @@ class Play:
             "at": lambda other: setattr(node, "now", self.nodes[other].now),
             "unheard": node.unheard.add,
             "registers": lambda uid: node.outbox.append(node.live[uid, ""]),
-            "returned": lambda: writer.returned(node.now),
+            "returned": lambda: writer.redis_recovered(node.now),
             "rename": lambda to: rename(node, to),
         }
         if verb in verbs:
             verbs[verb](*words)
         elif verb == "fenced":
-            assert writer.fenced
+            assert writer.is_fenced
             assert not node.round()
         elif verb == "has":
             (session,) = online_sessions(self.server.client)
@@ -416,7 +416,7 @@ def test_a_gap_is_counted_also_where_the_openings_answer_got_lost(server: Server
     for n in range(12):
         node.login(f"u{n}")
     while not any(event["type"] == "gap" for event in events(server.client)):
-        taken = node.writers[0].next(node.now)
+        taken = node.writers[0].next_step(node.now)
         node.round(Loss.REPLY if taken is not None and getattr(taken, "opening", None) else Loss.NONE)
         node.now += 0.5
     node.writers[0].resync()

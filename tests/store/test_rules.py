@@ -267,7 +267,7 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, told: str, outcome
     for step in told.split("; "):
         reply = play(hands, step)
         assert reply.status is ReplyStatus.OK
-        transitions.note(reply.told)
+        transitions.count_events(reply.event_counts)
         yielded += [each.session for each in reply.superseded if each.return_allowed]
     stream = events(server.client)
     assert "; ".join(map(line, stream)) == wanted

@@ -133,7 +133,11 @@ def test_a_trail_of_openings_tells_what_was_applied(dead: Hand, store: RedisStor
     dead.open(2)
     opened = Hand(store, "third").open(before="a").opened
     assert opened is not None
-    assert [(stand.counter.generation, stand.counter.n) for stand in opened.trail] == [(2, 1), (1, 3), (0, 0)]
+    assert [(stand.counter.generation, stand.counter.n) for stand in opened.batch_history] == [
+        (2, 1),
+        (1, 3),
+        (0, 0),
+    ]
 
 
 def test_a_kick_tells_every_node_of_the_user(dead: Hand, peer: Hand, store: RedisStore) -> None:

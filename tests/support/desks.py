@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from presence.core.registry import Session
-from presence.core.requests import Message, Request, grant, refuse
+from presence.core.requests import Message, Request, send_error, send_ok
 from presence.protocol import Code
 
 
@@ -18,7 +18,7 @@ class NotingDesk:
     answer: Callable[[Session, Request], object] = lambda session, request: None  # called with each request
     refill: Callable[[Session], object] = lambda session: None  # with each that has no unsent bytes any more
 
-    def take(self, session: Session, request: Request) -> None:
+    def handle(self, session: Session, request: Request) -> None:
         self.taken.append((session, request))
         self.answer(session, request)
 
@@ -26,7 +26,7 @@ class NotingDesk:
         self.drains.append(session)
         self.refill(session)
 
-    def left(self, session: Session) -> None:
+    def session_disconnected(self, session: Session) -> None:
         self.gone.append(session)
 
     @property
@@ -38,6 +38,6 @@ class NotingDesk:
 def nobody_is_there(session: Session, request: Request) -> None:
     """Answer as where no other user is online."""
     if isinstance(request, Message):
-        refuse(session, request.id, Code.RECIPIENT_OFFLINE, "the recipient has no session")
+        send_error(session, request.id, Code.RECIPIENT_OFFLINE, "the recipient has no session")
     else:
-        grant(session, request.id, {})
+        send_ok(session, request.id, {})

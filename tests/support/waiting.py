@@ -33,7 +33,7 @@ async def until(holds: Callable[[], object], seconds: float = PATIENCE_S, *, loo
 class AtOnce(TrioRuntime):
     """Calls are made between two steps of the loop, so that mock time waits for no thread."""
 
-    def caller(self, interrupt: Callable[[], None]) -> ThreadCaller:  # type: ignore[override]  # as in `Runtime`
+    def thread_caller(self, interrupt: Callable[[], None]) -> ThreadCaller:  # type: ignore[override]  # as in `Runtime`
         return self
 
     async def call(self, blocking: Callable[[], Found]) -> Found:

@@ -29,7 +29,7 @@ class FakeSockets:
     """A transport whose connections are numbers: bytes wait in them until somebody reads."""
 
     def __init__(self) -> None:
-        self.core: Engine
+        self.engine: Engine
         self.peers: list[Peer | None] = []
         self.waiting: list[bytes] = []
         self.sent: list[bytearray] = []
@@ -47,16 +47,16 @@ class FakeSockets:
     def send(self, handle: int, data: bytes) -> None:
         self.sent[handle] += data
 
-    def offer(self, handle: int, data: bytes) -> bool:
+    def try_send(self, handle: int, data: bytes) -> bool:
         self.send(handle, data)
         return True
 
-    def look(self, handle: int) -> bool:
+    def poll_now(self, handle: int) -> bool:
         if not self.needs_a_turn:
             self.read(handle)
         return not self.needs_a_turn
 
-    def unread_s(self, handle: int, now: float) -> float:
+    def receive_queue_age_s(self, handle: int, now: float) -> float:
         return self.lain_s
 
     def address(self, handle: int) -> str:
@@ -66,7 +66,7 @@ class FakeSockets:
 
     def connect(self) -> int:
         handle = len(self.peers)
-        self.peers.append(self.core.opened(self, handle))
+        self.peers.append(self.engine.opened(self, handle))
         self.waiting.append(b"")
         self.sent.append(bytearray())
         return handle
@@ -80,7 +80,7 @@ class FakeSockets:
         peer = self.peers[handle]
         if not data or peer is None:
             return
-        outcome = self.core.received(peer, data)
+        outcome = self.engine.received(peer, data)
         if outcome.failure is not None:
             self.failures.append(outcome.failure)
         self.peers[handle] = outcome.peer
@@ -88,7 +88,7 @@ class FakeSockets:
             self.hang_up(handle, outcome.reply)
         else:
             self.sent[handle] += outcome.reply
-        self.core.attend(outcome)
+        self.engine.dispatch_requests(outcome)
 
     def feed(self, handle: int, data: bytes) -> None:
         self.arrive(handle, data)
@@ -97,7 +97,7 @@ class FakeSockets:
     def close(self, handle: int) -> None:
         """The client's FIN or RST was read."""
         if (peer := self.peers[handle]) is not None:
-            self.core.closed(peer)
+            self.engine.closed(peer)
             self.peers[handle] = None
 
     def answers(self, handle: int) -> list[Packet]:
@@ -120,7 +120,7 @@ class World:
         idle_timeout: float = T,
         grace: float = GRACE,
         credit: bool = True,  # whether stalls are credited
-        look: bool = True,  # whether connections are read before their sessions end
+        poll_before_expiry: bool = True,  # whether connections are read before their sessions end
         wall: Callable[[], float] = lambda: 1_700_000_000.0,
         away_after: float = 0.0,
         returns: int = 0,  # so many a minute lengthen nobody's grace; 0: any
@@ -140,7 +140,7 @@ class World:
         def clamped(wish: float | None) -> float:
             return idle_timeout if wish is None else min(max(wish, MIN_IDLE_TIMEOUT), MAX_IDLE_TIMEOUT)
 
-        self.core = self.sockets.core = Engine(
+        self.engine = self.sockets.engine = Engine(
             self.registry,
             ServerProtocol(
                 self.registry,
@@ -149,7 +149,7 @@ class World:
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
-                gate=gate,
+                authenticator=gate,
             ),
             self,
             ticks=self.ticks,
@@ -158,14 +158,14 @@ class World:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=MAX_IDLE_TIMEOUT,
-            look=look,
+            poll_before_expiry=poll_before_expiry,
             away_after=away_after,
-            flapping=FlapDamping(grace, returns, MAX_GRACE),
+            flap_damping=FlapDamping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
-            delays=self.delays,
+            detection_delay=self.delays,
         )
         self.credits = credit
-        self.tick = self.ticks.begun(self.now)
+        self.tick = self.ticks.at_or_before(self.now)
 
     def append(self, change: Change) -> None:
         """The outbox."""
@@ -208,26 +208,26 @@ class World:
             assert isinstance(peer, Session)
             assert peer.partial is None
             sessions.append(peer)
-        self.core.beats(sessions)
+        self.engine.keepalives_received(sessions)
 
     def begin_tick(self) -> float:
         """Do what the ticker does before it expires anything; return the credit that was given."""
-        self.guard.alive(self.now)
+        self.guard.loop_ran(self.now)
         credit = self.guard.take_credit(self.now) if self.credits else 0.0
         self.ticks.credit(credit)
-        self.tick = max(self.tick, self.ticks.begun(self.now))
+        self.tick = max(self.tick, self.ticks.at_or_before(self.now))
         return credit
 
     def run_tick(self, between: Callable[[], object] | None = None) -> None:
         """Tick now; `between` is called in the first slice, after the look and before the end."""
         self.begin_tick()
-        while self.core.take_due(self.tick):
+        while self.engine.collect_expired(self.tick):
             if between is not None:
                 between()
                 between = None
-            self.core.end_silent(self.now)
+            self.engine.expire_idle(self.now)
         assert between is None, "nothing was due: the test has missed its moment"
-        self.core.ticked(self.now)
+        self.engine.tick_done(self.now)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass with a tick at every slot boundary."""

@@ -213,7 +213,7 @@ class Way:
         self.is_proxied = is_proxied
         self.range_s = 0.001  # after a call has begun, in which it is cancelled
         self.store = RedisStore(url, SHAPE, connect)
-        self.caller: ThreadCaller = TrioRuntime().caller(self.store.close)
+        self.caller: ThreadCaller = TrioRuntime().thread_caller(self.store.close)
 
 
 class Cancelled:

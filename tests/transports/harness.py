@@ -149,17 +149,17 @@ class Harness:
             return wish or idle_timeout
 
         self.admission = Admission(admission, now)
-        rules = ServerProtocol(
+        server_protocol = ServerProtocol(
             self.registry,
             self.clock,
             clamped,
             limits.login_timeout,
             self.admission,
-            gate=gate and gate(self.clock),
+            authenticator=gate and gate(self.clock),
         )
-        self.core = Engine(
+        self.engine = Engine(
             self.registry,
-            rules,
+            server_protocol,
             self,
             ticks=ticks,
             guard=guard,
@@ -167,10 +167,10 @@ class Harness:
             idle_timeout=idle_timeout,
             disconnect_grace=grace,
             max_idle_timeout=max(idle_timeout, 300.0),
-            flapping=FlapDamping(grace),
+            flap_damping=FlapDamping(grace),
             packet_rate=packet_rate,
         )
-        self.ticker = Ticker(self.core, ticks, guard, self.clock)
+        self.ticker = Ticker(self.engine, ticks, guard, self.clock)
         self.transport: EpollTransport | StreamTransport
         self.address: tuple[str, int]
         self.nursery: trio.Nursery
@@ -297,7 +297,7 @@ async def serving(
             tls, plain = TlsListening(listeners, certificates.loaded(), handshakes), []
         if kind in {"epoll", "tls"}:
             harness.transport = EpollTransport(
-                harness.core,
+                harness.engine,
                 plain,
                 harness.limits,
                 harness.admission,
@@ -308,7 +308,7 @@ async def serving(
             )
             nursery.start_soon(harness.transport.run)
         else:
-            harness.transport = StreamTransport(harness.core, harness.limits, harness.admission, tls)
+            harness.transport = StreamTransport(harness.engine, harness.limits, harness.admission, tls)
             if listeners:
                 listening = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in plain]
                 nursery.start_soon(harness.transport.run, listening)

@@ -121,7 +121,7 @@ async def test_a_reset_has_its_grace_and_before_the_login_is_no_login_timeout(ki
         await server.until(server.ends)
         assert server.story()[1:] == [("end", "ada", "closed")]
         assert (server.counted.connections, server.counted.login_timeouts) == (0, 0)
-        assert server.core.statistics().refused == {}
+        assert server.engine.statistics().refused == {}
 
 
 @every_kind
@@ -167,7 +167,7 @@ async def test_a_login_that_trickles_in_has_no_more_time(kind: TransportKind) ->
 async def test_a_pause_of_the_process_makes_no_login_older(
     kind: TransportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = sockets.unread_s
+    ask = sockets.receive_queue_age_s
 
     def after_a_pause(sock: socket.socket, now: float, clock: Clock) -> float:
         time.sleep(5 * ARRIVAL_ERROR_S)  # as if others had the processor
@@ -176,7 +176,7 @@ async def test_a_pause_of_the_process_makes_no_login_older(
     async with serving(kind) as server:
         old = await server.logged_in()
         await trio.sleep(2 * ARRIVAL_ERROR_S)
-        monkeypatch.setattr(sockets, "unread_s", after_a_pause)
+        monkeypatch.setattr(sockets, "receive_queue_age_s", after_a_pause)
         await server.logged_in()
         assert [brief(each) for each in await old.rest()] == [(Kind.GOODBYE, None, Code.REPLACED)]
 
@@ -192,7 +192,7 @@ async def test_the_core_can_hang_up_and_whom_another_displaces_is_told(kind: Tra
         await new.beat()
         assert server.story() == [("login", "ada", "login")] * 2
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))
-        server.core.endings.farewell([server.session("ada")], lambda: farewell)
+        server.engine.terminator.say_goodbye_all([server.session("ada")], lambda: farewell)
         (goodbye,) = await new.rest()
         assert goodbye.payload["retry_after"] == 1.5
         await new.stream.aclose()

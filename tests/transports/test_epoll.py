@@ -43,9 +43,9 @@ async def many(server: Harness, count: int) -> list[Client]:
 async def plain_beats(server: Harness, client: Client, count: int) -> None:
     """Send plain keepalives, each of them read by itself."""
     for _ in range(count):
-        beats = server.core.statistics().beats
+        beats = server.engine.statistics().beats
         await client.stream.send_all(KEEPALIVE)
-        await server.until(lambda wanted=beats + 1: server.core.statistics().beats == wanted)  # type: ignore[misc]
+        await server.until(lambda wanted=beats + 1: server.engine.statistics().beats == wanted)  # type: ignore[misc]
 
 
 async def test_connections_need_no_tasks() -> None:
@@ -136,14 +136,14 @@ async def test_look_finds_all_that_waits_in_the_socket(
         client = await server.logged_in()
         session = server.session("ada")
         await plain_beats(server, client, 1)  # from now on the window keeps all else waiting
-        seen, before = session.last_seen, server.core.statistics()
+        seen, before = session.last_seen, server.engine.statistics()
         for record in records:
             await client.stream.send_all(record)
         await trio.sleep(0.05)
         assert session.last_seen == seen
         assert session.link is not None
-        assert session.link.look(session.handle)
-        after = server.core.statistics()
+        assert session.link.poll_now(session.handle)
+        after = server.engine.statistics()
         heard = after.frames - before.frames + after.beats - before.beats
         assert heard == b"".join(records).count(b"\x00\x00\x00")
 
@@ -159,7 +159,7 @@ async def test_a_packet_in_small_tls_records_is_found_before_its_session_ends(re
         for start in range(0, len(packet), record):
             await client.stream.send_all(packet[start : start + record])
         session.last_seen = 0.0
-        assert server.transport.look(session.handle)
+        assert server.transport.poll_now(session.handle)
         assert session.last_seen > 0
 
 
@@ -180,7 +180,7 @@ async def test_a_login_that_waited_is_dated_from_its_arrival() -> None:
 @plain_and_secured
 async def test_who_calms_down_is_watched_with_more_patience_step_by_step(kind: TransportKind) -> None:
     async with serving(kind, window_s=0.03) as server:
-        server.core.desk = desk = NotingDesk()
+        server.engine.request_handler = desk = NotingDesk()
         client = await server.logged_in()
         assert pace_of(server) == PATIENT
         await client.beat()
@@ -224,7 +224,7 @@ async def test_a_change_of_pace_loses_no_packet() -> None:
         assert len({packet.id for packet in await client.take(answers)}) == answers
 
         def packets() -> int:
-            statistics = server.core.statistics()
+            statistics = server.engine.statistics()
             return statistics.frames + statistics.beats
 
         await server.until(lambda: packets() >= 1 + 200 + answers)

@@ -30,7 +30,7 @@ async def test_an_address_has_so_many_connections_and_others_have_theirs(kind: T
         assert (await other.login("other")).kind == Kind.OK
         for client in clients:
             await client.beat()
-        assert server.core.statistics().refused == {"rate_limited": 1}
+        assert server.engine.statistics().refused == {"rate_limited": 1}
 
 
 @every_kind
@@ -91,7 +91,7 @@ async def test_a_flooder_reads_why_it_is_closed_and_his_neighbour_stays(kind: Tr
         assert {each.kind for each in answers} <= {Kind.OK}
         assert_limited(goodbye, kind=Kind.GOODBYE)
         await neighbour.beat()
-        assert server.core.statistics().packet_floods == 1
+        assert server.engine.statistics().packet_floods == 1
 
 
 @both
@@ -102,7 +102,7 @@ async def test_connections_too_many_are_told_when_to_return_and_have_a_bound(kin
         await second.send(protocol.login("bob"))
         (refusal,) = await second.rest()
         assert_limited(refusal, Code.BUSY)
-        assert server.core.statistics().refused == {"busy": 1}
+        assert server.engine.statistics().refused == {"busy": 1}
         second.close()
         await server.remain(1)
         others = [socket.create_connection(server.address) for _ in range(40)]  # none of which closes
@@ -144,4 +144,4 @@ async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
         assert waits[0] >= 1
         assert len(set(waits)) > 15
         assert 12 < waits[-1] < 60, "40 at 2 a second, spread over twice the time"
-        assert server.core.statistics().refused == {"busy": len(refused)}
+        assert server.engine.statistics().refused == {"busy": len(refused)}

@@ -10,7 +10,7 @@ import trio
 from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.registry import Session
-from presence.core.requests import Message, Query, Request, grant
+from presence.core.requests import Message, Query, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connections import PATIENT
 from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
@@ -24,7 +24,7 @@ A_READ = READ_BYTES // len(UNKNOWN)
 
 
 def answer_at_once(session: Session, request: Request) -> None:
-    grant(session, request.id, {"delivered": 1})
+    send_ok(session, request.id, {"delivered": 1})
 
 
 def fail(*_: object) -> None:
@@ -38,7 +38,7 @@ async def asking(
     """Serve one client, who is logged in; is_slow: kernels take little between the two."""
     few = 4096 if is_slow else 0
     async with serving(kind, limits, send_buffer=few) as server:
-        server.core.desk = desk = NotingDesk()
+        server.engine.request_handler = desk = NotingDesk()
         client = await server.logged_in(receive_buffer=few)
         yield server, desk, client, server.session("ada")
 
@@ -50,7 +50,7 @@ def link_send(session: Session, data: bytes) -> None:
 
 def link_offer(session: Session, data: bytes) -> bool:
     assert session.link is not None
-    return session.link.offer(session.handle, data)
+    return session.link.try_send(session.handle, data)
 
 
 def queued(server: Harness, session: Session) -> int:
@@ -90,13 +90,13 @@ async def test_a_login_and_a_request_in_one_go_are_answered_in_order_though_one_
     kind: TransportKind,
 ) -> None:
     async with serving(kind) as server:
-        server.core.desk = desk = NotingDesk()
+        server.engine.request_handler = desk = NotingDesk()
         client = await server.connect()
         await client.send(protocol.login("ada", id=1), protocol.query(["bob"], id=2))
         assert [each.id for each in await client.take(1)] == [1]
         await server.until(lambda: desk.taken)
         await client.beat()
-        grant(server.session("ada"), 2, {"presence": {}})
+        send_ok(server.session("ada"), 2, {"presence": {}})
         assert [each.id for each in await client.take(1)] == [2]
 
 
@@ -108,14 +108,14 @@ async def test_a_bystander_does_not_wait_for_what_others_send_in_heaps(kind: Tra
     async with serving(kind, Limits(unsent_bytes=10_000_000)) as server:
         bystander = await server.logged_in("bystander")
         flooders = [await server.logged_in(f"user-{number}") for number in range(8)]
-        before = server.core.statistics().frames
+        before = server.engine.statistics().frames
         for each in flooders:
             await each.stream.send_all(UNKNOWN * A_READ)
         await bystander.send(protocol.keepalive(1))
         assert await bystander.receive()
         heaps = len(flooders) * A_READ
-        assert server.core.statistics().frames - before < heaps / 2
-        await server.until(lambda: server.core.statistics().frames - before == heaps)
+        assert server.engine.statistics().frames - before < heaps / 2
+        await server.until(lambda: server.engine.statistics().frames - before == heaps)
 
 
 @every_kind
@@ -138,7 +138,7 @@ async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
         os.write(client.tcp.socket.fileno(), KEEPALIVE * (3 * PACKETS_A_SLICE))
         for _ in range(2):
             session.last_seen = 0.0
-            assert server.epoll.look(session.handle)
+            assert server.epoll.poll_now(session.handle)
             assert session.last_seen > 0
             assert session.partial is not None, "more wait"
         await server.until(lambda: session.partial is None)
@@ -148,11 +148,11 @@ async def test_a_flood_ends_after_few_packets_more_than_are_allowed() -> None:
     burst = 5 * PACKETS_A_SLICE
     async with serving("epoll", packet_rate=PacketRate(10, burst)) as server:
         client = await server.logged_in()
-        before = server.core.statistics().frames
+        before = server.engine.statistics().frames
         await client.stream.send_all(UNKNOWN * A_READ)
         *answers, goodbye = await client.rest()
         assert goodbye.payload["code"] == Code.RATE_LIMITED
-        assert server.core.statistics().frames - before <= burst + PACKETS_A_SLICE
+        assert server.engine.statistics().frames - before <= burst + PACKETS_A_SLICE
         assert len(answers) <= burst + PACKETS_A_SLICE
 
 
@@ -187,7 +187,7 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
         elif end == "logout":
             await client.send(protocol.logout())
         elif end == "kick":
-            server.core.endings.kick("ada", server.registry.session_id(session))
+            server.engine.terminator.kick("ada", server.registry.session_id(session))
         else:
             await server.logged_in()
         await server.until(lambda: desk.gone)
@@ -257,8 +257,8 @@ async def test_what_waits_beyond_the_bound_of_bytes_cuts_the_reader_off(kind: Tr
                 await trio.lowlevel.checkpoint()
         assert server.counted.slow_readers == 1
         assert desk.gone == [session]
-        assert server.core.sessions.get("ada") is session, "in its grace: it may come back"
-        grant(session, 1, {})  # to nobody
+        assert server.engine.sessions.get("ada") is session, "in its grace: it may come back"
+        send_ok(session, 1, {})  # to nobody
         await server.remain(0)
 
 
@@ -283,15 +283,15 @@ async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(k
 async def test_one_large_answer_is_no_sign_of_a_slow_reader(kind: TransportKind) -> None:
     async with asking(kind, Limits(unsent_bytes=1024), is_slow=True) as (server, _, client, session):
         large = {"raw": bytes(200_000)}
-        grant(session, 2, large)
+        send_ok(session, 2, large)
         assert queued(server, session) > 100_000
-        grant(session, 3, {})  # and small ones beside it
+        send_ok(session, 3, {})  # and small ones beside it
         await client.send(protocol.keepalive(4))
         first, *others = await client.take(3)
         assert first.payload["raw"] == large["raw"]
         assert [first.id, *(each.id for each in others)] == [2, 3, 4]
-        grant(session, 5, large)
-        grant(session, 6, large)
+        send_ok(session, 5, large)
+        send_ok(session, 6, large)
         assert session.link is None, "two are"
 
 
@@ -322,7 +322,7 @@ async def test_a_reader_that_goes_on_reading_is_left_all_the_time_it_takes(kind:
 async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
     async with asking("epoll", Limits(unsent_bytes=1_000_000), is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(1000)))
-        await server.until(lambda: server.core.statistics().frames >= 1000)
+        await server.until(lambda: server.engine.statistics().frames >= 1000)
         goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
         server.epoll._connections.begin_parting(session.handle, goodbye)
         *answers, last = await client.rest()  # the farewell's turn has not come when all else is read
@@ -332,7 +332,7 @@ async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
 
 async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has_its_grace_only() -> None:
     async with serving("epoll", Limits(unsent_bytes=8192), window_s=60.0, grace=1.0) as server:
-        server.core.desk = desk = NotingDesk()
+        server.engine.request_handler = desk = NotingDesk()
         slow, other = await server.logged_in("slow"), await server.logged_in("other")
         sessions = server.session("slow"), server.session("other")
         desk.answer = lambda session, request: link_send(sessions[0], bytes(8_000_000))

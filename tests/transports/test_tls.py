@@ -31,7 +31,7 @@ async def test_the_silent_go_in_time_and_take_nobodys_place(kind: TransportKind)
             assert await client.all_bytes() == b""
         await server.remain(1)
         await server.until(lambda: server.counted.login_timeouts == 20)
-        assert server.core.statistics().refused == {"login_timeout": 20}
+        assert server.engine.statistics().refused == {"login_timeout": 20}
 
 
 async def test_a_byte_now_and_then_gains_no_time() -> None:
@@ -118,7 +118,7 @@ async def test_a_connection_too_many_is_closed_without_a_word_that_tls_would_not
         assert await second.all_bytes() == b""
         second.close()
         await first.beat()
-        assert server.core.statistics().refused == {"busy": 1}
+        assert server.engine.statistics().refused == {"busy": 1}
         await server.remain(1)
 
 

@@ -22,17 +22,17 @@ class Line:
     def send(self, handle: Any, data: bytes) -> None:
         self.taken += data
 
-    def offer(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Any, data: bytes) -> bool:
         self.offers += 1
         if self.slow:
             return False
         self.taken += data
         return True
 
-    def look(self, handle: Any) -> bool:
+    def poll_now(self, handle: Any) -> bool:
         return True
 
-    def unread_s(self, handle: Any, now: float) -> float:
+    def receive_queue_age_s(self, handle: Any, now: float) -> float:
         return 0.0
 
     def address(self, handle: Any) -> str:

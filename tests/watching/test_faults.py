@@ -58,9 +58,9 @@ class Broken(Line):
         self._check()
         super().send(handle, data)
 
-    def offer(self, handle: Any, data: bytes) -> bool:
+    def try_send(self, handle: Any, data: bytes) -> bool:
         self._check()
-        return super().offer(handle, data)
+        return super().try_send(handle, data)
 
     def _check(self) -> None:
         if self.fails:

@@ -101,12 +101,12 @@ def test_a_reader_that_is_slow_again_keeps_what_is_left(monkeypatch: pytest.Monk
     desk.pushes.hand_out()
     answers = iter([True, False])
 
-    def offer(handle: object, data: bytes) -> bool:
+    def try_send(handle: object, data: bytes) -> bool:
         if taken := next(answers):
             line.taken += data
         return taken
 
-    line.offer = offer  # type: ignore[method-assign] # one packet, and it is slow again
+    line.try_send = try_send  # type: ignore[method-assign] # one packet, and it is slow again
     desk.pushes.drained(desk.sessions[0])
     assert desk.told() == [("ann", "1-0")]
     assert desk.pushes.statistics().slow == 1

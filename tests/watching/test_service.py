@@ -41,10 +41,10 @@ class Runtime:
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
 
-    def bell(self) -> TrioWakeEvent:
+    def wake_event(self) -> TrioWakeEvent:
         return TrioWakeEvent()
 
-    def caller(self, interrupt: Callable[[], None]) -> "Runtime":
+    def thread_caller(self, interrupt: Callable[[], None]) -> "Runtime":
         return self
 
     async def call(self, blocking: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """What a node costs Redis, measured small, and the arithmetic that follows."""
 
 from loadtest.bench.redis_cost import measure
-from presence.cluster.membership import BEATS_A_LEASE
+from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.config.settings import Settings
 from presence.outbox.relay import PROBE_INTERVAL_S
 from presence.store.embedded import embedded_redis
@@ -12,7 +12,7 @@ async def test_a_node_at_rest_probes_and_transitions_cost() -> None:
     keys = Keys("bench", 4)
     with embedded_redis() as redis:
         cost = await measure(redis.url, keys, 500, 3, rest_s=PROBE_INTERVAL_S)
-    beats_s = BEATS_A_LEASE / Settings().lease
+    beats_s = RENEWALS_PER_LEASE / Settings().lease
     comparison_s = 2 * 4 / PROBE_INTERVAL_S  # of each shard, or not yet; its script is loaded
     expected = 4 / PROBE_INTERVAL_S + beats_s
     assert expected * 0.8 <= cost.scripts <= 1.2 * expected + comparison_s, "a probe each, and beats"
