@@ -50,7 +50,7 @@ from presence.store.script_arguments import Shape
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
 from presence.transports.epoll import EpollTransport
-from presence.transports.limits import DRAIN_S, Limits
+from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
 from presence.watching.service import Watching
@@ -283,7 +283,8 @@ class Server:
             with trio.move_on_at(deadline):
                 await self._say_goodbye(return_after)
                 self._control.stop()
-                with trio.move_on_after(DRAIN_S + 0.2 + len(self.node.core.sessions) / FAREWELLS_PER_S):
+                sending_s = len(self.node.core.sessions) / FAREWELLS_PER_S
+                with trio.move_on_after(DRAIN_TIMEOUT_S + 0.2 + sending_s):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(0.02)
         left = 0

@@ -10,18 +10,19 @@ from presence.protocol import Code
 # answered in one go, and thousands of small requests would keep all others waiting.
 READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
 GUEST_READ_BYTES = 2048  # completes any login; it is asked for at each accept
-PACKET_MAX_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
-DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
-DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
-PROGRESS_BYTES = 16_384  # in 10 s a link of 13 kbit/s takes so much; an answer may be 16 times as long
-TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
-TURN_LOGINS = 128  # and so many where each may be a login, which costs ten times as much
+MAX_PACKET_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
+MAX_DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
+DRAIN_TIMEOUT_S = 1.0  # and for how long; a close with unread input would reset away the refusal
+MIN_PROGRESS_BYTES = 16_384  # in 10 s a link of 13 kbit/s takes so much; an answer may be 16 times as long
+MAX_CONNECTIONS_PER_TURN = 512  # connections served before everybody else has a turn: some milliseconds
+MAX_LOGINS_PER_TURN = 128  # and so many where each may be a login, which costs ten times as much
 # One read may hold thousands of small packets, some 10 us each. So what is longer than a few keepalives waits
-# until all ready connections were read, and is handled in slices, with a turn for others after each `TURN_S`.
-PACKETS_A_SLICE = 32
-TURN_S = 0.004
-LOOK_READS = 24  # at most 16 KB of TLS each: enough for the longest packet in records of one byte
-TURN_CHORES = 16  # time-outs, each as dear as a login; those of strangers come in crowds, and logins wait
+# until all ready connections were read, and is handled in slices, with a turn for others after each
+# `TURN_BUDGET_S`.
+MAX_PACKETS_PER_SLICE = 32
+TURN_BUDGET_S = 0.004
+MAX_READS_PER_POLL = 24  # at most 16 KB of TLS each: enough for the longest packet in records of one byte
+MAX_TIMEOUTS_PER_TURN = 16  # each as dear as a login; those of strangers come in crowds, and logins wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Limits:
     Attributes:
         login_timeout: seconds from the accept within which a login must be complete.
         unsent_bytes: most bytes that wait for a slow reader, beside one packet.
-        unsent_timeout: seconds in which a slow reader has to take `PROGRESS_BYTES` of them, or all.
+        unsent_timeout: seconds in which a slow reader has to take `MIN_PROGRESS_BYTES` of them, or all.
     """
 
     login_timeout: float = 5.0

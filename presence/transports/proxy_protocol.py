@@ -20,11 +20,11 @@ import trio
 
 from presence.common import networks
 from presence.common.logs import RateLimited
-from presence.transports.limits import TURN_LOGINS, TransportStatistics
+from presence.transports.limits import MAX_LOGINS_PER_TURN, TransportStatistics
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16
-HEADER_MAX_BYTES = 536  # what every receiver has to take, as one segment of any network holds it
+MAX_HEADER_BYTES = 536  # what every receiver has to take, as one segment of any network holds it
 
 _VERSION = 0x2
 _LOCAL, _PROXY = 0x0, 0x1
@@ -54,8 +54,8 @@ def missing(begun: bytes | bytearray) -> int:
     if version != _VERSION or command not in {_LOCAL, _PROXY}:
         raise HeaderError(f"version and command are {begun[12]:#04x}")
     size = FIXED_BYTES + int.from_bytes(begun[14:16], "big")
-    if size > HEADER_MAX_BYTES:
-        raise HeaderError(f"the header has {size} bytes, and may have {HEADER_MAX_BYTES}")
+    if size > MAX_HEADER_BYTES:
+        raise HeaderError(f"the header has {size} bytes, and may have {MAX_HEADER_BYTES}")
     return size - len(begun)
 
 
@@ -86,8 +86,8 @@ class ProxyHeaders:
     Args:
         proxies: the networks of proxies.
         close: closes a connection.
-        go_on: called for each of which more has come.
-        counted: what the transport counts.
+        resume: called for each of which more has come.
+        counters: what the transport counts.
 
     Attributes:
         awaited: what has come of each header, by descriptor.
@@ -97,17 +97,17 @@ class ProxyHeaders:
         self,
         proxies: tuple[networks.Network, ...],
         close: Callable[[int], None],
-        go_on: Callable[[int], None],
-        counted: TransportStatistics,
+        resume: Callable[[int], None],
+        counters: TransportStatistics,
     ) -> None:
         self._proxies = proxies
         self._close = close
-        self._go_on = go_on
+        self._resume = resume
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._set = select.epoll() if proxies else None
         self._watched: set[int] = set()
         self.awaited: dict[int, bytearray] = {}
-        self._counted = counted
+        self._counters = counters
 
     def expect(self, fd: int, address: str) -> bool:
         """Await a header, if the connection comes from a proxy."""
@@ -121,13 +121,13 @@ class ProxyHeaders:
         if self._set is None:
             return
         while True:
-            events = self._set.poll(0, TURN_LOGINS)
+            events = self._set.poll(0, MAX_LOGINS_PER_TURN)
             if not events:
                 await trio.lowlevel.wait_readable(self._set.fileno())
                 continue
             for fd, _mask in events:
                 if fd in self.awaited:
-                    self._go_on(fd)
+                    self._resume(fd)
             await trio.lowlevel.checkpoint()
 
     def read(self, fd: int) -> str | None:
@@ -144,7 +144,7 @@ class ProxyHeaders:
         try:
             while wanted := missing(header):
                 if not (data := os.read(fd, wanted)):
-                    self._let_go(fd)
+                    self._drop(fd)
                     return None
                 header += data
             address = client(header) or ""
@@ -152,26 +152,26 @@ class ProxyHeaders:
             self._watch(fd)
             return None
         except OSError:
-            self._let_go(fd)
+            self._drop(fd)
             return None
         except HeaderError as error:
             self.refuse(fd, str(error))
             return None
-        self.forget(fd)
-        self._counted.proxied += 1
+        self.stop_awaiting(fd)
+        self._counters.proxied += 1
         return address
 
     def refuse(self, fd: int, problem: str) -> None:
         """Close a connection without a word: a proxy that is set up wrongly could not make use of one."""
-        self._counted.proxy_headers_refused += 1
+        self._counters.proxy_headers_refused += 1
         self._log.warning(
-            "proxy_header_refused", problem=problem, refused=self._counted.proxy_headers_refused
+            "proxy_header_refused", problem=problem, refused=self._counters.proxy_headers_refused
         )
-        self._let_go(fd)
+        self._drop(fd)
 
-    def _let_go(self, fd: int) -> None:
+    def _drop(self, fd: int) -> None:
         """Close a connection that has ended, as those do by which proxies look whether we are there."""
-        self.forget(fd)
+        self.stop_awaiting(fd)
         self._close(fd)
 
     def _watch(self, fd: int) -> None:
@@ -179,7 +179,7 @@ class ProxyHeaders:
             self._set.register(fd, select.EPOLLIN)
             self._watched.add(fd)
 
-    def forget(self, fd: int) -> None:
+    def stop_awaiting(self, fd: int) -> None:
         """Await no header any more."""
         self.awaited.pop(fd, None)
         if self._set is not None and fd in self._watched:

@@ -14,8 +14,8 @@ from presence.common.clock import Clock
 BACKLOG = 4096  # connections that may wait to be accepted; Linux cuts it to net.core.somaxconn
 _TCP_INFO_BYTES = 104
 _LAST_DATA_RECV = struct.Struct("52xI")  # linux/tcp.h, struct tcp_info: tcpi_last_data_recv, ms
-_AT_ONCE_S = 0.005  # the kernel is asked again if its answer took longer
-_TRIES = 3
+_MAX_CALL_S = 0.005  # the kernel is asked again if its answer took longer
+_MAX_TRIES = 3
 
 
 def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
@@ -103,10 +103,10 @@ def unread_s(sock: "socket.socket | trio.socket.SocketType", now: float, clock: 
     """
     if not sys.platform.startswith("linux"):
         return 0.0
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         asked = clock.now()
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        if clock.now() - asked < _AT_ONCE_S:  # no pause hides between the two
+        if clock.now() - asked < _MAX_CALL_S:  # no pause hides between the two
             break
     unread: int = _LAST_DATA_RECV.unpack_from(info)[0]
     return max(0.0, unread / 1000 - (asked - now))

@@ -21,9 +21,9 @@ from presence.transports.tls import Certificate
 PIECE_BYTES = 2048
 RECORD_BYTES = 16_384  # what one record holds at most, RFC 8446, section 5.1
 # Nor does any take more than these (section 5.2): whoever sends so many and says nothing will say nothing.
-MUTE_BYTES = RECORD_BYTES + 256 + 5
+MAX_SILENT_BYTES = RECORD_BYTES + 256 + 5
 # A slow reader is read all the same, until what the library itself says to it is as much as a piece.
-REST_BYTES = 2 * PIECE_BYTES
+MAX_UNSENT_BYTES = 2 * PIECE_BYTES
 _QUICK_BYTES = 64  # any keepalive; such a small object costs no system allocation
 _HANDSHAKE = b"\x16"  # what the first record of a client is, section 4
 
@@ -50,10 +50,10 @@ class TlsConnectionState:
         "_ended",
         "_fd",
         "_incoming",
-        "_mute",
         "_outgoing",
-        "_rest",
+        "_silent_bytes",
         "_tls",
+        "_unsent",
         "fresh",
         "ready",
     )
@@ -64,8 +64,8 @@ class TlsConnectionState:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._rest = b""
-        self._ahead = self._mute = 0
+        self._unsent = b""
+        self._ahead = self._silent_bytes = 0
         self._ended = False
         self.fresh = True
         self.ready = False
@@ -88,7 +88,7 @@ class TlsConnectionState:
         self._tls = certificate.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.fresh = False
 
-    def shake(self) -> bool:
+    def handshake(self) -> bool:
         """Take the handshake as far as a piece of what has arrived allows; return whether it is over.
 
         Raises:
@@ -96,7 +96,7 @@ class TlsConnectionState:
             ssl.SSLWantWriteError: the kernel takes no more at present.
             OSError: it failed; the peer was told why, or is gone.
         """
-        if not self.ready and not self._rest:
+        if not self.ready and not self._unsent:
             piece = os.read(self._fd, PIECE_BYTES)
             if not piece:
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
@@ -122,9 +122,9 @@ class TlsConnectionState:
             ssl.SSLWantWriteError: the library must write first, and the kernel takes no more at present.
             OSError: the connection is broken.
         """
-        if self._rest:
+        if self._unsent:
             self._collect()
-            if len(self._rest) > REST_BYTES:
+            if len(self._unsent) > MAX_UNSENT_BYTES:
                 raise ssl.SSLWantWriteError
         data, taken = self._decrypt() if self._incoming.pending else b"", 0
         while not self._ended and len(data) < limit and taken < limit:
@@ -141,10 +141,10 @@ class TlsConnectionState:
             if len(piece) < PIECE_BYTES:
                 break
         if data or self._ended:
-            self._mute = 0
+            self._silent_bytes = 0
             return data
-        self._mute += taken
-        if self._mute > MUTE_BYTES:
+        self._silent_bytes += taken
+        if self._silent_bytes > MAX_SILENT_BYTES:
             raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -176,13 +176,13 @@ class TlsConnectionState:
             BlockingIOError: the kernel takes nothing at present.
             OSError: the connection is broken.
         """
-        if self._rest and not self._flush():
+        if self._unsent and not self._flush():
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         sent, self._ahead = self._ahead, 0
         while sent < len(data):
             piece = data[sent : sent + PIECE_BYTES]
             self._tls.write(piece)
-            self._rest = self._outgoing.read()
+            self._unsent = self._outgoing.read()
             if not self._flush():
                 self._ahead = len(piece)
                 break
@@ -191,7 +191,7 @@ class TlsConnectionState:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return sent
 
-    def shut(self) -> None:
+    def close_send(self) -> None:
         """Say that nothing more is coming; the peer's own goodbye is not waited for."""
         if self.ready:
             self.ready = False
@@ -201,16 +201,16 @@ class TlsConnectionState:
 
     def _collect(self) -> None:
         """Send what the library has to say, as far as the kernel takes it."""
-        self._rest += self._outgoing.read()
+        self._unsent += self._outgoing.read()
         with suppress(OSError):  # gone: the next read says so
             self._flush()
 
     def _flush(self) -> bool:
         """Send what is encrypted; return whether all of it left."""
-        if self._rest:
+        if self._unsent:
             with suppress(BlockingIOError):
-                self._rest = self._rest[os.write(self._fd, self._rest) :]
-        return not self._rest
+                self._unsent = self._unsent[os.write(self._fd, self._unsent) :]
+        return not self._unsent
 
     def _must_flush(self) -> None:
         if not self._flush():
