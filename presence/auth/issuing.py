@@ -12,7 +12,7 @@ from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
-from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, Unsound
+from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
 from presence.protocol.constants import TOKEN_MAX_BYTES
 
 RSA_BITS: Final = 2048
@@ -26,7 +26,7 @@ def make_key(kid: str, alg: str) -> dict[str, Any]:
     """Return a fresh key as an entry of a key file, its private part among its members.
 
     Raises:
-        Unsound: `kid` is no name for a key, or `alg` no algorithm.
+        InvalidKey: `kid` is no name for a key, or `alg` no algorithm.
     """
     if alg == HS256:
         material = {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
@@ -40,7 +40,7 @@ def make_key(kid: str, alg: str) -> dict[str, Any]:
     return entry
 
 
-def public_part(entry: Mapping[str, Any]) -> dict[str, Any]:
+def public_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a server needs of a key of RS256 or EdDSA."""
     members = ("kid", "alg", "kty", *PUBLIC[entry["alg"]])
     return {name: entry[name] for name in members}
@@ -54,7 +54,7 @@ class Signer:
 
     Raises:
         CannotSign: the entry has no private part.
-        Unsound: the entry is no key.
+        InvalidKey: the entry is no key.
     """
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Signer:
         try:
             self._key = self._algorithm.prepare_key(jwt.PyJWK({**entry}).key)
         except Exception:  # PyJWT's messages may show the material
-            raise Unsound("its private part is not as RFC 7518 has it") from None
+            raise InvalidKey("its private part is not as RFC 7518 has it") from None
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature of some bytes."""

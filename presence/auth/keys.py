@@ -28,7 +28,7 @@ _JWS: Final = jwt.PyJWS(algorithms=ALGORITHMS)
 _SAMPLE: Final = jwt.encode({"sub": "u" * 20, "aud": "presence"}, secrets.token_bytes(SECRET_BYTES), HS256)
 
 
-class Unsound(Exception):
+class InvalidKey(Exception):
     """A key that nothing can be checked with, or should be; the message does not show its material."""
 
 
@@ -48,7 +48,7 @@ class Key:
         cost_s: processor time of one check, see `measure`.
 
     Raises:
-        Unsound: the material is not as it has to be.
+        InvalidKey: the material is not as it has to be.
     """
 
     __slots__ = ("_jwk", "alg", "cost_s", "kid")
@@ -61,7 +61,7 @@ class Key:
         try:
             self._jwk = jwt.PyJWK({"kty": KTY[alg], "alg": alg, **members})
         except Exception:  # PyJWT's messages, and some of their causes, show the material
-            raise Unsound(f"its {' or '.join(PUBLIC[alg])} is not as RFC 7518 has it") from None
+            raise InvalidKey(f"its {' or '.join(PUBLIC[alg])} is not as RFC 7518 has it") from None
 
     def __repr__(self) -> str:
         return f"Key({self.kid!r}, {self.alg!r})"
@@ -72,7 +72,7 @@ class Key:
         key: Any = self._jwk.key
         return len(key) * 8 if isinstance(key, bytes) else getattr(key, "key_size", 256)
 
-    def open(self, token: str) -> bytes:
+    def verify(self, token: str) -> bytes:
         """Return what a token holds, if this key has signed it.
 
         Raises:
@@ -91,7 +91,7 @@ class Key:
         for _ in range(_MEASUREMENTS):
             begun = meter()
             try:
-                self.open(token)
+                self.verify(token)
             except SignatureRefused:
                 times.append(meter() - begun)
         self.cost_s = min(times)

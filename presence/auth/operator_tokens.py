@@ -17,12 +17,12 @@ from presence.common import files
 
 Role: TypeAlias = Literal["read", "act"]
 ROLES: Final[tuple[Role, ...]] = ("read", "act")
-FILE_MAX_BYTES: Final = 65_536
-TOKENS_MAX: Final = 200  # each is compared with what somebody offers
-SECRET_MIN_CHARS: Final = 16
-SECRET_MAX_CHARS: Final = 256
+MAX_FILE_BYTES: Final = 65_536
+MAX_TOKENS: Final = 200  # each is compared with what somebody offers
+MIN_SECRET_CHARS: Final = 16
+MAX_SECRET_CHARS: Final = 256
 SECRET_BYTES: Final = 24  # of a fresh one: 32 characters
-NAME_MAX_CHARS: Final = 64
+MAX_NAME_CHARS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*", re.ASCII)
 _SECRET: Final = re.compile(r"[!-~]+", re.ASCII)
 
@@ -77,13 +77,13 @@ def load(path: Path) -> Tokens:
     try:
         with files.opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(FILE_MAX_BYTES + 1)
+            raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise TokenFileError(f"{path}: cannot be read: {error.strerror}") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise TokenFileError(f"{path}: holds secrets, and is open to everybody: chmod o-rwx")
-    if len(raw) > FILE_MAX_BYTES:
-        raise TokenFileError(f"{path}: is larger than {FILE_MAX_BYTES:,} bytes")
+    if len(raw) > MAX_FILE_BYTES:
+        raise TokenFileError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
     return parse(raw, path)
 
 
@@ -106,8 +106,8 @@ def parse(raw: bytes, path: Path) -> Tokens:
         tokens[token.digest] = token
     if not tokens:
         raise TokenFileError(f"{path}: holds no token: presence token admin makes one")
-    if len(tokens) > TOKENS_MAX:
-        raise TokenFileError(f"{path}: holds more than {TOKENS_MAX} tokens")
+    if len(tokens) > MAX_TOKENS:
+        raise TokenFileError(f"{path}: holds more than {MAX_TOKENS} tokens")
     return Tokens(tuple(tokens.values()))
 
 
@@ -128,11 +128,11 @@ def _token(words: list[str]) -> OperatorToken:
     role, name, secret = words
     if role not in ROLES:
         raise ValueError(f"ROLE must be one of {', '.join(ROLES)}")
-    if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
-        raise ValueError(f"NAME must be letters, digits and ._@- of ASCII, at most {NAME_MAX_CHARS}")
-    if not _SECRET.fullmatch(secret) or not SECRET_MIN_CHARS <= len(secret) <= SECRET_MAX_CHARS:
+    if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+        raise ValueError(f"NAME must be letters, digits and ._@- of ASCII, at most {MAX_NAME_CHARS}")
+    if not _SECRET.fullmatch(secret) or not MIN_SECRET_CHARS <= len(secret) <= MAX_SECRET_CHARS:
         raise ValueError(
-            f"SECRET must be {SECRET_MIN_CHARS} to {SECRET_MAX_CHARS} characters of ASCII that can be printed"
+            f"SECRET must be {MIN_SECRET_CHARS} to {MAX_SECRET_CHARS} characters of ASCII that can be printed"
         )
     return OperatorToken("act" if role == "act" else "read", name, _digest(secret))
 

@@ -37,12 +37,12 @@ class CallerTrust(Enum):
     """Who asks for a check; the value is the share of `BURST_S` that is kept from him."""
 
     CONNECTED = 0.0
-    STRANGER = 0.25
+    ANONYMOUS = 0.25
     SUSPECT = 0.5  # an address that has sent many bad tokens lately
 
 
 @dataclass(slots=True)
-class GateStatistics:
+class AuthStatistics:
     """What became of tokens, counted since the start.
 
     Attributes:
@@ -70,7 +70,7 @@ class TokenAuthenticator:
 
     Args:
         keyring: what tokens are checked with.
-        terms: what they have to satisfy.
+        rules: what they have to satisfy.
         budget: seconds of processor time that checking may cost, see `budget_of`.
         wall: the machine's clock: Unix seconds.
 
@@ -79,62 +79,62 @@ class TokenAuthenticator:
     """
 
     def __init__(
-        self, keyring: Keyring, terms: TokenRules, budget: TokenBucket, *, wall: Callable[[], float]
+        self, keyring: Keyring, rules: TokenRules, budget: TokenBucket, *, wall: Callable[[], float]
     ) -> None:
         self.keyring = keyring
-        self._terms = terms
+        self._rules = rules
         self._budget = budget
         self._bad_tokens: KeyedRateLimiter[str] = KeyedRateLimiter(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
         self._wall = wall
-        self._counted = GateStatistics()
+        self._counters = AuthStatistics()
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         """See `Authenticator`."""
-        caller = CallerTrust.STRANGER if self._bad_tokens.has(address, now) else CallerTrust.SUSPECT
-        verdict = self._judge(token, uid, caller, now, self._counted.refused)
-        if isinstance(verdict, Granted):
-            self._counted.granted += 1
-        elif verdict.code is Code.AUTH_FAILED and address:
+        trust = CallerTrust.ANONYMOUS if self._bad_tokens.has(address, now) else CallerTrust.SUSPECT
+        result = self._authenticate(token, uid, trust, now, self._counters.refused)
+        if isinstance(result, Granted):
+            self._counters.granted += 1
+        elif result.code is Code.AUTH_FAILED and address:
             self._bad_tokens.charge(address, now)
-        return verdict
+        return result
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
         """See `Authenticator`. The caller is logged in, and limited to the rate of its updates."""
-        verdict = self._judge(token, uid, CallerTrust.CONNECTED, now, self._counted.renewals_refused)
-        self._counted.renewed += isinstance(verdict, Granted)
-        return verdict
+        result = self._authenticate(token, uid, CallerTrust.CONNECTED, now, self._counters.renewals_refused)
+        self._counters.renewed += isinstance(result, Granted)
+        return result
 
-    def statistics(self) -> GateStatistics:
+    def statistics(self) -> AuthStatistics:
         """Return the figures."""
         return replace(
-            self._counted,
+            self._counters,
             keys=len(self.keyring),
             unchecked=self._budget.refused,
             addresses_kept=len(self._bad_tokens),
             addresses_forgotten=self._bad_tokens.forgotten,
         )
 
-    def _judge(
-        self, token: object, uid: str | None, caller: CallerTrust, now: float, refused: dict[str, int]
+    def _authenticate(
+        self, token: object, uid: str | None, trust: CallerTrust, now: float, refused: dict[str, int]
     ) -> AuthResult:
         try:
-            granted = self._check(token, uid, caller, now)
+            granted = self._check(token, uid, trust, now)
         except TokenRefused as error:
             refused[error.reason.value] = refused.get(error.reason.value, 0) + 1
             return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
         return granted or Denied(Code.BUSY, _BUSY, self._budget.retry_after())
 
-    def _check(self, text: object, uid: str | None, caller: CallerTrust, now: float) -> Granted | None:
+    def _check(self, text: object, uid: str | None, trust: CallerTrust, now: float) -> Granted | None:
         """Return what a token is good for, None if there is no time to check it.
 
         Raises:
             TokenRefused: it does not hold, or is another user's.
         """
         token = tokens.parse(text, self.keyring)
-        if not self._budget.take(now, token.key.cost_s, reserve=BURST_S * caller.value):
+        if not self._budget.take(now, token.key.cost_s, reserve=BURST_S * trust.value):
             return None
         wall = self._wall()
-        claims = tokens.check(token, self._terms, wall)
+        claims = tokens.check(token, self._rules, wall)
         if uid is not None and uid != claims.uid:
             raise TokenRefused(Reason.OTHER_UID, "it is another user's")
         return Granted(claims.uid, now + (claims.expires - wall))

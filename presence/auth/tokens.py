@@ -100,35 +100,35 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
     return UncheckedToken(text, key)
 
 
-def check(token: UncheckedToken, terms: TokenRules, wall: float) -> Claims:
+def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
     """Return what a token says, if it holds.
 
     Args:
         token: see `parse`.
-        terms: what it has to satisfy.
+        rules: what it has to satisfy.
         wall: Unix seconds.
 
     Raises:
         TokenRefused: it does not.
     """
     try:
-        payload = token.key.open(token.text)
+        payload = token.key.verify(token.text)
     except SignatureRefused:
         raise TokenRefused(Reason.SIGNATURE, "its signature is not that of the key that it names") from None
-    return _claims(_parsed(payload), terms, wall)
+    return _claims(_parsed(payload), rules, wall)
 
 
-def _claims(claims: dict[str, Any], terms: TokenRules, wall: float) -> Claims:
+def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
     audience = claims.get("aud")
-    if audience != terms.audience and not (isinstance(audience, list) and terms.audience in audience):
-        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {terms.audience}")
+    if audience != rules.audience and not (isinstance(audience, list) and rules.audience in audience):
+        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {rules.audience}")
     uid: Any = claims.get("sub")
     if not is_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")
-    expires = _moment(claims, "exp") + terms.leeway_s
+    expires = _moment(claims, "exp") + rules.leeway_s
     if expires <= wall:
         raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")
-    if "nbf" in claims and _moment(claims, "nbf") - terms.leeway_s > wall:
+    if "nbf" in claims and _moment(claims, "nbf") - rules.leeway_s > wall:
         raise TokenRefused(Reason.NOT_YET, "it is of the future (nbf)")
     return Claims(uid, expires)
 

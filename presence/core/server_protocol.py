@@ -69,7 +69,7 @@ class ServerProtocol:
     admission: Admission  # says whether one more login is welcome
     _: KW_ONLY
     session_limit: SessionQuota = NO_LIMIT
-    gate: Authenticator | None = None  # says who a client is by its token; None: whoever it says
+    authenticator: Authenticator | None = None  # says who a client is by its token; None: whoever it says
     # set while the server stops: logins are refused, each with its own seconds to return in
     return_after: Callable[[], float] | None = None
     takes_requests: bool = False  # whether somebody answers what a session cannot; else that is not supported
@@ -171,7 +171,7 @@ class ServerProtocol:
     def _authenticate(self, guest: Guest, packet: Packet, outcome: Outcome, now: float) -> str | None:
         """Return who logs in; None if the login was refused."""
         uid: str | None = packet.payload.get("uid")
-        if self.gate is None:
+        if self.authenticator is None:
             if uid is None:
                 raise _refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid", packet)
             return uid
@@ -180,13 +180,13 @@ class ServerProtocol:
             _send_away(packet, outcome, *refusal)  # checking a token costs more than all else about a login
             return None
         token = packet.payload.get("token")
-        verdict = self.gate.login(token, uid, address, now)
-        if isinstance(verdict, Denied):
-            outcome.reply += _denial(packet, verdict)
-            outcome.end_code = verdict.code
+        result = self.authenticator.login(token, uid, address, now)
+        if isinstance(result, Denied):
+            outcome.reply += _denial(packet, result)
+            outcome.end_code = result.code
             return None
-        outcome.expires_at = verdict.expires_at
-        return verdict.uid
+        outcome.expires_at = result.expires_at
+        return result.uid
 
     def tidy(self, now: float) -> None:
         """Drop what tables hold no longer; called at each tick."""
@@ -260,7 +260,7 @@ class ServerProtocol:
 
     def _unsupported(self, update: Mapping[str, Any]) -> str | None:
         """Return why an update asks for what this server cannot do; None: it does not."""
-        if "token" in update and self.gate is None:
+        if "token" in update and self.authenticator is None:
             return "this server checks no tokens"
         if "idle_timeout" in update:
             return "idle_timeout holds from the login to the end of the session"
@@ -268,14 +268,14 @@ class ServerProtocol:
 
     def _renew(self, session: Session, packet: Packet, outcome: Outcome, now: float) -> bool:
         """Check a client's next token; False: it is refused, and the one before counts on."""
-        if self.gate is None or session.link is None:
+        if self.authenticator is None or session.link is None:
             return False
         address = session.link.address(session.handle)
-        verdict = self.gate.renewal(packet.payload["token"], session.uid, address, now)
-        if isinstance(verdict, Denied):
-            outcome.reply += _denial(packet, verdict)
+        result = self.authenticator.renewal(packet.payload["token"], session.uid, address, now)
+        if isinstance(result, Denied):
+            outcome.reply += _denial(packet, result)
             return False
-        outcome.expires_at = verdict.expires_at
+        outcome.expires_at = result.expires_at
         return True
 
     def _note(self, change: Change | None, outcome: Outcome) -> None:

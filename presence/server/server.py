@@ -169,7 +169,7 @@ class Server:
             TrioRuntime(),
             family=self.family,
             describe=self._describe,
-            gate=self._credentials.gate,
+            authenticator=self._credentials.authenticator,
         )
         deliveries = Deliveries(redis_url, _shape(settings))
         self._courier = MessageRouter(

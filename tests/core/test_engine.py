@@ -12,7 +12,7 @@ from presence.core.engine import SLOTS_MAX
 from presence.core.termination import SLICE
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
-from tests.auth.gates import WordGate
+from tests.auth.gates import WordAuthenticator
 from tests.support.cells import brief
 from tests.support.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
 
@@ -212,7 +212,7 @@ def test_a_login_while_stopping_is_told_when_to_return(world: World) -> None:
 
 
 def test_who_has_ended_is_no_session_of_its_user_and_leaves_nothing() -> None:
-    world = World(away_after=100.0, gate=WordGate())
+    world = World(away_after=100.0, authenticator=WordAuthenticator())
     for device in (None, "phone", "tablet", "desk"):
         handle = world.sockets.connect()
         login = protocol.login(None, token="ada:60", device=device, meta={"a": 1})

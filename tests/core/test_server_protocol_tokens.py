@@ -9,7 +9,7 @@ from presence.core.changes import Op
 from presence.core.termination import SLICE
 from presence.core.ticks import SLOTS_PER_TICK
 from presence.protocol import Code, Kind, Packet
-from tests.auth.gates import WordGate
+from tests.auth.gates import WordAuthenticator
 from tests.support.cells import brief
 from tests.support.worlds import GRACE, LOGIN, TICK, T, World, ended
 
@@ -18,13 +18,13 @@ GRANTED = (Kind.OK, 7, None)
 
 
 @pytest.fixture
-def gate() -> WordGate:
-    return WordGate()
+def authenticator() -> WordAuthenticator:
+    return WordAuthenticator()
 
 
 @pytest.fixture
-def world(gate: WordGate) -> World:
-    return World(gate=gate)
+def world(authenticator: WordAuthenticator) -> World:
+    return World(authenticator=authenticator)
 
 
 def login(world: World, token: str | None = "ada:60", uid: str | None = None, **parts: Any) -> int:
@@ -46,10 +46,10 @@ def update(world: World, handle: int, **parts: Any) -> Packet:
 
 
 @pytest.mark.parametrize("uid", ["ada", None])
-def test_the_user_is_the_tokens(world: World, gate: WordGate, uid: str | None) -> None:
+def test_the_user_is_the_tokens(world: World, authenticator: WordAuthenticator, uid: str | None) -> None:
     assert world.heard(login(world, uid=uid))[0][0] == Kind.OK
     assert world.story() == [LOGIN]
-    assert gate.addresses == ["127.0.0.1"]
+    assert authenticator.addresses == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_whatever_does_not_hold_is_refused_in_the_same_bytes(
     assert world.core.statistics().refused == {"auth_failed": 1}
 
 
-def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate) -> None:
+def test_a_gate_without_time_says_when_to_come_back(world: World, authenticator: WordAuthenticator) -> None:
     handle = login(world)
-    gate.busy = True
+    authenticator.busy = True
     strangers = login(world, "bob:60")
     (answer,) = world.sockets.answers(strangers)
     assert brief(answer) == (Kind.ERROR, None, Code.BUSY)
@@ -79,13 +79,15 @@ def test_a_gate_without_time_says_when_to_come_back(world: World, gate: WordGate
     assert not world.is_hung_up(handle)
 
 
-def test_a_login_that_the_server_has_no_room_for_costs_no_check(world: World, gate: WordGate) -> None:
+def test_a_login_that_the_server_has_no_room_for_costs_no_check(
+    world: World, authenticator: WordAuthenticator
+) -> None:
     world.core.refuse_logins(lambda: 1.0)
     login(world)
     world.core.rules.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
-    assert gate.addresses == []
+    assert authenticator.addresses == []
 
 
 def test_without_a_gate_a_token_means_nothing_and_a_fresh_one_is_not_supported() -> None:
@@ -118,8 +120,8 @@ def test_when_a_token_ends_its_client_is_sent_to_fetch_another(world: World, sec
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
-def test_without_a_grace_the_session_ends_with_its_token(gate: WordGate) -> None:
-    world = World(gate=gate, grace=0.0)
+def test_without_a_grace_the_session_ends_with_its_token(authenticator: WordAuthenticator) -> None:
+    world = World(authenticator=authenticator, grace=0.0)
     login(world, "ada:1")
     world.pass_time(1 + SLOT_S)
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
@@ -199,8 +201,8 @@ def test_fresh_tokens_are_sent_no_more_often_than_other_updates(world: World) ->
     assert set(codes[10:]) == {Code.RATE_LIMITED}
 
 
-def test_a_fresh_token_is_no_sign_that_somebody_looks(gate: WordGate) -> None:
-    world = World(gate=gate, away_after=40.0)
+def test_a_fresh_token_is_no_sign_that_somebody_looks(authenticator: WordAuthenticator) -> None:
+    world = World(authenticator=authenticator, away_after=40.0)
     handle = login(world, "ada:1000")
     for _ in range(5):
         world.stay(handle, 10)
