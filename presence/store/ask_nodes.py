@@ -60,21 +60,21 @@ def read_question(said: Mapping[str, Any]) -> Question | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NodeAnswers:
     """What came of a question."""
 
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
-    deaf: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
+    not_listening: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
 
 
-def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> Heard:
+def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
     """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`."""
     token = secrets.token_hex(16)
     key = keys.answers(keys.shard(uid), token)
     text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
     names = sorted(nodes)
     if not names:
-        return Heard()
+        return NodeAnswers()
     with access.at(key).pipeline(transaction=False) as pipe:
         for node in names:
             pipe.publish(keys.control_channel(node), text)
@@ -92,7 +92,7 @@ def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait
         if not answers.keys() >= listening:
             access.pause(min(pause_s, left_s))
             pause_s = min(2 * pause_s, LOOK_LIMIT_S)
-    return Heard(answers, frozenset(names) - listening - answers.keys())
+    return NodeAnswers(answers, frozenset(names) - listening - answers.keys())
 
 
 _NUMBER: Final = (int, float)

@@ -29,7 +29,7 @@ from presence.store.error_classes import calling
 from presence.store.keys import Keys
 from presence.store.script_arguments import read_erasure, read_message, read_news
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
-from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
@@ -221,16 +221,16 @@ class WatchChannel(RedisSubscription):
         key = self._keys.events(self._shard)
         self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._everybody)
 
-    def hear(self) -> list[Heard]:
+    def receive(self) -> list[ChannelMessage]:
         """See `Channel`."""
-        heard: list[Heard] = []
+        heard: list[ChannelMessage] = []
         while not heard:
             heard = [found for each in self.read(math.inf) if (found := self._found(each)) is not None]
         return heard
 
-    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
+    def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
         """See `Channel`."""
-        for command, uids in (("UNSUBSCRIBE", leave), ("SUBSCRIBE", ask)):
+        for command, uids in (("UNSUBSCRIBE", unsubscribe), ("SUBSCRIBE", subscribe)):
             if uids:
                 self.send(command, *map(self._keys.user_channel, uids))
 
@@ -254,14 +254,14 @@ class WatchChannel(RedisSubscription):
             raise StoreUnavailable("the server is no primary any more")
         return last_id
 
-    def _found(self, answer: Any) -> Heard | None:
+    def _found(self, answer: Any) -> ChannelMessage | None:
         match answer:
             case [b"message", _, text]:
                 return read_hint(text)
             case [b"subscribe", channel, _] if channel != self._everybody:
-                return Confirmed(channel[len(self._everybody) :].decode())
+                return Subscribed(channel[len(self._everybody) :].decode())
             case [b"unsubscribe", channel, _]:
-                return Left(channel[len(self._everybody) :].decode())
+                return Unsubscribed(channel[len(self._everybody) :].decode())
             case [b"pong", position]:
                 return Pong(id_of(position.decode()))
             case _:

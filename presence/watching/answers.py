@@ -12,7 +12,7 @@ from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
 from presence.watching.states import OFFLINE, UNKNOWN, WatchedState
 
-STATES_KEPT: Final = 10_000  # packed, some 5 MB: many ask about the same users
+MAX_CACHED_STATES: Final = 10_000  # packed, some 5 MB: many ask about the same users
 RETRY_S: Final = 2.0  # on average: an outage lasts longer than a moment, and not all are to come back at once
 
 
@@ -25,17 +25,17 @@ def states_packet(id: int | None, states: Mapping[str, WatchedState]) -> bytes:
     return states_answer(id, {uid: _packed(state) for uid, state in states.items()})
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(MAX_CACHED_STATES)
 def _packed(state: WatchedState) -> bytes:
     if state.status == OFFLINE:
         state = WatchedState(OFFLINE, last_seen_ms=state.last_seen_ms)
     try:
         return pack_state(state.shown())
     except protocol.EncodeError:
-        return pack_state(sound(state).shown())
+        return pack_state(encodable(state).shown())
 
 
-def sound(state: WatchedState) -> WatchedState:
+def encodable(state: WatchedState) -> WatchedState:
     """Return as much of a state as a packet can tell.
 
     What Redis holds of one user must not spoil the answer about all others: what no packet can tell is left

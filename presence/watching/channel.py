@@ -7,13 +7,13 @@ from typing import NamedTuple, Protocol, TypeAlias
 from presence.watching.states import EntryId, ShardSnapshot, UserEvent
 
 
-class Confirmed(NamedTuple):
+class Subscribed(NamedTuple):
     """The subscription to a user stands."""
 
     uid: str
 
 
-class Left(NamedTuple):
+class Unsubscribed(NamedTuple):
     """The subscription to a user has ended."""
 
     uid: str
@@ -25,7 +25,7 @@ class Pong(NamedTuple):
     position: EntryId
 
 
-Heard: TypeAlias = Confirmed | Left | Pong | UserEvent
+ChannelMessage: TypeAlias = Subscribed | Unsubscribed | Pong | UserEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,23 @@ class Replay:
 class ShardChannel(Protocol):
     """The channels of users of one shard, and looks at its data on the same server.
 
-    `open`, `hear` and `close` are for one thread at a time, `snapshot`, `replay` and `check` for another;
-    `order`, `ping` and `close` may be called by any, and never wait. What blocks raises `StoreUnavailable` or
-    `StoreError`; after `close`, which also ends calls that wait, it does so until the next `open`.
+    `open`, `receive` and `close` are for one thread at a time, `snapshot`, `replay` and `check` for another;
+    `update_subscriptions`, `ping` and `close` may be called by any, and never wait. What blocks raises
+    `StoreUnavailable` or `StoreError`; after `close`, which also ends blocked calls, it does so until
+    the next `open`.
     """
 
     def open(self) -> None:
         """Connect to the server that has the shard now."""
 
-    def hear(self) -> list[Heard]:
+    def receive(self) -> list[ChannelMessage]:
         """Wait until something is heard, however long; return all that is there, in order."""
 
-    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
-        """Subscribe to users and unsubscribe from others; `hear` confirms each."""
+    def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
+        """Subscribe to users and unsubscribe from others; `receive` confirms each."""
 
     def ping(self, position: EntryId) -> None:
-        """Let `hear` return a `Pong` with this position, after all that was published before."""
+        """Let `receive` return a `Pong` with this position, after all that was published before."""
 
     def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         """Look at some users, all at one moment."""

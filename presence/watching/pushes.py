@@ -6,7 +6,7 @@ goes out as one write. A connection that has not taken what was sent before gets
 what happens meanwhile is put off, the newest change of each user only, so it costs at most an entry for each
 user that it watches (some 100 bytes; the packets are shared).
 
-Beyond `QUEUE_MAX` changes in the queue, a change takes the place of one of the same user that waits there.
+Beyond `MAX_QUEUED_CHANGES` changes, a new change replaces a queued one of the same user.
 """
 
 from collections import deque
@@ -22,14 +22,14 @@ from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
-from presence.watching.answers import sound
+from presence.watching.answers import encodable
 from presence.watching.states import REASON_CHARS, UserEvent, WatchedState
 from presence.watching.watches import Watches
 
-SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
-QUEUE_MAX: Final = 20_000  # changes; some 10 MB
-JOINED_BYTES: Final = 16_384  # of what was put off, that are offered at once
-FRAME_MAX_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
+MAX_PACKETS_PER_SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
+MAX_QUEUED_CHANGES: Final = 20_000  # changes; some 10 MB
+MAX_JOINED_BYTES: Final = 16_384  # of what was put off, that are offered at once
+MAX_FRAME_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Change:
 
 def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
     frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
-    if len(frame) > FRAME_MAX_BYTES:
+    if len(frame) > MAX_FRAME_BYTES:
         raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
     return frame
 
@@ -76,13 +76,13 @@ class Pushes:
         self._faults = faults
         self._queue: deque[_Change] = deque()
         self._last: dict[str, _Change] = {}  # of each user, among those in the queue
-        self._present: tuple[_Change, list[Session]] | None = None  # and who is still to be told, last first
-        self._put_off: dict[Session, dict[str, bytes]] = {}
+        self._current: tuple[_Change, list[Session]] | None = None  # and who is still to be told, last first
+        self._deferred: dict[Session, dict[str, bytes]] = {}
         self._filled = trio.Event()
         self._statistics = PushStatistics()
         self.number = 0
 
-    def tell(self, change: UserEvent) -> None:
+    def push(self, change: UserEvent) -> None:
         """Tell all who watch a user now; never waits."""
         uid = change.uid
         if not self._watches.is_watched(uid):
@@ -93,10 +93,10 @@ class Pushes:
             frame = _packed(uid, change.state, change.reason)
         except protocol.EncodeError:
             self._statistics.damaged += 1
-            frame = _packed(uid, sound(change.state), change.reason)
-        waiting = self._last.get(uid)
-        if waiting is not None and len(self._queue) >= QUEUE_MAX:
-            waiting.frame, waiting.number = frame, self.number
+            frame = _packed(uid, encodable(change.state), change.reason)
+        queued = self._last.get(uid)
+        if queued is not None and len(self._queue) >= MAX_QUEUED_CHANGES:
+            queued.frame, queued.number = frame, self.number
             self._statistics.replaced += 1
             return
         self._last[uid] = _Change(uid, frame, self.number)
@@ -106,19 +106,19 @@ class Pushes:
     async def run(self) -> None:
         """Hand out for ever; cancel it to stop."""
         while True:
-            if not self._queue and self._present is None:
+            if not self._queue and self._current is None:
                 self._filled = trio.Event()
                 await self._filled.wait()
             with self._faults.contained("push"):
-                self.hand_out()
+                self.send_slice()
             await trio.lowlevel.checkpoint()
 
-    def hand_out(self) -> None:
+    def send_slice(self) -> None:
         """Hand out one slice of what waits."""
         gathered: dict[Session, _Frames] = {}
-        left = SLICE
-        while left > 0 and (present := self._next()) is not None:
-            change, sessions = present
+        left = MAX_PACKETS_PER_SLICE
+        while left > 0 and (current := self._next()) is not None:
+            change, sessions = current
             turn = sessions[-left:]
             del sessions[-left:]
             left -= max(1, len(turn))
@@ -129,46 +129,46 @@ class Pushes:
         for session, frames in gathered.items():
             # A change that is lost would leave a wrong view: its client returns and asks anew.
             with self._faults.contained("push", partial(self._faults.disconnect, session)):
-                self._hand_to(session, frames)
+                self._send_to(session, frames)
 
     def _next(self) -> tuple[_Change, list[Session]] | None:
-        if self._present is None or not self._present[1]:
-            self._present = None
+        if self._current is None or not self._current[1]:
+            self._current = None
             if self._queue:
                 change = self._queue.popleft()
                 if self._last[change.uid] is change:
                     del self._last[change.uid]
-                self._present = change, self._watches.watchers(change.uid, change.number)
-        return self._present
+                self._current = change, self._watches.watchers(change.uid, change.number)
+        return self._current
 
-    def _hand_to(self, session: Session, frames: _Frames) -> None:
-        waiting = self._put_off.get(session)
-        taken = 0 if waiting is not None else self._offer(session, frames)
+    def _send_to(self, session: Session, frames: _Frames) -> None:
+        deferred = self._deferred.get(session)
+        taken = 0 if deferred is not None else self._offer(session, frames)
         if taken == len(frames) or session.link is None:
             return
-        if waiting is None:
-            waiting = self._put_off[session] = {}
+        if deferred is None:
+            deferred = self._deferred[session] = {}
         self._statistics.put_off += len(frames) - taken
         for uid, frame in frames[taken:]:
-            self._statistics.replaced += uid in waiting
-            waiting[uid] = frame
+            self._statistics.replaced += uid in deferred
+            deferred[uid] = frame
 
     def drained(self, session: Session) -> None:
         """A connection has taken all that was sent: what was put off may go, as far as it is taken."""
-        waiting = self._put_off.pop(session, None)
-        if waiting is None:
+        deferred = self._deferred.pop(session, None)
+        if deferred is None:
             return
-        frames = list(waiting.items())
+        frames = list(deferred.items())
         taken = self._offer(session, frames)
         if taken < len(frames) and session.link is not None:
-            self._put_off[session] = dict(frames[taken:])
+            self._deferred[session] = dict(frames[taken:])
 
     def _offer(self, session: Session, frames: _Frames) -> int:
         """Offer packets to a connection, some at once; return how many it took."""
         taken = 0
         while taken < len(frames) and session.link is not None:
             end, size = taken, 0
-            while end < len(frames) and size < JOINED_BYTES:
+            while end < len(frames) and size < MAX_JOINED_BYTES:
                 size += len(frames[end][1])
                 end += 1
             if not session.link.offer(session.handle, b"".join([frame for _, frame in frames[taken:end]])):
@@ -177,18 +177,18 @@ class Pushes:
         self._statistics.sent += taken
         return taken
 
-    def forget(self, session: Session, uids: Iterable[str] | None = None) -> None:
+    def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
         """What was put off about these users is not to be told any more; None: about anybody."""
-        waiting = self._put_off.get(session)
-        if waiting is None:
+        deferred = self._deferred.get(session)
+        if deferred is None:
             return
-        for uid in list(waiting) if uids is None else uids:
-            waiting.pop(uid, None)
-        if not waiting:
-            del self._put_off[session]
+        for uid in list(deferred) if uids is None else uids:
+            deferred.pop(uid, None)
+        if not deferred:
+            del self._deferred[session]
 
     def statistics(self) -> PushStatistics:
         """Return the counters."""
-        self._statistics.queued = len(self._queue) + (self._present is not None)
-        self._statistics.slow = len(self._put_off)
+        self._statistics.queued = len(self._queue) + (self._current is not None)
+        self._statistics.slow = len(self._deferred)
         return self._statistics

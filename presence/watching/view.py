@@ -44,25 +44,24 @@ class _UserSubscription(Enum):
     """How the subscription to a user's channel stands."""
 
     NONE = "none"
-    ASKED = "asked"
-    HEARD = "heard"
+    REQUESTED = "requested"
+    ACTIVE = "active"
     LEAVING = "leaving"
 
 
 class _User:
     """What is known of a user."""
 
-    __slots__ = ("absent_since", "as_of", "connection", "held", "line", "state", "wanted")
+    __slots__ = ("absent_since", "as_of", "connection", "held_event", "state", "subscription", "wanted")
 
     def __init__(self, connection: int) -> None:
         self.wanted = True
-        self.connection = (
-            connection  # number of the one that `line` and `held` belong to, see `ShardView._user`
-        )
-        self.line = _UserSubscription.NONE
+        # Number of the connection that `subscription` and `held_event` belong to, see `ShardView._user`.
+        self.connection = connection
+        self.subscription = _UserSubscription.NONE
         self.state: WatchedState | None = None  # until he was looked at
         self.as_of = NO_ENTRY  # the highest id that `state` is sure to contain
-        self.held: UserEvent | None = None  # the newest that was heard and not taken in yet
+        self.held_event: UserEvent | None = None  # the newest that was heard and not taken in yet
         self.absent_since: float | None = None  # when he, known online, was first found to have no record
 
 
@@ -94,11 +93,11 @@ class ShardView:
     def __init__(self, absence_s: float) -> None:
         self._absence_s = absence_s
         self._users: dict[str, _User] = {}
-        self._unasked: dict[str, None] = {}  # whose subscriptions may not be what they have to be
-        self._unseen: dict[str, None] = {}  # heard, and to be looked at
-        self._looking: set[str] = set()  # at whom a look is under way, and who are heard since it began
+        self._to_update: dict[str, None] = {}  # whose subscriptions may not be what they have to be
+        self._to_read: dict[str, None] = {}  # heard, and to be looked at
+        self._reading: set[str] = set()  # at whom a look is under way, and who are heard since it began
         self._connection = 0  # number of the present one
-        self._unheard = 0  # users known before a loss whose subscription is not confirmed yet
+        self._unconfirmed = 0  # users known before a loss whose subscription is not confirmed yet
         self.phase = Phase.DOWN
         self.position = NO_ENTRY
         self.statistics = ViewStatistics()
@@ -115,21 +114,21 @@ class ShardView:
         if user is None:
             user = self._users[uid] = _User(self._connection)
         user.wanted = True
-        if user.line in (_UserSubscription.NONE, _UserSubscription.LEAVING):
-            self._unasked[uid] = None
+        if user.subscription in (_UserSubscription.NONE, _UserSubscription.LEAVING):
+            self._to_update[uid] = None
 
     def drop(self, uid: str) -> None:
         """Nobody wants to know of a user any more."""
         user = self._user(uid)
         if user is None:
             return
-        if user.line is _UserSubscription.NONE:
-            self._forget(uid, user)
+        if user.subscription is _UserSubscription.NONE:
+            self._remove(uid, user)
             return
         user.wanted = False
-        self._unasked[uid] = None
+        self._to_update[uid] = None
 
-    def answer(self, uid: str) -> WatchedState | None:
+    def current(self, uid: str) -> WatchedState | None:
         """Return a user's state if it is known now and what follows it will be heard."""
         user = self._users.get(uid)
         return user.state if user is not None and user.wanted and self.phase is Phase.LIVE else None
@@ -143,75 +142,75 @@ class ShardView:
 
     def connected(self) -> None:
         """There is a connection, on which nothing is subscribed to yet."""
-        self._unheard = sum(user.state is not None for user in self._users.values())
+        self._unconfirmed = sum(user.state is not None for user in self._users.values())
         self.phase = Phase.JOINING
-        self._joined()
+        self._check_joined()
 
     def lost(self) -> None:
         """The connection is lost. Users are reset by `_user`, when next used: there may be half a million."""
         self.phase = Phase.DOWN
         self._connection += 1
-        self._unseen.clear()
-        self._looking.clear()
-        self._unasked = dict.fromkeys(self._users)
+        self._to_read.clear()
+        self._reading.clear()
+        self._to_update = dict.fromkeys(self._users)
 
-    def orders(self, most: int) -> tuple[list[str], list[str]]:
+    def next_subscriptions(self, most: int) -> tuple[list[str], list[str]]:
         """Return whom to subscribe to and whom to leave now, so many at most; they count as asked."""
-        ask, leave = [], []
-        for uid in list(islice(self._unasked, most)):
-            del self._unasked[uid]
+        subscribe, unsubscribe = [], []
+        for uid in list(islice(self._to_update, most)):
+            del self._to_update[uid]
             user = self._user(uid)
             if user is None:
                 continue
-            if user.wanted and user.line is _UserSubscription.NONE:
-                user.line = _UserSubscription.ASKED
-                ask.append(uid)
-            elif user.line is _UserSubscription.NONE:
-                self._forget(uid, user)
-            elif not user.wanted and user.line is _UserSubscription.HEARD:
-                user.line = _UserSubscription.LEAVING
-                user.state = user.held = None
-                self._unseen.pop(uid, None)
-                self._looking.discard(uid)
-                leave.append(uid)
-        return ask, leave
+            if user.wanted and user.subscription is _UserSubscription.NONE:
+                user.subscription = _UserSubscription.REQUESTED
+                subscribe.append(uid)
+            elif user.subscription is _UserSubscription.NONE:
+                self._remove(uid, user)
+            elif not user.wanted and user.subscription is _UserSubscription.ACTIVE:
+                user.subscription = _UserSubscription.LEAVING
+                user.state = user.held_event = None
+                self._to_read.pop(uid, None)
+                self._reading.discard(uid)
+                unsubscribe.append(uid)
+        return subscribe, unsubscribe
 
-    def confirmed(self, uid: str) -> None:
+    def subscribed(self, uid: str) -> None:
         """A subscription stands: what happens to the user from now on is heard."""
         user = self._user(uid)
-        if user is None or user.line is not _UserSubscription.ASKED:
+        if user is None or user.subscription is not _UserSubscription.REQUESTED:
             return
-        user.line = _UserSubscription.HEARD
+        user.subscription = _UserSubscription.ACTIVE
         if user.state is None:
-            self._unseen[uid] = None
+            self._to_read[uid] = None
         else:
-            self._unheard -= 1
-            self._joined()
+            self._unconfirmed -= 1
+            self._check_joined()
         if not user.wanted:
-            self._unasked[uid] = None
+            self._to_update[uid] = None
 
-    def left(self, uid: str) -> None:
+    def unsubscribed(self, uid: str) -> None:
         """A subscription has ended."""
         user = self._user(uid)
-        if user is None or user.line is not _UserSubscription.LEAVING:
+        if user is None or user.subscription is not _UserSubscription.LEAVING:
             return
-        user.line = _UserSubscription.NONE
+        user.subscription = _UserSubscription.NONE
         if user.wanted:
-            self._unasked[uid] = None
+            self._to_update[uid] = None
         else:
-            self._forget(uid, user)
+            self._remove(uid, user)
 
-    def heard(self, entry: UserEvent) -> UserEvent | None:
+    def receive(self, entry: UserEvent) -> UserEvent | None:
         """Take in an entry that was heard; return it if it is to be told."""
         user = self._user(entry.uid)
-        if user is None or user.line is not _UserSubscription.HEARD:
+        if user is None or user.subscription is not _UserSubscription.ACTIVE:
             return None
         if user.state is None or self.phase is not Phase.LIVE:
-            if user.held is None or entry.id > user.held.id:
-                user.held = entry
+            if user.held_event is None or entry.id > user.held_event.id:
+                user.held_event = entry
             return None
         self.position = max(self.position, entry.id)
-        return self._take_in(user, entry)
+        return self._apply(user, entry)
 
     def caught_up(self, position: EntryId) -> None:
         """All that was heard up to this id, and it is all there was of those subscribed to, is taken in."""
@@ -220,22 +219,22 @@ class ShardView:
 
     # Looks at the records
 
-    def unseen(self, most: int) -> list[str]:
+    def users_to_read(self, most: int) -> list[str]:
         """Return users who are heard and are to be looked at."""
-        return list(islice(self._unseen, most))
+        return list(islice(self._to_read, most))
 
     def known(self) -> list[str]:
         """Return the users who are known, in the order in which they came to be wanted."""
         return [uid for uid, user in self._users.items() if user.state is not None]
 
-    def looking(self, uids: Iterable[str]) -> None:
+    def begin_snapshot(self, uids: Iterable[str]) -> None:
         """A look at some users begins, the only one that is under way."""
         users = ((uid, self._user(uid)) for uid in uids)
-        self._looking = {
-            uid for uid, user in users if user is not None and user.line is _UserSubscription.HEARD
+        self._reading = {
+            uid for uid, user in users if user is not None and user.subscription is _UserSubscription.ACTIVE
         }
 
-    def looked(self, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
+    def apply_snapshot(self, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
         """Take in a look; return what is to be told. Who was not known is known then.
 
         Args:
@@ -243,34 +242,34 @@ class ShardView:
             now: monotonic seconds.
         """
         told = []
-        looking, self._looking = self._looking, set()
+        reading, self._reading = self._reading, set()
         for uid, state in snapshot.states.items():
-            if uid not in looking:
+            if uid not in reading:
                 continue
             user = self._users[uid]
             if user.state is not None:
                 if (change := self._compare(uid, user, state, snapshot.as_of, now)) is not None:
                     told.append(change)
             else:
-                self._unseen.pop(uid, None)
+                self._to_read.pop(uid, None)
                 user.state, user.as_of = state, max(snapshot.as_of, _entry_of(state))
                 if self.phase is Phase.LIVE:
-                    self._release(user)
+                    self._take_held(user)
         return told
 
     # After a loss
 
-    def replayed(self, entries: Iterable[UserEvent], position: EntryId) -> list[UserEvent]:
+    def apply_replay(self, entries: Iterable[UserEvent], position: EntryId) -> list[UserEvent]:
         """Take in a part of the stream, up to `position`; return what is to be told."""
         told = []
         for entry in entries:
             user = self._users.get(entry.uid)
-            if user is not None and user.state is not None and (change := self._take_in(user, entry)):
+            if user is not None and user.state is not None and (change := self._apply(user, entry)):
                 told.append(change)
         self.position = max(self.position, position)
         return told
 
-    def recovered(self, position: EntryId | None = None) -> list[UserEvent]:
+    def finish_recovery(self, position: EntryId | None = None) -> list[UserEvent]:
         """What was missed is taken in; return what was heard meanwhile and is to be told.
 
         Args:
@@ -280,27 +279,31 @@ class ShardView:
             self.position = position
         self.phase = Phase.LIVE
         users = [user for user in self._users.values() if user.connection == self._connection]
-        held = [user for user in users if user.held is not None and user.state is not None]
-        return [change for user in held if (change := self._release(user)) is not None]
+        held = [user for user in users if user.held_event is not None and user.state is not None]
+        return [change for user in held if (change := self._take_held(user)) is not None]
 
     def _user(self, uid: str) -> _User | None:
         """Return a user, reset if the connection was lost since the last time."""
         user = self._users.get(uid)
         if user is not None and user.connection != self._connection:
-            user.line, user.held, user.connection = _UserSubscription.NONE, None, self._connection
+            user.subscription, user.held_event, user.connection = (
+                _UserSubscription.NONE,
+                None,
+                self._connection,
+            )
         return user
 
-    def _joined(self) -> None:
-        if self.phase is not Phase.JOINING or self._unheard > 0:
+    def _check_joined(self) -> None:
+        if self.phase is not Phase.JOINING or self._unconfirmed > 0:
             return
         is_new = all(user.state is None for user in self._users.values())
         self.phase = Phase.LIVE if is_new else Phase.RECOVERING
 
-    def _release(self, user: _User) -> UserEvent | None:
-        held, user.held = user.held, None
-        return self._take_in(user, held) if held is not None else None
+    def _take_held(self, user: _User) -> UserEvent | None:
+        held, user.held_event = user.held_event, None
+        return self._apply(user, held) if held is not None else None
 
-    def _take_in(self, user: _User, entry: UserEvent) -> UserEvent | None:
+    def _apply(self, user: _User, entry: UserEvent) -> UserEvent | None:
         user.absent_since = None
         if entry.id <= user.as_of:
             self.statistics.stale += 1
@@ -337,18 +340,18 @@ class ShardView:
         self.statistics.corrected += 1
         return change
 
-    def _forget(self, uid: str, user: _User) -> None:
+    def _remove(self, uid: str, user: _User) -> None:
         if (
             user.state is not None
             and self.phase is Phase.JOINING
-            and user.line is not _UserSubscription.HEARD
+            and user.subscription is not _UserSubscription.ACTIVE
         ):
-            self._unheard -= 1
+            self._unconfirmed -= 1
         del self._users[uid]
-        self._unasked.pop(uid, None)
-        self._unseen.pop(uid, None)
+        self._to_update.pop(uid, None)
+        self._to_read.pop(uid, None)
         if user.state is not None:
-            self._joined()
+            self._check_joined()
 
 
 def _entry_of(state: WatchedState) -> EntryId:

@@ -18,7 +18,7 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.registry import Session
 
 
-class Waits(Protocol):
+class Settleable(Protocol):
     """What waits until its time is up, or something else settles it."""
 
     @property
@@ -26,26 +26,26 @@ class Waits(Protocol):
         """Whether it does not wait any more."""
 
 
-W = TypeVar("W", bound=Waits)
+W = TypeVar("W", bound=Settleable)
 
 
-class Patience(Generic[W]):
+class RequestTimeouts(Generic[W]):
     """Gives up what has waited for so many seconds, whatever a call to Redis is at.
 
     Args:
         seconds: the same for all.
-        give_up: refuses one; mistakes in it are contained.
+        on_timeout: refuses one; mistakes in it are contained.
         work: the kind of work, see `Faults`.
     """
 
-    def __init__(self, seconds: float, give_up: Callable[[W], None], faults: Faults, work: str) -> None:
-        self._seconds, self._give_up, self._faults, self._work = seconds, give_up, faults, work
+    def __init__(self, seconds: float, on_timeout: Callable[[W], None], faults: Faults, work: str) -> None:
+        self._seconds, self._on_timeout, self._faults, self._work = seconds, on_timeout, faults, work
         self._by_age: deque[tuple[float, W]] = deque()  # some may be settled by now
         self._bell = TrioWakeEvent()
 
-    def add(self, waiter: W) -> None:
+    def add(self, request: W) -> None:
         """Let one wait from now on."""
-        self._by_age.append((trio.current_time() + self._seconds, waiter))
+        self._by_age.append((trio.current_time() + self._seconds, request))
         if len(self._by_age) == 1:  # nobody's time is up before that of those who wait already
             self._bell.ring()
 
@@ -59,7 +59,7 @@ class Patience(Generic[W]):
                 await self._bell.wait(left_s)
                 continue
             with self._faults.contained(self._work):
-                self._give_up(self._by_age.popleft()[1])
+                self._on_timeout(self._by_age.popleft()[1])
             await trio.lowlevel.checkpoint()  # thousands may expire together
 
 
@@ -81,7 +81,7 @@ class PendingWatch:
 
     @property
     def is_settled(self) -> bool:
-        """See `Waits`: it is complete, if not over."""
+        """See `Settleable`: it is complete, if not over."""
         return self.is_over or not self.missing
 
 
@@ -93,8 +93,8 @@ class PendingWatches:
     """
 
     def __init__(self) -> None:
-        self._for: dict[str, dict[PendingWatch, None]] = {}  # in order
-        self._of: dict[Session, list[PendingWatch]] = {}
+        self._by_uid: dict[str, dict[PendingWatch, None]] = {}  # in order
+        self._by_session: dict[Session, list[PendingWatch]] = {}
         self._count = self.uids = 0
 
     def __len__(self) -> int:
@@ -103,58 +103,58 @@ class PendingWatches:
 
     def is_awaited(self, uid: str) -> bool:
         """Whether a watch that waits is about a user."""
-        return uid in self._for
+        return uid in self._by_uid
 
-    def of(self, session: Session) -> set[str]:
+    def wanted_by(self, session: Session) -> set[str]:
         """Return whom a session will watch when its requests are answered."""
-        return {uid for waiter in self._of.get(session, ()) for uid in waiter.wanted}
+        return {uid for watch in self._by_session.get(session, ()) for uid in watch.wanted}
 
-    def uids_of(self, session: Session) -> int:
+    def count_uids(self, session: Session) -> int:
         """Return of how many users the watches of a session are, those of each counted."""
-        return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
+        return sum(len(watch.uids) for watch in self._by_session.get(session, ()))
 
-    def add(self, waiter: PendingWatch) -> None:
+    def add(self, watch: PendingWatch) -> None:
         """Let one wait."""
-        self._of.setdefault(waiter.session, []).append(waiter)
+        self._by_session.setdefault(watch.session, []).append(watch)
         self._count += 1
-        self.uids += len(waiter.uids)
-        for uid in waiter.uids:
-            self._for.setdefault(uid, {})[waiter] = None
+        self.uids += len(watch.uids)
+        for uid in watch.uids:
+            self._by_uid.setdefault(uid, {})[watch] = None
 
-    def came(self, uid: str) -> list[PendingWatch]:
+    def resolve(self, uid: str) -> list[PendingWatch]:
         """The state of a user is known; return the watches that are complete with it, to be taken out."""
         complete = []
-        for waiter in self._for.get(uid, ()):
-            if uid in waiter.missing:
-                waiter.missing.remove(uid)
-                if not waiter.missing:
-                    complete.append(waiter)
+        for watch in self._by_uid.get(uid, ()):
+            if uid in watch.missing:
+                watch.missing.remove(uid)
+                if not watch.missing:
+                    complete.append(watch)
         return complete
 
     def unwatch(self, session: Session, uids: Iterable[str] | None) -> None:
         """A session does not want to watch these any more; None: nobody."""
         gone = None if uids is None else set(uids)
-        for waiter in self._of.get(session, ()):
-            waiter.unwatched.update(waiter.uids if gone is None else gone.intersection(waiter.uids))
+        for watch in self._by_session.get(session, ()):
+            watch.unwatched.update(watch.uids if gone is None else gone.intersection(watch.uids))
 
-    def left(self, session: Session) -> list[str]:
+    def remove_session(self, session: Session) -> list[str]:
         """Take out the watches of a session; return whom they are about."""
-        gone = list(self._of.get(session, ()))
-        for waiter in gone:
-            self.take_out(waiter)
-        return [uid for waiter in gone for uid in waiter.uids]
+        gone = list(self._by_session.get(session, ()))
+        for watch in gone:
+            self.remove(watch)
+        return [uid for watch in gone for uid in watch.uids]
 
-    def take_out(self, waiter: PendingWatch) -> None:
+    def remove(self, watch: PendingWatch) -> None:
         """Forget one that is not over yet."""
-        waiter.is_over = True
+        watch.is_over = True
         self._count -= 1
-        self.uids -= len(waiter.uids)
-        mine = self._of[waiter.session]
-        mine.remove(waiter)
+        self.uids -= len(watch.uids)
+        mine = self._by_session[watch.session]
+        mine.remove(watch)
         if not mine:
-            del self._of[waiter.session]
-        for uid in waiter.uids:
-            awaiting = self._for[uid]
-            del awaiting[waiter]
+            del self._by_session[watch.session]
+        for uid in watch.uids:
+            awaiting = self._by_uid[uid]
+            del awaiting[watch]
             if not awaiting:
-                del self._for[uid]
+                del self._by_uid[uid]

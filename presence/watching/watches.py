@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from presence.core.registry import Session
 
 
-class Shares:
+class WatchQuota:
     """How many watches all connections of a worker may hold together; `used` of the pool are held.
 
     A watch costs memory here and, through the subscription to its user, in Redis. So each connection has a
@@ -19,20 +19,20 @@ class Shares:
     def __init__(self, own: int, pool: int) -> None:
         self._own = own
         self._pool = pool
-        self._held: dict[Session, int] = {}
+        self._beyond: dict[Session, int] = {}
         self.used = 0
 
-    def allow(self, session: Session, watches: int) -> bool:
+    def allows(self, session: Session, watches: int) -> bool:
         """Whether a session may hold so many watches, those that it has among them."""
         beyond = watches - self._own
-        return beyond <= 0 or self.used - self._held.get(session, 0) + beyond <= self._pool
+        return beyond <= 0 or self.used - self._beyond.get(session, 0) + beyond <= self._pool
 
-    def hold(self, session: Session, watches: int) -> None:
+    def set_count(self, session: Session, watches: int) -> None:
         """A session holds so many watches from now on."""
         beyond = max(0, watches - self._own)
-        self.used += beyond - self._held.pop(session, 0)
+        self.used += beyond - self._beyond.pop(session, 0)
         if beyond:
-            self._held[session] = beyond
+            self._beyond[session] = beyond
 
 
 class Watches:
@@ -52,7 +52,7 @@ class Watches:
         """How many sessions watch somebody."""
         return len(self._watched)
 
-    def of(self, session: Session) -> set[str]:
+    def watched_by(self, session: Session) -> set[str]:
         """Return whom a session watches; not to be changed."""
         return self._watched.get(session, set())
 

@@ -47,7 +47,7 @@ from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
-from presence.watching.channel import Confirmed, Left, Pong
+from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.states import UserEvent as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
@@ -147,19 +147,19 @@ def watch(stage: Stage, hand: Hand) -> None:
     channel = WatchChannel(stage.url, KEYS, 0)
     with closing(channel):
         channel.open()
-        channel.order(["bob"], [])
-        assert channel.hear() == [Confirmed("bob")]
+        channel.update_subscriptions(["bob"], [])
+        assert channel.receive() == [Subscribed("bob")]
         seen = channel.snapshot(["bob"])
         assert seen.states["bob"].status == "online"
         hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile(away=True)))
-        (entry,) = channel.hear()
+        (entry,) = channel.receive()
         assert isinstance(entry, WatchedEntry)
         assert channel.check() == entry.id
         assert channel.replay(seen.as_of, {"bob"}).entries == [entry]
         channel.ping(entry.id)
-        assert channel.hear() == [Pong(entry.id)]
-        channel.order([], ["bob"])
-        assert channel.hear() == [Left("bob")]
+        assert channel.receive() == [Pong(entry.id)]
+        channel.update_subscriptions([], ["bob"])
+        assert channel.receive() == [Unsubscribed("bob")]
 
 
 def read(stage: Stage) -> None:
