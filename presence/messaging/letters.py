@@ -41,7 +41,7 @@ class MessageBus(Protocol):
     """Redis as the courier sees it: plain calls that may block, made from one thread at a time."""
 
     def deliver(
-        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+        self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[Answer]:
         """Hand letters to the nodes that have their recipients, except `node` itself; each at most once.
 

@@ -172,7 +172,7 @@ class Server:
             authenticator=self._credentials.authenticator,
         )
         deliveries = Deliveries(redis_url, _shape(settings))
-        self._courier = MessageRouter(
+        self._router = MessageRouter(
             self.node.core.sessions,
             self.node.keys.shard,
             deliveries,
@@ -205,8 +205,8 @@ class Server:
         channel = ControlChannel(redis_url, self.node.keys)
         shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
         self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
-        self._control = ControlListener(self.node, channel, self._courier.deliver, self._answering.take)
-        self.node.core.desk = FrontDesk(self._watching, self._courier.take, self.node.faults)
+        self._control = ControlListener(self.node, channel, self._router.deliver, self._answering.take)
+        self.node.core.desk = FrontDesk(self._watching, self._router.submit, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
@@ -240,7 +240,7 @@ class Server:
             nursery.start_soon(self.node.relay.run)
             nursery.start_soon(self.node.cluster.run)
             nursery.start_soon(self._control.run)
-            nursery.start_soon(self._courier.run)
+            nursery.start_soon(self._router.run)
             nursery.start_soon(self._answering.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
@@ -301,7 +301,7 @@ class Server:
         """Return all figures, for the log."""
         transport = asdict(self._transport.statistics()) if self._transport else {}
         turning = {"followups": self._followups.report()} if self._followups is not None else {}
-        messages = asdict(self._courier.statistics())
+        messages = asdict(self._router.statistics())
         return {
             **self.node.report(),
             "transport": transport,

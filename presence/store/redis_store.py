@@ -136,21 +136,21 @@ class Deliveries(Scripting):
         self._shape = shape
 
     def deliver(
-        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+        self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[RouteResult | StoreUnavailable | StoreError]:
         """Hand letters to the nodes that have their recipients; see `MessageBus.deliver`."""
         places: dict[int, list[int]] = {}  # by shard, in order
-        for place, letter in enumerate(letters):
-            places.setdefault(self._shape.keys.shard(letter.to), []).append(place)
+        for place, message in enumerate(messages):
+            places.setdefault(self._shape.keys.shard(message.to), []).append(place)
         in_cluster = "1" if self.is_cluster else ""
         calls = []
         for shard, some in places.items():
-            flat = [part for place in some for part in letters[place]]
-            ours = {to: here[to] for place in some if (to := letters[place].to) in here}
+            flat = [part for place in some for part in messages[place]]
+            ours = {to: here[to] for place in some if (to := messages[place].to) in here}
             # Lua's MessagePack knows one kind of string: old raw.
             packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
             calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, *packed]))
-        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NOBODY] * len(letters)
+        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NOBODY] * len(messages)
         for some, answer in zip(places.values(), self.evaluate(calls), strict=True):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 for place in some:
