@@ -221,7 +221,7 @@ class Explainer:
             except RedisError as error:
                 if not passes(error) or attempt == ATTEMPTS_MAX - 1 or time.monotonic() >= give_up:
                     raise
-                self._access.doubt(answer=error)
+                self._access.invalidate(answer=error)
             else:
                 return
 

@@ -120,7 +120,7 @@ async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> pri
     if settings.redis is None:
         return privileges.Rights([], "")
     followups = settings.followups is not None
-    look = partial(privileges.look, redis_url, node.keys, followups=followups)
+    look = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
     return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
 
 
@@ -203,8 +203,8 @@ class Server:
             faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
-        shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
-        self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
+        shut_down = [each.shut_down for each in (*scripted, deliveries, answer_keys, channel)]
+        self._shut_down_redis: list[Callable[[], None]] = [*shut_down, states.shut_down]
         self._control = ControlListener(self.node, channel, self._router.deliver, self._answering.take)
         self.node.core.desk = FrontDesk(self._watching, self._router.submit, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
@@ -228,8 +228,8 @@ class Server:
         try:
             await self._serve(task_status)
         finally:
-            for shut in self._shut_redis:
-                shut()
+            for shut_down in self._shut_down_redis:
+                shut_down()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await first_contact(self.node, self.redis_url, self.settings)

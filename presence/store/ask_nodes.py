@@ -24,9 +24,11 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.store.shard_clients import ShardClients
 
-KEPT_MS: Final = 10_000  # far longer than anybody waits for answers
-LOOK_FIRST_S: Final = 0.005  # between two looks for answers; a node answers within a millisecond or two,
-LOOK_LIMIT_S: Final = 0.05  # and who has not by then, takes longer
+ANSWER_TTL_MS: Final = 10_000  # far longer than anybody waits for answers
+MIN_POLL_INTERVAL_S: Final = (
+    0.005  # between two looks for answers; a node answers within a millisecond or two,
+)
+MAX_POLL_INTERVAL_S: Final = 0.05  # and who has not by then, takes longer
 _KIND: Final = "explain"
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -46,13 +48,13 @@ class AnswerKeys(Scripting):
     def write(self, question: Question, node: str, answer: bytes) -> None:
         """See `Mailbox`."""
         key = self._keys.answers(self._keys.shard(question.uid), question.token)
-        self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, KEPT_MS)])
+        self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, ANSWER_TTL_MS)])
 
 
-def read_question(said: Mapping[str, Any]) -> Question | None:
+def read_question(message: Mapping[str, Any]) -> Question | None:
     """Return what a message of a control channel asks; None: it is no question of a kind known here."""
     try:
-        kind, uid, token = said["type"], said["uid"], said["token"]
+        kind, uid, token = message["type"], message["uid"], message["token"]
         is_one = kind == _KIND and _TOKEN.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -67,7 +69,7 @@ class NodeAnswers:
     not_listening: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
 
 
-def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
+def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
     """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`."""
     token = secrets.token_hex(16)
     key = keys.answers(keys.shard(uid), token)
@@ -75,28 +77,28 @@ def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait
     names = sorted(nodes)
     if not names:
         return NodeAnswers()
-    with access.at(key).pipeline(transaction=False) as pipe:
+    with clients.at(key).pipeline(transaction=False) as pipe:
         for node in names:
             pipe.publish(keys.control_channel(node), text)
         receivers = pipe.execute()
-    listening = {node for node, count in zip(names, receivers, strict=True) if count or access.is_cluster}
-    deadline, pause_s = time.monotonic() + wait_s, LOOK_FIRST_S
+    listening = {node for node, count in zip(names, receivers, strict=True) if count or clients.is_cluster}
+    deadline, pause_s = time.monotonic() + wait_s, MIN_POLL_INTERVAL_S
     answers: dict[str, dict[str, Any]] = {}
     while not answers.keys() >= listening:
-        fields: Any = access.at(key).hgetall(key)
+        fields: Any = clients.at(key).hgetall(key)
         read = {name.decode("utf-8", "replace"): read_answer(packed) for name, packed in fields.items()}
         answers = {name: answer for name, answer in read.items() if answer is not None}
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
         if not answers.keys() >= listening:
-            access.pause(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, LOOK_LIMIT_S)
+            clients.pause(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, MAX_POLL_INTERVAL_S)
     return NodeAnswers(answers, frozenset(names) - listening - answers.keys())
 
 
 _NUMBER: Final = (int, float)
-_TOLD: Final[Mapping[str, Any]] = {
+_SESSION_FIELDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("device", "session", "node", "link", "status"), str),
     **dict.fromkeys(("login_ms", "last_packet_ms"), int),
     **dict.fromkeys(("last_packet_age_s", "idle_timeout_s"), _NUMBER),
@@ -105,7 +107,7 @@ _TOLD: Final[Mapping[str, Any]] = {
     "ends_as": dict,
     "vouched": bool,
 }
-_ENDED: Final[Mapping[str, Any]] = {
+_ENDED_FIELDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("device", "session", "reason"), str),
     **dict.fromkeys(("code", "at_ms", "last_packet_ms", "deadline_ms"), int),
 }
@@ -116,7 +118,7 @@ def read_answer(packed: bytes) -> dict[str, Any] | None:
     try:
         answer = msgpack.unpackb(packed, unicode_errors="replace")
         known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
-        for rows, shape in ((answer["sessions"], _TOLD), (answer["ended"], _ENDED)):
+        for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
             for row in rows:
                 known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):

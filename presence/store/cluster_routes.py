@@ -25,14 +25,14 @@ from presence.store.error_classes import passes
 # A server that has just failed a call is asked whether it is there, before it may hold up the others' calls.
 # Now and then it has as long as any call: it may just be slow.
 SUSPECT_TIMEOUT_S: Final = 0.5
-PATIENT_INTERVAL_S: Final = 10.0
+FULL_TIMEOUT_INTERVAL_S: Final = 10.0
 
 _UNNAMED: Final = frozenset({"", "?"})  # for the host of a server that is not told its own name
 
 Connect = Callable[[str], "redis.Redis"]
 
 
-class NobodyHasIt(RedisConnectionError):
+class NoOwner(RedisConnectionError):
     """No server of a cluster serves the slot of a key: for now."""
 
 
@@ -74,15 +74,15 @@ class Routes:
         self._moved: dict[int, str] = {}  # slots, and the plain URL of whom a MOVED answer named
         self._servers: Sequence[str] = self._address.seeds
         self._suspects: dict[str, float] = {}  # to when they were last asked patiently
-        self._brief: redis.Redis | None = None  # for one question
+        self._query_client: redis.Redis | None = None  # for one question
         self._closings = 0
-        self._is_shut = False
+        self._is_shut_down = False
 
     def client(self, key: str) -> "redis.Redis":
         """Return the client of the server that has a key."""
         server = self._server(key)
         if server is None:
-            raise NobodyHasIt(f"no server of the cluster has {key}")
+            raise NoOwner(f"no server of the cluster has {key}")
         return self._open(server)
 
     def groups(self, keys: Sequence[str]) -> list[tuple["redis.Redis", list[int]]]:
@@ -102,13 +102,13 @@ class Routes:
             return [self._open(self._servers[0])]
         return [self._open(server) for server in dict.fromkeys(self._known_map().primaries)]
 
-    def anyone(self) -> "redis.Redis":
+    def any_server(self) -> "redis.Redis":
         """Return the client of any server: for channels, which all servers of a cluster share."""
         if not self.is_cluster:
             return self._open(self._servers[0])
         return self._open(self._in_order(self._known_map().servers)[0])
 
-    def doubt(self, client: "redis.Redis | None" = None) -> None:
+    def invalidate(self, client: "redis.Redis | None" = None) -> None:
         """The map may be wrong; and that client's server may be away. Its connection is closed."""
         self._map = None
         if client is None:
@@ -120,8 +120,8 @@ class Routes:
                 self._moved = {slot: to for slot, to in self._moved.items() if to != server}
                 _disconnect(known)
 
-    def learn(self, answer: object) -> None:
-        """If that is a MOVED answer, its slot is served where it says; call it after `doubt`."""
+    def note_redirect(self, answer: object) -> None:
+        """If that is a MOVED answer, its slot is served where it says; call it after `invalidate`."""
         # A host that is left out is the one that was asked, by a name that only the map may know.
         if isinstance(answer, MovedError) and answer.host not in _UNNAMED:
             self._moved[answer.slot_id] = self._address.at(answer.host, answer.port)
@@ -137,22 +137,22 @@ class Routes:
 
     def close(self) -> None:
         """Close all connections; a call that waits in another thread fails. What is asked next opens anew."""
-        clients, self._clients, brief = self._clients, {}, self._brief
+        clients, self._clients, query_client = self._clients, {}, self._query_client
         self._map, self._moved = None, {}
         self._closings += 1
-        for client in [*clients.values(), *([brief] if brief else ())]:
+        for client in [*clients.values(), *([query_client] if query_client else ())]:
             _disconnect(client)
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Close all connections for good: later calls fail, also those of a thread that was abandoned."""
-        self._is_shut = True
+        self._is_shut_down = True
         self.close()
 
     def _open(self, server: str) -> "redis.Redis":
         client = self._clients.get(server)
         if client is None:
             client = self._clients[server] = self._connect(server)
-        if self._is_shut:
+        if self._is_shut_down:
             self._clients.pop(server, None)
             raise RedisConnectionError("closed")
         return client
@@ -218,18 +218,18 @@ class Routes:
         """Ask a server something over a connection of its own; a suspect, briefly."""
         timeout_s = CALL_TIMEOUT_S
         if server in self._suspects:
-            if time.monotonic() - self._suspects[server] < PATIENT_INTERVAL_S:
+            if time.monotonic() - self._suspects[server] < FULL_TIMEOUT_INTERVAL_S:
                 timeout_s = SUSPECT_TIMEOUT_S
             else:
                 self._suspects[server] = time.monotonic()
         client = open_client(server, call_timeout_s=timeout_s, connect_timeout_s=timeout_s)
-        self._brief = client
+        self._query_client = client
         try:
             connection: Any = client.connection_pool.get_connection()
             connection.send_command(*words)
             return connection.read_response()
         finally:
-            self._brief = None
+            self._query_client = None
             _disconnect(client)
 
     def _url(self, node: Sequence[Any], asked: str) -> str:

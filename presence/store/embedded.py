@@ -81,15 +81,15 @@ class EmbeddedRedis:
         self._runtime_dir = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._socket = self._runtime_dir / _SOCKET
         self.url = f"unix://{self._socket}"
-        self._life = _locked(self._runtime_dir)
+        self._owner_lock = _locked(self._runtime_dir)
         try:
-            self._take_data_dir()
+            self._lock_data_dir()
             self.process = self._start()
         except BaseException:
             self._clean_up()
             raise
 
-    def _take_data_dir(self) -> None:
+    def _lock_data_dir(self) -> None:
         if self._data_dir is None:
             return
         try:
@@ -167,7 +167,7 @@ class EmbeddedRedis:
 
     def _clean_up(self) -> None:
         shutil.rmtree(self._runtime_dir, ignore_errors=True)
-        self._life.close()
+        self._owner_lock.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

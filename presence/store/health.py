@@ -28,39 +28,39 @@ class RedisHealth:
     error: str | None = None  # why it did not answer
 
 
-def read_health(access: ShardClients, shards: int) -> RedisHealth:
+def read_health(clients: ShardClients, shards: int) -> RedisHealth:
     """Return how Redis is."""
-    told: list[Mapping[str, Any]] = []
+    infos: list[Mapping[str, Any]] = []
     slowest_s = 0.0
-    for client in access.primaries():
+    for client in clients.primaries():
         begun = time.monotonic()
         client.ping()
         slowest_s = max(slowest_s, time.monotonic() - begun)
-        said: Any = client.info()
-        told.append(said)
-    first = told[0] if told else {}
+        info: Any = client.info()
+        infos.append(info)
+    first = infos[0] if infos else {}
     server = "valkey" if "valkey_version" in first else "redis"
-    bounds = _numbers(told, "maxmemory")
-    policies = {str(each["maxmemory_policy"]) for each in told if "maxmemory_policy" in each}
+    bounds = _numbers(infos, "maxmemory")
+    policies = {str(each["maxmemory_policy"]) for each in infos if "maxmemory_policy" in each}
     return RedisHealth(
         status="ok",
         ping_ms=round(slowest_s * 1000, 2),
         server=server,
         version=str(first[f"{server}_version"]) if f"{server}_version" in first else None,
-        servers=len(told),
+        servers=len(infos),
         shards=shards,
-        used_memory_bytes=_sum(_numbers(told, "used_memory")),
+        used_memory_bytes=_sum(_numbers(infos, "used_memory")),
         maxmemory_bytes=_sum(bounds) if all(bounds) else None,
         maxmemory_policy=", ".join(sorted(policies)) or None,
-        aof=all(_numbers(told, "aof_enabled")),
-        clients=_sum(_numbers(told, "connected_clients")),
-        replicas=_sum(_numbers(told, "connected_slaves")),
-        evicted_keys=_sum(_numbers(told, "evicted_keys")),
+        aof=all(_numbers(infos, "aof_enabled")),
+        clients=_sum(_numbers(infos, "connected_clients")),
+        replicas=_sum(_numbers(infos, "connected_slaves")),
+        evicted_keys=_sum(_numbers(infos, "evicted_keys")),
     )
 
 
-def _numbers(told: Iterable[Mapping[str, Any]], name: str) -> list[int]:
-    return [number for each in told if isinstance(number := each.get(name), int)]
+def _numbers(infos: Iterable[Mapping[str, Any]], name: str) -> list[int]:
+    return [number for each in infos if isinstance(number := each.get(name), int)]
 
 
 def _sum(numbers: list[int]) -> int | None:

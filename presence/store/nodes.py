@@ -41,32 +41,34 @@ class NodeState:
     settings: str | None = None  # those that nodes should have in common, see `Settings.shared`
 
 
-_TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
+_STATS_FIELDS: Final = {
+    field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]
+}
 
 
-def read_nodes(access: ShardClients, keys: Keys) -> list[NodeState]:
+def read_nodes(clients: ShardClients, keys: Keys) -> list[NodeState]:
     """Return all nodes of the table, by id; a swept node is none of them."""
     nodes, leases, stats, _tombs = keys.lease_keys
-    with access.at(nodes).pipeline(transaction=True) as pipe:
+    with clients.at(nodes).pipeline(transaction=True) as pipe:
         pipe.time()
         pipe.zrange(nodes, 0, -1, withscores=True)
         pipe.hgetall(leases)
         pipe.hgetall(stats)
-        clock, ends, rows, told = pipe.execute()
+        clock, ends, rows, stats_fields = pipe.execute()
     now_ms = _ms(clock)
     left_s = {name: round((end_ms - now_ms) / 1000, 3) for name, end_ms in ends}
     return [
-        _state(_text(name), _text(row), left_s.get(name), told.get(name, b""))
+        _state(_text(name), _text(row), left_s.get(name), stats_fields.get(name, b""))
         for name, row in sorted(rows.items())
     ]
 
 
-def ended_leases(access: ShardClients, keys: Keys, nodes: Iterable[str]) -> set[str]:
+def ended_leases(clients: ShardClients, keys: Keys, nodes: Iterable[str]) -> set[str]:
     """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody."""
     names = sorted(set(nodes))
     if not names:
         return set()
-    with access.at(keys.nodes).pipeline(transaction=True) as pipe:
+    with clients.at(keys.nodes).pipeline(transaction=True) as pipe:
         pipe.time()
         pipe.zmscore(keys.nodes, names)
         clock, ends = pipe.execute()
@@ -85,20 +87,22 @@ def _ms(clock: tuple[int, int]) -> float:
 
 def _state(node: str, text: str, left_s: float | None, stats: bytes) -> NodeState:
     row = read_lease_row(text, 0)
-    told = _what_it_told(stats)
+    stats_fields = _read_stats(stats)
     status: NodeStatus = "alive" if left_s is not None and left_s > 0 else "silent"
-    if "left_ms" in told:
+    if "left_ms" in stats_fields:
         status = "left"  # also while it is swept
     elif row.sweeper:
         status = "dead"
-    return NodeState(node=node, status=status, lease_left_s=left_s, sweeper=row.sweeper or None, **told)
+    return NodeState(
+        node=node, status=status, lease_left_s=left_s, sweeper=row.sweeper or None, **stats_fields
+    )
 
 
-def _what_it_told(stats: bytes) -> dict[str, Any]:
+def _read_stats(stats: bytes) -> dict[str, Any]:
     """Return what is of the kind that it should be: another version may tell other things."""
     try:
         values = json.loads(stats)
     except (ValueError, RecursionError):
         return {}
     values = values if isinstance(values, dict) else {}
-    return {name: values[name] for name, kind in _TOLD.items() if isinstance(values.get(name), kind)}
+    return {name: values[name] for name, kind in _STATS_FIELDS.items() if isinstance(values.get(name), kind)}

@@ -49,7 +49,7 @@ FOLLOWUPS: Final = _by_word("HINCRBY KEY x x; ZSCAN KEY 0")
 EVENTS: Final = _by_word("XREAD STREAMS KEY 0; XREVRANGE KEY + - COUNT 1")
 
 # What nobody needs who serves. Each of these would fail at its arguments even if it were executed.
-TOO_MUCH: Final = {
+EXCESSIVE: Final = {
     "FLUSHALL": "FLUSHALL NEITHER",
     "CONFIG SET": "CONFIG SET no-such-setting x",
     "ACL SETUSER": "ACL SETUSER nobody no-such-rule",
@@ -71,7 +71,7 @@ class MissingRight(StoreError):
     """The user of Redis may not do what a server has to do."""
 
 
-def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
+def check_rights(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
     """See to it that a server's user may do its work, on each server that has some of the keys.
 
     `followups`: whether the server turns the wheel of follow-ups, too.
@@ -153,7 +153,7 @@ def _rule(word: str, answer: Exception, keys: Keys) -> str:
 
 def _granted(connection: Any, keys: Keys) -> set[str]:
     """Return what the user may do though it need not."""
-    tried = TOO_MUCH | {OTHERS_KEYS: f"EXISTS not-{keys.prefix}:x"}
+    tried = EXCESSIVE | {OTHERS_KEYS: f"EXISTS not-{keys.prefix}:x"}
     answers = _asked(connection, [command.split() for command in tried.values()])
     moved = {"MOVED", "CROSSSLOT"}  # a server of a cluster looks at rights first
     return {

@@ -13,13 +13,13 @@ from presence.store.shard_clients import ShardClients
 State = dict[str, Any]
 
 
-def stored_shards(access: ShardClients, prefix: str) -> int | None:
+def stored_shards(clients: ShardClients, prefix: str) -> int | None:
     """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
 
     What is stored and no number of shards is a `ValueError`.
     """
     meta = Keys(prefix).meta
-    stored = access.at(meta).hget(meta, "shards")
+    stored = clients.at(meta).hget(meta, "shards")
     if stored is None:
         return None
     if not (isinstance(stored, bytes) and stored.isdigit() and int(stored) > 0):
@@ -27,7 +27,7 @@ def stored_shards(access: ShardClients, prefix: str) -> int | None:
     return int(stored)
 
 
-def read_states(access: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
+def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
     A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there is one, `meta`. `status` is
@@ -50,30 +50,30 @@ def read_states(access: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[s
         pipe.zmscore(keys.seen(shard), by_shard[shard])
 
     # One transaction: a user who goes or comes between the two reads must not look like a stranger.
-    answers = access.ask(keys, by_shard, fill, is_atomic=True)
+    answers = clients.ask(keys, by_shard, fill, is_atomic=True)
     states: dict[str, State] = {}
     for shard, members in by_shard.items():
         for uid, record, score in zip(members, *answers[shard], strict=True):
             states[uid] = online_state(record) or _state("offline", None, seen_ms(score), None, [])
-    _mark_unknown(access, keys, states.values())
+    _mark_unknown(clients, keys, states.values())
     return {uid: states[uid] for uid in wanted}
 
 
-def count_online(access: ShardClients, keys: Keys) -> int:
+def count_online(clients: ShardClients, keys: Keys) -> int:
     """Return how many users are online."""
-    answers = access.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
+    answers = clients.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
     return sum(online for (online,) in answers.values())
 
 
 def read_page(
-    access: ShardClients, keys: Keys, shard: int, position: int, size: int
+    clients: ShardClients, keys: Keys, shard: int, position: int, size: int
 ) -> tuple[dict[str, State], int, int]:
     """Return the states of some users online in a shard, and the shard and the position to go on with.
 
     A page is read again from its beginning if it fails. Position 0 is the beginning of a shard.
     """
     key = keys.online(shard)
-    answer: Any = access.at(key).hscan(key, position, count=size)
+    answer: Any = clients.at(key).hscan(key, position, count=size)
     position, records = answer
     if not position:
         shard += 1
@@ -82,18 +82,18 @@ def read_page(
         for uid, record in records.items()
         if (state := online_state(record))
     }
-    _mark_unknown(access, keys, states.values())
+    _mark_unknown(clients, keys, states.values())
     return states, shard, position
 
 
-def _mark_unknown(access: ShardClients, keys: Keys, states: Collection[State]) -> None:
+def _mark_unknown(clients: ShardClients, keys: Keys, states: Collection[State]) -> None:
     """Change the status of users online whose nodes are all silent."""
     try:
-        ended = ended_leases(access, keys, (each["node"] for state in states for each in state["sessions"]))
+        ended = ended_leases(clients, keys, (each["node"] for state in states for each in state["sessions"]))
     except CONNECTION_LOST as error:
-        if not (access.is_cluster and passes(error)):
+        if not (clients.is_cluster and passes(error)):
             raise
-        access.doubt(keys.nodes)
+        clients.invalidate(keys.nodes)
         return
     for state in states:
         if state["sessions"] and all(each["node"] in ended for each in state["sessions"]):

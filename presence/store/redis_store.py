@@ -19,7 +19,7 @@ from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.script_arguments import (
-    FENCE_KEPT_S,
+    FENCE_TTL_S,
     Shape,
     is_name,
     read_lease_row,
@@ -118,7 +118,7 @@ class RedisLeaseTable(Scripting):
         return self._change(node, seen, "")
 
     def _change(self, node: str, seen: str, wanted: str) -> str | None:
-        arguments = [node, seen, wanted, FENCE_KEPT_S * 1000]
+        arguments = [node, seen, wanted, FENCE_TTL_S * 1000]
         answer = unpacked(self.one(Call("claim", self._keys.lease_keys, arguments)))
         return answer.get("told", "") if answer["status"] == "ok" else None
 

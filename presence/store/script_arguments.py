@@ -33,8 +33,8 @@ from presence.store.script_runner import Call
 
 _FORGOTTEN: Final = "forgotten"  # a kind of message on control channels
 
-FIELDS_A_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
-FENCE_KEPT_S: Final = 86_400  # after a sweep: longer than any process is paused, or any packet under way
+MAX_FIELDS_PER_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
+FENCE_TTL_S: Final = 86_400  # after a sweep: longer than any process is paused, or any packet under way
 
 COUNT_DIGITS: Final = 16  # Lua counts exactly up to 2^53
 
@@ -103,7 +103,7 @@ def _own_arguments(step: Step) -> list[Any]:
             opening = _packed_opening(step.opening) if step.opening else b""
             return [step.counter.n, items, opening, reasons, _flags(step)]
         case Retirement():
-            return [step.cursor, FIELDS_A_CALL, step.latest_ms]
+            return [step.cursor, MAX_FIELDS_PER_CALL, step.latest_ms]
         case Fencing():
             return [step.other]
         case Compare():
@@ -111,8 +111,8 @@ def _own_arguments(step: Step) -> list[Any]:
             sessions = [text for name, shown in named for text in (*name, shown)]
             return [step.cursor, step.fields, msgpack.packb(sessions)]
         case Sweep():
-            kept_ms = FENCE_KEPT_S * 1000
-            return [step.other, step.cursor, FIELDS_A_CALL, step.waited_ms, step.latest_ms, kept_ms]
+            kept_ms = FENCE_TTL_S * 1000
+            return [step.other, step.cursor, MAX_FIELDS_PER_CALL, step.waited_ms, step.latest_ms, kept_ms]
 
 
 def _flags(batch: Batch) -> str:
@@ -233,9 +233,9 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         inbox_n=reply["inbox_n"],
         now_ms=reply["now_ms"],
         inbox=tuple(
-            news
+            notice
             for text in reply["inbox"]
-            if (said := read_message(text)) is not None and (news := read_news(said)) is not None
+            if (message := read_message(text)) is not None and (notice := read_notice(message)) is not None
         ),
     )
 
@@ -243,23 +243,28 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
 def read_message(text: str | bytes) -> Mapping[str, Any] | None:
     """Return the object of JSON that an inbox or a control channel carries; None: it is none."""
     try:
-        said = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):  # whoever may publish may send what no node would
         return None
-    return said if isinstance(said, dict) else None
+    return message if isinstance(message, dict) else None
 
 
-def read_news(said: Mapping[str, Any]) -> NodeNotice | None:
+def read_notice(message: Mapping[str, Any]) -> NodeNotice | None:
     """Return the news that a message tells; None: of no kind known here."""
     try:
-        kind = NodeNoticeKind(said["type"])
-        news = NodeNotice(
-            kind, said["uid"], said["device"], said["session"], said["by"], said["return_allowed"]
+        kind = NodeNoticeKind(message["type"])
+        notice = NodeNotice(
+            kind,
+            message["uid"],
+            message["device"],
+            message["session"],
+            message["by"],
+            message["return_allowed"],
         )
     except (ValueError, KeyError, TypeError):
         return None
-    is_sound = all(isinstance(each, str) for each in news[1:5]) and isinstance(news.return_allowed, bool)
-    return news if is_sound else None
+    is_sound = all(isinstance(each, str) for each in notice[1:5]) and isinstance(notice.return_allowed, bool)
+    return notice if is_sound else None
 
 
 def erasure_text(erasure: Erasure) -> str:
@@ -267,10 +272,10 @@ def erasure_text(erasure: Erasure) -> str:
     return json.dumps({"type": _FORGOTTEN, **erasure._asdict()})
 
 
-def read_erasure(said: Mapping[str, Any]) -> Erasure | None:
+def read_erasure(message: Mapping[str, Any]) -> Erasure | None:
     """Return what a message tells of users who were forgotten; None: it is of another kind."""
-    by, users, uids = (said.get(name) for name in Erasure._fields)
-    if said.get("type") != _FORGOTTEN or not (isinstance(by, str) and isinstance(uids, list)):
+    by, users, uids = (message.get(name) for name in Erasure._fields)
+    if message.get("type") != _FORGOTTEN or not (isinstance(by, str) and isinstance(uids, list)):
         return None
     is_sound = isinstance(users, int) and all(isinstance(each, str) for each in uids)
     return Erasure(by, int(users), tuple(uids)) if is_sound and users is not None else None

@@ -17,7 +17,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.cluster_routes import Connect, NobodyHasIt, Routes
+from presence.store.cluster_routes import Connect, NoOwner, Routes
 from presence.store.error_classes import (
     CALL_ERRORS,
     CallInterrupted,
@@ -44,9 +44,9 @@ def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
 # Read with the code that calls them: a worker forked after an upgrade in place has the code of before it.
 _TEXTS: Final = dict(_texts(resources.files("presence.store") / "scripts"))
 
-LEAST_WAIT_S: Final = 0.05  # for an answer that is there already, however late it is
+MIN_WAIT_S: Final = 0.05  # for an answer that is there already, however late it is
 
-Words = Sequence[Any]
+Command = Sequence[Any]
 """A command: its name, and arguments of the kinds that redis-py packs."""
 
 
@@ -81,11 +81,11 @@ class Call(NamedTuple):
     keys: list[str]
     arguments: list[Any]
 
-    def by_digest(self) -> Words:
+    def by_digest(self) -> Command:
         """Return the command that runs it where it is known."""
         return ("EVALSHA", digest(self.script), len(self.keys), *self.keys, *self.arguments)
 
-    def by_text(self) -> Words:
+    def by_text(self) -> Command:
         """Return the command that runs it anywhere, and makes it known."""
         return ("EVAL", source(self.script), len(self.keys), *self.keys, *self.arguments)
 
@@ -113,9 +113,9 @@ class Scripting:
         """Close the connections; a call that waits in another thread fails."""
         self._routes.close()
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Close the connections for good."""
-        self._routes.shut()
+        self._routes.shut_down()
 
     def evaluate(self, calls: Sequence[Call]) -> list[Any]:
         """Run scripts, at each server that has some of their keys in one round trip.
@@ -144,44 +144,44 @@ class Scripting:
             raise answer
         return answer
 
-    def commands(self, key: str, commands: Sequence[Words]) -> list[Any]:
+    def commands(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands on keys of one slot, in one round trip; replies come as they are."""
-        return _sound(self._exchange([key] * len(commands), commands))
+        return _raise_errors(self._exchange([key] * len(commands), commands))
 
-    def transact(self, key: str, commands: Sequence[Words]) -> list[Any]:
+    def transact(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands in one transaction; otherwise as `commands`."""
-        return _sound(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
+        return _raise_errors(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
 
-    def _send(self, calls: Sequence[Call], worded: Callable[[Call], Words]) -> list[Any]:
-        return self._exchange([call.keys[0] for call in calls], [worded(call) for call in calls])
+    def _send(self, calls: Sequence[Call], command_of: Callable[[Call], Command]) -> list[Any]:
+        return self._exchange([call.keys[0] for call in calls], [command_of(call) for call in calls])
 
-    def _exchange(self, keys: Sequence[str], commands: Sequence[Words]) -> list[Any]:
+    def _exchange(self, keys: Sequence[str], commands: Sequence[Command]) -> list[Any]:
         """Send each server its commands, then take the answers; exceptions among them are failures."""
-        nobody = NobodyHasIt("no server of the cluster has it")
-        answers: list[Any] = [nobody] * len(commands)
+        no_owner = NoOwner("no server of the cluster has it")
+        answers: list[Any] = [no_owner] * len(commands)
         try:
-            lines = [_Exchange(client, places) for client, places in self._routes.groups(keys)]
-            for line in lines:
-                line.say([commands[place] for place in line.places], self._routes.check)
+            exchanges = [_Exchange(client, places) for client, places in self._routes.groups(keys)]
+            for exchange in exchanges:
+                exchange.send([commands[place] for place in exchange.places], self._routes.check)
             # Several servers that hang hold up nobody for longer than one.
-            deadline = time.monotonic() + CALL_TIMEOUT_S if len(lines) > 1 else None
-            for line in lines:
-                line.hear(answers, deadline)
+            deadline = time.monotonic() + CALL_TIMEOUT_S if len(exchanges) > 1 else None
+            for exchange in exchanges:
+                exchange.receive(answers, deadline)
         except (RedisError, OSError) as error:  # nobody can be asked
             self.close()
             return [error] * len(commands)
         except BaseException:
             self.close()
             raise
-        for line in lines:
-            if line.failure or any(_leads_elsewhere(answers[place]) for place in line.places):
-                self._routes.doubt(line.client)
+        for exchange in exchanges:
+            if exchange.failure or any(_leads_elsewhere(answers[place]) for place in exchange.places):
+                self._routes.invalidate(exchange.client)
         for answer in answers:
-            self._routes.learn(answer)
+            self._routes.note_redirect(answer)
         return answers
 
 
-def _sound(answers: list[Any]) -> list[Any]:
+def _raise_errors(answers: list[Any]) -> list[Any]:
     for answer in answers:
         if isinstance(answer, Exception):
             raise as_failure(answer) from answer
@@ -202,7 +202,7 @@ class _Exchange:
         self._pool: Any = client.connection_pool  # redis-py's, whose types are loose
         self._connection: Any = None
 
-    def say(self, commands: Sequence[Words], check: Callable[["redis.Redis"], None]) -> None:
+    def send(self, commands: Sequence[Command], check: Callable[["redis.Redis"], None]) -> None:
         """Send commands, after a check of the server."""
         try:
             check(self.client)
@@ -211,18 +211,18 @@ class _Exchange:
         except CALL_ERRORS as error:
             self.failure = self._interrupted(error)
 
-    def hear(self, answers: list[Any], deadline: float | None) -> None:
+    def receive(self, answers: list[Any], deadline: float | None) -> None:
         """Put the answers, or what broke the exchange, where they belong; None: each may take its time."""
         for place in self.places:
-            answers[place] = self.failure or self._heard(deadline)
+            answers[place] = self.failure or self._read_one(deadline)
         if self.failure is None:
             self._pool.release(self._connection)
 
-    def _heard(self, deadline: float | None) -> Any:
+    def _read_one(self, deadline: float | None) -> Any:
         try:
             if deadline is None:
                 return self._connection.read_response()
-            return self._connection.read_response(timeout=max(LEAST_WAIT_S, deadline - time.monotonic()))
+            return self._connection.read_response(timeout=max(MIN_WAIT_S, deadline - time.monotonic()))
         except ResponseError as error:
             return error
         except CALL_ERRORS as error:

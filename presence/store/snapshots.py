@@ -37,20 +37,20 @@ class StoredStates:
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
-        self._access = ShardClients(url)
+        self._clients = ShardClients(url)
         self._keys = keys
 
     def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
         """Return the state of each; in a cluster with a second try, for a shard may be elsewhere by now."""
         try:
-            found = self._access.read(lambda access: read_states(access, self._keys, uids))
+            found = self._clients.read(lambda clients: read_states(clients, self._keys, uids))
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
         return {uid: _state(each) for uid, each in found.items()}
 
-    def close(self) -> None:
-        """Close the connections, for good; a call that waits in another thread fails."""
-        self._access.close()
+    def shut_down(self) -> None:
+        """Close the connections for good; a call that waits in another thread fails."""
+        self._clients.close()
 
 
 def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> ShardSnapshot:

@@ -27,14 +27,16 @@ from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
-from presence.store.script_arguments import read_erasure, read_message, read_news
+from presence.store.script_arguments import read_erasure, read_message, read_notice
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
 
-MESSAGES_A_CALL: Final = 64  # of a control channel: each has at most what one call of another node carries
+MAX_MESSAGES_PER_READ: Final = (
+    64  # of a control channel: each has at most what one call of another node carries
+)
 _FIRST_OF_JSON: Final = b"{"
 
 
@@ -116,9 +118,9 @@ class RedisSubscription:
         self._routes.close()
         self._wake()
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Close the connections for good."""
-        self._routes.shut()
+        self._routes.shut_down()
         self.close()
 
     def _read(self, connection: Any, answers: list[Any], limit: float, timeout_s: float | None) -> None:
@@ -166,21 +168,21 @@ class ControlChannel(RedisSubscription):
 
     def subscribe(self, node: str) -> None:
         """See `Channel`; returns when Redis has confirmed."""
-        self.begin(Routes.anyone, "SUBSCRIBE", self._keys.control_channel(node))
+        self.begin(Routes.any_server, "SUBSCRIBE", self._keys.control_channel(node))
         self.read(1)
 
     def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
         """See `Channel`; what is of no kind known here is left out."""
-        return [each for _, _, text in self.read(MESSAGES_A_CALL) for each in _read_message(text)]
+        return [each for _, _, text in self.read(MAX_MESSAGES_PER_READ) for each in _read_message(text)]
 
 
 def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Erasure]:
     """Return what one message says: news and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
-    if (said := read_message(text)) is None:
+    if (message := read_message(text)) is None:
         return []
-    told = read_news(said) or read_question(said) or read_erasure(said)
+    told = read_notice(message) or read_question(message) or read_erasure(message)
     return [] if told is None else [told]
 
 
@@ -213,19 +215,21 @@ class WatchChannel(RedisSubscription):
         super().__init__(url, connect)
         self._keys = keys
         self._shard = shard
-        self._everybody = keys.watchers_channel(shard).encode()  # what the channels of its users begin with
+        self._shard_channel = keys.watchers_channel(
+            shard
+        ).encode()  # what the channels of its users begin with
 
     def open(self) -> None:
         """See `Channel`."""
         # To everybody's channel, too, or nobody's is looked at.
         key = self._keys.events(self._shard)
-        self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._everybody)
+        self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._shard_channel)
 
     def receive(self) -> list[ChannelMessage]:
         """See `Channel`."""
         heard: list[ChannelMessage] = []
         while not heard:
-            heard = [found for each in self.read(math.inf) if (found := self._found(each)) is not None]
+            heard = [found for each in self.read(math.inf) if (found := self._message_of(each)) is not None]
         return heard
 
     def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
@@ -254,14 +258,14 @@ class WatchChannel(RedisSubscription):
             raise StoreUnavailable("the server is no primary any more")
         return last_id
 
-    def _found(self, answer: Any) -> ChannelMessage | None:
+    def _message_of(self, answer: Any) -> ChannelMessage | None:
         match answer:
             case [b"message", _, text]:
                 return read_hint(text)
-            case [b"subscribe", channel, _] if channel != self._everybody:
-                return Subscribed(channel[len(self._everybody) :].decode())
+            case [b"subscribe", channel, _] if channel != self._shard_channel:
+                return Subscribed(channel[len(self._shard_channel) :].decode())
             case [b"unsubscribe", channel, _]:
-                return Unsubscribed(channel[len(self._everybody) :].decode())
+                return Unsubscribed(channel[len(self._shard_channel) :].decode())
             case [b"pong", position]:
                 return Pong(id_of(position.decode()))
             case _:

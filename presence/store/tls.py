@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import redis
 
-ANSWER_BYTES_MAX: Final = 4096  # of the first word; Redis' own errors take some hundred
+MAX_ANSWER_BYTES: Final = 4096  # of the first word; Redis' own errors take some hundred
 
 # Options of the URL that name files.
 _FILES: Final = {"ssl_ca_certs": "ca_certs", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile"}
@@ -65,8 +65,8 @@ def _exchange_a_word(sock: Any) -> None:
         sock.recv(1)  # raises what the server said last, if it said anything
         raise
     answer = b""
-    while not answer.endswith(b"\r\n") and len(answer) < ANSWER_BYTES_MAX:
-        data = sock.recv(ANSWER_BYTES_MAX)
+    while not answer.endswith(b"\r\n") and len(answer) < MAX_ANSWER_BYTES:
+        data = sock.recv(MAX_ANSWER_BYTES)
         if not data:
             raise ConnectionResetError("the connection was closed after the handshake")
         answer += data

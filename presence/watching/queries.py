@@ -37,8 +37,8 @@ class States(Protocol):
             StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
         """
 
-    def close(self) -> None:
-        """Close the connections; a call that waits fails. Any thread may do so."""
+    def shut_down(self) -> None:
+        """Close the connections for good; a call that waits fails. Any thread may do so."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Queries:
     def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
         self._states = states
         self._faults = faults
-        self._thread = runtime.caller(states.close)
+        self._thread = runtime.caller(states.shut_down)
         self._queue: deque[_PendingQuery] = deque()
         self._timeouts = RequestTimeouts(QUERY_TIMEOUT_S, self._refuse_unavailable, faults, "query")
         self._users = 0  # in the queue

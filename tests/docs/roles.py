@@ -139,11 +139,14 @@ def show(stage: Stage) -> None:
 
 def watch(stage: Stage, hand: Hand) -> None:
     """What servers do for clients who watch users and ask about them."""
-    with closing(StoredStates(stage.url, KEYS)) as states:
+    states = StoredStates(stage.url, KEYS)
+    try:
         assert {uid: state.status for uid, state in states.read(["ann", "cy"]).items()} == {
             "ann": "unknown",
             "cy": "offline",
         }
+    finally:
+        states.shut_down()
     channel = WatchChannel(stage.url, KEYS, 0)
     with closing(channel):
         channel.open()

@@ -11,11 +11,11 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.outbox.replies import Question
-from presence.store.ask_nodes import KEPT_MS, AnswerKeys, NodeAnswers, ask, read_answer, read_question
+from presence.store.ask_nodes import ANSWER_TTL_MS, AnswerKeys, NodeAnswers, ask, read_answer, read_question
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
-from presence.store.script_arguments import read_message, read_news
+from presence.store.script_arguments import read_message, read_notice
 from presence.store.shard_clients import ShardClients
 from tests.support.nodes_that_answer import answer, listening, session
 
@@ -57,7 +57,7 @@ def question(**fields: object) -> bytes:
 def test_what_is_no_question_is_passed_over(text: bytes) -> None:
     assert read_question(json.loads(question(uid="änn", newer=1))) == Question("änn", TOKEN)
     said = read_message(text)
-    assert said is None or (read_question(said) or read_news(said)) is None
+    assert said is None or (read_question(said) or read_notice(said)) is None
 
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
@@ -68,7 +68,7 @@ def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redi
     assert key == f"presence:{{0}}:answers:{TOKEN}".encode()
     assert client.hgetall(key) == {b"n1": b"one", b"n2": b"two"}
     left_ms: Any = client.pttl(key)
-    assert 0 < left_ms <= KEPT_MS
+    assert 0 < left_ms <= ANSWER_TTL_MS
     client.delete(key)
     client.set(key, "in the way")
     with closing(AnswerKeys(shared_redis.url, Keys())) as answers, pytest.raises(StoreError):

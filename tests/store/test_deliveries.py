@@ -16,7 +16,7 @@ from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Questio
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.subscription import MESSAGES_A_CALL, ControlChannel, read_deliveries
+from presence.store.subscription import MAX_MESSAGES_PER_READ, ControlChannel, read_deliveries
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
 from tests.support.proxy import Proxy
@@ -134,17 +134,17 @@ def test_a_channel_is_read_as_far_as_it_goes_and_by_so_many(
     hands["c"].apply(login("cy", "s3"))
     messages = [message(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody"])]
     assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
-    for _ in range(MESSAGES_A_CALL):
+    for _ in range(MAX_MESSAGES_PER_READ):
         server.client.publish(KEYS.control_channel("b"), KICK)
     counts, all_told = list[int](), list[NodeNotice | Delivery | Question | Erasure]()
-    while len(all_told) < 3 + MESSAGES_A_CALL:
+    while len(all_told) < 3 + MAX_MESSAGES_PER_READ:
         before = len(all_told)
         all_told += told(channels["b"])
         counts.append(len(all_told) - before)
-    assert max(counts) <= MESSAGES_A_CALL + 2, "three letters were one message"
-    assert len(counts) < MESSAGES_A_CALL
+    assert max(counts) <= MAX_MESSAGES_PER_READ + 2, "three letters were one message"
+    assert len(counts) < MAX_MESSAGES_PER_READ
     assert [each.uid for each in all_told if isinstance(each, Delivery)] == ["bob", "dee", "bob"]
-    assert all_told[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MESSAGES_A_CALL
+    assert all_told[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MAX_MESSAGES_PER_READ
 
 
 def test_what_was_read_before_a_connection_broke_is_told_first(server: Server, channels: Channels) -> None:

@@ -68,7 +68,7 @@ class Records:
             raise StoreUnavailable("away")
         return self.shard.look(list(uids)).states
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         pass
 
 
