@@ -13,11 +13,11 @@ local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], K
 local concerned, seen, wanted = ARGV[1], ARGV[2], ARGV[3]
 
 if (redis.call('HGET', leases_key, concerned) or '') ~= seen then return cmsgpack.pack({status = 'lost'}) end
-local told
+local stats
 if wanted ~= '' then
   redis.call('HSET', leases_key, concerned, wanted)
 else
-  told = redis.call('HGET', stats_key, concerned) or ''
+  stats = redis.call('HGET', stats_key, concerned) or ''
   local clock = redis.call('TIME')
   local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
   redis.call('HDEL', leases_key, concerned)
@@ -26,4 +26,4 @@ else
   redis.call('ZREMRANGEBYSCORE', tombs_key, '-inf', string.format('%.0f', now_ms))
   redis.call('ZADD', tombs_key, string.format('%.0f', now_ms + ARGV[4]), concerned)
 end
-return cmsgpack.pack({status = 'ok', told = told})
+return cmsgpack.pack({status = 'ok', told = stats})

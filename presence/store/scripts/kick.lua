@@ -15,10 +15,10 @@ for device, present in pairs(record and record.sessions or {}) do
     local fenced = is_fenced(present.node)
     found[#found + 1] = {device, present.session, present.node, fenced}
     if not fenced then
-      tell(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = ARGV[11],
+      notify(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = ARGV[11],
         return_allowed = false})
     end
   end
 end
-write_news()
+write_notices()
 return {cmsgpack.pack({sessions = found}), history}

@@ -15,7 +15,7 @@ local inbox_n, after = count(counter[5]), tonumber(ARGV[10])
 if inbox_n < after then after = 0 end
 
 -- A damaged entry counts as absent, as a damaged record does.
-local function is_news(entry)
+local function is_notice(entry)
   return type(entry) == 'table' and type(entry.n) == 'number' and type(entry.type) == 'string' and type(entry.uid) == 'string'
     and type(entry.device) == 'string' and type(entry.session) == 'string' and type(entry.by) == 'string'
     and type(entry.return_allowed) == 'boolean'
@@ -25,7 +25,7 @@ local unread = {}
 if inbox_n > after and counter[4] then
   local ok, inbox = pcall(cjson.decode, counter[4])
   for _, entry in ipairs(ok and type(inbox) == 'table' and inbox or {}) do
-    if is_news(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
+    if is_notice(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
   end
 end
 

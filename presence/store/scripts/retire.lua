@@ -23,10 +23,10 @@ local function retire(field, uid, device, owned_generation, session)
 end
 
 -- A mark that Redis went back to goes: nothing is held back any more.
-local function is_no_mark(field)
+local function is_not_pending(field)
   return not string.find(field, '  held$')
 end
 
-local cursor = scan_owned(node_key, ARGV[10], ARGV[11], retire, is_no_mark)
+local cursor = scan_owned(node_key, ARGV[10], ARGV[11], retire, is_not_pending)
 write_back()
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = cursor, ended = ended}), history}
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended}), history}

@@ -53,5 +53,5 @@ if done then
   redis.call('SREM', holding_key, dead)
   redis.call('PEXPIRE', dead_key, ARGV[15])
 end
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = cursor, ended = ended,
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
   wait_ms = wait_ms, done = done}), history}

@@ -10,16 +10,16 @@ local highest_id = ''  -- of the entries written by this call
 
 -- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It travels with the
 -- reply, and what is stored of it, so that the caller's node counts each entry once.
-local told, told_at = {}, {}
-local function note_told(type, code)
+local event_counts, count_places = {}, {}
+local function count_event(type, code)
   local kind = type .. code
-  local at = told_at[kind]
+  local at = count_places[kind]
   if not at then
-    at = #told + 3
-    told[at - 2], told[at - 1], told[at] = type, code, 0
-    told_at[kind] = at
+    at = #event_counts + 3
+    event_counts[at - 2], event_counts[at - 1], event_counts[at] = type, code, 0
+    count_places[kind] = at
   end
-  told[at] = told[at] + 1
+  event_counts[at] = event_counts[at] + 1
 end
 
 local known_digits = {}  -- many items of a batch have the same times
@@ -34,14 +34,14 @@ end
 
 -- Whether somebody may hear what is published on a channel. Of subscribers at replicas and at other nodes of a
 -- cluster this server knows nothing.
-local heard = {}
-local function is_heard(channel)
-  local answer = heard[channel]
+local has_subscribers_cache = {}
+local function has_subscribers(channel)
+  local answer = has_subscribers_cache[channel]
   if answer == nil then
     answer = string.match(replication, 'connected_slaves:(%d+)') ~= '0'
       or string.match(redis.call('INFO', 'cluster'), 'cluster_enabled:(%d)') ~= '0'
       or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
-    heard[channel] = answer
+    has_subscribers_cache[channel] = answer
   end
   return answer
 end
@@ -53,7 +53,7 @@ local watched = {}  -- uid -> whether somebody listens
 local has_watchers
 
 -- Asks for several users at once.
-local function ask_watched(uids)
+local function read_watchers(uids)
   if has_watchers == nil then has_watchers = redis.call('PUBSUB', 'NUMSUB', user_prefix)[2] > 0 end
   if not has_watchers then return end
   for first = 1, #uids, VALUES_A_CALL do
@@ -65,7 +65,7 @@ local function ask_watched(uids)
 end
 
 local function is_watched(uid)
-  if watched[uid] == nil and has_watchers ~= false then ask_watched({uid}) end
+  if watched[uid] == nil and has_watchers ~= false then read_watchers({uid}) end
   return watched[uid]
 end
 
@@ -90,8 +90,8 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
     'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
   highest_id = id
-  note_told(type, code)
-  channel = channel and is_heard(channel) and channel
+  count_event(type, code)
+  channel = channel and has_subscribers(channel) and channel
   if not channel and not is_watched(uid) then return id end
   local entry, more = {v = 1, id = id, type = type, uid = uid, code = tonumber(code), reason = reason, node = node,
     session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
@@ -140,7 +140,7 @@ end
 
 -- Whether the user shows himself as one of two sessions rather than as the other: as one that is not away, then as the
 -- one that logged in last, then as that of the later device.
-local function goes_before(session, device, other, other_device)
+local function takes_precedence(session, device, other, other_device)
   if (session.away == true) ~= (other.away == true) then return other.away == true end
   if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end
   return is_before(other_device, device)
@@ -150,14 +150,14 @@ end
 local function shown(record)
   local device, session = next(record.sessions)
   for another, candidate in next, record.sessions, device do
-    if goes_before(candidate, another, session, device) then device, session = another, candidate end
+    if takes_precedence(candidate, another, session, device) then device, session = another, candidate end
   end
   return session.away == true and 'away' or 'online', type(session.meta) == 'string' and session.meta or nil
 end
 
 -- Tells that a user who stays online shows himself otherwise than before, if he does. The session is the one by which
 -- it came so; it may be gone.
-local function tell_shown(uid, record, status_before, meta_before, device, session, at_ms)
+local function emit_if_shown_changed(uid, record, status_before, meta_before, device, session, at_ms)
   local status, meta = shown(record)
   local type, code, reason, status_ms = 'away', CODE_AWAY, 'away', at_ms
   if status == status_before then

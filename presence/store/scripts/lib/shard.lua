@@ -54,7 +54,7 @@ local function is_fenced(id)
 end
 
 -- Notes what the hash of a node says; `completed_under`: the replication id, if it has just become complete.
-local function trace(id, completed_under)
+local function write_trace(id, completed_under)
   local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
   redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d %s', count(counter[1]), count(counter[2]),
     counter[3] and 1 or 0, completed_under or '-'))
@@ -62,7 +62,7 @@ end
 
 -- Takes nothing from a node id any more. One that was fenced before may have been swept since: no new trace of it.
 local function fence(id)
-  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then trace(id) end
+  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then write_trace(id) end
 end
 
 -- The refusal of a caller that is not the node of that generation any more; nil: it is. Order as in apply.
