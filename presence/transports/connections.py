@@ -1,16 +1,23 @@
-"""The descriptors of the epoll transport: whose each is, what waits to be sent, when its time is up.
+"""The descriptors of the epoll transport: the state of each, its unsent bytes, and its time-out.
 
-Beside `reading.py`: here is everything that a connection goes through besides being read.
-A connection has an entry in `unsent` only while its peer is slow. Hung up, it is *closing*: its farewell
-leaves, its sending side is shut, its input is read and dropped for a bounded time, and it is closed.
+`reader.py` reads connections; everything else that happens to them is here. A connection has an entry in
+`unsent` only while its peer reads slowly.
 
-Each connection is watched by one of three epoll sets; which one is its *pace*. What it sends moves it: into a
-quicker set at once, into a more patient one after `DEMOTE_AFTER_BEATS` keepalives in a row that the
-more patient set would have served as well. Pace and count are a byte each, by descriptor.
+Each connection is watched by one of three epoll sets, its *latency class*. What the client sends moves it: to
+a faster class immediately, to the next slower one after `DEMOTE_AFTER_BEATS` keepalives in a row that the
+slower class would have served as well. Class and count take a byte each, indexed by descriptor.
 
-TLS connections have a wire, which takes the place of `os.read` and `os.write`; until its handshake is over a
-fourth set watches it. The mask that the kernel reports for it has one bit more than that of a plain one: so
-the hot path knows it apart without looking it up.
+A TLS connection has an entry in `tls`, whose `read` and `write` replace `os.read` and `os.write`. A fourth
+set watches it until its handshake is over. The event mask that the kernel reports for it has one bit more
+than that of a plain connection, so the hot path tells the two apart without a lookup.
+
+Closing a connection (`Closing`):
+
+    begin_close  -> QUEUED       input is ignored; the pending replies and the close packet are kept aside
+    send_close   -> FLUSHING     the close packet is written, behind what is unsent
+    _half_close  -> HALF_CLOSED  everything was sent: the sending side is shut, input is read and dropped
+    close                        at the end of input, or after `MAX_DRAIN_BYTES` or `DRAIN_TIMEOUT_S`; in any
+                                 state if the unsent bytes are too many, or are taken too slowly
 """
 
 import os
@@ -18,6 +25,7 @@ import select
 import socket
 from collections import OrderedDict
 from contextlib import suppress
+from enum import Enum
 from typing import TypeAlias
 
 import trio
@@ -41,47 +49,57 @@ from presence.transports.limits import (
 )
 from presence.transports.tls_connection import TlsConnectionState
 
-IMMEDIATE = 0  # not logged in, or lately sent more than keepalives: served at once
-SHORT = 1  # keepalives that want an answer: gathered for a time that nobody notices
-BATCHED = 2  # keepalives that want none: gathered for longer
+IMMEDIATE = 0  # not logged in, or has recently sent more than keepalives: served without a pause
+SHORT = 1  # keepalives that want an answer: gathered for a few milliseconds
+BATCHED = 2  # keepalives without an answer: gathered for longer
 LATENCY_CLASSES = (IMMEDIATE, SHORT, BATCHED)
-HANDSHAKING = 3  # TLS, and the handshake is not over: see `handshakes.py`
+HANDSHAKING = 3  # TLS, handshake not finished: see `tls_handshake.py`
 _UNWATCHED = 4
-TIMEOUT_RESOLUTION_S = 0.1  # resolution of deadlines
-DEMOTE_AFTER_BEATS = 12  # two minutes as a rule; a client that asks with every third beat stays where it is
+TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
+DEMOTE_AFTER_BEATS = (
+    12  # about two minutes; a client that wants every third keepalive answered keeps its class
+)
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
 
 
+class CloseState(Enum):
+    """How far the close of a connection is."""
+
+    QUEUED = "queued"  # the close packet is not sent yet
+    FLUSHING = "flushing"  # the close packet is in the write buffer
+    HALF_CLOSED = "half closed"  # the sending side is shut; input is read and dropped
+
+
 class Closing:
-    """A connection that was hung up.
+    """A connection that is being closed; the head of this file has the transitions.
 
     Attributes:
-        close_packet: what is to be said before the sending side is shut; None once it was.
-        drained: bytes that were read since, and dropped.
-        shut: whether the sending side is.
+        state: how far the close is.
+        close_packet: the last bytes to send.
+        drained: bytes read and dropped since the close began.
     """
 
-    __slots__ = ("close_packet", "drained", "shut")
+    __slots__ = ("close_packet", "drained", "state")
 
     def __init__(self, close_packet: bytes | bytearray) -> None:
-        self.close_packet: bytes | bytearray | None = close_packet
+        self.state = CloseState.QUEUED
+        self.close_packet: bytes | bytearray = close_packet
         self.drained = 0
-        self.shut = False
 
 
 FdState: TypeAlias = Peer | Closing | None
 
 
 class Addresses:
-    """By which address each connection counts: kept only where the kernel could not say it, or it is counted.
+    """The client address of each connection, kept only if it differs from the kernel's or is counted.
 
     Args:
-        admission: counts connections by address, if it bounds them.
+        admission: counts connections per address, if they are limited.
 
     Attributes:
-        known: addresses that were told or counted; one that is not here is the kernel's.
+        known: addresses that a proxy named or that are counted; for any other, ask the kernel.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -89,15 +107,15 @@ class Addresses:
         self.known: dict[int, str] = {}
 
     def register(self, fd: int, address: str, *, from_proxy: bool = False) -> Refusal | None:
-        """It is known who is at the other end.
+        """Record the address of a connection, and count it.
 
         Args:
             fd: the connection.
-            address: of the client; "" if it has none, which nobody counts.
-            from_proxy: whether somebody else than the kernel says so.
+            address: of the client; "" if it has none: it is not counted.
+            from_proxy: whether a proxy named it, and not the kernel.
 
         Returns:
-            None, or what the client is to be told: its address has as many connections as it may have.
+            None, or a refusal: the address has as many connections as it may have.
         """
         is_counted = self._admission.counts_connections
         if not address or not (from_proxy or is_counted):
@@ -109,26 +127,26 @@ class Addresses:
         return None
 
     def address_of(self, fd: int) -> str:
-        """Return what limits count a connection by, see `networks.client_of`; "": nothing."""
+        """Return the address that limits count a connection by, see `networks.client_of`; "" if none."""
         if (address := self.known.get(fd)) is not None:
             return address
         with sockets.borrowed(fd) as sock:
             return networks.client_of(sockets.peer_address(sock))
 
     def release(self, fd: int) -> None:
-        """The connection is closed."""
+        """Forget the address of a closed connection."""
         if (address := self.known.pop(fd, None)) is not None and self._admission.counts_connections:
             self._admission.leave(address)
 
 
 class Deadlines:
-    """When the time of descriptors is up; at most one deadline for each. Nothing to do wakes nobody.
+    """The deadlines of descriptors, at most one each. Without deadlines nothing wakes up.
 
     Args:
         clock: monotonic time.
 
     Attributes:
-        armed: set when a deadline is; `wait` renews it.
+        armed: set when a deadline is set; `wait` renews it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -140,22 +158,22 @@ class Deadlines:
         return len(self._wheel)
 
     def set(self, fd: int, seconds: float) -> None:
-        """Set the moment when a descriptor's time is up, in place of an earlier one."""
-        if not self._wheel:  # nobody has driven the wheel meanwhile
+        """Set the deadline of a descriptor, replacing an earlier one."""
+        if not self._wheel:  # the wheel was not advanced meanwhile
             self._wheel.expire(self._tick(), 0)
         self._wheel.touch(fd, int((self._clock.now() + seconds) / TIMEOUT_RESOLUTION_S) + 1)
         self.armed.set()
 
     def cancel(self, fd: int) -> None:
-        """Give a descriptor all the time that it wants."""
+        """Remove the deadline of a descriptor."""
         self._wheel.forget(fd)
 
     def pop_expired(self, limit: int) -> list[int]:
-        """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
+        """Return and remove at most `limit` descriptors whose deadline has passed."""
         return self._wheel.expire(self._tick(), limit)
 
     async def wait(self) -> None:
-        """Return when somebody's time may be up."""
+        """Wait until a deadline may have passed."""
         if not self._wheel:
             self.armed = trio.Event()
             await self.armed.wait()
@@ -169,25 +187,25 @@ class Connections:
     """All connections of one transport, by descriptor.
 
     Args:
-        core: told of connections that are cut off.
+        core: is notified of connections that are dropped.
         limits: see `Limits`.
         clock: monotonic time.
         admission: counts connections by address, if it bounds them.
 
     Attributes:
-        sets: the epoll sets, by pace.
-        fd_states: by descriptor.
-        latency_class: which set watches a descriptor.
-        quiet_beats: how many keepalives in a row have asked for no more than a more patient set gives.
-        unsent: what waits for slow readers.
-        largest_packet: of these, the size of the largest packet that may be as large as a frame.
-        unsent_progress: bytes that slow readers have taken since their time began.
-        pending_replies: answers that are sent when the batch has been read.
-        tls: of TLS connections, from the accept on.
-        handshaking: those whose handshake has begun and was never over, the oldest first.
-        deadlines: when a descriptor's time is up.
-        addresses: by which each counts.
-        counters: what this transport counts.
+        sets: the epoll sets, by latency class.
+        fd_states: the peer, close or absence of a connection, by descriptor.
+        latency_class: the set that watches a descriptor.
+        quiet_beats: consecutive keepalives that the next slower class would have served as well.
+        unsent: bytes waiting for slow readers.
+        largest_packet: the size of the largest packet among them, if packets may be as large as a frame.
+        unsent_progress: bytes that slow readers have taken since their deadline was set.
+        pending_replies: answers to send when the batch has been read.
+        tls: the TLS state of TLS connections, from the accept on.
+        handshaking: connections whose handshake has begun and is not finished, oldest first.
+        deadlines: time-outs of descriptors.
+        addresses: that connections are counted by.
+        counters: statistics of this transport.
     """
 
     def __init__(self, core: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
@@ -202,13 +220,15 @@ class Connections:
         self.unsent_progress: dict[int, int] = {}
         self.pending_replies: dict[int, bytearray] = {}
         self.tls: dict[int, TlsConnectionState] = {}
-        self.handshaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
+        self.handshaking: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # a plain dict gets slow when its front is removed
         self.deadlines = Deadlines(clock)
         self.addresses = Addresses(admission)
         self.counters = TransportStatistics()
 
     def add(self, fd: int, guest: Guest, *, is_tls: bool = False) -> None:
-        """Take in a descriptor that nobody watches yet; its login is due, and before it its handshake."""
+        """Add an accepted descriptor, not watched yet, and start its login time-out."""
         if (missing := fd + 1 - len(self.fd_states)) > 0:
             self.fd_states.extend([None] * missing)
             self.latency_class.extend(bytes([_UNWATCHED]) * missing)
@@ -220,10 +240,10 @@ class Connections:
         self.deadlines.set(fd, self._limits.login_timeout)
 
     def watch_for_login(self, fd: int) -> None:
-        """Watch a new connection, if its first read has not settled everything.
+        """Watch a new connection for its login, unless the first read has closed it.
 
         Raises:
-            OSError: the user's limit of watches is reached, or there is no memory.
+            OSError: the limit of epoll watches is reached, or there is no memory.
         """
         if self.fd_states[fd] is None:
             return
@@ -233,7 +253,7 @@ class Connections:
             self.set_latency_class(fd, IMMEDIATE)
 
     def watch_for_handshake(self, fd: int) -> None:
-        """Watch a new TLS connection.
+        """Watch a new TLS connection for its handshake.
 
         Raises:
             OSError: as in `watch_for_login`.
@@ -242,22 +262,22 @@ class Connections:
             self.set_latency_class(fd, HANDSHAKING)
 
     def handshake_pending(self, fd: int) -> bool:
-        """Return whether nothing can be said to a connection, for its handshake is not over."""
+        """Whether nothing can be sent on a connection because its handshake is not finished."""
         tls = self.tls.get(fd)
         return tls is not None and not tls.ready
 
     def log_in(self, fd: int, session: Session) -> None:
-        """Move a connection to the patient set.
+        """Turn a guest into a session, in the batched class.
 
         Raises:
-            OSError: the user's limit of watches is reached, or there is no memory; nobody watches it now.
+            OSError: the limit of epoll watches is reached, or there is no memory; it is not watched now.
         """
         self.fd_states[fd] = session
         self.deadlines.cancel(fd)
         self.set_latency_class(fd, BATCHED)
 
     def set_latency_class(self, fd: int, latency_class: int) -> None:
-        """Let the set of `latency_class` watch a connection.
+        """Let the set of a latency class watch a connection.
 
         Raises:
             OSError: as in `log_in`.
@@ -270,7 +290,7 @@ class Connections:
         self.quiet_beats[fd] = 0
 
     def queue_reply(self, fd: int, data: bytearray) -> None:
-        """Send with the next `flush_replies`."""
+        """Keep an answer for the next `flush_replies`."""
         replies = self.pending_replies.get(fd)
         if replies is None:
             self.pending_replies[fd] = data
@@ -278,9 +298,9 @@ class Connections:
             replies += data
 
     def flush_replies(self) -> None:
-        """Send what is owed, in one go: a client that waits is woken by the first answer, and then awake.
+        """Send the pending replies, one write per connection.
 
-        Each answer by itself would wake it anew, which costs the sender as much as all else about a login.
+        A write per answer would wake the client each time, which costs as much as all the rest of a login.
         """
         replies, self.pending_replies = self.pending_replies, {}
         for fd, data in replies.items():
@@ -288,18 +308,18 @@ class Connections:
                 self.send(fd, data)
 
     def deliver(self, fd: int, packet: bytes) -> None:
-        """Send one packet after all that is owed. However large it is, it is no sign of a slow reader."""
+        """Send one packet after the pending replies; its size alone does not make the peer a slow reader."""
         if fd in self.pending_replies:
             self.send(fd, self.pending_replies.pop(fd))
             if not isinstance(self.fd_states[fd], Session):
-                return  # cut off
+                return  # dropped
         self.largest_packet[fd] = max(min(len(packet), MAX_PACKET_BYTES), self.largest_packet.get(fd, 0))
         self.send(fd, packet)
         if fd not in self.unsent:
             self.largest_packet.pop(fd, None)
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
-        """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
+        """Send, or keep what the kernel does not take; a peer with too many unsent bytes is dropped."""
         unsent = self.unsent.get(fd)
         if unsent is not None:
             unsent += data
@@ -310,7 +330,7 @@ class Connections:
             except BlockingIOError:
                 sent = 0
             except OSError:
-                return  # the connection is gone; its next read says so
+                return  # the connection is lost; the next read reports it
             if sent == len(data):
                 return
             unsent = self.unsent[fd] = bytearray(data[sent:])
@@ -321,10 +341,10 @@ class Connections:
             self.drop_slow_reader(fd)
 
     def flush(self, fd: int) -> None:
-        """The kernel takes more."""
+        """Write unsent bytes: the kernel has room again."""
         unsent, tls = self.unsent.get(fd), self.tls.get(fd)
         if unsent is None:
-            if tls is not None:  # a read waited for it
+            if tls is not None:  # a read waited for the write
                 self.watch(fd, READ)
             return
         try:
@@ -342,7 +362,7 @@ class Connections:
         self.unsent_progress.pop(fd, None)
         peer = self.fd_states[fd]
         self.watch(fd, READ)
-        if isinstance(peer, Closing) and peer.close_packet is not None:
+        if isinstance(peer, Closing) and peer.state is CloseState.QUEUED:
             self.send_close(fd)
         elif isinstance(peer, Closing):
             self._half_close(fd, peer)
@@ -356,29 +376,30 @@ class Connections:
             self.send_close(fd)
 
     def begin_close(self, fd: int, close_packet: bytes | bytearray) -> bool:
-        """Listen no more to a connection; True: `send_close` is to follow, soon."""
+        """Ignore the input of a connection from now on; return whether `send_close` must follow."""
         if isinstance(self.fd_states[fd], Closing):
             return False
         self.fd_states[fd] = Closing(self.pending_replies.pop(fd, b"") + close_packet)
         return True
 
     def send_close(self, fd: int) -> None:
-        """Send the farewell of a connection whose parting began, and half-close it."""
+        """Send the close packet after `begin_close`, and half-close the connection."""
         closing = self.fd_states[fd]
-        if not isinstance(closing, Closing) or closing.close_packet is None:
+        if not isinstance(closing, Closing) or closing.state is not CloseState.QUEUED:
             return
-        close_packet, closing.close_packet = closing.close_packet, None
+        closing.state = CloseState.FLUSHING
+        close_packet, closing.close_packet = closing.close_packet, b""
         if close_packet and not self.handshake_pending(fd):
             self.send(fd, close_packet)
         if self.fd_states[fd] is not closing:
-            return  # cut off: too much was waiting already
+            return  # dropped: too much was unsent already
         if fd in self.unsent:
             self.deadlines.set(fd, self._limits.unsent_timeout)
         else:
             self._half_close(fd, closing)
 
     def _half_close(self, fd: int, closing: Closing) -> None:
-        closing.shut = True
+        closing.state = CloseState.HALF_CLOSED
         self.deadlines.set(fd, DRAIN_TIMEOUT_S)
         if fd in self.tls:
             self.tls[fd].close_send()
@@ -386,31 +407,31 @@ class Connections:
             sock.shutdown(socket.SHUT_WR)
 
     def drain(self, fd: int, closing: Closing) -> None:
-        """Read and drop what still comes; close when it ends or is too much."""
+        """Read and drop input; close at its end or when it is too much."""
         self.send_close(fd)
         if self.fd_states[fd] is not closing:
             return
         try:
-            data = os.read(fd, READ_BYTES)  # of TLS, too: nobody wants to know what it says
+            data = os.read(fd, READ_BYTES)  # encrypted or not: it is dropped
         except BlockingIOError:
             return
         except OSError:
             data = b""
         closing.drained += len(data)
-        if not data and not closing.shut:
-            self.watch(fd, WRITE)  # it will say no more, and still reads
+        if not data and closing.state is not CloseState.HALF_CLOSED:
+            self.watch(fd, WRITE)  # the peer sends nothing more, but still reads
         elif not data or closing.drained > MAX_DRAIN_BYTES:
             self.close(fd)
 
     def unsent_timed_out(self, fd: int) -> None:
-        """A session's time to take what waits is over; who has taken a good part of it has as long again."""
+        """Drop a peer that reads too slowly, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""
         if self.unsent_progress.pop(fd, 0) >= MIN_PROGRESS_BYTES:
             self.deadlines.set(fd, self._limits.unsent_timeout)
         else:
             self.drop_slow_reader(fd)
 
     def drop_slow_reader(self, fd: int) -> None:
-        """A slow reader: what waits for it is dropped with the connection."""
+        """Close the connection of a slow reader; its unsent bytes are lost."""
         peer = self.fd_states[fd]
         self.counters.slow_readers += 1
         if isinstance(peer, Guest | Session):
@@ -418,7 +439,7 @@ class Connections:
         self.close(fd)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor and forget all about it."""
+        """Close a descriptor and remove all its state."""
         self.fd_states[fd] = None
         self.latency_class[fd] = _UNWATCHED
         self.unsent.pop(fd, None)
@@ -443,11 +464,11 @@ class Connections:
             epoll.close()
 
     def count_by_latency_class(self) -> tuple[int, ...]:
-        """Return how many connections each set watches, by pace; O(descriptors)."""
+        """Return the number of connections in each latency class; O(descriptors)."""
         return tuple(map(self.latency_class.count, LATENCY_CLASSES))
 
     def watch(self, fd: int, mask: int) -> None:
-        """Change what is watched for; a connection that nobody watches yet is attended to from now on."""
+        """Change the watched events; a connection not watched yet becomes `IMMEDIATE`."""
         mask = self._mask(fd, mask)
         if self.latency_class[fd] == _UNWATCHED:
             self.sets[IMMEDIATE].register(fd, mask)

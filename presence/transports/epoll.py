@@ -1,19 +1,19 @@
-"""All TCP connections over epoll sets of their own, in as many tasks for one as for 100,000.
+"""The epoll transport: TCP connections in epoll sets, with the same few tasks for 1 or 100,000 of them.
 
 Why not a task per connection: measured at 15,000 connections, such a server costs several times the
 processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A
-connection is a descriptor and a record, and has a buffer only while a frame is unfinished.
+connection is a descriptor and a record, and has a buffer only while a frame is incomplete.
 
-Waking up costs more than reading: some 0.2 ms of processor time, the price of fifty keepalives. So after a
-batch a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can
-wait for that depends on what it sends, hence three sets (see `connections.py`): those who have not logged in
-or who lately sent more than keepalives are served at once, keepalives that want an answer within 25 ms, the
-rest within the batching window, which shortens while some of the patient turn out to want answers after
-all. TLS connections are in the same sets once their handshakes are over (see `handshakes.py`). One trio task
-waits for each set; tasks do not grow with connections.
+A wake-up costs more than a read: some 0.2 ms of processor time, as much as fifty keepalives. So after a batch
+a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can wait
+depends on what it sends, hence three latency classes (see `connections.py`): connections that have not logged
+in or have recently sent more than keepalives are served without a pause, keepalives that want an answer
+within 25 ms, the rest within the batching window. That window shortens while some batched connections turn
+out to want answers after all. TLS connections are in the same sets once their handshakes are over (see
+`tls_handshake.py`). One trio task waits for each set; tasks do not grow with connections.
 
-A set's events are handled to the end without a pause in between, and a descriptor that is closed meanwhile
-has no occupant any more; accepts come in turns of their own. So no event can meet the wrong connection.
+The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
+state any more; accepts run in turns of their own. So no event can reach the wrong connection.
 """
 
 import math
@@ -47,10 +47,10 @@ from presence.transports.limits import (
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 
-ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
-SHORT_WINDOW_S = 10.0  # how long the patient have no longer one either after one of them wanted an answer
+ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
+SHORT_WINDOW_S = 10.0  # for so long the batched class has that window, too, after one of it wanted an answer
 
-# When thousands end together, what is told of them goes before what is told to them: 8,000 goodbyes a second.
+# When thousands of sessions end together, reporting them comes before their goodbyes: 8,000 per second.
 MAX_CLOSES_PER_TURN = 32
 CLOSE_PAUSE_S = 0.004
 
@@ -59,14 +59,14 @@ class EpollTransport:
     """TCP on the given listeners.
 
     Args:
-        core: what the bytes mean.
+        core: handles what is read.
         listeners: bound, listening sockets; owned by the transport from now on.
         limits: see `Limits`.
-        admission: says whether one more connection is welcome.
-        window_s: seconds that connections which only send keepalives rest after a batch.
+        admission: decides whether one more connection is accepted.
+        window_s: the batching window of connections that send only keepalives, in seconds.
         clock: monotonic time.
-        tls: where TLS is served, too; None: nowhere.
-        proxies: networks from which each connection must begin with a header of the PROXY protocol.
+        tls: listeners for TLS; None for none.
+        proxies: networks whose connections must begin with a header of the PROXY protocol.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class EpollTransport:
                 await trio.lowlevel.checkpoint()
 
     def _window_after(self, latency_class: int, now: float) -> float:
-        """Return the seconds between the begin of a batch and of the next."""
+        """Return the seconds from the start of a batch to the start of the next."""
         if latency_class == IMMEDIATE:
             return 0.0
         if latency_class == SHORT:
@@ -144,7 +144,7 @@ class EpollTransport:
         return min(ANSWER_WINDOW_S, self._window_s) if now < self._short_window_until else self._window_s
 
     async def _run_timeouts(self) -> None:
-        """Login time-outs, slow readers, ends of drains; nothing to do wakes nobody."""
+        """Handle time-outs of logins, slow readers and drains; without any, nothing wakes up."""
         deadlines = self._connections.deadlines
         while True:
             await deadlines.wait()
@@ -155,7 +155,7 @@ class EpollTransport:
                 await trio.lowlevel.checkpoint()
 
     async def _send_closes(self) -> None:
-        """Say farewell to those whom the core lets go, paced: they can wait, and come in crowds."""
+        """Send the close packets of connections that the core hangs up, paced: they come in crowds."""
         while True:
             if not self._closing:
                 self._close_begun = trio.Event()
@@ -166,7 +166,7 @@ class EpollTransport:
             await trio.sleep(CLOSE_PAUSE_S)
 
     async def stop_accepting(self) -> None:
-        """Take in what waits already, and close the listeners; connections stay."""
+        """Accept what the kernel has queued, and close the listeners; connections stay."""
         await self._acceptor.stop()
 
     def statistics(self) -> TransportStatistics:
@@ -182,10 +182,10 @@ class EpollTransport:
             addresses_kept=len(connections.addresses.known),
         )
 
-    # Link: what the core asks for
+    # Link: called by the core
 
     def hang_up(self, handle: int, close_packet: bytes | bytearray) -> None:
-        """See `Link`: listen no more at once; the last packet follows."""
+        """See `Link`: input is ignored immediately, the last packet follows."""
         if self._connections.begin_close(handle, close_packet):
             self._closing.append(handle)
             self._close_begun.set()
@@ -218,7 +218,7 @@ class EpollTransport:
         return self._connections.addresses.address_of(handle)
 
     def connected(self, handle: int) -> ConnectionInfo:
-        """Return what is told of a logged-in connection to operators."""
+        """Return what operators are shown of a logged-in connection."""
         connections = self._connections
         transport = "tls" if handle in connections.tls else "plain"
         return ConnectionInfo(transport, self.address(handle), len(connections.unsent.get(handle, b"")))

@@ -1,7 +1,7 @@
-"""Reading: what a ready connection sent, handed to the core, and what follows from it.
+"""Reading ready connections: their bytes go to the core, its outcome is applied.
 
 `ConnectionReader.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its
-place in the batch's list. Everything else that a connection may send goes by way of `Engine.received`.
+place in the batch's list. Everything else goes through `Engine.received`.
 """
 
 import errno
@@ -43,18 +43,20 @@ class ConnectionReader:
     """Reads the connections of one transport.
 
     Args:
-        core: what the bytes mean.
-        connections: whose they are.
+        core: handles what is read.
+        connections: their state.
 
     Attributes:
-        late_answer_seen: whether someone in the patient set wanted an answer; whoever minds sets it back.
+        late_answer_seen: whether a batched connection wanted an answer; reset by the caller.
     """
 
     def __init__(self, core: Engine, connections: Connections) -> None:
         self._core = core
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self._deferred: dict[int, Peer] = {}  # by descriptor: packets were read and wait, in this order
+        self._deferred: dict[
+            int, Peer
+        ] = {}  # by descriptor: read, with packets still to handle; in this order
         self._has_deferred = trio.Event()
         self.late_answer_seen = False
 
@@ -62,7 +64,8 @@ class ConnectionReader:
         """Read ready connections once each. The first lines of the loop are the hot path of the server.
 
         Returns:
-            Whether all were read; else the time for a turn was up, and epoll tells of the others again.
+            Whether all were read; if not, the time for a turn was used up, and epoll reports the others
+            again.
         """
         until = perf_counter() + TURN_BUDGET_S
         connections, read = self._connections, os.read
@@ -85,10 +88,10 @@ class ConnectionReader:
                         continue
                     if answer := keepalive_answer(data):
                         send(fd, answer)
-                        if peers[fd] is peer:  # not cut off as a slow reader
+                        if peers[fd] is peer:  # not dropped as a slow reader
                             answered.append(peer)
                         continue
-                    # More may wait, and in this set its turn would only come a window later.
+                    # There may be more, and in this set the next read would come a window later.
                     if mask == READ and len(data) == QUICK_READ_BYTES:
                         data += _read_rest(fd)
                     self._receive(fd, peer, data)
@@ -98,7 +101,7 @@ class ConnectionReader:
                     break
             else:
                 until = math.inf
-        except Exception as error:  # what is ready behind this connection is so in the next turn, too
+        except Exception as error:  # the connections after this one are ready in the next turn, too
             self.connection_failed(fd, error)
         if connections.pending_replies:
             connections.flush_replies()
@@ -107,7 +110,7 @@ class ConnectionReader:
         return until == math.inf
 
     async def run_deferred(self) -> None:
-        """Handle packets that were read and had to wait, a few of each connection in its turn, for ever."""
+        """Handle deferred packets, a few per connection in turn; runs until cancelled."""
         while True:
             if not self._deferred:
                 self._has_deferred = trio.Event()
@@ -123,13 +126,13 @@ class ConnectionReader:
             await trio.lowlevel.checkpoint()
 
     def _resume(self, fd: int) -> None:
-        """Handle some of the packets of a connection that wait."""
+        """Handle some of the deferred packets of a connection."""
         peer = self._deferred.pop(fd)
         if self._connections.fd_states[fd] is peer:
             self._handle(fd, peer, b"")
 
     def poll(self, fd: int, peer: Session) -> None:
-        """Read a connection before its session ends; one complete packet among what has arrived saves it."""
+        """Read a connection before its session expires; one complete packet keeps the session alive."""
         for _ in range(MAX_READS_PER_POLL if fd in self._connections.tls else 1):
             if fd not in self._deferred and not self.read(fd, peer):
                 break
@@ -140,7 +143,7 @@ class ConnectionReader:
         self._connections.flush_replies()
 
     def _record_keepalives(self, latency_class: int, plain: list[Session], answered: list[Session]) -> None:
-        """Have the keepalives of a batch counted, with the time after all of it was read."""
+        """Report the keepalives of a batch to the core, with the time after all of it was read."""
         self._core.beats(plain)
         if answered:
             self._core.beats(answered)
@@ -150,7 +153,7 @@ class ConnectionReader:
     def _adapt_latency_classes(
         self, latency_class: int, plain: list[Session], answered: list[Session]
     ) -> None:
-        """Let connections be watched with the patience that their keepalives allow."""
+        """Move connections to the latency class that their keepalives allow."""
         connections = self._connections
         if latency_class == BATCHED:
             self.late_answer_seen = True
@@ -176,11 +179,11 @@ class ConnectionReader:
         fd = session.handle
         try:
             self._connections.set_latency_class(fd, latency_class)
-        except OSError as error:  # the user's limit of watches, or no memory
+        except OSError as error:  # the limit of epoll watches, or no memory
             self._drop_unwatchable(fd, session, error)
 
     def serve_other(self, fd: int, mask: int) -> None:
-        """Whatever is not plain input of a logged-in connection."""
+        """Handle any event but plain input of a logged-in connection."""
         if mask & WRITE:
             self._connections.flush(fd)
         peer = self._connections.fd_states[fd]
@@ -192,12 +195,12 @@ class ConnectionReader:
             self.read(fd, peer)
 
     def read(self, fd: int, peer: Peer) -> bool:
-        """Read a connection once, ready or not; answers are owed until `Connections.flush_replies`.
+        """Read a connection once, ready or not; answers are queued until `Connections.flush_replies`.
 
-        One whose packets still wait is not read: the kernel keeps what comes, and makes its sender wait.
+        A connection with deferred packets is not read: the kernel keeps its input, and makes the sender wait.
 
         Returns:
-            Whether anything was read, and the connection is still there.
+            Whether anything was read, and the connection is still open.
         """
         if fd in self._deferred:
             return False
@@ -227,7 +230,7 @@ class ConnectionReader:
             self._defer(fd, peer)
 
     def _handle(self, fd: int, peer: Peer, data: bytes) -> None:
-        """Hand bytes to the core."""
+        """Give bytes to the core and apply the outcome."""
         outcome = self._core.received(peer, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
@@ -252,15 +255,15 @@ class ConnectionReader:
             self._defer(fd, peer_after)
 
     def _defer(self, fd: int, peer: Peer) -> None:
-        """Have packets that were read handled later, after those that wait already."""
+        """Handle the rest of what was read later, after what is deferred already."""
         self._deferred[fd] = peer
         self._has_deferred.set()
 
     def _log_in(self, fd: int, session: Session) -> bool:
-        """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""
+        """Watch a connection as one that has logged in; return False if it cannot be, and was closed."""
         try:
             self._connections.log_in(fd, session)
-        except OSError as error:  # the user's limit of watches, or no memory
+        except OSError as error:  # the limit of epoll watches, or no memory
             self._drop_unwatchable(fd, session, error)
             return False
         return True
@@ -271,7 +274,7 @@ class ConnectionReader:
         self._connections.close(fd)
 
     def connection_failed(self, fd: int, error: Exception) -> None:
-        """End a connection over a mistake of this server."""
+        """Close a connection because of an error in this server."""
         self._log_failure(error)
         peer = self._connections.fd_states[fd]
         if isinstance(peer, Session):
@@ -285,16 +288,16 @@ class ConnectionReader:
         self._log.error("connection_failed", failures=counters.failures, exc_info=error)
 
     def _peer_closed(self, fd: int, peer: Peer) -> None:
-        """The client closed its side or reset the connection."""
+        """Handle the end of input: the client closed its side or reset the connection."""
         self._core.closed(peer)
         if fd in self._connections.unsent or fd in self._connections.pending_replies:
-            self._connections.hang_up(fd, b"")  # it may still read what we owe it
+            self._connections.hang_up(fd, b"")  # the client may still read what is unsent
         else:
             self._connections.close(fd)
 
 
 def _read_rest(fd: int) -> bytes:
-    """Read what waits behind the first bytes, as far as it completes any packet; errors and ends are left."""
+    """Read what follows the first bytes, enough to complete any packet; ignore errors and ends."""
     try:
         return os.read(fd, READ_BYTES - QUICK_READ_BYTES)
     except OSError:
