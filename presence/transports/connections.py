@@ -56,9 +56,8 @@ LATENCY_CLASSES = (IMMEDIATE, SHORT, BATCHED)
 HANDSHAKING = 3  # TLS, handshake not finished: see `tls_handshake.py`
 _UNWATCHED = 4
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
-DEMOTE_AFTER_BEATS = (
-    12  # about two minutes; a client that wants every third keepalive answered keeps its class
-)
+# About two minutes; a client that wants every third keepalive answered keeps its class.
+DEMOTE_AFTER_BEATS = 12
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none

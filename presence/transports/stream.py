@@ -32,7 +32,7 @@ from presence.transports.limits import (
     TOO_MANY_CONNECTIONS,
     Limits,
     TransportStatistics,
-    told,
+    encode_refusal,
 )
 from presence.transports.tls import TlsListening
 
@@ -163,7 +163,7 @@ class StreamTransport:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
                         self._core.note_refusal(refusal.code)
-                        self.hang_up(connection, told(refusal))
+                        self.hang_up(connection, encode_refusal(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
             self._log_failure(error)
