@@ -1,7 +1,7 @@
-"""Connections over any trio stream: two tasks each, one that reads and one that writes.
+"""Connections over any trio stream, with two tasks each: one reads, one writes.
 
-For TLS, for memory streams in tests, and for plain TCP where the system has no epoll. It keeps the same
-bounds as the epoll transport and drives the same core.
+For TLS and plain TCP on systems without epoll, and for memory streams in tests. It keeps the same limits as
+the epoll transport and drives the same core.
 """
 
 import math
@@ -38,13 +38,13 @@ from presence.transports.tls import TlsListening
 
 
 class _Connection:
-    """One stream: its peer, what waits to be sent, and how far its end has come.
+    """One stream: its peer, its unsent bytes, and the state of its close.
 
     Attributes:
-        read_scope: cancelled to make the reader stop; its deadline is the login time-out until the login.
-        lifetime: cancelled to drop the connection at once.
-        counted: the address that it counts for; "": none.
-        largest_packet: the size of the largest packet of those that wait.
+        read_scope: cancelled to stop the reader; until the login its deadline is the login time-out.
+        lifetime: cancelled to drop the connection immediately.
+        counted_address: the address that it is counted by; "" if none.
+        largest_packet: the size of the largest unsent packet.
         read_done: set when the reader has ended.
     """
 
@@ -70,10 +70,10 @@ class StreamTransport:
     """A task per connection.
 
     Args:
-        core: what the bytes mean.
+        core: handles what is read.
         limits: see `Limits`.
-        admission: says whether one more connection is welcome.
-        tls: where TLS is served, too; None: nowhere.
+        admission: decides whether one more connection is accepted.
+        tls: listeners for TLS; None for none.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StreamTransport:
         self._tls = tls
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve connections from listeners until cancelled or told to stop accepting and all are gone."""
+        """Serve connections until cancelled, or until accepting was stopped and all have ended."""
         async with trio.open_nursery() as connections:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
@@ -122,7 +122,7 @@ class StreamTransport:
             await trio.aclose_forcefully(stream)
 
     async def _handshake(self, stream: Stream, deadline: float) -> "trio.SSLStream[Stream] | None":
-        """Return the stream with TLS around it; None: it is none, or not in time, or too many shake hands."""
+        """Return the TLS stream; None if the handshake fails, times out, or too many are under way."""
         counters = self._counters
         if self._tls is None or counters.handshakes_underway >= self._tls.handshakes:
             counters.handshakes_refused += 1
@@ -142,11 +142,11 @@ class StreamTransport:
         return None
 
     async def serve(self, stream: Stream, login_until: float | None = None) -> None:
-        """Serve one connection to its end; never raises for what the peer does or a handler fails at.
+        """Serve one connection to its end; never raises for what the peer does or a handler raises.
 
         Args:
             stream: is closed at the end.
-            login_until: when the time for its login is over, on trio's clock; None: it begins now.
+            login_until: when the login times out, on trio's clock; None for a full time-out from now.
         """
         if not self._admission.has_room(self._counters.connections):
             await trio.aclose_forcefully(stream)
@@ -177,7 +177,7 @@ class StreamTransport:
             await trio.aclose_forcefully(stream)
 
     def _admit(self, connection: _Connection) -> Refusal | None:
-        """Return what one more connection is told if it is not welcome."""
+        """Count one more connection, or return a refusal."""
         retry_after = self._admission.connection(self._counters.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
@@ -217,11 +217,11 @@ class StreamTransport:
         return True
 
     def look(self, handle: _Connection) -> bool:
-        """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
+        """See `Link`: a stream cannot be read without waiting, so its reader needs a turn."""
         return False
 
     def unread_s(self, handle: _Connection, now: float) -> float:
-        """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
+        """See `Link`: known for TCP, also below TLS; 0.0 for other streams."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return (
             sockets.unread_s(stream.socket, now, self._core.clock)
@@ -237,7 +237,7 @@ class StreamTransport:
         return networks.client_of(sockets.peer_address(stream.socket))
 
     def connected(self, handle: _Connection) -> ConnectionInfo:
-        """Return what is told of a logged-in connection to operators."""
+        """Return what operators are shown of a logged-in connection."""
         return ConnectionInfo("stream", self.address(handle), len(handle.unsent))
 
     # The two tasks
@@ -250,7 +250,7 @@ class StreamTransport:
         connection.read_done.set()
 
     async def _read(self, connection: _Connection) -> None:
-        """Read until the peer leaves, or the connection is hung up."""
+        """Read until the peer closes, or the connection is hung up."""
         while (peer := connection.peer) is not None:
             try:
                 data = await connection.stream.receive_some(READ_BYTES)
@@ -273,7 +273,7 @@ class StreamTransport:
                         is_unfinished = self._receive(connection, connection.peer, b"")
 
     def _receive(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
-        """Hand bytes to the core; return whether packets are left for another call."""
+        """Give bytes to the core; return whether packets are left for another call."""
         outcome = self._core.received(peer, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
             self._log_failure(outcome.failure)
@@ -293,17 +293,17 @@ class StreamTransport:
         self._log.error("connection_failed", failures=self._counters.failures, exc_info=error)
 
     def _after_reading(self, connection: _Connection) -> None:
-        """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""
+        """Handle the end of the reader: a guest that is neither hung up nor lost has timed out."""
         if isinstance(connection.peer, Guest):
             self._counters.login_timeouts += 1
             self._core.note_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
         else:
-            # After a pause a login can be read in the very turn in which its time ends: it counts.
+            # After a pause a login can be read in the turn in which it times out: it counts.
             connection.read_scope = trio.CancelScope()
 
     async def _write(self, connection: _Connection) -> None:
-        """Send what is queued; after the farewell half-close, drain, and end the connection."""
+        """Send what is queued; after the close packet half-close, drain, and end the connection."""
         try:
             while True:
                 while connection.unsent:
@@ -324,11 +324,11 @@ class StreamTransport:
                 await connection.wake.wait()
             await self._drain(connection)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the peer is gone: nothing more can be said to it
+            pass  # the connection is lost
         connection.lifetime.cancel()
 
     async def _drain(self, connection: _Connection) -> None:
-        """Read and drop a bounded rest, so that closing resets nothing away."""
+        """Read and drop a bounded amount of input, so that closing does not reset the connection."""
         stream, drained = connection.stream, 0
         with trio.move_on_after(DRAIN_TIMEOUT_S):
             await connection.read_done.wait()
@@ -340,7 +340,7 @@ class StreamTransport:
                 drained += len(data)
 
     def _drop_slow_reader(self, connection: _Connection) -> None:
-        """A slow reader: what waits for it is dropped with the connection."""
+        """Drop the connection of a slow reader; its unsent bytes are lost."""
         self._counters.slow_readers += 1
         if isinstance(connection.peer, Session):
             self._core.closed(connection.peer, Code.SLOW_CONSUMER)
@@ -349,10 +349,10 @@ class StreamTransport:
 
 
 async def _say_goodbye(tls_stream: "trio.SSLStream[Stream]") -> Stream:
-    """End the sending side of TLS; return the stream below it, of which nothing more is of interest.
+    """End the sending side of TLS; return the stream below it, whose input is dropped.
 
-    To a peer that had more to say, only the stream below says goodbye: trio gives up before it sends TLS's.
+    If the peer had more to send, trio gives up before it sends TLS's close notification.
     """
     with suppress(trio.BrokenResourceError):
-        await tls_stream.unwrap()  # returns when the peer has said goodbye, too
+        await tls_stream.unwrap()  # returns when the peer has closed its side, too
     return tls_stream.transport_stream
