@@ -1,4 +1,4 @@
-"""Keys and tokens made: what an issuer does, and a server never."""
+"""Make keys and sign tokens, as an issuer does; servers never do."""
 
 import json
 import math
@@ -19,14 +19,14 @@ RSA_BITS: Final = 2048
 
 
 class CannotSign(Exception):
-    """The key cannot sign such a token; the message does not show it."""
+    """The key cannot sign such a token; the message does not show the key."""
 
 
 def make_key(kid: str, alg: str) -> dict[str, Any]:
-    """Return a fresh key as an entry of a key file, its private part among its members.
+    """Return a new key as an entry of a key file, with its private part.
 
     Raises:
-        InvalidKey: `kid` is no name for a key, or `alg` no algorithm.
+        InvalidKey: `kid` cannot name a key, or `alg` is no algorithm.
     """
     if alg == HS256:
         material = {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
@@ -41,13 +41,13 @@ def make_key(kid: str, alg: str) -> dict[str, Any]:
 
 
 def public_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a server needs of a key of RS256 or EdDSA."""
+    """Return the part of an RS256 or EdDSA key that a server needs."""
     members = ("kid", "alg", "kty", *PUBLIC[entry["alg"]])
     return {name: entry[name] for name in members}
 
 
 class Signer:
-    """Signs tokens with one key; made once for many, since reading a key of RS256 takes 50 ms.
+    """Signs tokens with one key; make it once for many tokens, because reading an RS256 key takes 50 ms.
 
     Args:
         entry: the key, see `make_key`.
@@ -77,14 +77,14 @@ class Signer:
         """Return a token for `uid`.
 
         Args:
-            uid: whom the token is made out for.
-            audience: of the servers that are to take it.
+            uid: the user whom the token identifies.
+            audience: of the servers that accept it.
             now: Unix seconds.
-            ttl_s: for how many seconds the token is good, rounded up.
-            claims: more of them, or others in place of these.
+            ttl_s: seconds until it expires, rounded up.
+            claims: further claims, or replacements of these.
 
         Raises:
-            CannotSign: the token is longer than the protocol takes.
+            CannotSign: the token is longer than the protocol allows.
         """
         issued = math.floor(now)
         payload = {"sub": uid, "aud": audience, "iat": issued, "exp": issued + math.ceil(ttl_s), **claims}

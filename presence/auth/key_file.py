@@ -1,7 +1,7 @@
-"""The file of the keys: a JSON Web Key Set (RFC 7517), read and checked as a whole.
+"""The key file: a JSON Web Key Set (RFC 7517), read and checked as a whole.
 
-Each key names itself (`kid`) and its one algorithm (`alg`: HS256, RS256 or EdDSA). What is not sound refuses
-the file, and the message says which key is meant, by its name or its place, and shows nothing of it.
+Each key has a name (`kid`) and one algorithm (`alg`: HS256, RS256 or EdDSA). One invalid key makes the file
+invalid; the message names the key, by its `kid` or its position, and shows none of its material.
 """
 
 import hashlib
@@ -37,23 +37,23 @@ _PRIVATE: Final = ("k", "d", "p", "q", "dp", "dq", "qi", "oth")
 
 
 class KeyFileError(Exception):
-    """There are no keys to be had from the file; the message names file and key and shows no material."""
+    """The file yields no keys; the message names file and key and shows no material."""
 
 
 def load(path: Path) -> Keyring:
     """Return the keys of a file, see `read` and `parse`.
 
     Raises:
-        KeyFileError: it cannot be read, or is not sound.
+        KeyFileError: it cannot be read, or is invalid.
     """
     return parse(read(path), path)
 
 
 def read(path: Path) -> bytes:
-    """Return what the file holds.
+    """Return the content of the file.
 
     Raises:
-        KeyFileError: it cannot be read at once, is too large, or is open to whom it must not be open to.
+        KeyFileError: it cannot be read without blocking, is too large, or its permissions are too open.
     """
     try:
         with files.opened(path) as file:
@@ -74,7 +74,7 @@ def parse(raw: bytes, path: Path) -> Keyring:
     """Return the keys that a file holds.
 
     Raises:
-        KeyFileError: they are not sound.
+        KeyFileError: they are invalid.
     """
     try:
         entries = entries_of(raw)
@@ -94,7 +94,7 @@ def parse(raw: bytes, path: Path) -> Keyring:
 
 
 def digest(raw: bytes) -> bytes:
-    """Return a digest by which a changed file is noticed without keeping its secrets."""
+    """Return a digest that shows whether a file has changed, without keeping its secrets."""
     return hashlib.sha256(raw).digest()
 
 
@@ -102,11 +102,11 @@ def entries_of(raw: bytes) -> list[Any]:
     """Return the entries of a key set.
 
     Raises:
-        InvalidKey: it is none.
+        InvalidKey: it is no key set.
     """
     try:
         content = json.loads(raw)
-    except (ValueError, RecursionError):  # whose messages may show what is there
+    except (ValueError, RecursionError):  # whose messages may show the content
         raise InvalidKey("is not valid JSON") from None
     entries = content.get("keys") if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -119,10 +119,10 @@ def entries_of(raw: bytes) -> list[Any]:
 
 
 def key_of(entry: object) -> Key:
-    """Return the key that an entry stands for.
+    """Return the key of an entry.
 
     Raises:
-        InvalidKey: what is wrong with it.
+        InvalidKey: the entry is no valid key; the message says why.
     """
     if not isinstance(entry, dict):
         raise InvalidKey("must be an object")
@@ -149,7 +149,7 @@ def key_of(entry: object) -> Key:
 
 
 def is_kid(text: object) -> bool:
-    """Whether this can be the name of a key."""
+    """Whether a value can be the name of a key."""
     if not isinstance(text, str) or not text.isprintable():
         return False
     return 0 < len(text.encode()) <= MAX_KID_BYTES
@@ -161,5 +161,5 @@ def _name(entry: object, place: int) -> str:
 
 
 def _holds_secrets(raw: bytes) -> bool:
-    """Whether something in a file looks like a secret, though it may not be sound."""
+    """Whether something in a file looks like a secret, even if the file is invalid."""
     return any(f'"{member}"'.encode() in raw for member in _PRIVATE)

@@ -1,7 +1,7 @@
-"""The file of operators' tokens: who may read, who may act, by whose name the log calls him.
+"""The file of operators' tokens: which operators may read, which may act, and their names for the log.
 
-A line is ``ROLE NAME SECRET``; empty ones and those that begin with ``#`` are passed over. What is not sound
-refuses the file, and the message names the line and shows nothing of it. Of a secret only its hash is kept.
+A line is ``ROLE NAME SECRET``; empty lines and lines that begin with ``#`` are skipped. One invalid line
+makes the file invalid; the message names the line and shows none of it. Only a hash of each secret is kept.
 """
 
 import hashlib
@@ -18,24 +18,24 @@ from presence.common import files
 Role: TypeAlias = Literal["read", "act"]
 ROLES: Final[tuple[Role, ...]] = ("read", "act")
 MAX_FILE_BYTES: Final = 65_536
-MAX_TOKENS: Final = 200  # each is compared with what somebody offers
+MAX_TOKENS: Final = 200  # each is compared with an offered secret
 MIN_SECRET_CHARS: Final = 16
 MAX_SECRET_CHARS: Final = 256
-SECRET_BYTES: Final = 24  # of a fresh one: 32 characters
+SECRET_BYTES: Final = 24  # of a new one: 32 characters
 MAX_NAME_CHARS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*", re.ASCII)
 _SECRET: Final = re.compile(r"[!-~]+", re.ASCII)
 
 
 class TokenFileError(Exception):
-    """There are no tokens to be had from the file; the message names file and line and shows no secret."""
+    """The file yields no tokens; the message names file and line and shows no secret."""
 
 
 class OperatorToken(NamedTuple):
-    """Somebody who may come in.
+    """The token of an operator.
 
     Attributes:
-        role: ``read``, or ``act``, who may read, too.
+        role: ``read``, or ``act``, which includes reading.
         name: for the log.
         digest: SHA-256 of the secret.
     """
@@ -49,7 +49,7 @@ class Tokens:
     """The tokens of a file.
 
     Args:
-        tokens: of a file at least one; none where no file can be used.
+        tokens: at least one from a file; none without a usable file.
     """
 
     def __init__(self, tokens: tuple[OperatorToken, ...]) -> None:
@@ -59,7 +59,7 @@ class Tokens:
         return len(self._tokens)
 
     def find(self, secret: str) -> OperatorToken | None:
-        """Return whose secret it is; how long that takes tells nothing of any secret."""
+        """Return the token with this secret; the time it takes reveals nothing about any secret."""
         offered = _digest(secret)
         found = None
         for token in self._tokens:
@@ -72,7 +72,7 @@ def load(path: Path) -> Tokens:
     """Return the tokens of a file.
 
     Raises:
-        TokenFileError: it cannot be read at once, is open to whom it must not be open to, or is not sound.
+        TokenFileError: it cannot be read without blocking, its permissions are too open, or it is invalid.
     """
     try:
         with files.opened(path) as file:
@@ -91,7 +91,7 @@ def parse(raw: bytes, path: Path) -> Tokens:
     """Return the tokens that a file holds.
 
     Raises:
-        TokenFileError: a line is not sound, or there is no token.
+        TokenFileError: a line is invalid, or there is no token.
     """
     tokens: dict[bytes, OperatorToken] = {}
     for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
@@ -112,10 +112,10 @@ def parse(raw: bytes, path: Path) -> Tokens:
 
 
 def make_line(role: Role, name: str) -> str:
-    """Return a line with a fresh secret.
+    """Return a line with a new secret.
 
     Raises:
-        ValueError: that is no name.
+        ValueError: the name is invalid.
     """
     line = f"{role} {name} {secrets.token_urlsafe(SECRET_BYTES)}"
     _token(line.split(" "))

@@ -95,7 +95,7 @@ def _text(path: Path) -> str:
 
 
 def _end_of(pem: str, path: Path) -> datetime:
-    from cryptography import x509  # noqa: PLC0415 - takes a tenth of a second, which plain servers spare
+    from cryptography import x509  # noqa: PLC0415 - takes a tenth of a second, which servers without TLS save
 
     try:
         return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
