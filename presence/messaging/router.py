@@ -1,14 +1,14 @@
-"""Carries messages: from a sender's connection to every session of the recipient, on this node or another.
+"""The message router: from a sender's connection to every session of the recipient, on this node or another.
 
-A message is handed to each device at most once, and its sender is told of how many. Redis says where the
-recipient is, and passes on what is for other nodes in the same step, which is never tried again: if the
-connection breaks in it, the sender is told that nobody knows. What is for this node is handed over by the
-courier itself, also to sessions whose login is still on its way to Redis.
+A message is sent to each device at most once, and its sender learns to how many. Redis knows where the
+recipient is, and forwards messages for other nodes in the same step, which is never repeated: if the
+connection breaks in it, the sender is told that the outcome is unknown. The router itself delivers to
+sessions of this node, also to those whose login is still on its way to Redis.
 
-What one connection sends comes over each connection of the recipient in its order: there is one way between
-the two, through one call at a time and one control channel, or through neither. Between two connections of
-the recipient there is no order, nor between two devices of the sender. And a call that broke off, whose
-sender was told so, may be run by Redis after a later one.
+Messages of one connection reach each connection of the recipient in order: there is one path between the two,
+through one call at a time and one control channel, or through neither. There is no order between two
+connections of the recipient, nor between two devices of the sender. A call that broke off, as its sender was
+told, may be run by Redis after a later one.
 
 One call is under way at a time, in a thread; messages gather meanwhile, and for a few milliseconds more.
 """
@@ -36,10 +36,10 @@ from presence.messaging.letters import Answer, Delivery, MessageBus, OutgoingMes
 from presence.messaging.queue import MessageQueue, PendingMessage, QueueBounds
 from presence.protocol import Code, Packet
 
-GATHER_S: Final = 0.005  # between two calls, at least: a call costs more than twenty messages in it
-MESSAGE_TIMEOUT_S: Final = 2.0  # whoever waited longer is refused: by then a client had better know
-RETRY_MIN_S, RETRY_MAX_S = 0.5, 2.0  # drawn from, so that whoever is refused does not come back at once
-MIN_RETURN_S: Final = 0.1  # until a grace that is just over is seen to be
+GATHER_S: Final = 0.005  # least time between two calls: a call costs more than twenty messages in it
+MESSAGE_TIMEOUT_S: Final = 2.0  # messages that waited longer are refused, so that the client knows
+RETRY_MIN_S, RETRY_MAX_S = 0.5, 2.0  # random in between, so that refused clients do not retry together
+MIN_RETURN_S: Final = 0.1  # until the end of a grace is noticed
 _DEFAULT_BOUNDS: Final = QueueBounds()
 
 _log = structlog.get_logger(__name__)
@@ -55,29 +55,29 @@ _UNKNOWN: Final = "the connection to Redis broke: it is not known whether the me
 
 @dataclass(slots=True)
 class RouterStatistics:
-    """Counters since the start, and what waits now; a message has exactly one outcome."""
+    """Counters since the start, and waiting messages; a message has exactly one outcome."""
 
     taken: int = 0  # messages that clients have sent
-    handed: int = 0  # of these, handed to one session or more
+    handed: int = 0  # of these, delivered to one session or more
     refused_offline: int = 0  # to none: the recipient is offline
     refused_disconnected: int = 0  # to none: the recipient has lost its connection, and may return
-    refused_busy: int = 0  # to none: a bound was hit, or Redis or the recipient's node was away
-    unknown: int = 0  # Redis broke off in the middle
+    refused_busy: int = 0  # to none: a limit was hit, or Redis or the recipient's node was unreachable
+    unknown: int = 0  # the connection to Redis broke in the call
     waiting: int = 0  # no outcome yet
     calls: int = 0  # of Redis
-    delivered_here: int = 0  # packets for connections of this node
-    gone_meanwhile: int = 0  # of what other nodes sent, for connections that are no longer here
+    delivered_here: int = 0  # packets to connections of this node
+    gone_meanwhile: int = 0  # packets from other nodes whose connection was gone
 
 
 class ConnectionWrites:
-    """Packets of one batch for connections of this node, gathered so that each is written to once."""
+    """Packets of one batch for connections of this node, gathered for one write to each."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._packets: dict[Session, list[bytes]] = {}
 
     def add(self, session: Session, packet: bytes) -> bool:
-        """Take a packet for a session's connection, after those before it; False: the connection is gone."""
+        """Add a packet for a session's connection; return False if the connection is gone."""
         if session.link is None:
             return False
         self._packets.setdefault(session, []).append(packet)
@@ -93,21 +93,21 @@ class ConnectionWrites:
 
 
 class FailingShards:
-    """Shards whose last call has failed: whoever writes to a user there is refused at once."""
+    """Shards whose last call has failed: messages to their users are refused immediately."""
 
     def __init__(self, shard_of: Callable[[str], int]) -> None:
         self._shard_of = shard_of
         self._breakers: dict[int, CircuitBreaker] = {}
 
     def is_failing(self, uid: str, now: float) -> bool:
-        """Whether a user's shard has failed, and is not to be asked again yet."""
+        """Whether a user's shard has failed, and must not be tried again yet."""
         if not self._breakers:
             return False
         breaker = self._breakers.get(self._shard_of(uid))
         return breaker is not None and now < breaker.retry_at
 
     def record(self, answers: Iterable[tuple[str, Answer]], begun: float, now: float) -> None:
-        """Learn from the answers of a call, by uid; each outage is told once, and its end."""
+        """Record the answers of a call, by uid; log the start and the end of an outage once."""
         asked, failed = set(), {}
         for uid, answer in answers:
             asked.add(shard := self._shard_of(uid))
@@ -127,14 +127,14 @@ class FailingShards:
 
 
 class MessageRouter:
-    """See the header. All but `run` is called from the event loop and waits for nothing.
+    """See the header. Everything except `run` is called from the event loop and never waits.
 
     Args:
-        shard_of: the shard of a uid: shards may be on several servers, of which one is away.
-        bus: the way through Redis; nobody else uses it.
+        shard_of: the shard of a uid: shards may be on several servers, of which one may be unreachable.
+        bus: carries messages to other nodes; used by this router only.
         node: this node's id at present.
         ends_at: when a session that lost its connection ends, monotonic seconds.
-        faults: contains mistakes: the message is answered with `server_error`.
+        faults: contains errors: the message is answered with `server_error`.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class MessageRouter:
         self._counters = RouterStatistics()
 
     def submit(self, sender: Session, message: Message) -> None:
-        """Take a message of a client; its answer follows, soon if there is no room or Redis is away."""
+        """Accept a message of a client; its answer follows, quickly if the queue is full or Redis
+        unreachable."""
         now = self._clock.now()
         self._counters.taken += 1
         if self._failing_shards.is_failing(message.to, now):
@@ -179,7 +180,7 @@ class MessageRouter:
             self._bell.ring()
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand what other nodes have sent to the sessions here; whose connection is gone gets nothing."""
+        """Deliver messages of other nodes to sessions here, except to those without a connection."""
         writes = ConnectionWrites(self._faults)
         for uid, devices, frame in deliveries:
             with self._faults.contained("delivery"):
@@ -196,7 +197,7 @@ class MessageRouter:
         return replace(self._counters, waiting=self._queue.items)
 
     async def run(self) -> None:
-        """Carry messages for ever; cancel it to stop. What waits then gets no answer."""
+        """Route messages until cancelled; messages waiting then get no answer."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_refusals)
             await self._send_batches()
@@ -221,11 +222,11 @@ class MessageRouter:
                 with self._faults.contained("message"):
                     self._fail(taken)
                 called = True
-            # Without a call the next ones follow without a pause; others have a turn between.
+            # Without a call the next batch follows without a pause, after a turn for other tasks.
             await self._runtime.sleep(begun + GATHER_S - self._clock.now() if called else 0)
 
     async def _send_batch(self, taken: list[PendingMessage], begun: float) -> bool:
-        """Hand on what was taken, in one call; False: there was nothing to call for."""
+        """Send a batch in one call; return False if nothing was left to send."""
         if not (batch := self._refuse_expired(taken, begun)):
             return False
         messages = [pending.message for pending in batch]
@@ -235,7 +236,7 @@ class MessageRouter:
         return True
 
     def _here(self, batch: list[PendingMessage], now: float) -> dict[str, dict[str, int]]:
-        """Return which devices of the recipients have a connection here, and for how many ms."""
+        """Return the devices of the recipients with a connection here, and the ms since their login."""
         here: dict[str, dict[str, int]] = {}
         for to in {pending.message.to for pending in batch}:
             ages_ms = {
@@ -248,7 +249,7 @@ class MessageRouter:
         return here
 
     def _refuse_expired(self, batch: list[PendingMessage], now: float) -> list[PendingMessage]:
-        """Refuse what has waited for too long, or cannot go out at present; return the others."""
+        """Refuse messages that waited too long, or whose shard is failing; return the others."""
         wanted, writes = [], ConnectionWrites(self._faults)
         for pending in batch:
             if now - pending.taken_at > MESSAGE_TIMEOUT_S:
@@ -263,7 +264,7 @@ class MessageRouter:
     # Answers
 
     def _handle_answers(self, batch: list[PendingMessage], answers: list[Answer], begun: float) -> None:
-        """Do what is left to do after a call: sessions here get theirs, and every sender an answer."""
+        """Finish a call: deliver to sessions here, and answer every sender."""
         self._counters.calls += 1
         to = [pending.message.to for pending in batch]
         self._failing_shards.record(zip(to, answers, strict=True), begun, self._clock.now())
@@ -276,7 +277,7 @@ class MessageRouter:
         writes.send()
 
     def _handle_answer(self, pending: PendingMessage, answer: Answer, writes: ConnectionWrites) -> bool:
-        """Answer a message, or return True: its recipient is to be looked for once more."""
+        """Answer a message, or return True if it needs a second try."""
         if isinstance(answer, StoreInterrupted):
             self._counters.unknown += 1
             self._answer(pending, protocol.error(pending.id, Code.SERVER_ERROR, _UNKNOWN), writes)
@@ -300,12 +301,12 @@ class MessageRouter:
         return False
 
     def _grace_ends_at(self, uid: str) -> float | None:
-        """Return when the last session of a user here that lost its connection ends; None: there is none."""
+        """Return when the last disconnected session of a user here ends; None if there is none."""
         lost = [session for session in self._sessions.of(uid) if session.link is None]
         return max((self._ends_at(session) for session in lost), default=None)
 
     def _fail(self, batch: Iterable[PendingMessage]) -> None:
-        """Answer what has no answer yet after a mistake of ours."""
+        """Answer the messages without an answer after an error in this server."""
         writes = ConnectionWrites(self._faults)
         for pending in batch:
             if not pending.is_answered:
@@ -316,9 +317,9 @@ class MessageRouter:
     def _deliver_here(
         self, message: OutgoingMessage, elsewhere: tuple[str, ...], writes: ConnectionWrites
     ) -> int:
-        """Hand a letter to all sessions here whose device has not gone elsewhere; return to how many.
+        """Deliver a message to all sessions here whose device is not on another node; return to how many.
 
-        Those of other nodes are elsewhere as the script says. All others are ours, on record or about to be.
+        The script says which devices are elsewhere. All others are ours, on record or about to be.
         """
         count = 0
         for session in self._sessions.of(message.to):
@@ -337,9 +338,9 @@ class MessageRouter:
         writes.add(pending.sender, encoded)
 
     def _refuse_now(self, sender: Session, refused: Message, message: str) -> None:
-        """Refuse a message that was never put among those who wait, in the next turn.
+        """Refuse a message that was not queued, in the next turn.
 
-        Of a client that floods thousands are refused in one turn, and each by itself would cost a write.
+        A flooding client gets thousands of refusals in one turn, and each by itself would cost a write.
         """
         self._counters.refused_busy += 1
         self._refusals.add(sender, protocol.encode(_busy(refused.id, message)))
