@@ -1,10 +1,10 @@
-"""Who is told of a change: everybody who watches the user, each in order, nobody slower than he reads.
+"""Pushes of changes to the clients that watch a user: in order, at most as fast as each client reads.
 
-A change is packed once, whoever it is for. Changes wait in one queue and are handed out in slices with a turn
-for others between them, so a user with 10,000 watchers stalls nobody; what a slice has for one connection
-goes out as one write. A connection that has not taken what was sent before gets nothing more until it has;
-what happens meanwhile is put off, the newest change of each user only, so it costs at most an entry for each
-user that it watches (some 100 bytes; the packets are shared).
+A change is encoded once for all watchers. Changes wait in one queue and are sent in slices, with a turn for
+other tasks in between, so a user with 10,000 watchers stalls nothing; what a slice has for one connection
+goes out in one write. A connection that has not taken earlier packets gets nothing more until it has;
+meanwhile only the newest change of each user is deferred, so a slow client costs at most an entry per watched
+user (some 100 bytes; the packets are shared).
 
 Beyond `MAX_QUEUED_CHANGES` changes, a new change replaces a queued one of the same user.
 """
@@ -26,31 +26,31 @@ from presence.watching.answers import encodable
 from presence.watching.states import REASON_CHARS, UserEvent, WatchedState
 from presence.watching.watches import Watches
 
-MAX_PACKETS_PER_SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
+MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
 MAX_QUEUED_CHANGES: Final = 20_000  # changes; some 10 MB
-MAX_JOINED_BYTES: Final = 16_384  # of what was put off, that are offered at once
+MAX_JOINED_BYTES: Final = 16_384  # of deferred changes, offered in one write
 MAX_FRAME_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 
 
 @dataclass(slots=True)
 class PushStatistics:
-    """Counters since the start, and how things stand."""
+    """Counters since the start, and gauges."""
 
-    queued: int = 0  # changes that wait to be handed out
-    changes: int = 0  # that somebody watched
-    sent: int = 0  # packets that were taken by connections
-    put_off: int = 0  # packets that were not, for the connection had not taken what went before
-    replaced: int = 0  # changes in whose place a newer one of the same user was told
-    damaged: int = 0  # changes that no packet can tell as they are
-    slow: int = 0  # connections for which something is put off
+    queued: int = 0  # changes in the queue
+    changes: int = 0  # of watched users
+    sent: int = 0  # packets that connections took
+    put_off: int = 0  # packets deferred, because the connection had not taken earlier ones
+    replaced: int = 0  # changes replaced by a newer one of the same user
+    damaged: int = 0  # changes that cannot be encoded as they are
+    slow: int = 0  # connections with deferred changes
 
 
 _Frames: TypeAlias = list[tuple[str, bytes]]
-"""Packets of one connection, in order, each with the user that it tells of."""
+"""Packets of one connection, in order, each with its user."""
 
 
 class _Change:
-    """A change that waits to be handed out; `number`: see `Watches`."""
+    """A queued change; `number`: see `Watches`."""
 
     __slots__ = ("frame", "number", "uid")
 
@@ -66,24 +66,26 @@ def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
 
 
 class Pushes:
-    """Hands out changes to those who watch; a connection that cannot be written to ends.
+    """Sends changes to watchers; a connection that cannot be written to is closed.
 
-    A watch that is answered now knows of all up to `number`, that of the change told last.
+    A watch answered now covers all changes up to `number`, that of the latest change.
     """
 
     def __init__(self, watches: Watches, faults: Faults) -> None:
         self._watches = watches
         self._faults = faults
         self._queue: deque[_Change] = deque()
-        self._last: dict[str, _Change] = {}  # of each user, among those in the queue
-        self._current: tuple[_Change, list[Session]] | None = None  # and who is still to be told, last first
+        self._last: dict[str, _Change] = {}  # the queued change of each user
+        self._current: tuple[_Change, list[Session]] | None = (
+            None  # with the watchers still to send to, last first
+        )
         self._deferred: dict[Session, dict[str, bytes]] = {}
         self._filled = trio.Event()
         self._statistics = PushStatistics()
         self.number = 0
 
     def push(self, change: UserEvent) -> None:
-        """Tell all who watch a user now; never waits."""
+        """Queue a change for all clients that watch the user now."""
         uid = change.uid
         if not self._watches.is_watched(uid):
             return
@@ -104,7 +106,7 @@ class Pushes:
         self._filled.set()
 
     async def run(self) -> None:
-        """Hand out for ever; cancel it to stop."""
+        """Send changes until cancelled."""
         while True:
             if not self._queue and self._current is None:
                 self._filled = trio.Event()
@@ -114,7 +116,7 @@ class Pushes:
             await trio.lowlevel.checkpoint()
 
     def send_slice(self) -> None:
-        """Hand out one slice of what waits."""
+        """Send one slice of the queue."""
         gathered: dict[Session, _Frames] = {}
         left = MAX_PACKETS_PER_SLICE
         while left > 0 and (current := self._next()) is not None:
@@ -123,11 +125,11 @@ class Pushes:
             del sessions[-left:]
             left -= max(1, len(turn))
             for session in turn:
-                # He may have gone, or have been answered anew since his turn came up.
+                # The session may have ended, or its watch been answered anew, since it was listed.
                 if self._watches.is_due(session, change.uid, change.number):
                     gathered.setdefault(session, []).append((change.uid, change.frame))
         for session, frames in gathered.items():
-            # A change that is lost would leave a wrong view: its client returns and asks anew.
+            # A lost change would leave a wrong view, so the client is disconnected, and asks anew.
             with self._faults.contained("push", partial(self._faults.disconnect, session)):
                 self._send_to(session, frames)
 
@@ -154,7 +156,7 @@ class Pushes:
             deferred[uid] = frame
 
     def drained(self, session: Session) -> None:
-        """A connection has taken all that was sent: what was put off may go, as far as it is taken."""
+        """Send deferred changes to a connection that has taken everything sent before."""
         deferred = self._deferred.pop(session, None)
         if deferred is None:
             return
@@ -164,7 +166,7 @@ class Pushes:
             self._deferred[session] = dict(frames[taken:])
 
     def _offer(self, session: Session, frames: _Frames) -> int:
-        """Offer packets to a connection, some at once; return how many it took."""
+        """Offer packets to a connection, several per write; return how many it took."""
         taken = 0
         while taken < len(frames) and session.link is not None:
             end, size = taken, 0
@@ -178,7 +180,7 @@ class Pushes:
         return taken
 
     def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
-        """What was put off about these users is not to be told any more; None: about anybody."""
+        """Discard deferred changes of these users; None for all users."""
         deferred = self._deferred.get(session)
         if deferred is None:
             return

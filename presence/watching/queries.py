@@ -1,6 +1,6 @@
-"""Queries: gathered for a moment, and answered by one look at Redis for all of them.
+"""Queries: gathered for a moment, and answered by one read of Redis for all of them.
 
-Whoever asks gets an answer within `QUERY_TIMEOUT_S`, if only that Redis is away.
+Each query gets an answer within `QUERY_TIMEOUT_S`, if only that Redis is unreachable.
 """
 
 from collections import deque
@@ -22,19 +22,19 @@ from presence.watching.states import WatchedState
 from presence.watching.waiting import RequestTimeouts
 
 GATHER_S: Final = 0.003
-MAX_USERS_PER_READ: Final = 2_000  # some milliseconds of Redis and of ours
-MAX_PENDING_USERS: Final = 50_000  # in queries that wait: a second's work
+MAX_USERS_PER_READ: Final = 2_000  # some milliseconds of Redis and of this process
+MAX_PENDING_USERS: Final = 50_000  # in pending queries: a second of work
 QUERY_TIMEOUT_S: Final = 4.5
 
 
 class States(Protocol):
-    """The states of users in Redis: calls that block, made from one thread at a time."""
+    """The states of users in Redis: blocking calls, made from one thread at a time."""
 
     def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
-        """Return the state of each, `unknown` where a user's nodes are silent.
+        """Return the state of each user, `unknown` if the leases of their nodes have expired.
 
         Raises:
-            StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
+            StoreUnavailable, StoreError: Redis is unreachable, or refuses.
         """
 
     def shut_down(self) -> None:
@@ -57,12 +57,12 @@ class _PendingQuery:
     session: Session
     query: Query
     uids: list[str]
-    users: int  # when it was asked; once it is answered, `uids` is empty
+    users: int  # number of `uids`, which are emptied with the answer
     is_settled: bool = False
 
 
 class Queries:
-    """Answers queries. Nobody else uses `states`; `faults` contains mistakes: the query is refused."""
+    """Answers queries. Only this object uses `states`; after an error the query is refused."""
 
     def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
         self._states = states
@@ -92,7 +92,7 @@ class Queries:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Answer for ever; cancel it to stop."""
+        """Answer queries until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timeouts.run)
             while True:
@@ -129,7 +129,7 @@ class Queries:
                 self._refuse_unavailable(pending, message)
                 await trio.lowlevel.checkpoint()
             return
-        except Exception as error:  # one user's record, perhaps: the other queries are not to suffer from it
+        except Exception as error:  # perhaps one user's record: the other queries must not fail with it
             self.statistics.failures += 1
             if len(batch) > 1:
                 for pending in batch:

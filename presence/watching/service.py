@@ -1,15 +1,15 @@
-"""Watches, unwatches and queries of this node's clients.
+"""Watches, unwatches and queries of the clients of this node.
 
 | request | answered |
 | --- | --- |
-| watch of users who are known | in its turn, from memory |
+| watch of known users | in its turn, from memory |
 | … of others | when they are subscribed to and their records were read, or refused after `WATCH_TIMEOUT_S` |
-| unwatch | at once |
+| unwatch | immediately |
 | query | from Redis, see `queries.py` |
 
-A watch begins with its answer: what the answer contains is not told again, what comes after it is told, and
-nothing lies between, for both are decided in the same step. A watch that is refused watches nobody. Answers
-are packed one at a time with a turn for others between them: 500 states take some milliseconds.
+A watch begins with its answer: what the answer contains is not pushed again, what comes after it is pushed,
+and nothing gets lost in between, because both are decided in the same step. A refused watch watches nothing.
+Answers are encoded one at a time with a turn for other tasks in between: 500 states take some milliseconds.
 """
 
 import math
@@ -37,28 +37,26 @@ from presence.watching.waiting import PendingWatch, PendingWatches, RequestTimeo
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0
-MAX_PENDING_USERS: Final = 200_000  # users in requests that wait; some 60 MB
-PENDING_FACTOR: Final = 2  # of these one session may have so many times the users that it may watch
-BURST_FACTOR: Final = 4  # and it may ask about so many times that at once, and then
-USERS_PER_S: Final = 500.0  # about so many a second,
-REQUEST_COST: Final = 5  # a request by itself costing as much as so many users
-OWN_WATCHES: Final = 10  # that each connection may have, however many all have together
-FULL_RETRY_S: Final = (
-    15.0  # on average, after which a watch is worth another try where there was no room for it
-)
+MAX_PENDING_USERS: Final = 200_000  # users in pending requests; some 60 MB
+PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
+BURST_FACTOR: Final = 4  # users that it may ask about in a burst, as the same multiple,
+USERS_PER_S: Final = 500.0  # and per second in the long run,
+REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
+OWN_WATCHES: Final = 10  # of each connection, however many all have together
+FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 
 
 class Watching:
-    """Serves requests about other users.
+    """Serves requests of clients about other users.
 
     Args:
         shard_of: the shard of a user.
         channel: makes the channel of a shard.
         max_watches: users that one session may watch.
-        max_shared_watches: beyond `OWN_WATCHES` of each, all sessions together.
-        absence_s: see `View`.
-        runtime: makes calls that block.
-        faults: contains mistakes in what is done for one request or connection.
+        max_shared_watches: watches of all sessions together, beyond `OWN_WATCHES` of each.
+        absence_s: see `ShardView`.
+        runtime: makes blocking calls.
+        faults: contains errors in the handling of one request or connection.
     """
 
     def __init__(
@@ -96,7 +94,7 @@ class Watching:
         self._taken = self._refused = self._full = self._timed_out = 0
 
     async def run(self) -> None:
-        """Serve for ever; cancel it to stop."""
+        """Serve until cancelled."""
         async with trio.open_nursery() as self._nursery:
             for watch in self._shards.values():
                 self._nursery.start_soon(watch.run)
@@ -126,7 +124,7 @@ class Watching:
             self._watch(session, request)
 
     def watches(self, session: Session) -> int:
-        """Return how many users a session watches."""
+        """Return the number of users that a session watches."""
         return len(self._watches.watched_by(session))
 
     def drained(self, session: Session) -> None:
@@ -176,22 +174,22 @@ class Watching:
             self._completed.ring()
 
     async def _answer_complete(self) -> None:
-        """Answer watches that are complete, one after the other."""
+        """Answer complete watches, one after the other."""
         while True:
             if not self._complete:
                 await self._completed.wait(math.inf)
                 continue
             watch = self._complete.popleft()
-            if not watch.is_over:  # its session has not left meanwhile
+            if not watch.is_over:  # its session is still connected
                 self._pending.remove(watch)
                 with self._faults.contained("watch", partial(self._refuse_broken, watch)):
                     self._answer_watch(watch)
             await trio.lowlevel.checkpoint()
 
     def _answer_watch(self, watch: PendingWatch) -> None:
-        """Answer a watch: it begins."""
+        """Answer a watch, which begins it."""
         session = watch.session
-        # Who was known once is so for as long as somebody waits; meanwhile they may have changed.
+        # A known user stays known while a watch is pending, but may have changed since.
         latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in watch.uids}
         packet = states_packet(watch.id, {uid: state for uid, state in latest.items() if state is not None})
         wanted = list(watch.wanted)
@@ -202,7 +200,7 @@ class Watching:
         self._release(session, watch.unwatched)
 
     def _refuse_broken(self, watch: PendingWatch) -> None:
-        """Refuse a watch that could not be answered."""
+        """Refuse a watch whose answer failed."""
         self._refused += 1
         self._release(watch.session, watch.uids)
         refuse_failed(watch.session, watch.id)
@@ -221,7 +219,7 @@ class Watching:
         refuse_busy(watch.session, watch.id, "Redis is away")
 
     def _release(self, session: Session, uids: Iterable[str]) -> None:
-        """A session does not watch these, or not any more."""
+        """Release users that a session does not watch, or no longer."""
         if session.link is not None:
             watched, pending = self._watches.watched_by(session), self._pending.wanted_by(session)
             self._quota.set_count(session, len(watched | pending if pending else watched))
@@ -248,7 +246,7 @@ class Watching:
             shard.want(some)
 
     def _drop_unwanted(self, uids: Iterable[str]) -> None:
-        """Let go of those of some users about whom nobody wants to know."""
+        """Unsubscribe from those users that no client watches or waits for."""
         unwanted = [
             uid
             for uid in dict.fromkeys(uids)
@@ -269,7 +267,7 @@ class Watching:
         return shard is not None and shard.view.current(uid) is not None
 
     def _on_known(self, uids: Iterable[str]) -> None:
-        """Let requests be answered that have waited for these only."""
+        """Complete the watches that were waiting for these users."""
         for uid in uids:
             if self._pending.is_awaited(uid) and self._is_known(uid):
                 self._complete.extend(self._pending.resolve(uid))
@@ -277,7 +275,7 @@ class Watching:
             self._completed.ring()
 
     def report(self) -> dict[str, Any]:
-        """Return all figures, for the log."""
+        """Return all metrics, for the log."""
         shards = [asdict(shard.statistics) for shard in self._shards.values()]
         views = [asdict(shard.view.statistics) for shard in self._shards.values()]
         return {

@@ -1,14 +1,14 @@
-"""The watch over one shard: a subscription while anybody there is watched, and what is to be done beside it.
+"""The watch over one shard: a subscription while any of its users is watched, and the reads beside it.
 
-Two tasks and two threads. One hears what the server publishes. The other takes turns: it looks at users who
-are newly watched, makes good what was missed after a loss, and otherwise
+Two tasks with a thread each. One receives what the server publishes. The other, in turn, reads the records of
+newly watched users, recovers what was missed after a loss, and otherwise
 
-* every `CHECK_INTERVAL_S` seconds makes sure that the server is there, answers on the subscription, and still
-  has the shard: it may be a replica by now, on which nobody publishes;
-* compares what is known of `MAX_USERS_PER_COMPARISON` users a second with their records, each at most every
-  `COMPARE_CYCLE_S`: a net under hints, which are told at most once.
+* every `CHECK_INTERVAL_S` seconds checks that the server is reachable, answers on the subscription, and still
+  has the shard: it may have become a replica, on which nothing is published;
+* compares the known states of `MAX_USERS_PER_COMPARISON` users per second with their records, each user at
+  most every `COMPARE_CYCLE_S`: a safety net below published events, which are delivered at most once.
 
-Nobody watched for `LINGER_S`: the connection is closed, and nothing wakes up any more.
+When no user has been watched for `LINGER_S`, the connection is closed, and nothing wakes up any more.
 """
 
 import math
@@ -29,16 +29,16 @@ from presence.watching.channel import ChannelMessage, Pong, ShardChannel, Subscr
 from presence.watching.states import EntryId, ShardSnapshot, UserEvent
 from presence.watching.view import Phase, ShardView
 
-GATHER_S: Final = 0.002  # users who are watched at about the same time are looked at together
+GATHER_S: Final = 0.002  # users watched at about the same time are read together
 MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
 MAX_CHANNELS_PER_COMMAND: Final = 1_000  # channels in one command
-MAX_EVENTS_PER_TURN: Final = 500  # entries taken in without a turn for others: some milliseconds
+MAX_EVENTS_PER_TURN: Final = 500  # without a turn for other tasks: some milliseconds
 CHECK_INTERVAL_S: Final = 3.0
 COMPARE_INTERVAL_S: Final = 1.0
-MAX_USERS_PER_COMPARISON: Final = 500  # a second; at most all of them in
+MAX_USERS_PER_COMPARISON: Final = 500  # per second; a full cycle takes at least
 COMPARE_CYCLE_S: Final = 30.0
 LINGER_S: Final = 30.0
-MAX_REPLAY_ENTRIES: Final = 20_000  # beyond, looking at the users themselves is cheaper
+MAX_REPLAY_ENTRIES: Final = 20_000  # beyond, reading the users' records is cheaper
 
 _log = structlog.get_logger(__name__)
 
@@ -47,23 +47,23 @@ _log = structlog.get_logger(__name__)
 class ShardStatistics:
     """Counters since the start."""
 
-    connections: int = 0  # that were made
-    losses: int = 0  # of a connection, or of the server that has the shard
-    looks: int = 0  # at users who were newly watched
-    replays: int = 0  # losses made good by reading the stream
-    rereads: int = 0  # losses made good by looking at all users, for the stream did not reach back
+    connections: int = 0  # made
+    losses: int = 0  # of a connection, or of the server of the shard
+    looks: int = 0  # reads of newly watched users
+    replays: int = 0  # losses recovered from the stream
+    rereads: int = 0  # losses recovered from all records, because the stream did not reach back
     walked: int = 0  # users compared
 
 
 class ShardWatch:
-    """Watches over the users of one shard.
+    """Watches the users of one shard.
 
     Args:
-        channel: nobody else uses it.
+        channel: used by this object only.
         absence_s: see `ShardView`.
         push: called with each change.
-        ready: called with users whose states are known from now on.
-        faults: contains mistakes: what was heard is passed over, anything else counts as a loss.
+        ready: called with users whose states have become known.
+        faults: contains errors: a message is skipped, anything else counts as a loss.
     """
 
     def __init__(
@@ -88,26 +88,26 @@ class ShardWatch:
         self._receiver = runtime.caller(channel.close)
         self._caller = runtime.caller(channel.close)
         self._failures = 0  # in a row
-        self._pinged: EntryId | None = None  # without an answer so far
-        self._to_compare: deque[str] = deque()  # whom to compare yet
+        self._pinged: EntryId | None = None  # not answered yet
+        self._to_compare: deque[str] = deque()  # users of this cycle
         self._check_due = self._compare_due = self._cycle_began = self._needed_at = 0.0
 
     def want(self, uids: Iterable[str]) -> None:
-        """Somebody wants to know of users."""
+        """Subscribe to users."""
         for uid in uids:
             self.view.want(uid)
-            if self.view.current(uid) is not None:  # he was to be left, and is not
+            if self.view.current(uid) is not None:  # it was about to be unsubscribed
                 self._ready((uid,))
         self._bell.ring()
 
     def drop(self, uids: Iterable[str]) -> None:
-        """Nobody wants to know of users any more."""
+        """Unsubscribe from users."""
         for uid in uids:
             self.view.drop(uid)
         self._bell.ring()
 
     async def run(self) -> None:
-        """Watch for ever; cancel it to stop."""
+        """Watch until cancelled."""
         while True:
             if not len(self.view):
                 await self._bell.wait(math.inf)
@@ -118,7 +118,7 @@ class ShardWatch:
                 self.statistics.losses += 1
                 if not isinstance(error, (StoreUnavailable, StoreError)):
                     self._faults.note("watch subscription", error)
-                if self._failures == 1:  # the first may be no more than a restart
+                if self._failures == 1:  # the first may be just a restart
                     _log.warning("changes of watched users come later", shard=self._shard, error=str(error))
                 pause_s = jittered(backoff_s(self._failures, BACKOFF_FIRST_S, BACKOFF_LIMIT_S))
                 self._failures += 1
@@ -128,7 +128,7 @@ class ShardWatch:
                 self.view.lost()
 
     async def _watch(self) -> None:
-        """Watch until nobody is to be watched any more.
+        """Watch until no user is wanted any more.
 
         Raises:
             StoreUnavailable, StoreError: the connection is lost.
@@ -161,7 +161,7 @@ class ShardWatch:
         self._to_compare.clear()
         self.view.connected()
 
-    # What is heard
+    # Messages
 
     async def _receive(self) -> None:
         while True:
@@ -189,7 +189,7 @@ class ShardWatch:
                     _log.info("watched users are heard again", shard=self._shard)
                 self._failures = 0
 
-    # What is asked, one after the other
+    # Reads, one after the other
 
     async def _serve(self) -> None:
         while True:
@@ -213,7 +213,7 @@ class ShardWatch:
                 await self._bell.wait(min(self._check_due, self._compare_due) - now)
 
     async def _read_new(self) -> None:
-        """Look at users who are newly watched; from then on they are known."""
+        """Read newly watched users, which makes them known."""
         await trio.sleep(GATHER_S)
         if uids := self.view.users_to_read(MAX_USERS_PER_SNAPSHOT):
             self.statistics.looks += len(uids)
@@ -229,7 +229,7 @@ class ShardWatch:
         self._check_due = trio.current_time() + CHECK_INTERVAL_S
 
     async def _compare(self) -> None:
-        """Compare some of what is known with the records."""
+        """Compare some known states with the records."""
         now = trio.current_time()
         if not self._to_compare:
             self._to_compare.extend(self.view.known() if self.view.phase is Phase.LIVE else ())
@@ -247,7 +247,7 @@ class ShardWatch:
         )
 
     async def _recover(self) -> None:
-        """Make good what was missed: by the stream, or else by the users' records."""
+        """Recover what was missed: from the stream, or if that is impossible from the records."""
         uids, size = frozenset(self.view.known()), 0
         while size < MAX_REPLAY_ENTRIES:
             after = self.view.position
