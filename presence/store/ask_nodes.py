@@ -1,9 +1,10 @@
 """Questions about a user to the nodes that share a Redis, and their answers.
 
 A question goes over the control channel of each node, which reaches it wherever it is subscribed, in a
-cluster too. The answers are fields of one hash in the shard of the user, which the asker reads until all are
-there; it is gone seconds later by itself. A question names no key, only a token that the key is made of: so
-nobody can make a node write where presence data is. Nodes that know no such question pass it over.
+cluster too. Answers are fields of one hash in the shard of the user, which the caller polls until all have
+arrived; it expires seconds later. A question names no key, only a token from which the key is made, so a
+question cannot make a node write where presence data is. Nodes that do not know this kind of question ignore
+it.
 """
 
 import json
@@ -24,11 +25,9 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.store.shard_clients import ShardClients
 
-ANSWER_TTL_MS: Final = 10_000  # far longer than anybody waits for answers
-MIN_POLL_INTERVAL_S: Final = (
-    0.005  # between two looks for answers; a node answers within a millisecond or two,
-)
-MAX_POLL_INTERVAL_S: Final = 0.05  # and who has not by then, takes longer
+ANSWER_TTL_MS: Final = 10_000  # far longer than any caller waits for answers
+MIN_POLL_INTERVAL_S: Final = 0.005  # a node answers within a millisecond or two;
+MAX_POLL_INTERVAL_S: Final = 0.05  # those that have not by then take longer
 _KIND: Final = "explain"
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -52,7 +51,7 @@ class AnswerKeys(Scripting):
 
 
 def read_question(message: Mapping[str, Any]) -> Question | None:
-    """Return what a message of a control channel asks; None: it is no question of a kind known here."""
+    """Return the question in a message of a control channel; None if it is none of a known kind."""
     try:
         kind, uid, token = message["type"], message["uid"], message["token"]
         is_one = kind == _KIND and _TOKEN.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
@@ -63,14 +62,14 @@ def read_question(message: Mapping[str, Any]) -> Question | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswers:
-    """What came of a question."""
+    """The result of a question."""
 
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
-    not_listening: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
+    not_listening: frozenset[str] = frozenset()  # nodes not subscribed; a cluster never knows
 
 
 def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
-    """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`."""
+    """Ask nodes about a user; return when all that are subscribed have answered, or after `wait_s`."""
     token = secrets.token_hex(16)
     key = keys.answers(keys.shard(uid), token)
     text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
@@ -114,7 +113,7 @@ _ENDED_FIELDS: Final[Mapping[str, Any]] = {
 
 
 def read_answer(packed: bytes) -> dict[str, Any] | None:
-    """Return what a node answered, see `presence.server.session_report`; None: not written by a node."""
+    """Return the answer of a node, see `presence.server.session_report`; None if no node wrote it."""
     try:
         answer = msgpack.unpackb(packed, unicode_errors="replace")
         known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)

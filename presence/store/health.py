@@ -1,4 +1,4 @@
-"""What Redis says of itself, for operators: to be shown, never a reason to act."""
+"""The health of Redis, to be shown to operators; never a reason to act."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -10,26 +10,26 @@ from presence.store.shard_clients import ShardClients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisHealth:
-    """How a Redis is, or all primaries of a cluster together; None where it does not tell."""
+    """The health of a Redis, or of all primaries of a cluster together; None for what it does not report."""
 
-    status: Literal["ok", "away"]  # away: it did not answer; then all else is as it was
-    ping_ms: float | None = None  # how long the slowest took to answer
+    status: Literal["ok", "away"]  # away: it did not answer, and all else is from before
+    ping_ms: float | None = None  # response time of the slowest
     server: str | None = None  # redis or valkey
     version: str | None = None
     servers: int | None = None  # primaries
-    shards: int | None = None  # that the users are spread over
+    shards: int | None = None  # of the users
     used_memory_bytes: int | None = None
-    maxmemory_bytes: int | None = None  # of all; None: one has no bound
-    maxmemory_policy: str | None = None  # what is done at the bound; all but noeviction lose users
-    aof: bool | None = None  # whether all write what they are told to a file at once
+    maxmemory_bytes: int | None = None  # sum; None if one has no limit
+    maxmemory_policy: str | None = None  # all except noeviction lose users at the limit
+    aof: bool | None = None  # whether all have the append-only file enabled
     clients: int | None = None
-    replicas: int | None = None  # that are connected to primaries
-    evicted_keys: int | None = None  # so far: more than none, and data is lost
-    error: str | None = None  # why it did not answer
+    replicas: int | None = None  # connected to primaries
+    evicted_keys: int | None = None  # since its start; more than 0 means lost data
+    error: str | None = None  # if it did not answer
 
 
 def read_health(clients: ShardClients, shards: int) -> RedisHealth:
-    """Return how Redis is."""
+    """Return the health of Redis."""
     infos: list[Mapping[str, Any]] = []
     slowest_s = 0.0
     for client in clients.primaries():

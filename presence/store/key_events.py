@@ -1,10 +1,10 @@
-"""Hearing which volatile keys have expired, by keyspace notifications of one Redis or of all of a cluster.
+"""Expirations of volatile keys, from the keyspace notifications of one Redis or of all servers of a cluster.
 
-A server tells of its own keys only, only if it is set up so, and only those who listen at that moment. So
-there is a listener for each server that has keys, and `pop_missed` says when something may have gone by.
+A server publishes expirations of its own keys only, only if configured, and only to current subscribers. So
+there is a listener for each server that has keys, and `pop_missed` says when some may have been missed.
 
-What a server has to be set to is ``notify-keyspace-events`` with ``K`` (a channel for each key: with that for
-each kind of event, ``E``, all would have to hear of the expired keys of all others) and ``x`` or ``A``.
+The setting needed is ``notify-keyspace-events`` with ``K`` (a channel for each key: with one for each kind of
+event, ``E``, every subscriber would receive the expirations of all other keys) and ``x`` or ``A``.
 """
 
 import math
@@ -28,25 +28,25 @@ RETRY_MAX_S: Final = 2.0
 
 
 class ExpiryNotificationsOff(StoreError):
-    """Redis does not tell expiries, and this user may not change that; the message says what is needed."""
+    """Redis publishes no expirations, and this user may not change that; the message says what is needed."""
 
 
 def with_flags(present: str) -> str:
-    """Return a value of the setting that tells expiries by key, and all that the present one tells."""
+    """Return a value of the setting with expirations by key added to the present value."""
     kind = "" if "K" in present else "K"
     expired = "" if set(present) & {"x", "A"} else "x"
     return present + kind + expired
 
 
 class KeyExpirations:
-    """Hears of the expiry of keys that begin with a prefix.
+    """Receives the expirations of keys that begin with a prefix.
 
     Methods may be called from one thread at a time.
 
     Args:
         url: as `presence.common.redis_url` takes it.
         prefix: of the keys.
-        max_names: how many names may wait to be taken; more are dropped, which counts as missed.
+        max_names: names that may wait for `pop`; more are dropped, which counts as missed.
     """
 
     def __init__(self, url: str, prefix: str, max_names: int) -> None:
@@ -56,7 +56,7 @@ class KeyExpirations:
         self._listeners: dict[str, _Listener] = {}
         self._names: deque[bytes] = deque()
         self._max_names = max_names
-        self._changed = threading.Event()  # was heard or missed
+        self._changed = threading.Event()  # something was received or missed
         self._missed = threading.Event()
         self.dropped = 0
 
@@ -65,16 +65,16 @@ class KeyExpirations:
 
     @property
     def servers(self) -> int:
-        """How many servers are listened to at present."""
+        """The number of servers listened to at present."""
         return sum(listener.is_open for listener in self._listeners.values())
 
     def refresh(self) -> None:
-        """See which servers there are, and listen to each of them; call it first, and now and then.
+        """Listen to each server that there is now; call it first, and again from time to time.
 
         Raises:
-            ExpiriesOff: a server that is new does not tell.
-            StoreUnavailable, StoreError: a server that is new, or of a cluster all, cannot be reached or
-                refuse. Those that were listened to still are.
+            ExpiryNotificationsOff: a new server does not publish expirations.
+            StoreUnavailable, StoreError: a new server, or every server of a cluster, is unreachable or
+                refuses. Existing listeners stay.
         """
         try:
             servers = {self._urls[client] for client in self._routes.primaries()}
@@ -88,20 +88,20 @@ class KeyExpirations:
             self._routes.invalidate()  # a cluster's map is read anew the next time
 
     def pop(self, limit: int) -> list[str]:
-        """Return names that were heard, without the prefix, oldest first, each once; never wait."""
+        """Return received names without the prefix, oldest first, each once; never block."""
         names: dict[str, None] = {}
         while self._names and len(names) < limit:
             names[self._names.popleft().decode("utf-8", "replace")] = None
         return [*names]
 
     def pop_missed(self) -> bool:
-        """Return whether keys may have expired unheard since this was asked last."""
+        """Return whether expirations may have been missed since the last call."""
         was_missed = self._missed.is_set()
         self._missed.clear()
         return was_missed
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something was heard or missed; return whether it was."""
+        """Wait until something was received or missed; return whether it was."""
         if not self._names and not self._missed.is_set():
             self._changed.clear()
             if not self._names and not self._missed.is_set():
@@ -144,13 +144,13 @@ class KeyExpirations:
 
 
 class _Listener(RedisSubscription):
-    """Listens to one server in a thread, and comes back when the connection is lost.
+    """Listens to one server in a thread, and reconnects after a loss.
 
     Args:
         url: of the server.
         prefix: of the keys.
         on_name: called with each name.
-        on_missed: called when names may have gone by.
+        on_missed: called when names may have been missed.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class _Listener(RedisSubscription):
         super().__init__(url, open_listener)
         self._thread = threading.Thread(
             target=self._run, name="expiries", daemon=True
-        )  # an exit harms nothing
+        )  # killed at exit without harm
         self._config = open_client(url)
         database = self._config.connection_pool.connection_kwargs.get("db") or 0
         self._prefix = f"__keyspace@{database}__:{prefix}".encode()
@@ -168,7 +168,7 @@ class _Listener(RedisSubscription):
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Go on listening in a thread of its own."""
+        """Continue to listen in a thread."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -187,11 +187,11 @@ class _Listener(RedisSubscription):
         self.close()
 
     def listen(self) -> None:
-        """Subscribe; what expired before is missed.
+        """Subscribe; earlier expirations are missed.
 
         Raises:
-            ExpiriesOff: the server does not tell.
-            StoreUnavailable, RedisError, OSError: it cannot be reached, or refuses.
+            ExpiryNotificationsOff: the server does not publish expirations.
+            StoreUnavailable, RedisError, OSError: it is unreachable, or refuses.
         """
         self._enable()
         self.begin(Routes.any_server, "PSUBSCRIBE", _glob(self._prefix) + b"*")
@@ -214,7 +214,8 @@ class _Listener(RedisSubscription):
             self._on_name(answer[2][len(self._prefix) :])
 
     def _enable(self) -> None:
-        """Let the server tell; one that does not say whether it does, as hosted ones, is taken to do so."""
+        """Enable notifications; a server that hides the setting, as hosted ones do, is assumed to have
+        them."""
         try:
             found: Any = self._config.config_get(SETTING)
             present = found.get(SETTING)
