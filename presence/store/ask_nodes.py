@@ -37,7 +37,7 @@ class AnswerKeys(Scripting):
 
     Args:
         url, connect: see `Scripting`.
-        keys: how keys are called.
+        keys: key names.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect = open_client) -> None:

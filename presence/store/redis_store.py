@@ -90,7 +90,7 @@ class RedisLeaseTable(Scripting):
 
     Args:
         url, connect: see `Scripting`.
-        keys: how keys are called.
+        keys: key names.
         lease_s: duration of a lease by Redis' clock; only shown, see `lease.lua`.
     """
 

@@ -1,8 +1,8 @@
-"""Subscriptions that a thread reads by blocking, until something comes or another thread wakes it.
+"""Subscriptions read by a blocking thread, until a message arrives or another thread wakes it.
 
-Each is a connection of its own and not redis-py's `PubSub`, which connects again by itself when a read fails.
-Nobody but the thread that reads writes to the connection: others hand it what is to be sent, or close it, and
-wake it. So that works over TLS, too.
+Each is a connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails.
+Only the reading thread writes to the connection: other threads queue what is to be sent, or close the
+connection, and wake the reader. This works over TLS, too.
 """
 
 import math
@@ -34,17 +34,15 @@ from presence.watching.states import EntryId, ShardSnapshot, id_of, id_text, rea
 
 T = TypeVar("T")
 
-MAX_MESSAGES_PER_READ: Final = (
-    64  # of a control channel: each has at most what one call of another node carries
-)
+MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
 _FIRST_OF_JSON: Final = b"{"
 
 
 class RedisSubscription:
-    """One connection at a time; after any failure, and after `close`, it has to be opened anew.
+    """One connection at a time; after any failure, and after `close`, it must be opened again.
 
-    `begin` and `read` are for one thread at a time, `ask` for another; `send` and `close` may be called by
-    any, and never wait. What blocks raises `StoreUnavailable` or `StoreError`.
+    `begin` and `read` are called by one thread at a time, `ask` by another; `send` and `close` may be called
+    by any, and never block. Blocking methods raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
@@ -61,7 +59,7 @@ class RedisSubscription:
         self._waked, self._waker = os.pipe()
         for end in (self._waked, self._waker):
             os.set_blocking(end, False)
-            weakref.finalize(self, os.close, end)  # not sooner: a thread may wait there
+            weakref.finalize(self, os.close, end)  # not earlier: a thread may be polling it
 
     @property
     def is_open(self) -> bool:
@@ -85,14 +83,14 @@ class RedisSubscription:
             raise StoreUnavailable("closed while it was opened")
 
     def send(self, *words: str | bytes) -> None:
-        """Have a command sent."""
+        """Queue a command to be sent."""
         self._unsent.append(words)
         self._wake()
 
     def read(self, limit: float, timeout_s: float | None = None) -> list[Any]:
-        """Wait for an answer; return it and those that are there already, `limit` at most.
+        """Wait for an answer; return it and others that have arrived, at most `limit`.
 
-        What came before a failure is returned; the next call fails then. After `timeout_s` there is none.
+        Answers before a failure are returned, and the next call fails. Empty after `timeout_s`.
         """
         connection = self._connected(self._connection)
         answers: list[Any] = []
@@ -105,13 +103,13 @@ class RedisSubscription:
         return answers
 
     def ask(self, question: Callable[[Redis], T]) -> T:
-        """Ask the same server something, over another connection."""
+        """Call the same server over another connection."""
         client = self._connected(self._client)
         with calling(self.close):
             return question(client)
 
     def close(self) -> None:
-        """Close the connections; calls that wait fail."""
+        """Close the connections; blocked calls fail."""
         with self._lock:
             self._client = self._connection = None
             self._closings += 1
@@ -130,7 +128,7 @@ class RedisSubscription:
         while True:
             while self._unsent:
                 connection.send_command(*self._unsent.popleft())
-            with suppress(RedisTimeoutError):  # nothing more is there
+            with suppress(RedisTimeoutError):  # nothing more has arrived
                 while len(answers) < limit:
                     answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
             if answers:
@@ -150,7 +148,7 @@ class RedisSubscription:
         return found
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # full: it will wake up
+        with suppress(BlockingIOError):  # full: the reader will wake up
             os.write(self._waker, b"\0")
 
 
@@ -158,8 +156,8 @@ class ControlChannel(RedisSubscription):
     """The channel of one node; see `presence.server.control.ControlSubscription`.
 
     Args:
-        url, connect: see `RedisSubscription`; of a cluster any server will do, for all pass messages on.
-        keys: how channels are called.
+        url, connect: see `RedisSubscription`; in a cluster any server will do, because all forward messages.
+        keys: channel names.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect = open_listener) -> None:
@@ -172,12 +170,12 @@ class ControlChannel(RedisSubscription):
         self.read(1)
 
     def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
-        """See `Channel`; what is of no kind known here is left out."""
+        """See `Channel`; messages of unknown kinds are left out."""
         return [each for _, _, text in self.read(MAX_MESSAGES_PER_READ) for each in _read_message(text)]
 
 
 def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Erasure]:
-    """Return what one message says: news and questions are JSON, deliveries are not."""
+    """Return the content of one message: notices and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
     if (message := read_message(text)) is None:
@@ -187,7 +185,7 @@ def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Er
 
 
 def read_deliveries(packed: bytes) -> list[Delivery]:
-    """Return what deliver.lua packed for a node; nothing if it is anything else."""
+    """Return the deliveries that deliver.lua packed for a node; [] for anything else."""
     try:
         flat = msgpack.unpackb(packed, raw=True)
         return [
@@ -202,12 +200,12 @@ def read_deliveries(packed: bytes) -> list[Delivery]:
 class WatchChannel(RedisSubscription):
     """The channels of the watched users of one shard; see `presence.watching.channel.ShardChannel`.
 
-    Looks go over another connection to the same server: what is heard and what is seen then have one order,
-    that of the entry ids.
+    Reads use another connection to the same server: messages and reads then have one order, that of the entry
+    ids.
 
     Args:
         url, connect: see `RedisSubscription`.
-        keys: how channels are called.
+        keys: channel names.
         shard: of the users.
     """
 
@@ -215,13 +213,11 @@ class WatchChannel(RedisSubscription):
         super().__init__(url, connect)
         self._keys = keys
         self._shard = shard
-        self._shard_channel = keys.watchers_channel(
-            shard
-        ).encode()  # what the channels of its users begin with
+        self._shard_channel = keys.watchers_channel(shard).encode()  # prefix of the channels of its users
 
     def open(self) -> None:
         """See `Channel`."""
-        # To everybody's channel, too, or nobody's is looked at.
+        # The shard's channel, too, or scripts publish for no user of it.
         key = self._keys.events(self._shard)
         self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._shard_channel)
 
