@@ -236,7 +236,7 @@ class _Listener(RedisSubscription):
         return ExpiryNotificationsOff(
             f"Redis has to tell which keys expire: {why}. On every server, add K and x to {SETTING} "
             "(redis.conf, or the parameters of a hosted Redis), or let this user call CONFIG GET and "
-            f"CONFIG SET; and let him subscribe to the pattern {_glob(self._prefix).decode()}*"
+            f"CONFIG SET; and let it subscribe to the pattern {_glob(self._prefix).decode()}*"
         )
 
 

@@ -1,18 +1,18 @@
 -- requires: shard records
--- Hands messages to the nodes that have their recipients, over these nodes' control channels. Writes nothing.
+-- Sends messages to the nodes that have their recipients, over the control channels of these nodes. Writes nothing.
 --
--- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are looked at). ARGV
---   10 the calling node's id: what its own sessions get it hands to them itself
---   11 "1" in a cluster, whose servers know nothing of each other's subscribers
+-- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used). ARGV
+--   10 the calling node's id: it delivers to its own sessions itself
+--   11 "1" in a cluster, whose servers do not know the subscribers of each other
 --   12 messages, MessagePack: one flat array, of uid and frame for each, in order
---   13 MessagePack: {uid = {device = ms since its login}} of sessions that the calling node has of recipients. A login
---      that is later than that in the record is still on its way here: the device is the caller's, nobody else's
--- Returns [answer, replication id of now]; answer is MessagePack: one flat array, of two values for each message: on how
--- many devices of other nodes it was handed, and all devices that the record names there, as an array. Left out are those
--- of fenced nodes, whose sessions are about to be swept.
+--   13 MessagePack: {uid = {device = ms since its login}} of the caller's sessions of recipients. A login later than
+--      the one in the record is still on its way here: that device is the caller's only
+-- Returns [answer, replication id of now]; answer is MessagePack: one flat array, of two values for each message: the
+-- number of devices of other nodes it was sent to, and all devices that the record has there, as an array. Both leave
+-- out fenced nodes, whose sessions are about to be swept.
 --
--- Each node gets one message: its first byte tells it from JSON. It is MessagePack: one flat array, of uid, devices (an
--- array) and frame for each message.
+-- Each node gets one packed message, whose first byte distinguishes it from JSON. It is MessagePack: one flat array, of
+-- uid, devices (an array) and frame for each message.
 
 local own_id, is_cluster = ARGV[10], ARGV[11] == '1'
 local messages, here = cmsgpack.unpack(ARGV[12]), cmsgpack.unpack(ARGV[13])
@@ -46,7 +46,7 @@ local uids = {}
 for i = 1, #messages, 2 do uids[#uids + 1] = messages[i] end
 read_ahead(uids)
 
-local per_node = {}  -- node id -> what it gets
+local per_node = {}  -- node id -> its packed message
 for i = 1, #messages, 2 do
   local uid = messages[i]
   if not targets[uid] then find_targets(uid) end

@@ -1,14 +1,14 @@
--- What nodes are told about their sessions.
+-- Notices to nodes about their sessions.
 
--- Tells a node about one of its sessions; see `write_notices`.
+-- Queues a notice to a node about one of its sessions; see `write_notices`.
 local notices = {}  -- node id -> entries
 local function notify(id, entry)
   notices[id] = notices[id] or {}
   table.insert(notices[id], entry)
 end
 
--- News are numbered in the inbox of a node, which its probe reads, and go over its control channel, which only hastens.
-local INBOX_LIMIT = 50  -- a node that misses more finds out by comparing
+-- Notices are numbered in the inbox of a node, which its probe reads; the control channel only makes them faster.
+local INBOX_LIMIT = 50  -- a node that misses more detects it by comparing
 local function write_notices()
   for id, entries in pairs(notices) do
     local key = node_prefix .. id
