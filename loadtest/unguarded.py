@@ -22,8 +22,8 @@ SCRIPTS: Final[dict[str, Changes]] = {
     "session-compare": (
         ("if its_device == device and its_session == session then", "if true then"),
         (
-            "if present and present.session == session then\n    depart",
-            "if present then\n    depart",
+            "if present and present.session == session then\n    remove_session",
+            "if present then\n    remove_session",
         ),
     ),
     "certificate+fence": (

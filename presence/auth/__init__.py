@@ -1,1 +1,1 @@
-"""Who a client is: keys, tokens, and what checking them may cost."""
+"""Authentication: keys, tokens, and the processor time that checking tokens may take."""

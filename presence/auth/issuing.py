@@ -1,4 +1,4 @@
-"""Keys and tokens made: what an issuer does, and a server never."""
+"""Make keys and sign tokens, as an issuer does; servers never do."""
 
 import json
 import math
@@ -12,21 +12,21 @@ from jwt.algorithms import OKPAlgorithm, RSAAlgorithm
 from jwt.utils import base64url_encode
 
 from presence.auth.key_file import key_of
-from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, Unsound
+from presence.auth.keys import HS256, KTY, PUBLIC, RS256, RSA_EXPONENT, SECRET_BYTES, InvalidKey
 from presence.protocol.constants import TOKEN_MAX_BYTES
 
 RSA_BITS: Final = 2048
 
 
 class CannotSign(Exception):
-    """The key cannot sign such a token; the message does not show it."""
+    """The key cannot sign such a token; the message does not show the key."""
 
 
 def make_key(kid: str, alg: str) -> dict[str, Any]:
-    """Return a fresh key as an entry of a key file, its private part among its members.
+    """Return a new key as an entry of a key file, with its private part.
 
     Raises:
-        Unsound: `kid` is no name for a key, or `alg` no algorithm.
+        InvalidKey: `kid` cannot name a key, or `alg` is no algorithm.
     """
     if alg == HS256:
         material = {"k": base64url_encode(secrets.token_bytes(SECRET_BYTES)).decode()}
@@ -40,21 +40,21 @@ def make_key(kid: str, alg: str) -> dict[str, Any]:
     return entry
 
 
-def public_part(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a server needs of a key of RS256 or EdDSA."""
+def public_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an RS256 or EdDSA key that a server needs."""
     members = ("kid", "alg", "kty", *PUBLIC[entry["alg"]])
     return {name: entry[name] for name in members}
 
 
 class Signer:
-    """Signs tokens with one key; made once for many, since reading a key of RS256 takes 50 ms.
+    """Signs tokens with one key; make it once for many tokens, because reading an RS256 key takes 50 ms.
 
     Args:
         entry: the key, see `make_key`.
 
     Raises:
         CannotSign: the entry has no private part.
-        Unsound: the entry is no key.
+        InvalidKey: the entry is no key.
     """
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Signer:
         try:
             self._key = self._algorithm.prepare_key(jwt.PyJWK({**entry}).key)
         except Exception:  # PyJWT's messages may show the material
-            raise Unsound("its private part is not as RFC 7518 has it") from None
+            raise InvalidKey("its private part is not as RFC 7518 has it") from None
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature of some bytes."""
@@ -77,14 +77,14 @@ class Signer:
         """Return a token for `uid`.
 
         Args:
-            uid: whom the token is made out for.
-            audience: of the servers that are to take it.
+            uid: the user whom the token identifies.
+            audience: of the servers that accept it.
             now: Unix seconds.
-            ttl_s: for how many seconds the token is good, rounded up.
-            claims: more of them, or others in place of these.
+            ttl_s: seconds until it expires, rounded up.
+            claims: further claims, or replacements of these.
 
         Raises:
-            CannotSign: the token is longer than the protocol takes.
+            CannotSign: the token is longer than the protocol allows.
         """
         issued = math.floor(now)
         payload = {"sub": uid, "aud": audience, "iat": issued, "exp": issued + math.ceil(ttl_s), **claims}

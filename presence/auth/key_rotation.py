@@ -1,8 +1,7 @@
-"""Keys change while the server runs: the file is looked at every second, and whenever somebody asks.
+"""Key rotation while the server runs: the file is checked every second, and on request.
 
-Whatever is wrong with a new file, the keys of the last good one stay in use, and the log says so. Sessions
-that live are never checked again: a key that is gone opens no login any more, and ends nobody's session
-before its token does.
+If a new file is invalid, the keys of the last valid one stay in use, and the log reports it. Live sessions
+are never checked again: a removed key allows no more logins, and ends no session before its token expires.
 """
 
 from dataclasses import dataclass, replace
@@ -19,12 +18,12 @@ from presence.auth.keys import Keyring
 from presence.common.faults import Faults
 from presence.common.runtime import AbandonableThread, ThreadTimeout
 
-LOOK_S: Final = 1.0  # between two looks; a look reads some kilobytes
+POLL_INTERVAL_S: Final = 1.0  # a check reads some kilobytes
 log = structlog.get_logger("presence.auth")
 
 
 class KeyUser(Protocol):
-    """Whoever checks tokens with the keys."""
+    """The authenticator that uses the keys."""
 
     keyring: Keyring
 
@@ -34,9 +33,9 @@ class RotationStatistics:
     """Counters since the start, and whether the keys in use are those of the file.
 
     Attributes:
-        renewed: how often other keys came into use.
-        failed: how often something else was wrong with the file.
-        is_current: whether nothing is wrong with it now.
+        renewed: how often the keys in use were replaced.
+        failed: how often the file became invalid, or invalid in another way.
+        is_current: whether it is valid now.
     """
 
     renewed: int = 0
@@ -44,10 +43,10 @@ class RotationStatistics:
     is_current: bool = False
 
 
-class _Seen(NamedTuple):
+class _FileState(NamedTuple):
     """The keys of the last valid file, and what is wrong with the file now.
 
-    `refused` is its present content if that is not a valid key set; None: it is parsed at the next look.
+    `refused` is its present content if that is not a valid key set; None: it is parsed at the next check.
     """
 
     keyring: Keyring
@@ -56,69 +55,69 @@ class _Seen(NamedTuple):
 
 
 class KeyRotation:
-    """Brings the keys of a file to whoever uses them.
+    """Keeps an authenticator supplied with the keys of a file.
 
     Args:
-        user: who has the file's keys already.
+        user: the authenticator; it has the keys of the file already.
         path: the file.
     """
 
     def __init__(self, user: KeyUser, path: Path) -> None:
         self._user = user
         self._path = path
-        self._looking = trio.Lock()
-        self._aside = AbandonableThread()
-        self._seen = _Seen(user.keyring)
-        self._counted = RotationStatistics()
+        self._poll_lock = trio.Lock()
+        self._thread = AbandonableThread()
+        self._state = _FileState(user.keyring)
+        self._counters = RotationStatistics()
 
     def statistics(self) -> RotationStatistics:
-        """Return the figures."""
-        return replace(self._counted, is_current=not self._seen.problem)
+        """Return the counters."""
+        return replace(self._counters, is_current=not self._state.problem)
 
     async def run(self, faults: Faults) -> None:
-        """Look for ever; a mistake is noted, and the keys stay as they are."""
+        """Check the file until cancelled; an error is logged, and the keys stay as they are."""
         while True:
             with faults.contained("token keys"):
-                await self.look()
-            await trio.sleep(LOOK_S)
+                await self.poll()
+            await trio.sleep(POLL_INTERVAL_S)
 
-    async def look(self) -> None:
-        """Look at the file now, and have its keys used if it has changed and is sound."""
-        async with self._looking:
-            before = self._seen
+    async def poll(self) -> None:
+        """Check the file now, and use its keys if it has changed and is valid."""
+        async with self._poll_lock:
+            before = self._state
             try:
-                # Aside: the disk may be slow, and finding out what a check of RS256 costs takes a while.
-                self._seen = await self._aside.call(partial(_look, self._path, before))
+                # In a thread: the disk may be slow, and measuring the cost of an RS256 check takes a while.
+                self._state = await self._thread.call(partial(_read_file, self._path, before))
             except ThreadTimeout as error:
-                self._seen = before._replace(problem=f"{self._path}: reading it {error}", refused=None)
-            self._take(before, self._seen)
+                self._state = before._replace(problem=f"{self._path}: reading it {error}", refused=None)
+            self._apply(before, self._state)
 
-    def _take(self, before: _Seen, seen: _Seen) -> None:
-        if seen.keyring is not before.keyring:
-            self._user.keyring = seen.keyring
-            self._tell_renewed(before.keyring, seen.keyring)
-        elif seen.problem and seen.problem != before.problem:
-            self._counted.failed += 1
-            log.error("token keys stay as they were", error=seen.problem)
-        elif before.problem and not seen.problem:
-            log.info("the file of the token keys is good again", keys=len(seen.keyring))
+    def _apply(self, before: _FileState, state: _FileState) -> None:
+        if state.keyring is not before.keyring:
+            self._user.keyring = state.keyring
+            self._log_renewed(before.keyring, state.keyring)
+        elif state.problem and state.problem != before.problem:
+            self._counters.failed += 1
+            log.error("token keys stay as they were", error=state.problem)
+        elif before.problem and not state.problem:
+            log.info("the file of the token keys is good again", keys=len(state.keyring))
 
-    def _tell_renewed(self, before: Keyring, keyring: Keyring) -> None:
-        self._counted.renewed += 1
+    def _log_renewed(self, before: Keyring, keyring: Keyring) -> None:
+        self._counters.renewed += 1
         added, removed = sorted(keyring.kids - before.kids), sorted(before.kids - keyring.kids)
         log.info("token keys renewed", keys=len(keyring), added=added, removed=removed)
 
 
-def _look(path: Path, seen: _Seen) -> _Seen:
+def _read_file(path: Path, state: _FileState) -> _FileState:
     try:
         raw = key_file.read(path)
     except KeyFileError as error:
-        return seen._replace(problem=str(error), refused=None)
-    if key_file.digest(raw) == seen.keyring.digest:
-        return seen._replace(problem="", refused=None)
-    if raw == seen.refused:
-        return seen
+        return state._replace(problem=str(error), refused=None)
+    if key_file.digest(raw) == state.keyring.digest:
+        return state._replace(problem="", refused=None)
+    if raw == state.refused:
+        return state
     try:
-        return _Seen(key_file.parse(raw, path))
+        return _FileState(key_file.parse(raw, path))
     except KeyFileError as error:
-        return seen._replace(problem=str(error), refused=raw)
+        return state._replace(problem=str(error), refused=raw)

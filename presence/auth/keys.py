@@ -1,8 +1,7 @@
 """Keys that tokens are checked with: each has a name (`kid`) and one algorithm, and is used for no other.
 
-A key is found by both, so that a token can choose neither an algorithm for a key nor a key for an algorithm.
-
-The material is of RFC 7517 (JSON Web Key), the checks of signatures are PyJWT's.
+A key is looked up by both, so that a token can choose neither an algorithm for a key nor a key for an
+algorithm. The material is as in RFC 7517 (JSON Web Key); PyJWT checks the signatures.
 """
 
 import secrets
@@ -16,9 +15,9 @@ from jwt.utils import base64url_encode
 HS256: Final = "HS256"
 RS256: Final = "RS256"
 EDDSA: Final = "EdDSA"
-SECRET_BYTES: Final = 32  # of HS256: as many as the hash has (RFC 7518, section 3.2)
+SECRET_BYTES: Final = 32  # of HS256: the length of the hash (RFC 7518, section 3.2)
 RSA_EXPONENT: Final = 65537
-# What a key is checked with, by algorithm; whatever else a file may hold of a key is not taken in.
+# The members that signatures are checked with, by algorithm; others in the file are ignored.
 PUBLIC: Final[Mapping[str, tuple[str, ...]]] = {HS256: ("k",), RS256: ("n", "e"), EDDSA: ("crv", "x")}
 KTY: Final[Mapping[str, str]] = {HS256: "oct", RS256: "RSA", EDDSA: "OKP"}
 ALGORITHMS: Final = tuple(PUBLIC)
@@ -28,8 +27,8 @@ _JWS: Final = jwt.PyJWS(algorithms=ALGORITHMS)
 _SAMPLE: Final = jwt.encode({"sub": "u" * 20, "aud": "presence"}, secrets.token_bytes(SECRET_BYTES), HS256)
 
 
-class Unsound(Exception):
-    """A key that nothing can be checked with, or should be; the message does not show its material."""
+class InvalidKey(Exception):
+    """A key that cannot, or must not, be used; the message does not show its material."""
 
 
 class SignatureRefused(Exception):
@@ -37,7 +36,7 @@ class SignatureRefused(Exception):
 
 
 class Key:
-    """One key. Its representation shows nothing of its material.
+    """One key. Its `repr` shows none of its material.
 
     Args:
         kid: its name.
@@ -48,7 +47,7 @@ class Key:
         cost_s: processor time of one check, see `measure`.
 
     Raises:
-        Unsound: the material is not as it has to be.
+        InvalidKey: the material is invalid.
     """
 
     __slots__ = ("_jwk", "alg", "cost_s", "kid")
@@ -61,22 +60,22 @@ class Key:
         try:
             self._jwk = jwt.PyJWK({"kty": KTY[alg], "alg": alg, **members})
         except Exception:  # PyJWT's messages, and some of their causes, show the material
-            raise Unsound(f"its {' or '.join(PUBLIC[alg])} is not as RFC 7518 has it") from None
+            raise InvalidKey(f"its {' or '.join(PUBLIC[alg])} is not as RFC 7518 has it") from None
 
     def __repr__(self) -> str:
         return f"Key({self.kid!r}, {self.alg!r})"
 
     @property
     def bits(self) -> int:
-        """How large the key is."""
+        """The size of the key."""
         key: Any = self._jwk.key
         return len(key) * 8 if isinstance(key, bytes) else getattr(key, "key_size", 256)
 
-    def open(self, token: str) -> bytes:
-        """Return what a token holds, if this key has signed it.
+    def verify(self, token: str) -> bytes:
+        """Return the payload of a token that this key has signed.
 
         Raises:
-            SignatureRefused: it has not, or this is no token.
+            SignatureRefused: the signature is not of this key, or this is no token.
         """
         try:
             payload: bytes = _JWS.decode_complete(token, self._jwk, algorithms=[self.alg])["payload"]
@@ -85,22 +84,22 @@ class Key:
         return payload
 
     def measure(self, meter: Callable[[], float] = time.thread_time) -> None:
-        """Find out what a check costs: the quickest of some, for whatever comes between makes it slower."""
+        """Measure the cost of a check: the fastest of a few, because interruptions only make it slower."""
         token = self._sample()
         times = []
         for _ in range(_MEASUREMENTS):
             begun = meter()
             try:
-                self.open(token)
+                self.verify(token)
             except SignatureRefused:
                 times.append(meter() - begun)
         self.cost_s = min(times)
 
     def _sample(self) -> str:
-        """Make a token of this algorithm whose signature is wrong, and takes a whole check to be found so.
+        """Make a token of this algorithm whose wrong signature takes a full check to detect.
 
-        RSA refuses at once what is not below the modulus, Ed25519 what is not below the order of its group;
-        the one begins with the largest digits, the other ends with them.
+        RSA refuses without a check what is not below the modulus, Ed25519 what is not below the order of its
+        group; the former begins with the most significant digits, the latter ends with them.
         """
         header = base64url_encode(f'{{"alg":"{self.alg}","kid":"sample"}}'.encode()).decode()
         size = {HS256: SECRET_BYTES, RS256: self.bits // 8}.get(self.alg, 64)
@@ -112,8 +111,8 @@ class Keyring:
     """Keys by name and algorithm.
 
     Args:
-        keys: with names that differ.
-        digest: `key_file.digest` of the file they were read from.
+        keys: with distinct names.
+        digest: `key_file.digest` of their file.
     """
 
     def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:

@@ -1,7 +1,7 @@
-"""The file of operators' tokens: who may read, who may act, by whose name the log calls him.
+"""The file of operators' tokens: which operators may read, which may act, and their names for the log.
 
-A line is ``ROLE NAME SECRET``; empty ones and those that begin with ``#`` are passed over. What is not sound
-refuses the file, and the message names the line and shows nothing of it. Of a secret only its hash is kept.
+A line is ``ROLE NAME SECRET``; empty lines and lines that begin with ``#`` are skipped. One invalid line
+makes the file invalid; the message names the line and shows none of it. Only a hash of each secret is kept.
 """
 
 import hashlib
@@ -17,25 +17,25 @@ from presence.common import files
 
 Role: TypeAlias = Literal["read", "act"]
 ROLES: Final[tuple[Role, ...]] = ("read", "act")
-FILE_MAX_BYTES: Final = 65_536
-TOKENS_MAX: Final = 200  # each is compared with what somebody offers
-SECRET_MIN_CHARS: Final = 16
-SECRET_MAX_CHARS: Final = 256
-SECRET_BYTES: Final = 24  # of a fresh one: 32 characters
-NAME_MAX_CHARS: Final = 64
+MAX_FILE_BYTES: Final = 65_536
+MAX_TOKENS: Final = 200  # each is compared with an offered secret
+MIN_SECRET_CHARS: Final = 16
+MAX_SECRET_CHARS: Final = 256
+SECRET_BYTES: Final = 24  # of a new one: 32 characters
+MAX_NAME_CHARS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*", re.ASCII)
 _SECRET: Final = re.compile(r"[!-~]+", re.ASCII)
 
 
 class TokenFileError(Exception):
-    """There are no tokens to be had from the file; the message names file and line and shows no secret."""
+    """The file yields no tokens; the message names file and line and shows no secret."""
 
 
 class OperatorToken(NamedTuple):
-    """Somebody who may come in.
+    """The token of an operator.
 
     Attributes:
-        role: ``read``, or ``act``, who may read, too.
+        role: ``read``, or ``act``, which includes reading.
         name: for the log.
         digest: SHA-256 of the secret.
     """
@@ -49,7 +49,7 @@ class Tokens:
     """The tokens of a file.
 
     Args:
-        tokens: of a file at least one; none where no file can be used.
+        tokens: at least one from a file; none without a usable file.
     """
 
     def __init__(self, tokens: tuple[OperatorToken, ...]) -> None:
@@ -59,7 +59,7 @@ class Tokens:
         return len(self._tokens)
 
     def find(self, secret: str) -> OperatorToken | None:
-        """Return whose secret it is; how long that takes tells nothing of any secret."""
+        """Return the token with this secret; the time it takes reveals nothing about any secret."""
         offered = _digest(secret)
         found = None
         for token in self._tokens:
@@ -72,18 +72,18 @@ def load(path: Path) -> Tokens:
     """Return the tokens of a file.
 
     Raises:
-        TokenFileError: it cannot be read at once, is open to whom it must not be open to, or is not sound.
+        TokenFileError: it cannot be read without blocking, its permissions are too open, or it is invalid.
     """
     try:
         with files.open_regular_file(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(FILE_MAX_BYTES + 1)
+            raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise TokenFileError(f"{path}: cannot be read: {error.strerror}") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         raise TokenFileError(f"{path}: holds secrets, and is open to everybody: chmod o-rwx")
-    if len(raw) > FILE_MAX_BYTES:
-        raise TokenFileError(f"{path}: is larger than {FILE_MAX_BYTES:,} bytes")
+    if len(raw) > MAX_FILE_BYTES:
+        raise TokenFileError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
     return parse(raw, path)
 
 
@@ -91,7 +91,7 @@ def parse(raw: bytes, path: Path) -> Tokens:
     """Return the tokens that a file holds.
 
     Raises:
-        TokenFileError: a line is not sound, or there is no token.
+        TokenFileError: a line is invalid, or there is no token.
     """
     tokens: dict[bytes, OperatorToken] = {}
     for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
@@ -106,16 +106,16 @@ def parse(raw: bytes, path: Path) -> Tokens:
         tokens[token.digest] = token
     if not tokens:
         raise TokenFileError(f"{path}: holds no token: presence token admin makes one")
-    if len(tokens) > TOKENS_MAX:
-        raise TokenFileError(f"{path}: holds more than {TOKENS_MAX} tokens")
+    if len(tokens) > MAX_TOKENS:
+        raise TokenFileError(f"{path}: holds more than {MAX_TOKENS} tokens")
     return Tokens(tuple(tokens.values()))
 
 
 def make_line(role: Role, name: str) -> str:
-    """Return a line with a fresh secret.
+    """Return a line with a new secret.
 
     Raises:
-        ValueError: that is no name.
+        ValueError: the name is invalid.
     """
     line = f"{role} {name} {secrets.token_urlsafe(SECRET_BYTES)}"
     _token(line.split(" "))
@@ -128,11 +128,11 @@ def _token(words: list[str]) -> OperatorToken:
     role, name, secret = words
     if role not in ROLES:
         raise ValueError(f"ROLE must be one of {', '.join(ROLES)}")
-    if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
-        raise ValueError(f"NAME must be letters, digits and ._@- of ASCII, at most {NAME_MAX_CHARS}")
-    if not _SECRET.fullmatch(secret) or not SECRET_MIN_CHARS <= len(secret) <= SECRET_MAX_CHARS:
+    if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+        raise ValueError(f"NAME must be letters, digits and ._@- of ASCII, at most {MAX_NAME_CHARS}")
+    if not _SECRET.fullmatch(secret) or not MIN_SECRET_CHARS <= len(secret) <= MAX_SECRET_CHARS:
         raise ValueError(
-            f"SECRET must be {SECRET_MIN_CHARS} to {SECRET_MAX_CHARS} characters of ASCII that can be printed"
+            f"SECRET must be {MIN_SECRET_CHARS} to {MAX_SECRET_CHARS} characters of ASCII that can be printed"
         )
     return OperatorToken("act" if role == "act" else "read", name, _digest(secret))
 

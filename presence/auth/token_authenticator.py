@@ -1,15 +1,16 @@
-"""The gate: whether a token lets its bearer in, as whom, and until when.
+"""Authentication by tokens: whether a token is accepted, for which user, and until when.
 
-Every refusal of a token is the same few words. A signed token cannot be guessed, but each check costs
-processor time, so checks have a budget: seconds, not tokens, for algorithms differ. Beyond it a token is not
-checked, and its sender is told when to come back. What is left of the budget goes to those who have more to
-lose: the last quarter is for clients that are logged in and send a fresh token, the quarter before it for
-logins from addresses that have not lately sent many bad tokens. So a flood of forged logins starves neither.
+All refusals of a token have the same short text. A signed token cannot be guessed, but each check costs
+processor time, so checks have a budget: in seconds and not in tokens, because algorithms differ. Beyond it a
+token is not checked, and the client is told when to retry. The rest of the budget is kept for clients that
+have more to lose: the last quarter for logged-in clients that send a fresh token, the quarter before it for
+logins from addresses that have not sent many bad tokens recently. So a flood of forged logins starves
+neither.
 
-Moments in tokens are Unix time. They are compared with the machine's clock of the moment in which a token is
-checked, and not with `presence.common.clock`: that one keeps for good what was wrong when the process
-started, and stands still while a machine is suspended. Once the machine's clock is right, tokens are judged
-rightly: it takes no restart. The end of a session that lives is monotonic time: no step of a clock moves it.
+Times in tokens are Unix time. They are compared with the machine's clock at the moment of the check, and not
+with `presence.common.clock`, which keeps any error that the machine's clock had when the process started, and
+stands still while a machine is suspended. Once the machine's clock is right, tokens are checked correctly
+without a restart. The expiry of a live session is monotonic time, so no step of a clock moves it.
 """
 
 from collections.abc import Callable
@@ -24,9 +25,9 @@ from presence.common.rate_limit import KeyedRateLimiter, TokenBucket
 from presence.core.authenticator import AuthResult, Denied, Granted
 from presence.protocol import Code
 
-# At once: as many logins as `login_burst` lets in by default, each checked with the dearest algorithm.
+# The default `login_burst`, each login checked with the most expensive algorithm.
 BURST_S: Final = 4.0
-BAD_TOKENS_PER_S: Final = 1.0  # of one address in the long run; beyond, it yields to others
+BAD_TOKENS_PER_S: Final = 1.0  # of one address in the long run; beyond that, other addresses come first
 BAD_TOKENS_BURST: Final = 20.0
 _REFUSED: Final = "the token does not prove who this is"
 _MISSING: Final = "no token was given, and this server asks for one"
@@ -34,25 +35,26 @@ _BUSY: Final = "this server checks no more tokens at present"
 
 
 class CallerTrust(Enum):
-    """Who asks for a check; the value is the share of `BURST_S` that is kept from him."""
+    """How much a caller is trusted; the value is the share of `BURST_S` that is kept from it."""
 
     CONNECTED = 0.0
-    STRANGER = 0.25
-    SUSPECT = 0.5  # an address that has sent many bad tokens lately
+    ANONYMOUS = 0.25
+    SUSPECT = 0.5  # an address that has sent many bad tokens recently
 
 
 @dataclass(slots=True)
-class GateStatistics:
-    """What became of tokens, counted since the start.
+class AuthStatistics:
+    """Results of token checks, counted since the start.
 
     Attributes:
-        keys: that tokens are checked with now.
+        keys: in use at present.
         granted: logins.
-        renewed: fresh tokens of those who were logged in.
+        renewed: fresh tokens of logged-in clients.
         refused: logins, by reason.
         renewals_refused: by reason.
-        unchecked: logins and renewals that there was no processor time for.
-        addresses_kept, addresses_forgotten: that have sent bad tokens: in the table, and dropped for room.
+        unchecked: logins and renewals without a check, because the budget was spent.
+        addresses_kept, addresses_forgotten: addresses that have sent bad tokens: tracked, and dropped for
+            room.
     """
 
     keys: int = 0
@@ -69,77 +71,77 @@ class TokenAuthenticator:
     """Checks tokens; see `presence.core.authenticator.Authenticator`.
 
     Args:
-        keyring: what tokens are checked with.
-        terms: what they have to satisfy.
-        budget: seconds of processor time that checking may cost, see `budget_of`.
+        keyring: the keys.
+        rules: what tokens must satisfy.
+        budget: seconds of processor time for checks, see `budget_of`.
         wall: the machine's clock: Unix seconds.
 
     Attributes:
-        keyring: as above; whoever has fresh keys puts them here. Sessions that live are not checked again.
+        keyring: as above; assign it to use new keys. Live sessions are not checked again.
     """
 
     def __init__(
-        self, keyring: Keyring, terms: TokenRules, budget: TokenBucket, *, wall: Callable[[], float]
+        self, keyring: Keyring, rules: TokenRules, budget: TokenBucket, *, wall: Callable[[], float]
     ) -> None:
         self.keyring = keyring
-        self._terms = terms
+        self._rules = rules
         self._budget = budget
         self._bad_tokens: KeyedRateLimiter[str] = KeyedRateLimiter(BAD_TOKENS_PER_S, BAD_TOKENS_BURST)
         self._wall = wall
-        self._counted = GateStatistics()
+        self._counters = AuthStatistics()
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         """See `Authenticator`."""
-        caller = CallerTrust.STRANGER if self._bad_tokens.has(address, now) else CallerTrust.SUSPECT
-        verdict = self._judge(token, uid, caller, now, self._counted.refused)
-        if isinstance(verdict, Granted):
-            self._counted.granted += 1
-        elif verdict.code is Code.AUTH_FAILED and address:
+        trust = CallerTrust.ANONYMOUS if self._bad_tokens.has(address, now) else CallerTrust.SUSPECT
+        result = self._authenticate(token, uid, trust, now, self._counters.refused)
+        if isinstance(result, Granted):
+            self._counters.granted += 1
+        elif result.code is Code.AUTH_FAILED and address:
             self._bad_tokens.charge(address, now)
-        return verdict
+        return result
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
-        """See `Authenticator`. The caller is logged in, and limited to the rate of its updates."""
-        verdict = self._judge(token, uid, CallerTrust.CONNECTED, now, self._counted.renewals_refused)
-        self._counted.renewed += isinstance(verdict, Granted)
-        return verdict
+        """See `Authenticator`. The caller is logged in, and its updates are rate-limited."""
+        result = self._authenticate(token, uid, CallerTrust.CONNECTED, now, self._counters.renewals_refused)
+        self._counters.renewed += isinstance(result, Granted)
+        return result
 
-    def statistics(self) -> GateStatistics:
-        """Return the figures."""
+    def statistics(self) -> AuthStatistics:
+        """Return the counters."""
         return replace(
-            self._counted,
+            self._counters,
             keys=len(self.keyring),
             unchecked=self._budget.refused,
             addresses_kept=len(self._bad_tokens),
             addresses_forgotten=self._bad_tokens.forgotten,
         )
 
-    def _judge(
-        self, token: object, uid: str | None, caller: CallerTrust, now: float, refused: dict[str, int]
+    def _authenticate(
+        self, token: object, uid: str | None, trust: CallerTrust, now: float, refused: dict[str, int]
     ) -> AuthResult:
         try:
-            granted = self._check(token, uid, caller, now)
+            granted = self._check(token, uid, trust, now)
         except TokenRefused as error:
             refused[error.reason.value] = refused.get(error.reason.value, 0) + 1
             return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
         return granted or Denied(Code.BUSY, _BUSY, self._budget.retry_after())
 
-    def _check(self, text: object, uid: str | None, caller: CallerTrust, now: float) -> Granted | None:
-        """Return what a token is good for, None if there is no time to check it.
+    def _check(self, text: object, uid: str | None, trust: CallerTrust, now: float) -> Granted | None:
+        """Return what a token grants, None if the budget is spent.
 
         Raises:
-            TokenRefused: it does not hold, or is another user's.
+            TokenRefused: it is invalid, or another user's.
         """
         token = tokens.parse(text, self.keyring)
-        if not self._budget.take(now, token.key.cost_s, reserve=BURST_S * caller.value):
+        if not self._budget.take(now, token.key.cost_s, reserve=BURST_S * trust.value):
             return None
         wall = self._wall()
-        claims = tokens.check(token, self._terms, wall)
+        claims = tokens.check(token, self._rules, wall)
         if uid is not None and uid != claims.uid:
             raise TokenRefused(Reason.OTHER_UID, "it is another user's")
         return Granted(claims.uid, now + (claims.expires - wall))
 
 
 def budget_of(share: float, now: float) -> TokenBucket:
-    """Return a budget of so many seconds of processor time a second in the long run."""
+    """Return a budget of `share` seconds of processor time per second in the long run."""
     return TokenBucket(share, BURST_S, now)

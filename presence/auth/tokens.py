@@ -1,11 +1,12 @@
-"""Tokens: JSON Web Tokens (RFC 7519) in their compact form, signed by one of our keys.
+"""Tokens: JSON Web Tokens (RFC 7519) in compact form, signed by one of our keys.
 
-What is asked of one beside its signature: `kid` and `alg` in its header, which name a key; `sub`, the uid by
-the wire's rules; `exp`; `aud`, the audience or a list with it. `nbf` is looked at where it is given. Other
-claims mean nothing here; nor does `iat`, by which RFC 7519 refuses nothing: an issuer's clock may be a second
-ahead. Extensions that have to be understood (`crit`) are not.
+Required beside the signature: `kid` and `alg` in the header, which name a key; `sub`, a uid by the rules of
+the wire; `exp`; `aud`, the audience or a list that contains it. `nbf` is checked if given. Other claims are
+ignored, also `iat`, by which RFC 7519 refuses nothing: an issuer's clock may be a second ahead. Tokens with
+extensions that must be understood (`crit`) are refused.
 
-PyJWT checks the signature; the claims are checked here, for it would ask the machine's clock.
+PyJWT checks the signature; the claims are checked here, because PyJWT would use the machine's clock by
+itself.
 """
 
 import base64
@@ -23,12 +24,12 @@ from presence.protocol.schema import SCHEMA
 _PART: Final = r"(?:[\w-]{4})*+(?:[\w-][AQgw]|[\w-]{2}[AEIMQUYcgkosw048])?"
 _COMPACT: Final = re.compile(rf"{_PART}\.{_PART}\.{_PART}", re.ASCII)
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
-# The end of the year 9999: beyond it are milliseconds, and a token that was meant to end and never would.
+# The end of the year 9999: a larger value is milliseconds by mistake, and such a token would never expire.
 _LATEST_S: Final = 253_402_300_799
 
 
 class Reason(StrEnum):
-    """Why a token is refused; for operators. Clients are told no reason."""
+    """Why a token is refused: for operators only, clients get no reason."""
 
     MISSING = "missing"
     MALFORMED = "malformed"
@@ -42,7 +43,7 @@ class Reason(StrEnum):
 
 
 class TokenRefused(Exception):
-    """A token does not hold.
+    """A token is invalid.
 
     Attributes:
         reason: why, for counters.
@@ -54,11 +55,11 @@ class TokenRefused(Exception):
 
 
 class TokenRules(NamedTuple):
-    """What every token has to satisfy.
+    """What every token must satisfy.
 
     Attributes:
-        audience: that it has to name.
-        leeway_s: by how much the clock of whoever made it may differ from ours.
+        audience: that it must name.
+        leeway_s: allowed difference between the issuer's clock and ours.
     """
 
     audience: str
@@ -66,24 +67,24 @@ class TokenRules(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """What a good token says: who, and until when, in Unix seconds with the leeway in them."""
+    """The claims of a valid token: the user, and the expiry in Unix seconds, with the leeway added."""
 
     uid: str
     expires: float
 
 
 class UncheckedToken(NamedTuple):
-    """A token that nobody has checked yet, and the key that it names."""
+    """A token that is not checked yet, and the key that it names."""
 
     text: str
     key: Key
 
 
 def parse(text: object, keyring: Keyring) -> UncheckedToken:
-    """Take a token apart as far as that tells which key it names.
+    """Parse a token as far as needed to find its key.
 
     Raises:
-        TokenRefused: it is none, or names a key that is not there.
+        TokenRefused: it is no token, or its key is unknown.
     """
     if text is None:
         raise TokenRefused(Reason.MISSING, "there is no token")
@@ -100,35 +101,35 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
     return UncheckedToken(text, key)
 
 
-def check(token: UncheckedToken, terms: TokenRules, wall: float) -> Claims:
-    """Return what a token says, if it holds.
+def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
+    """Return the claims of a valid token.
 
     Args:
         token: see `parse`.
-        terms: what it has to satisfy.
+        rules: what it must satisfy.
         wall: Unix seconds.
 
     Raises:
-        TokenRefused: it does not.
+        TokenRefused: it is invalid.
     """
     try:
-        payload = token.key.open(token.text)
+        payload = token.key.verify(token.text)
     except SignatureRefused:
         raise TokenRefused(Reason.SIGNATURE, "its signature is not that of the key that it names") from None
-    return _claims(_parsed(payload), terms, wall)
+    return _claims(_parsed(payload), rules, wall)
 
 
-def _claims(claims: dict[str, Any], terms: TokenRules, wall: float) -> Claims:
+def _claims(claims: dict[str, Any], rules: TokenRules, wall: float) -> Claims:
     audience = claims.get("aud")
-    if audience != terms.audience and not (isinstance(audience, list) and terms.audience in audience):
-        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {terms.audience}")
+    if audience != rules.audience and not (isinstance(audience, list) and rules.audience in audience):
+        raise TokenRefused(Reason.AUDIENCE, f"its audience (aud) is not {rules.audience}")
     uid: Any = claims.get("sub")
     if not is_uid(uid):
         raise TokenRefused(Reason.CLAIMS, "its subject (sub) is no uid")
-    expires = _moment(claims, "exp") + terms.leeway_s
+    expires = _moment(claims, "exp") + rules.leeway_s
     if expires <= wall:
         raise TokenRefused(Reason.EXPIRED, f"it has expired (exp) {wall - expires:.0f} s ago")
-    if "nbf" in claims and _moment(claims, "nbf") - terms.leeway_s > wall:
+    if "nbf" in claims and _moment(claims, "nbf") - rules.leeway_s > wall:
         raise TokenRefused(Reason.NOT_YET, "it is of the future (nbf)")
     return Claims(uid, expires)
 
@@ -141,10 +142,10 @@ def _moment(claims: dict[str, Any], name: str) -> float:
 
 
 def is_uid(value: object) -> bool:
-    """Whether this can be the name of a user."""
+    """Whether a value can be a uid."""
     try:
         return _check_uid(value) is None
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold
         return False
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from presence.auth import issuing, key_file, operator_tokens, tokens
 from presence.auth.issuing import CannotSign
 from presence.auth.key_file import KeyFileError
-from presence.auth.keys import HS256, Unsound
+from presence.auth.keys import HS256, InvalidKey
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, complain
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
             (_make if args.action == "make" else _check)(keys, args, settings)
     except TokenRefused as error:
         complain(f"token check: refused: {error}")
-    except (KeyFileError, TokenFileError, Unsound, CannotSign, OSError) as error:
+    except (KeyFileError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
         complain(f"token {args.action}: {error}")
     else:
         return OK
@@ -123,7 +123,7 @@ def _key(args: argparse.Namespace) -> None:
     if args.into is not None:
         texts.append((args.into, _with(args.into, entry), SECRET_MODE))
     if args.public is not None:
-        texts.append((args.public, _with(args.public, issuing.public_part(entry)), PUBLIC_MODE))
+        texts.append((args.public, _with(args.public, issuing.public_entry(entry)), PUBLIC_MODE))
     for path, text, mode in texts:
         replace_file(path, text, mode)
     print(issuing.key_set([entry]) if args.into is None else printable(entry["kid"]))
@@ -163,7 +163,7 @@ def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
     for entry in reversed(entries):
         if isinstance(entry, dict) and kid in (None, entry.get("kid")):
             return entry
-    raise Unsound(f"no key is named {kid!r}")
+    raise InvalidKey(f"no key is named {kid!r}")
 
 
 def _with(path: Path, entry: Mapping[str, Any]) -> str:

@@ -183,13 +183,13 @@ class ServerProtocol:
             )  # checking a token costs more than all else about a login
             return None
         token = packet.payload.get("token")
-        auth_result = self.authenticator.login(token, uid, address, now)
-        if isinstance(auth_result, Denied):
-            outcome.reply += _denial(packet, auth_result)
-            outcome.end_code = auth_result.code
+        result = self.authenticator.login(token, uid, address, now)
+        if isinstance(result, Denied):
+            outcome.reply += _denial(packet, result)
+            outcome.end_code = result.code
             return None
-        outcome.expires_at = auth_result.expires_at
-        return auth_result.uid
+        outcome.expires_at = result.expires_at
+        return result.uid
 
     def tidy(self, now: float) -> None:
         """Drop full buckets of the rate limits; called at each tick."""
@@ -276,11 +276,11 @@ class ServerProtocol:
         if self.authenticator is None or session.link is None:
             return False
         address = session.link.address(session.handle)
-        auth_result = self.authenticator.renewal(packet.payload["token"], session.uid, address, now)
-        if isinstance(auth_result, Denied):
-            outcome.reply += _denial(packet, auth_result)
+        result = self.authenticator.renewal(packet.payload["token"], session.uid, address, now)
+        if isinstance(result, Denied):
+            outcome.reply += _denial(packet, result)
             return False
-        outcome.expires_at = auth_result.expires_at
+        outcome.expires_at = result.expires_at
         return True
 
     def _add_change(self, change: Change | None, outcome: Outcome) -> None:

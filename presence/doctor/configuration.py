@@ -43,14 +43,16 @@ def token_keys(settings: Settings) -> Finding:
     """Whether clients' tokens can be checked."""
     check, need = "token keys", "a sound file of keys, where token_keys names one"
     try:
-        gate = credentials.gate(settings, Clock())
+        authenticator = credentials.load_authenticator(settings, Clock())
     except CredentialsError as error:
         mend = "mend that key, or make one: presence token key --into FILE --public FILE"
         return fail(check, need, error.problem, mend)
     return ok(
         check,
         need,
-        "token_keys is not set: a client is whoever it says" if gate is None else str(settings.token_keys),
+        "token_keys is not set: a client is whoever it says"
+        if authenticator is None
+        else str(settings.token_keys),
     )
 
 

@@ -134,7 +134,7 @@ def _slots(access: ShardClients) -> list[Slots]:
 
 def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unknown, privileges.Rights]:
     try:
-        return "", privileges.look(redis_url, keys, followups=settings.followups is not None)
+        return "", privileges.check_rights(redis_url, keys, followups=settings.followups is not None)
     except privileges.MissingRight as error:
         return str(error), privileges.Rights([], "")
     except (StoreError, StoreUnavailable) as error:

@@ -1,1 +1,1 @@
-"""Messages from one user to another: taken from a connection, handed to each session of the recipient."""
+"""Messages between users: from a sender's connection to each session of the recipient."""

@@ -1,4 +1,4 @@
-"""What travels between nodes when a user writes to another, and whoever carries it; no redis in here."""
+"""Messages between nodes, and the bus that carries them; independent of Redis."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
@@ -10,16 +10,17 @@ class OutgoingMessage(NamedTuple):
     """A message on its way to a user."""
 
     to: str
-    frame: bytes  # the `deliver` packet as the recipient's connections get it, with its length
+    frame: bytes  # the `deliver` packet for the recipient's connections, with its length
 
 
 class RouteResult(NamedTuple):
-    """Whom a letter was handed to on other nodes.
+    """Where a message was sent on other nodes.
 
     Attributes:
-        handed: devices; of a cluster those whose node may hear of it, which no server knows for sure.
-        elsewhere: all devices that the record names on other nodes, whether these hear or not; without
-            those of nodes that are given up.
+        handed: number of devices; in a cluster those whose node may receive it, which no server knows for
+            sure.
+        elsewhere: all devices that the record has on other nodes, whether these receive it or not; without
+            those of fenced nodes.
     """
 
     handed: int
@@ -27,7 +28,7 @@ class RouteResult(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A letter from another node, for some devices of a user of this one."""
+    """A message from another node, for some devices of a user of this node."""
 
     uid: str
     devices: tuple[str, ...]
@@ -38,20 +39,20 @@ Answer: TypeAlias = RouteResult | StoreUnavailable | StoreError
 
 
 class MessageBus(Protocol):
-    """Redis as the courier sees it: plain calls that may block, made from one thread at a time."""
+    """Redis as the router uses it: blocking calls, made from one thread at a time."""
 
     def deliver(
-        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+        self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[Answer]:
-        """Hand letters to the nodes that have their recipients, except `node` itself; each at most once.
+        """Send messages to the nodes that have their recipients, except to `node` itself; each at most once.
 
-        `here`: of recipients, the devices that have a connection at `node`, and how many ms ago these logged
-        in. One whose login is later than that on record is where it is, and nowhere else.
+        `here`: by recipient, the devices that have a connection at `node`, and how many ms ago they logged
+        in. A device whose login here is later than the one on record is here, and nowhere else.
 
-        Letters of one call arrive in order, and after those of earlier calls. A failure among the answers
-        stands for a letter that was not handed to anybody; a `StoreInterrupted`, for one of which nobody
-        knows. What failed must not be tried again by whoever wants nothing delivered twice.
+        Messages of one call arrive in order, and after those of earlier calls. A failure among the answers
+        means that the message was sent to no node; a `StoreInterrupted`, that this is not known. To deliver
+        nothing twice, the caller must not repeat a failed message.
         """
 
     def close(self) -> None:
-        """Close the connection, also while a call waits for its answer; any thread may do so."""
+        """Close the connection, also during a call; any thread may do so."""

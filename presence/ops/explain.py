@@ -24,7 +24,7 @@ from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
 from presence.reader import PresenceReader
 from presence.store import ask_nodes
-from presence.store.ask_nodes import Heard
+from presence.store.ask_nodes import NodeAnswers
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.store.keys import Keys
@@ -152,7 +152,7 @@ class _Known:
     here: Mapping[str, NodeAnswer]
     state: dict[str, Any] | None = None
     nodes: Sequence[NodeState] = ()
-    heard: Heard | None = None
+    heard: NodeAnswers | None = None
     found: EventSearch = _UNASKED
     online: EventSearch = _UNASKED
 
@@ -221,7 +221,7 @@ class Explainer:
             except RedisError as error:
                 if not passes(error) or attempt == ATTEMPTS_MAX - 1 or time.monotonic() >= give_up:
                     raise
-                self._access.doubt(answer=error)
+                self._access.invalidate(answer=error)
             else:
                 return
 
@@ -321,7 +321,7 @@ def _nodes(known: _Known) -> list[dict[str, Any]]:
         else:
             answer = "not_asked"
             if known.heard is not None:
-                answer = "not_listening" if name in known.heard.deaf else "no_answer"
+                answer = "not_listening" if name in known.heard.not_listening else "no_answer"
         row = told.get(name)
         rows.append(
             {

@@ -14,7 +14,7 @@ from presence.followups.keys import FollowupKeys, cancel_call
 from presence.outbox.replies import Erasure
 from presence.store.keys import Keys
 from presence.store.script_arguments import Shape, erasure_text, unpacked
-from presence.store.script_runner import Scripting, Words
+from presence.store.script_runner import Command, Scripting
 
 UIDS_A_CALL: Final = 500
 ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
@@ -129,7 +129,7 @@ class Operator(Scripting):
                 break
 
     def _remove(self, key: str, ids: list[str], errors: list[tuple[str, str]]) -> int:
-        noted: list[Words] = []
+        noted: list[Command] = []
         for group, name in errors:
             noted += [("XACK", key, group, *ids), ("HDEL", name, *ids)]
         removed: int = self.transact(key, [*noted, ("XDEL", key, *ids)])[-1]

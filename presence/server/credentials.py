@@ -56,7 +56,7 @@ def load_modules(settings: Settings) -> None:
         import presence.transports.tls  # noqa: F401, PLC0415 - see above
 
 
-def gate(
+def load_authenticator(
     settings: Settings, clock: Clock, wall: Callable[[], float] = time.time
 ) -> "TokenAuthenticator | None":
     """Return what checks tokens; None where no setting asks for it.
@@ -102,7 +102,7 @@ def certificate(settings: Settings) -> "Certificate | None":
 
 def problems(settings: Settings) -> Iterator[CredentialsError]:
     """Give what is wrong with the files as they are now."""
-    for opened in (lambda: gate(settings, Clock()), lambda: certificate(settings)):
+    for opened in (lambda: load_authenticator(settings, Clock()), lambda: certificate(settings)):
         try:
             opened()
         except CredentialsError as error:
@@ -132,7 +132,7 @@ class Credentials:
         clock: monotonic time.
 
     Attributes:
-        gate: says who a client is; None: whoever it says.
+        authenticator: says who a client is; None: whoever it says.
         certificate: None: no TLS is served.
 
     Raises:
@@ -140,13 +140,13 @@ class Credentials:
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.gate = gate(settings, clock)
+        self.authenticator = load_authenticator(settings, clock)
         self.certificate = certificate(settings)
         self._rotation = None
-        if self.gate is not None and settings.token_keys is not None:
+        if self.authenticator is not None and settings.token_keys is not None:
             from presence.auth.key_rotation import KeyRotation  # noqa: PLC0415 - see above
 
-            self._rotation = KeyRotation(self.gate, settings.token_keys)
+            self._rotation = KeyRotation(self.authenticator, settings.token_keys)
         self._aside = AbandonableThread()
         self._renewed = self._failed = 0
 
@@ -160,15 +160,18 @@ class Credentials:
         """Read all files again; never raises for what is wrong with them."""
         async with trio.open_nursery() as nursery:  # a disk that hangs holds up its own file only
             if self._rotation is not None:
-                nursery.start_soon(self._rotation.look)
+                nursery.start_soon(self._rotation.poll)
             if self.certificate is not None:
                 nursery.start_soon(self._renew, self.certificate)
 
     def report(self) -> dict[str, Any]:
         """Return all figures, for the log."""
         found: dict[str, Any] = {}
-        if self.gate is not None and self._rotation is not None:
-            found["tokens"] = {**asdict(self.gate.statistics()), **asdict(self._rotation.statistics())}
+        if self.authenticator is not None and self._rotation is not None:
+            found["tokens"] = {
+                **asdict(self.authenticator.statistics()),
+                **asdict(self._rotation.statistics()),
+            }
         if self.certificate is not None:
             found["certificate"] = {
                 "renewed": self._renewed,

@@ -80,10 +80,12 @@ class Node:
     token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the rest of a node id, unique for ever
     # what is told of the process beside what the node knows itself, for `presence nodes`
     describe: Callable[[], dict[str, Any]] = dict
-    gate: InitVar[Authenticator | None] = None  # says who a client is by its token; None: whoever it says
+    authenticator: InitVar[Authenticator | None] = (
+        None  # says who a client is by its token; None: whoever it says
+    )
 
     def __post_init__(
-        self, max_connections: int, stores: Stores, runtime: Runtime, gate: Authenticator | None
+        self, max_connections: int, stores: Stores, runtime: Runtime, authenticator: Authenticator | None
     ) -> None:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
@@ -125,7 +127,7 @@ class Node:
             settings.login_timeout,
             self.admission,
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
-            authenticator=gate,
+            authenticator=authenticator,
         )
         self.lately = RecentEnds(self.outbox)
         self.engine = Engine(

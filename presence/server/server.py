@@ -50,7 +50,7 @@ from presence.store.script_arguments import Shape
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
 from presence.transports.epoll import EpollTransport
-from presence.transports.limits import DRAIN_S, Limits
+from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
 from presence.watching.service import Watching
@@ -120,7 +120,7 @@ async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> pri
     if settings.redis is None:
         return privileges.Rights([], "")
     followups = settings.followups is not None
-    look = partial(privileges.look, redis_url, node.keys, followups=followups)
+    look = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
     return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
 
 
@@ -169,10 +169,10 @@ class Server:
             TrioRuntime(),
             family=self.family,
             describe=self._describe,
-            gate=self._credentials.gate,
+            authenticator=self._credentials.authenticator,
         )
         deliveries = Deliveries(redis_url, _shape(settings))
-        self._courier = MessageRouter(
+        self._router = MessageRouter(
             self.node.engine.sessions,
             self.node.keys.shard,
             deliveries,
@@ -203,10 +203,10 @@ class Server:
             faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
-        shut = [each.shut for each in (*scripted, deliveries, answer_keys, channel)]
-        self._shut_redis: list[Callable[[], None]] = [*shut, states.close]
-        self._control = ControlListener(self.node, channel, self._courier.deliver, self._answering.take)
-        self.node.engine.request_handler = FrontDesk(self._watching, self._courier.take, self.node.faults)
+        shut_down = [each.shut_down for each in (*scripted, deliveries, answer_keys, channel)]
+        self._shut_down_redis: list[Callable[[], None]] = [*shut_down, states.shut_down]
+        self._control = ControlListener(self.node, channel, self._router.deliver, self._answering.take)
+        self.node.engine.request_handler = FrontDesk(self._watching, self._router.submit, self.node.faults)
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
@@ -228,8 +228,8 @@ class Server:
         try:
             await self._serve(task_status)
         finally:
-            for shut in self._shut_redis:
-                shut()
+            for shut_down in self._shut_down_redis:
+                shut_down()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
         await first_contact(self.node, self.redis_url, self.settings)
@@ -240,7 +240,7 @@ class Server:
             nursery.start_soon(self.node.relay.run)
             nursery.start_soon(self.node.cluster.run)
             nursery.start_soon(self._control.run)
-            nursery.start_soon(self._courier.run)
+            nursery.start_soon(self._router.run)
             nursery.start_soon(self._answering.run)
             nursery.start_soon(self._watching.run)
             nursery.start_soon(self._report)
@@ -283,7 +283,8 @@ class Server:
             with trio.move_on_at(deadline):
                 await self._say_goodbye(return_after)
                 self._control.stop()
-                with trio.move_on_after(DRAIN_S + 0.2 + len(self.node.engine.sessions) / FAREWELLS_PER_S):
+                sending_s = len(self.node.engine.sessions) / FAREWELLS_PER_S
+                with trio.move_on_after(DRAIN_TIMEOUT_S + 0.2 + sending_s):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(0.02)
         left = 0
@@ -300,7 +301,7 @@ class Server:
         """Return all figures, for the log."""
         transport = asdict(self._transport.statistics()) if self._transport else {}
         turning = {"followups": self._followups.report()} if self._followups is not None else {}
-        messages = asdict(self._courier.statistics())
+        messages = asdict(self._router.statistics())
         return {
             **self.node.report(),
             "transport": transport,

@@ -1,1 +1,1 @@
-"""The only rooms that know Redis: client, scripts, key names, shards."""
+"""Redis: clients, routes, scripts, key names and shards. No other package imports redis-py."""

@@ -1,9 +1,10 @@
 """Questions about a user to the nodes that share a Redis, and their answers.
 
 A question goes over the control channel of each node, which reaches it wherever it is subscribed, in a
-cluster too. The answers are fields of one hash in the shard of the user, which the asker reads until all are
-there; it is gone seconds later by itself. A question names no key, only a token that the key is made of: so
-nobody can make a node write where presence data is. Nodes that know no such question pass it over.
+cluster too. Answers are fields of one hash in the shard of the user, which the caller polls until all have
+arrived; it expires seconds later. A question names no key, only a token from which the key is made, so a
+question cannot make a node write where presence data is. Nodes that do not know this kind of question ignore
+it.
 """
 
 import json
@@ -24,9 +25,9 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.store.shard_clients import ShardClients
 
-KEPT_MS: Final = 10_000  # far longer than anybody waits for answers
-LOOK_FIRST_S: Final = 0.005  # between two looks for answers; a node answers within a millisecond or two,
-LOOK_LIMIT_S: Final = 0.05  # and who has not by then, takes longer
+ANSWER_TTL_MS: Final = 10_000  # far longer than any caller waits for answers
+MIN_POLL_INTERVAL_S: Final = 0.005  # a node answers within a millisecond or two;
+MAX_POLL_INTERVAL_S: Final = 0.05  # those that have not by then take longer
 _KIND: Final = "explain"
 _TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -36,7 +37,7 @@ class AnswerKeys(Scripting):
 
     Args:
         url, connect: see `Scripting`.
-        keys: how keys are called.
+        keys: key names.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect = open_client) -> None:
@@ -46,13 +47,13 @@ class AnswerKeys(Scripting):
     def write(self, question: Question, node: str, answer: bytes) -> None:
         """See `Mailbox`."""
         key = self._keys.answers(self._keys.shard(question.uid), question.token)
-        self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, KEPT_MS)])
+        self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, ANSWER_TTL_MS)])
 
 
-def read_question(said: Mapping[str, Any]) -> Question | None:
-    """Return what a message of a control channel asks; None: it is no question of a kind known here."""
+def read_question(message: Mapping[str, Any]) -> Question | None:
+    """Return the question in a message of a control channel; None if it is none of a known kind."""
     try:
-        kind, uid, token = said["type"], said["uid"], said["token"]
+        kind, uid, token = message["type"], message["uid"], message["token"]
         is_one = kind == _KIND and _TOKEN.fullmatch(token) and 0 < len(uid.encode()) <= UID_MAX_BYTES
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -60,43 +61,43 @@ def read_question(said: Mapping[str, Any]) -> Question | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What came of a question."""
+class NodeAnswers:
+    """The result of a question."""
 
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by node
-    deaf: frozenset[str] = frozenset()  # nodes that do not listen; of a cluster Redis never knows
+    not_listening: frozenset[str] = frozenset()  # nodes not subscribed; a cluster never knows
 
 
-def ask(access: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> Heard:
-    """Ask nodes about a user; return when all that may hear it have answered, or after `wait_s`."""
+def ask(clients: ShardClients, keys: Keys, uid: str, nodes: Collection[str], wait_s: float) -> NodeAnswers:
+    """Ask nodes about a user; return when all that are subscribed have answered, or after `wait_s`."""
     token = secrets.token_hex(16)
     key = keys.answers(keys.shard(uid), token)
     text = json.dumps({"type": _KIND, "uid": uid, "token": token}, separators=(",", ":"))
     names = sorted(nodes)
     if not names:
-        return Heard()
-    with access.at(key).pipeline(transaction=False) as pipe:
+        return NodeAnswers()
+    with clients.at(key).pipeline(transaction=False) as pipe:
         for node in names:
             pipe.publish(keys.control_channel(node), text)
         receivers = pipe.execute()
-    listening = {node for node, count in zip(names, receivers, strict=True) if count or access.is_cluster}
-    deadline, pause_s = time.monotonic() + wait_s, LOOK_FIRST_S
+    listening = {node for node, count in zip(names, receivers, strict=True) if count or clients.is_cluster}
+    deadline, pause_s = time.monotonic() + wait_s, MIN_POLL_INTERVAL_S
     answers: dict[str, dict[str, Any]] = {}
     while not answers.keys() >= listening:
-        fields: Any = access.at(key).hgetall(key)
+        fields: Any = clients.at(key).hgetall(key)
         read = {name.decode("utf-8", "replace"): read_answer(packed) for name, packed in fields.items()}
         answers = {name: answer for name, answer in read.items() if answer is not None}
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
         if not answers.keys() >= listening:
-            access.pause(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, LOOK_LIMIT_S)
-    return Heard(answers, frozenset(names) - listening - answers.keys())
+            clients.pause(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, MAX_POLL_INTERVAL_S)
+    return NodeAnswers(answers, frozenset(names) - listening - answers.keys())
 
 
 _NUMBER: Final = (int, float)
-_TOLD: Final[Mapping[str, Any]] = {
+_SESSION_FIELDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("device", "session", "node", "link", "status"), str),
     **dict.fromkeys(("login_ms", "last_packet_ms"), int),
     **dict.fromkeys(("last_packet_age_s", "idle_timeout_s"), _NUMBER),
@@ -105,18 +106,18 @@ _TOLD: Final[Mapping[str, Any]] = {
     "ends_as": dict,
     "vouched": bool,
 }
-_ENDED: Final[Mapping[str, Any]] = {
+_ENDED_FIELDS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("device", "session", "reason"), str),
     **dict.fromkeys(("code", "at_ms", "last_packet_ms", "deadline_ms"), int),
 }
 
 
 def read_answer(packed: bytes) -> dict[str, Any] | None:
-    """Return what a node answered, see `presence.server.session_report`; None: not written by a node."""
+    """Return the answer of a node, see `presence.server.session_report`; None if no node wrote it."""
     try:
         answer = msgpack.unpackb(packed, unicode_errors="replace")
         known = isinstance(answer["node"], str) and isinstance(answer["outbox"], int)
-        for rows, shape in ((answer["sessions"], _TOLD), (answer["ended"], _ENDED)):
+        for rows, shape in ((answer["sessions"], _SESSION_FIELDS), (answer["ended"], _ENDED_FIELDS)):
             for row in rows:
                 known &= all(isinstance(row[name], kinds) for name, kinds in shape.items())
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException):

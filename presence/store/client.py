@@ -14,10 +14,10 @@ from presence.store.tls import TlsConnection
 Redis = redis.Redis
 RedisError = redis.RedisError
 
-CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at start
+CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at the start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay
 
-# Nothing is sent on a quiet channel, so only the kernel can find out that the other side is gone: in 30 s.
+# Nothing is sent on a quiet channel, so only the kernel can detect a lost peer: within 30 s.
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
@@ -32,7 +32,7 @@ def open_client(
 ) -> "redis.Redis":
     """Return a redis-py client for `url`; nothing is sent yet.
 
-    Retries are off: redis-py would replay a whole pipeline, and what may be sent again is ours to decide.
+    Retries are off: redis-py would replay a whole pipeline, and only the caller knows what may be sent again.
     Answers are bytes.
 
     Args:
@@ -56,9 +56,9 @@ def open_client(
 
 
 def open_listener(url: str) -> "redis.Redis":
-    """Return a client whose connections the kernel watches, if they go over TCP."""
+    """Return a client whose TCP connections use kernel keepalives."""
     if url.startswith("unix:"):
-        return open_client(url)  # whose other side cannot vanish without a word
+        return open_client(url)  # the kernel reports the end of the peer
     idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # macOS
     wanted = {
         idle: KEEPALIVE_IDLE_S,
@@ -72,8 +72,8 @@ def open_listener(url: str) -> "redis.Redis":
 class ConnectOnce:
     """Lets a client make each of its connections once; the `redis_connect_func` of one client.
 
-    redis-py looks whether a connection was closed before it sends a call over it, and then makes it again
-    without a word. What answers may be another server, or the same one without its last writes.
+    redis-py checks whether a connection was closed before it sends a call over it, and reconnects silently.
+    The server that answers then may be another one, or the same one without its last writes.
     """
 
     def __init__(self) -> None:

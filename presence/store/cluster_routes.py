@@ -1,9 +1,9 @@
-"""Which server a key is on: the one that there is, or of a Redis Cluster the primary that serves its slot.
+"""Routes to the server of a key: the only one, or in a Redis Cluster the primary that serves its slot.
 
-The map of slots is read when it is needed first, and anew after anything that says it may be wrong: a call
-that was sent elsewhere, a connection that was lost. Whoever is asked for it may not have heard yet of a slot
-that moved, so what a MOVED answer tells goes before the map, until that server fails or says otherwise.
-Nothing is tried again here, and no call is redirected: what failed is the caller's to judge.
+The map of slots is read when it is first needed, and again after any sign that it may be wrong: a redirected
+call, a lost connection. The server asked for the map may not know yet of a slot that moved, so a MOVED answer
+takes precedence over the map, until that server fails or says otherwise. Nothing is retried here and no call
+is redirected: that is the caller's decision.
 """
 
 import random
@@ -22,23 +22,23 @@ from presence.common.redis_url import parse
 from presence.store.client import CALL_TIMEOUT_S, open_client
 from presence.store.error_classes import passes
 
-# A server that has just failed a call is asked whether it is there, before it may hold up the others' calls.
-# Now and then it has as long as any call: it may just be slow.
+# A server that has just failed a call is pinged with a short time-out before it may delay calls to others.
+# From time to time it gets the full time-out of a call, because it may just be slow.
 SUSPECT_TIMEOUT_S: Final = 0.5
-PATIENT_INTERVAL_S: Final = 10.0
+FULL_TIMEOUT_INTERVAL_S: Final = 10.0
 
-_UNNAMED: Final = frozenset({"", "?"})  # for the host of a server that is not told its own name
+_UNNAMED: Final = frozenset({"", "?"})  # the host of a server that does not know its own name
 
 Connect = Callable[[str], "redis.Redis"]
 
 
-class NobodyHasIt(RedisConnectionError):
-    """No server of a cluster serves the slot of a key: for now."""
+class NoOwner(RedisConnectionError):
+    """No server of the cluster serves the slot of a key at present."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """Ranges of slots by their first, and the plain URL of the primary of each; and all servers known."""
+    """Ranges of slots, sorted, each with the plain URL of its primary; and all known servers."""
 
     firsts: list[int]
     lasts: list[int]
@@ -53,8 +53,8 @@ class _Map:
 class Routes:
     """Clients of the servers behind a URL, opened when they are needed.
 
-    Used from one thread at a time; only `close` may come from another. What asks for a client raises
-    `RedisError` if of a cluster it cannot be found out.
+    Used from one thread at a time; only `close` and `shut_down` may be called from another. Methods that
+    return clients raise `RedisError` if the map of a cluster cannot be read.
 
     Args:
         url: as `presence.common.redis_url` takes it; `ValueError` if not.
@@ -71,24 +71,24 @@ class Routes:
         self._connect = connect
         self._clients: dict[str, redis.Redis] = {}
         self._map: _Map | None = None
-        self._moved: dict[int, str] = {}  # slots, and the plain URL of whom a MOVED answer named
+        self._moved: dict[int, str] = {}  # slots, and the plain URL that a MOVED answer named
         self._servers: Sequence[str] = self._address.seeds
-        self._suspects: dict[str, float] = {}  # to when they were last asked patiently
-        self._brief: redis.Redis | None = None  # for one question
+        self._suspects: dict[str, float] = {}  # servers, and when they last had the full time-out
+        self._query_client: redis.Redis | None = None  # of one query
         self._closings = 0
-        self._is_shut = False
+        self._is_shut_down = False
 
     def client(self, key: str) -> "redis.Redis":
         """Return the client of the server that has a key."""
         server = self._server(key)
         if server is None:
-            raise NobodyHasIt(f"no server of the cluster has {key}")
+            raise NoOwner(f"no server of the cluster has {key}")
         return self._open(server)
 
     def groups(self, keys: Sequence[str]) -> list[tuple["redis.Redis", list[int]]]:
-        """Return for each server that has some of the keys its client, and the places of these in `keys`.
+        """Return for each server that has some of the keys its client, and their positions in `keys`.
 
-        Keys that nobody has at present are in no group.
+        Keys that no server has at present are in no group.
         """
         places: dict[str, list[int]] = {}
         for place, key in enumerate(keys):
@@ -102,14 +102,14 @@ class Routes:
             return [self._open(self._servers[0])]
         return [self._open(server) for server in dict.fromkeys(self._known_map().primaries)]
 
-    def anyone(self) -> "redis.Redis":
+    def any_server(self) -> "redis.Redis":
         """Return the client of any server: for channels, which all servers of a cluster share."""
         if not self.is_cluster:
             return self._open(self._servers[0])
         return self._open(self._in_order(self._known_map().servers)[0])
 
-    def doubt(self, client: "redis.Redis | None" = None) -> None:
-        """The map may be wrong; and that client's server may be away. Its connection is closed."""
+    def invalidate(self, client: "redis.Redis | None" = None) -> None:
+        """Read the map again before the next use; close the connection of a client whose server failed."""
         self._map = None
         if client is None:
             self._moved = {}
@@ -120,14 +120,14 @@ class Routes:
                 self._moved = {slot: to for slot, to in self._moved.items() if to != server}
                 _disconnect(known)
 
-    def learn(self, answer: object) -> None:
-        """If that is a MOVED answer, its slot is served where it says; call it after `doubt`."""
-        # A host that is left out is the one that was asked, by a name that only the map may know.
+    def note_redirect(self, answer: object) -> None:
+        """If an answer is a MOVED, record where its slot is now; call it after `invalidate`."""
+        # A missing host means the server that was asked, by a name that only the map may know.
         if isinstance(answer, MovedError) and answer.host not in _UNNAMED:
             self._moved[answer.slot_id] = self._address.for_server(answer.host, answer.port)
 
     def check(self, client: "redis.Redis") -> None:
-        """See whether a server is there that failed a call before, in less time than a call may take."""
+        """Check that a server that failed a call before is reachable, with a short time-out."""
         if not self._suspects or not self.is_cluster:
             return
         server = next((server for server, known in self._clients.items() if known is client), None)
@@ -136,23 +136,23 @@ class Routes:
             self._suspects.pop(server, None)
 
     def close(self) -> None:
-        """Close all connections; a call that waits in another thread fails. What is asked next opens anew."""
-        clients, self._clients, brief = self._clients, {}, self._brief
+        """Close all connections; a call in another thread fails. The next use opens them again."""
+        clients, self._clients, query_client = self._clients, {}, self._query_client
         self._map, self._moved = None, {}
         self._closings += 1
-        for client in [*clients.values(), *([brief] if brief else ())]:
+        for client in [*clients.values(), *([query_client] if query_client else ())]:
             _disconnect(client)
 
-    def shut(self) -> None:
-        """Close all connections for good: later calls fail, also those of a thread that was abandoned."""
-        self._is_shut = True
+    def shut_down(self) -> None:
+        """Close all connections for good: later calls fail, also those of an abandoned thread."""
+        self._is_shut_down = True
         self.close()
 
     def _open(self, server: str) -> "redis.Redis":
         client = self._clients.get(server)
         if client is None:
             client = self._clients[server] = self._connect(server)
-        if self._is_shut:
+        if self._is_shut_down:
             self._clients.pop(server, None)
             raise RedisConnectionError("closed")
         return client
@@ -167,7 +167,7 @@ class Routes:
         return primary
 
     def _in_order(self, servers: Sequence[str]) -> list[str]:
-        """Return servers in the order in which they are asked: not always the same first, suspects last."""
+        """Return servers in the order to ask them: shuffled, suspects last."""
         mixed = random.sample(servers, len(servers))
         return sorted(mixed, key=self._suspects.__contains__)
 
@@ -178,14 +178,14 @@ class Routes:
             self._servers = found.servers
             self._moved = {slot: to for slot, to in self._moved.items() if to != found.primary(slot)}
             for server in self._clients.keys() - {*found.servers, *self._moved.values()}:
-                # Without one it was closed meanwhile, from another thread.
+                # It may have been closed meanwhile, from another thread.
                 if gone := self._clients.pop(server, None):
                     _disconnect(gone)
         return found
 
     def _read_map(self) -> _Map:
         failure: Exception | None = None
-        refusal: RedisError | None = None  # a password, a permission; or a server that is in no cluster
+        refusal: RedisError | None = None  # a password, a permission, or a server that is in no cluster
         closings = self._closings
         asked = [*dict.fromkeys([*self._in_order(self._servers), *self._in_order(self._address.seeds)])]
         for server in asked:
@@ -215,25 +215,26 @@ class Routes:
         return _Map([int(r[0]) for r in rows], [int(r[1]) for r in rows], [u[0] for u in urls], servers)
 
     def _ask(self, server: str, *words: str) -> Any:
-        """Ask a server something over a connection of its own; a suspect, briefly."""
+        """Send a server one command over a separate connection; suspects get a short time-out."""
         timeout_s = CALL_TIMEOUT_S
         if server in self._suspects:
-            if time.monotonic() - self._suspects[server] < PATIENT_INTERVAL_S:
+            if time.monotonic() - self._suspects[server] < FULL_TIMEOUT_INTERVAL_S:
                 timeout_s = SUSPECT_TIMEOUT_S
             else:
                 self._suspects[server] = time.monotonic()
         client = open_client(server, call_timeout_s=timeout_s, connect_timeout_s=timeout_s)
-        self._brief = client
+        self._query_client = client
         try:
             connection: Any = client.connection_pool.get_connection()
             connection.send_command(*words)
             return connection.read_response()
         finally:
-            self._brief = None
+            self._query_client = None
             _disconnect(client)
 
     def _url(self, node: Sequence[Any], asked: str) -> str:
-        """Return the URL of a server as another tells it; one that it does not name is where it was asked."""
+        """Return the URL of a server from a row of the map; without a host it is the server that was
+        asked."""
         host = (node[0] or b"").decode()
         if host in _UNNAMED:
             host = parse(asked).host

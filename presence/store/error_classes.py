@@ -1,15 +1,17 @@
-"""What a failed call of Redis means: the one place that knows redis-py's exceptions and Redis' error codes.
+"""Classes of failed Redis calls: the only place that knows redis-py's exceptions and Redis' error codes.
 
-| what | for instance | and so |
+| class | for instance | what to do |
 | --- | --- | --- |
-| it passes | the connection is lost, LOADING, OOM, BUSY | try again |
-| it passes, and another may serve now | MOVED, READONLY, the connection is lost | ask anew who does |
-| an operator has to mend it | NOAUTH, NOPERM, a certificate of no known CA | say so loudly; try again |
-| nothing known here | WRONGTYPE, an error in a script | say so loudly; try again |
+| temporary | the connection is lost, LOADING, OOM, BUSY | try again |
+| temporary, another server may serve now | MOVED, READONLY, the connection is lost | look up the server again
+|
+| an operator has to fix it | NOAUTH, NOPERM, a certificate of an unknown CA | report it prominently; try
+again |
+| unknown | WRONGTYPE, an error in a script | report it prominently; try again |
 
-redis-py cuts the code off an error reply where it has a class for it, puts the command before the rest in a
-pipeline, and makes a `ConnectionError` of replies that say nothing of the connection (NOAUTH, WRONGPASS,
-LOADING).
+redis-py removes the code of an error reply if it has a class for it, puts the command before the rest in a
+pipeline, and raises `ConnectionError` for replies that have nothing to do with the connection (NOAUTH,
+WRONGPASS, LOADING).
 """
 
 import re
@@ -23,63 +25,63 @@ from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailabl
 from presence.store.tls import TlsError
 
 CONNECTION_LOST: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
-"""Redis cannot be reached, or has refused to speak with this user: `passes` tells which."""
+"""Redis is unreachable, or refuses this user; `passes` distinguishes the two."""
 
 CALL_ERRORS: Final = (exceptions.RedisError, OSError, ValueError, AttributeError, TypeError)
-"""What a call may raise; the last three if another thread closes the connection that redis-py is using."""
+"""What a call may raise; the last three if another thread closes the connection in use."""
 
-# Codes of error replies that pass with time.
+# Codes of temporary error replies.
 _PASSING: Final = frozenset(
     {
-        "ASK",  # a slot is on its way to another node
+        "ASK",  # a slot is being moved to another node
         "BUSY",  # a script runs for too long
         "CLUSTERDOWN",
-        "LOADING",  # its data, from disk
+        "LOADING",  # its data from disk
         "MASTERDOWN",
-        "MISCONF",  # it cannot save its data, so it takes none
+        "MISCONF",  # it cannot save its data, so it refuses writes
         "MOVED",
         "NOREPLICAS",  # fewer than `min-replicas-to-write`
         "NOSCRIPT",  # flushed again between loading and calling
         "OOM",
         "READONLY",
-        "TRYAGAIN",  # a slot is on its way, and the keys are on both sides
+        "TRYAGAIN",  # a slot is being moved, and the keys are on both servers
         "UNBLOCKED",  # it became a replica while a call waited there
         "UNKILLABLE",  # a script that has written runs for too long
     }
 )
-# Those after which another may be the one to ask.
+# Codes after which another server may serve the key.
 _ELSEWHERE: Final = frozenset(
     {"ASK", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY", "UNBLOCKED"}
 )
-# Codes of error replies that last until an operator has changed a setting, here or there.
+# Codes of error replies that last until an operator changes a setting, here or in Redis.
 _OPERATORS: Final = frozenset({"DENIED", "NOAUTH", "NOPERM", "WRONGPASS"})
 
 # Redis before 7 wraps the reply to a script's command; Redis 7 that to an EXEC.
 _WRAPPED: Final = re.compile(r"(?:@user_script: ?\d+: -|discarded because of: )([A-Z]+) ")
-# What the caller's user may not do gets no code in a script: by Valkey, and by Redis 7.0.
+# A missing permission inside a script has no code in Valkey and Redis 7.0.
 _NO_PERMISSION: Final = re.compile(r"ACL failure in script|The user executing the script can't ")
 _CODE: Final = re.compile(r"[A-Z]+")
 
 
 class CallInterrupted(exceptions.ConnectionError):
-    """A connection broke after a call was sent over it; the text is that of what broke it."""
+    """A connection broke after a call was sent; the text is that of the cause."""
 
 
 def as_failure(error: Exception) -> StoreUnavailable | StoreError:
-    """Return what an exception of a call means for whoever made it."""
+    """Return the failure that an exception of a call means for the caller."""
     if isinstance(error, CallInterrupted):
         return StoreInterrupted(str(error))
     text = f"{type(error).__name__}: {error}"
     if needs_operator(error):
         return StoreError(text)
-    # What is no reply tells of a connection that broke, or was closed under the call's feet.
+    # Anything but a reply means that the connection broke, or was closed during the call.
     is_reply = isinstance(error, exceptions.ResponseError)
     return StoreError(text) if is_reply and not passes(error) else StoreUnavailable(text)
 
 
 @contextmanager
 def calling(close: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Raise what calls fail with as `StoreUnavailable` or `StoreError`; close then, or if interrupted."""
+    """Raise failures of calls as `StoreUnavailable` or `StoreError`; call `close` on any exception."""
     try:
         yield
     except CALL_ERRORS as error:
@@ -91,20 +93,20 @@ def calling(close: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a failed call may work later with nothing changed: Redis is away, loading, busy or full."""
+    """Whether a failed call may succeed later by itself: Redis is unreachable, loading, busy or full."""
     if needs_operator(error):
         return False
     return isinstance(error, CONNECTION_LOST) or code_of(error) in _PASSING
 
 
 def is_elsewhere(error: BaseException) -> bool:
-    """Whether another server may be the one to ask now: the name is to be resolved, the map read anew."""
+    """Whether another server may serve the key now: resolve the name, or read the map, again."""
     return not needs_operator(error) and (isinstance(error, CONNECTION_LOST) or code_of(error) in _ELSEWHERE)
 
 
 def needs_operator(error: BaseException) -> bool:
-    """Whether an operator has to mend it: a password, permissions, keys or certificates."""
-    refusals = (exceptions.AuthenticationError, TlsError)  # the first without a code where no user is set up
+    """Whether an operator has to fix it: a password, permissions, keys or certificates."""
+    refusals = (exceptions.AuthenticationError, TlsError)  # the first has no code if no user is configured
     return isinstance(error, refusals) or code_of(error) in _OPERATORS
 
 

@@ -1,4 +1,4 @@
-"""What Redis says of itself, for operators: to be shown, never a reason to act."""
+"""The health of Redis, to be shown to operators; never a reason to act."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -10,57 +10,57 @@ from presence.store.shard_clients import ShardClients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisHealth:
-    """How a Redis is, or all primaries of a cluster together; None where it does not tell."""
+    """The health of a Redis, or of all primaries of a cluster together; None for what it does not report."""
 
-    status: Literal["ok", "away"]  # away: it did not answer; then all else is as it was
-    ping_ms: float | None = None  # how long the slowest took to answer
+    status: Literal["ok", "away"]  # away: it did not answer, and all else is from before
+    ping_ms: float | None = None  # response time of the slowest
     server: str | None = None  # redis or valkey
     version: str | None = None
     servers: int | None = None  # primaries
-    shards: int | None = None  # that the users are spread over
+    shards: int | None = None  # of the users
     used_memory_bytes: int | None = None
-    maxmemory_bytes: int | None = None  # of all; None: one has no bound
-    maxmemory_policy: str | None = None  # what is done at the bound; all but noeviction lose users
-    aof: bool | None = None  # whether all write what they are told to a file at once
+    maxmemory_bytes: int | None = None  # sum; None if one has no limit
+    maxmemory_policy: str | None = None  # all except noeviction lose users at the limit
+    aof: bool | None = None  # whether all have the append-only file enabled
     clients: int | None = None
-    replicas: int | None = None  # that are connected to primaries
-    evicted_keys: int | None = None  # so far: more than none, and data is lost
-    error: str | None = None  # why it did not answer
+    replicas: int | None = None  # connected to primaries
+    evicted_keys: int | None = None  # since its start; more than 0 means lost data
+    error: str | None = None  # if it did not answer
 
 
-def read_health(access: ShardClients, shards: int) -> RedisHealth:
-    """Return how Redis is."""
-    told: list[Mapping[str, Any]] = []
+def read_health(clients: ShardClients, shards: int) -> RedisHealth:
+    """Return the health of Redis."""
+    infos: list[Mapping[str, Any]] = []
     slowest_s = 0.0
-    for client in access.primaries():
+    for client in clients.primaries():
         begun = time.monotonic()
         client.ping()
         slowest_s = max(slowest_s, time.monotonic() - begun)
-        said: Any = client.info()
-        told.append(said)
-    first = told[0] if told else {}
+        info: Any = client.info()
+        infos.append(info)
+    first = infos[0] if infos else {}
     server = "valkey" if "valkey_version" in first else "redis"
-    bounds = _numbers(told, "maxmemory")
-    policies = {str(each["maxmemory_policy"]) for each in told if "maxmemory_policy" in each}
+    bounds = _numbers(infos, "maxmemory")
+    policies = {str(each["maxmemory_policy"]) for each in infos if "maxmemory_policy" in each}
     return RedisHealth(
         status="ok",
         ping_ms=round(slowest_s * 1000, 2),
         server=server,
         version=str(first[f"{server}_version"]) if f"{server}_version" in first else None,
-        servers=len(told),
+        servers=len(infos),
         shards=shards,
-        used_memory_bytes=_sum(_numbers(told, "used_memory")),
+        used_memory_bytes=_sum(_numbers(infos, "used_memory")),
         maxmemory_bytes=_sum(bounds) if all(bounds) else None,
         maxmemory_policy=", ".join(sorted(policies)) or None,
-        aof=all(_numbers(told, "aof_enabled")),
-        clients=_sum(_numbers(told, "connected_clients")),
-        replicas=_sum(_numbers(told, "connected_slaves")),
-        evicted_keys=_sum(_numbers(told, "evicted_keys")),
+        aof=all(_numbers(infos, "aof_enabled")),
+        clients=_sum(_numbers(infos, "connected_clients")),
+        replicas=_sum(_numbers(infos, "connected_slaves")),
+        evicted_keys=_sum(_numbers(infos, "evicted_keys")),
     )
 
 
-def _numbers(told: Iterable[Mapping[str, Any]], name: str) -> list[int]:
-    return [number for each in told if isinstance(number := each.get(name), int)]
+def _numbers(infos: Iterable[Mapping[str, Any]], name: str) -> list[int]:
+    return [number for each in infos if isinstance(number := each.get(name), int)]
 
 
 def _sum(numbers: list[int]) -> int | None:

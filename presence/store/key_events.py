@@ -1,10 +1,10 @@
-"""Hearing which volatile keys have expired, by keyspace notifications of one Redis or of all of a cluster.
+"""Expirations of volatile keys, from the keyspace notifications of one Redis or of all servers of a cluster.
 
-A server tells of its own keys only, only if it is set up so, and only those who listen at that moment. So
-there is a listener for each server that has keys, and `take_missed` says when something may have gone by.
+A server publishes expirations of its own keys only, only if configured, and only to current subscribers. So
+there is a listener for each server that has keys, and `pop_missed` says when some may have been missed.
 
-What a server has to be set to is ``notify-keyspace-events`` with ``K`` (a channel for each key: with that for
-each kind of event, ``E``, all would have to hear of the expired keys of all others) and ``x`` or ``A``.
+The setting needed is ``notify-keyspace-events`` with ``K`` (a channel for each key: with one for each kind of
+event, ``E``, every subscriber would receive the expirations of all other keys) and ``x`` or ``A``.
 """
 
 import math
@@ -27,92 +27,92 @@ RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
 
 
-class ExpiriesOff(StoreError):
-    """Redis does not tell expiries, and this user may not change that; the message says what is needed."""
+class ExpiryNotificationsOff(StoreError):
+    """Redis publishes no expirations, and this user may not change that; the message says what is needed."""
 
 
 def with_flags(present: str) -> str:
-    """Return a value of the setting that tells expiries by key, and all that the present one tells."""
+    """Return a value of the setting with expirations by key added to the present value."""
     kind = "" if "K" in present else "K"
     expired = "" if set(present) & {"x", "A"} else "x"
     return present + kind + expired
 
 
 class KeyExpirations:
-    """Hears of the expiry of keys that begin with a prefix.
+    """Receives the expirations of keys that begin with a prefix.
 
     Methods may be called from one thread at a time.
 
     Args:
         url: as `presence.common.redis_url` takes it.
         prefix: of the keys.
-        heard_max: how many names may wait to be taken; more are dropped, which counts as missed.
+        max_names: names that may wait for `pop`; more are dropped, which counts as missed.
     """
 
-    def __init__(self, url: str, prefix: str, heard_max: int) -> None:
+    def __init__(self, url: str, prefix: str, max_names: int) -> None:
         self._prefix = prefix
         self._urls: dict[Redis, str] = {}
         self._routes = Routes(url, self._open)
-        self._ears: dict[str, _Listener] = {}
-        self._heard: deque[bytes] = deque()
-        self._heard_max = heard_max
-        self._something = threading.Event()  # was heard or missed
+        self._listeners: dict[str, _Listener] = {}
+        self._names: deque[bytes] = deque()
+        self._max_names = max_names
+        self._changed = threading.Event()  # something was received or missed
         self._missed = threading.Event()
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._names)
 
     @property
     def servers(self) -> int:
-        """How many servers are listened to at present."""
-        return sum(ear.is_open for ear in self._ears.values())
+        """The number of servers listened to at present."""
+        return sum(listener.is_open for listener in self._listeners.values())
 
-    def look(self) -> None:
-        """See which servers there are, and listen to each of them; call it first, and now and then.
+    def refresh(self) -> None:
+        """Listen to each server that there is now; call it first, and again from time to time.
 
         Raises:
-            ExpiriesOff: a server that is new does not tell.
-            StoreUnavailable, StoreError: a server that is new, or of a cluster all, cannot be reached or
-                refuse. Those that were listened to still are.
+            ExpiryNotificationsOff: a new server does not publish expirations.
+            StoreUnavailable, StoreError: a new server, or every server of a cluster, is unreachable or
+                refuses. Existing listeners stay.
         """
         try:
             servers = {self._urls[client] for client in self._routes.primaries()}
-            for url in self._ears.keys() - servers:
-                self._ears.pop(url).end()
-            for url in servers - self._ears.keys():
-                self._ears[url] = self._listening(url)
+            for url in self._listeners.keys() - servers:
+                self._listeners.pop(url).end()
+            for url in servers - self._listeners.keys():
+                self._listeners[url] = self._start_listener(url)
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
         finally:
-            self._routes.doubt()  # a cluster's map is read anew the next time
+            self._routes.invalidate()  # a cluster's map is read anew the next time
 
-    def take(self, limit: int) -> list[str]:
-        """Return names that were heard, without the prefix, oldest first, each once; never wait."""
+    def pop(self, limit: int) -> list[str]:
+        """Return received names without the prefix, oldest first, each once; never block."""
         names: dict[str, None] = {}
-        while self._heard and len(names) < limit:
-            names[self._heard.popleft().decode("utf-8", "replace")] = None
+        while self._names and len(names) < limit:
+            names[self._names.popleft().decode("utf-8", "replace")] = None
         return [*names]
 
-    def take_missed(self) -> bool:
-        """Return whether keys may have expired unheard since this was asked last."""
+    def pop_missed(self) -> bool:
+        """Return whether expirations may have been missed since the last call."""
         was_missed = self._missed.is_set()
         self._missed.clear()
         return was_missed
 
     def wait(self, seconds: float) -> bool:
-        """Wait until something was heard or missed; return whether it was."""
-        if not self._heard and not self._missed.is_set():
-            self._something.clear()
-            if not self._heard and not self._missed.is_set():
-                self._something.wait(seconds)
-        return bool(self._heard) or self._missed.is_set()
+        """Wait until something was received or missed; return whether it was."""
+        if not self._names and not self._missed.is_set():
+            self._changed.clear()
+            if not self._names and not self._missed.is_set():
+                self._changed.wait(seconds)
+        return bool(self._names) or self._missed.is_set()
 
     def close(self) -> None:
         """Stop listening, and end the threads."""
-        for ear in self._ears.values():
-            ear.end()
-        self._ears.clear()
+        for listener in self._listeners.values():
+            listener.end()
+        self._listeners.clear()
         self._routes.close()
 
     def _open(self, url: str) -> Redis:
@@ -120,55 +120,55 @@ class KeyExpirations:
         self._urls[client] = url
         return client
 
-    def _listening(self, url: str) -> "_Listener":
-        ear = _Listener(url, self._prefix, self._on_heard, self._on_missed)
+    def _start_listener(self, url: str) -> "_Listener":
+        listener = _Listener(url, self._prefix, self._on_name, self._on_missed)
         try:
-            ear.listen()
+            listener.listen()
         except BaseException:
-            ear.end()
+            listener.end()
             raise
-        ear.start()
-        return ear
+        listener.start()
+        return listener
 
-    def _on_heard(self, name: bytes) -> None:
-        if len(self._heard) < self._heard_max:
-            self._heard.append(name)
-            self._something.set()
+    def _on_name(self, name: bytes) -> None:
+        if len(self._names) < self._max_names:
+            self._names.append(name)
+            self._changed.set()
         else:
             self.dropped += 1
             self._on_missed()
 
     def _on_missed(self) -> None:
         self._missed.set()
-        self._something.set()
+        self._changed.set()
 
 
 class _Listener(RedisSubscription):
-    """Listens to one server in a thread, and comes back when the connection is lost.
+    """Listens to one server in a thread, and reconnects after a loss.
 
     Args:
         url: of the server.
         prefix: of the keys.
-        on_heard: called with each name.
-        on_missed: called when names may have gone by.
+        on_name: called with each name.
+        on_missed: called when names may have been missed.
     """
 
     def __init__(
-        self, url: str, prefix: str, on_heard: Callable[[bytes], None], on_missed: Callable[[], None]
+        self, url: str, prefix: str, on_name: Callable[[bytes], None], on_missed: Callable[[], None]
     ) -> None:
         super().__init__(url, open_listener)
         self._thread = threading.Thread(
             target=self._run, name="expiries", daemon=True
-        )  # an exit harms nothing
+        )  # killed at exit without harm
         self._config = open_client(url)
         database = self._config.connection_pool.connection_kwargs.get("db") or 0
         self._prefix = f"__keyspace@{database}__:{prefix}".encode()
-        self._on_heard = on_heard
+        self._on_name = on_name
         self._on_missed = on_missed
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Go on listening in a thread of its own."""
+        """Continue to listen in a thread."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -179,7 +179,7 @@ class _Listener(RedisSubscription):
                     self.listen()
                 failures = 0
                 for answer in self.read(math.inf):
-                    self._take(answer)
+                    self._handle(answer)
             except (StoreUnavailable, StoreError, RedisError, OSError, ValueError):
                 self.close()
                 self._ended.wait(backoff_s(failures, RETRY_FIRST_S, RETRY_MAX_S))
@@ -187,18 +187,18 @@ class _Listener(RedisSubscription):
         self.close()
 
     def listen(self) -> None:
-        """Subscribe; what expired before is missed.
+        """Subscribe; earlier expirations are missed.
 
         Raises:
-            ExpiriesOff: the server does not tell.
-            StoreUnavailable, RedisError, OSError: it cannot be reached, or refuses.
+            ExpiryNotificationsOff: the server does not publish expirations.
+            StoreUnavailable, RedisError, OSError: it is unreachable, or refuses.
         """
-        self._set_up()
-        self.begin(Routes.anyone, "PSUBSCRIBE", _glob(self._prefix) + b"*")
+        self._enable()
+        self.begin(Routes.any_server, "PSUBSCRIBE", _glob(self._prefix) + b"*")
         try:
             self.read(1)
         except StoreError as error:
-            raise self._off(f"a call is refused ({error})") from error
+            raise self._disabled(f"a call is refused ({error})") from error
         self._on_missed()
 
     def end(self) -> None:
@@ -209,12 +209,13 @@ class _Listener(RedisSubscription):
         if self._thread.is_alive():
             self._thread.join()
 
-    def _take(self, answer: Any) -> None:
+    def _handle(self, answer: Any) -> None:
         if answer[0] == b"pmessage" and answer[3] == b"expired" and answer[2].startswith(self._prefix):
-            self._on_heard(answer[2][len(self._prefix) :])
+            self._on_name(answer[2][len(self._prefix) :])
 
-    def _set_up(self) -> None:
-        """Let the server tell; one that does not say whether it does, as hosted ones, is taken to do so."""
+    def _enable(self) -> None:
+        """Enable notifications; a server that hides the setting, as hosted ones do, is assumed to have
+        them."""
         try:
             found: Any = self._config.config_get(SETTING)
             present = found.get(SETTING)
@@ -229,13 +230,13 @@ class _Listener(RedisSubscription):
         except RedisError as error:
             if passes(error):
                 raise
-            raise self._off(f"{SETTING} is {present!r}, and CONFIG SET is refused ({error})") from error
+            raise self._disabled(f"{SETTING} is {present!r}, and CONFIG SET is refused ({error})") from error
 
-    def _off(self, why: str) -> ExpiriesOff:
-        return ExpiriesOff(
+    def _disabled(self, why: str) -> ExpiryNotificationsOff:
+        return ExpiryNotificationsOff(
             f"Redis has to tell which keys expire: {why}. On every server, add K and x to {SETTING} "
             "(redis.conf, or the parameters of a hosted Redis), or let this user call CONFIG GET and "
-            f"CONFIG SET; and let him subscribe to the pattern {_glob(self._prefix).decode()}*"
+            f"CONFIG SET; and let it subscribe to the pattern {_glob(self._prefix).decode()}*"
         )
 
 

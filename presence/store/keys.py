@@ -1,4 +1,4 @@
-"""Key names and shards: the one place that knows how presence data is called in Redis."""
+"""Key names and shards of presence data in Redis: defined only here."""
 
 import zlib
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ class Keys:
     """The names of all keys and channels below one prefix.
 
     Args:
-        prefix: what every key begins with.
-        shards: how many shards the users are spread over (S).
-        database: number of the database that the keys are in. Channels are the same for all databases of a
-            server, so those of another than 0 bear its number.
+        prefix: of every key.
+        shards: number of shards of the users (S).
+        database: number of the database of the keys. All databases of a server share its channels, so
+            channels of a database other than 0 include its number.
     """
 
     prefix: str = "presence"
@@ -24,7 +24,7 @@ class Keys:
         return zlib.crc32(uid.encode()) % self.shards
 
     def events(self, shard: int) -> str:
-        """Stream of every transition in the shard, in order."""
+        """Stream of all transitions in the shard, in order."""
         return f"{self.prefix}:{{{shard}}}:events"
 
     def online(self, shard: int) -> str:
@@ -36,15 +36,15 @@ class Keys:
         return f"{self.prefix}:{{{shard}}}:seen"
 
     def node(self, shard: int, node: str) -> str:
-        """Hash: what a node owns in the shard, its generation, last batch number, fence and inbox."""
+        """Hash: a node's sessions in the shard, its generation, last batch number, fence and inbox."""
         return f"{self.prefix}:{{{shard}}}:node:{node}"
 
     def traces(self, shard: int) -> str:
-        """Hash: ids of the nodes that have a `node` hash in the shard, to what it says; `lib/shard.lua`."""
+        """Hash: ids of the nodes with a `node` hash in the shard, to a summary of it; see `lib/shard.lua`."""
         return f"{self.prefix}:{{{shard}}}:traces"
 
     def holding(self, shard: int) -> str:
-        """Set: ids of the nodes that have marked sessions in their `node` hash, see `lib/changes.lua`."""
+        """Set: ids of the nodes with pending logins in their `node` hash, see `lib/changes.lua`."""
         return f"{self.prefix}:{{{shard}}}:holding"
 
     def absent(self, shard: int) -> str:
@@ -52,27 +52,27 @@ class Keys:
         return f"{self.prefix}:{{{shard}}}:absent"
 
     def dead(self, shard: int) -> str:
-        """Stream of dead letters: events that a consumer group gave up on, after several deliveries."""
+        """Stream of dead letters: events that a consumer group gave up after several deliveries."""
         return f"{self.prefix}:{{{shard}}}:dead"
 
     def errors(self, shard: int, group: str) -> str:
-        """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
+        """Hash: entry id to its last error in a consumer group; only entries not handled yet."""
         return f"{self.prefix}:{{{shard}}}:errors:{group}"
 
     def answers(self, shard: int, token: str) -> str:
-        """Hash: node to what it answered to a question about a user of the shard; for seconds."""
+        """Hash: node to its answer to a question about a user of the shard; expires in seconds."""
         return f"{self.prefix}:{{{shard}}}:answers:{token}"
 
     def followups(self, shard: int) -> str:
-        """Stream of follow-ups that have come due: what was to be done if a user stayed offline."""
+        """Stream of due follow-ups: what was to be done if a user stayed offline."""
         return f"{self.prefix}:{{{shard}}}:followups"
 
     def followup_queue(self, shard: int) -> str:
-        """What the keys of the queue of follow-ups begin with; they share the shard's hash slot."""
+        """Prefix of the keys of the follow-up queue; they share the shard's hash slot."""
         return f"{self.prefix}:{{{shard}}}:followup"
 
     def timer(self, name: str) -> str:
-        """What the keys of a timer begin with; all of them share one hash slot."""
+        """Prefix of the keys of a timer; all of them share one hash slot."""
         return f"{self.prefix}:timer:{{{name}}}"
 
     @property
@@ -82,9 +82,9 @@ class Keys:
 
     @property
     def lease_keys(self) -> list[str]:
-        """What the scripts on leases work on, in one hash slot: `nodes`, then what stands beside it.
+        """The keys of the lease scripts, in one hash slot: `nodes` and three more.
 
-        Hashes: node to its row, node to its stats (JSON); sorted set: swept node to when it is forgotten.
+        Hashes: node to its row, node to its stats (JSON); sorted set: swept node to the time of its removal.
         """
         beside = f"{self.prefix}:{{{self.nodes}}}"
         return [self.nodes, f"{beside}:leases", f"{beside}:stats", f"{beside}:tombs"]
@@ -96,27 +96,28 @@ class Keys:
 
     @property
     def online_channel(self) -> str:
-        """Pub/sub channel that hints at users who came online."""
+        """Pub/sub channel of users who went online; a hint, not delivered reliably."""
         return f"{self._channels}:online"
 
     @property
     def offline_channel(self) -> str:
-        """Pub/sub channel that hints at users who went offline."""
+        """Pub/sub channel of users who went offline; a hint, not delivered reliably."""
         return f"{self._channels}:offline"
 
     def control_channel(self, node: str) -> str:
-        """Pub/sub channel for kicks, displacements and deliveries to the sessions of one node."""
+        """Pub/sub channel for kicks, displacements and messages to the sessions of one node."""
         return f"{self._channels}:node:{node}"
 
     def user_channel(self, uid: str) -> str:
-        """Pub/sub channel that hints at whatever changes in how a user is seen.
+        """Pub/sub channel of all changes in how a user is seen; a hint, not delivered reliably.
 
-        Whoever listens must listen to `watchers_channel` of the shard, too, or nothing is published.
+        A subscriber must also subscribe to `watchers_channel` of the shard, or nothing is published.
         """
         return f"{self.watchers_channel(self.shard(uid))}{uid}"
 
     def watchers_channel(self, shard: int) -> str:
-        """Pub/sub channel that tells scripts that users of the shard are watched; nothing comes over it."""
+        """Pub/sub channel whose subscribers show scripts that users are watched; nothing is published on
+        it."""
         return f"{self._channels}:{{{shard}}}:user:"
 
     @property

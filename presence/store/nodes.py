@@ -1,6 +1,6 @@
-"""The table of leases as readers see it: to be shown, never a reason to act.
+"""The lease table as readers see it: to be shown, never a reason to act.
 
-Whether a lease has ended is told by the clock of the Redis that keeps it. The nodes themselves go by their
+Whether a lease has expired is decided by the clock of the Redis that keeps it. The nodes themselves use their
 own clocks and the counters, see `presence.cluster.membership`.
 """
 
@@ -18,17 +18,17 @@ NodeStatus = Literal["alive", "left", "silent", "dead"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node, and what it told of itself when it renewed its lease last; None where it told nothing.
+    """A node, with its stats from its last lease renewal; None for stats it did not report.
 
-    Its status is ``alive``; ``left``: it has drained and ended, and those of its users who do not return go
-    offline; ``silent``: its lease has ended; or ``dead``: it has its death certificate, its users go offline.
+    Its status is ``alive``; ``left``: it has drained and ended, and users who do not return go offline;
+    ``silent``: its lease has expired; or ``dead``: it was declared dead, and its users go offline.
     """
 
     node: str
     status: NodeStatus
-    lease_left_s: float | None  # until its lease ends, or, below 0, since; None: it never had one
-    sweeper: str | None  # of a dead node, the node that ends its users' sessions
-    readiness: str | None = None  # "ready" if it takes clients; else why not
+    lease_left_s: float | None  # until its lease expires, negative if it has; None if it never had one
+    sweeper: str | None  # of a dead node, the node that ends its sessions
+    readiness: str | None = None  # "ready" if it accepts clients, otherwise the reason
     address: str | None = None  # where it listens
     host: str | None = None
     pid: int | None = None
@@ -36,37 +36,39 @@ class NodeState:
     started_ms: int | None = None
     sessions: int | None = None
     connections: int | None = None
-    outbox: int | None = None  # changes that wait for Redis
-    left_ms: int | None = None  # Unix milliseconds at which it has drained and ended
-    settings: str | None = None  # those that nodes should have in common, see `Settings.shared`
+    outbox: int | None = None  # changes waiting for Redis
+    left_ms: int | None = None  # Unix milliseconds of its end after a drain
+    settings: str | None = None  # that all nodes should share, see `Settings.shared`
 
 
-_TOLD: Final = {field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]}
+_STATS_FIELDS: Final = {
+    field.name: str if field.type == str | None else int for field in fields(NodeState)[4:]
+}
 
 
-def read_nodes(access: ShardClients, keys: Keys) -> list[NodeState]:
-    """Return all nodes of the table, by id; a swept node is none of them."""
+def read_nodes(clients: ShardClients, keys: Keys) -> list[NodeState]:
+    """Return all nodes of the table, by id, without swept ones."""
     nodes, leases, stats, _tombs = keys.lease_keys
-    with access.at(nodes).pipeline(transaction=True) as pipe:
+    with clients.at(nodes).pipeline(transaction=True) as pipe:
         pipe.time()
         pipe.zrange(nodes, 0, -1, withscores=True)
         pipe.hgetall(leases)
         pipe.hgetall(stats)
-        clock, ends, rows, told = pipe.execute()
+        clock, ends, rows, stats_fields = pipe.execute()
     now_ms = _ms(clock)
     left_s = {name: round((end_ms - now_ms) / 1000, 3) for name, end_ms in ends}
     return [
-        _state(_text(name), _text(row), left_s.get(name), told.get(name, b""))
+        _state(_text(name), _text(row), left_s.get(name), stats_fields.get(name, b""))
         for name, row in sorted(rows.items())
     ]
 
 
-def ended_leases(access: ShardClients, keys: Keys, nodes: Iterable[str]) -> set[str]:
-    """Return those of `nodes` whose lease has ended, or that have none; asks nothing about nobody."""
+def ended_leases(clients: ShardClients, keys: Keys, nodes: Iterable[str]) -> set[str]:
+    """Return those of `nodes` whose lease has expired, or that have none; without nodes asks nothing."""
     names = sorted(set(nodes))
     if not names:
         return set()
-    with access.at(keys.nodes).pipeline(transaction=True) as pipe:
+    with clients.at(keys.nodes).pipeline(transaction=True) as pipe:
         pipe.time()
         pipe.zmscore(keys.nodes, names)
         clock, ends = pipe.execute()
@@ -85,20 +87,22 @@ def _ms(clock: tuple[int, int]) -> float:
 
 def _state(node: str, text: str, left_s: float | None, stats: bytes) -> NodeState:
     row = read_lease_row(text, 0)
-    told = _what_it_told(stats)
+    stats_fields = _read_stats(stats)
     status: NodeStatus = "alive" if left_s is not None and left_s > 0 else "silent"
-    if "left_ms" in told:
-        status = "left"  # also while it is swept
+    if "left_ms" in stats_fields:
+        status = "left"  # also during its sweep
     elif row.sweeper:
         status = "dead"
-    return NodeState(node=node, status=status, lease_left_s=left_s, sweeper=row.sweeper or None, **told)
+    return NodeState(
+        node=node, status=status, lease_left_s=left_s, sweeper=row.sweeper or None, **stats_fields
+    )
 
 
-def _what_it_told(stats: bytes) -> dict[str, Any]:
-    """Return what is of the kind that it should be: another version may tell other things."""
+def _read_stats(stats: bytes) -> dict[str, Any]:
+    """Return the stats of the expected types: another version may report others."""
     try:
         values = json.loads(stats)
     except (ValueError, RecursionError):
         return {}
     values = values if isinstance(values, dict) else {}
-    return {name: values[name] for name, kind in _TOLD.items() if isinstance(values.get(name), kind)}
+    return {name: values[name] for name, kind in _STATS_FIELDS.items() if isinstance(values.get(name), kind)}

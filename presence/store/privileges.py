@@ -1,12 +1,12 @@
-"""Whether a server's user of Redis may do what servers do, seen without doing any of it.
+"""Check that the Redis user of a server has the permissions that servers need, without executing anything.
 
-Each command is queued in a transaction that is never executed: what a user may not do is refused when it is
-queued, and with the connection the queue is gone. Nothing is sent before Redis has shown that it queues, and
-each command has arguments with which it would write nothing even if it were executed: an odd number of
-fields, a number that is none (HSETNX and SADD have no such arguments). So a missing right shows before the
-first user is online, and not in the middle of a sweep. A right too many is seen in the same way. Rights
-change nothing until they are used, so this is looked at once, when a server starts. What is asked in vain
-stands in `ACL LOG`, with the context `multi`.
+Each command is queued in a transaction that is never executed: a command without permission is refused when
+it is queued, and closing the connection drops the queue. Nothing is sent before Redis has confirmed that it
+queues, and each command has arguments with which it would write nothing even if it were executed: an odd
+number of fields, an invalid number (HSETNX and SADD have no such arguments). So a missing permission shows
+before the first user is online, and not in the middle of a sweep. Excessive permissions are detected in the
+same way. Permissions matter only when used, so this is checked once, when a server starts. Refused commands
+appear in `ACL LOG`, with the context `multi`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from presence.store.keys import Keys
 
 
 def _by_word(commands: str) -> dict[str, str]:
-    """Return commands by the words of Redis' rules, ``hget`` or ``xinfo|stream``."""
+    """Return commands by their names in ACL rules, as ``hget`` or ``xinfo|stream``."""
     found = [command.strip() for command in commands.replace("\n", ";").split(";") if command.strip()]
     return {
         "|".join(each.lower().split()[: 2 if each.split()[0] in _CONTAINERS else 1]): each for each in found
@@ -32,7 +32,7 @@ def _by_word(commands: str) -> dict[str, str]:
 
 
 _CONTAINERS: Final = {"PUBSUB", "XINFO"}
-# What servers call; KEY and CHANNEL stand for one of ours.
+# Commands of servers; KEY and CHANNEL stand for one of ours.
 SERVER: Final = _by_word(
     """
     EVAL 1 1 KEY; EVALSHA 0 1 KEY; EXISTS KEY; HDEL KEY x; HEXISTS KEY x; HGET KEY x; HGETALL KEY; HLEN KEY
@@ -43,42 +43,40 @@ SERVER: Final = _by_word(
     ZREM KEY x; ZREMRANGEBYSCORE KEY x x; ZSCORE KEY x
     """
 )
-# And what turning the wheel of follow-ups needs beside it.
+# Further ones for running the follow-up scheduler.
 FOLLOWUPS: Final = _by_word("HINCRBY KEY x x; ZSCAN KEY 0")
-# And what the process that serves operators needs to show events. Without it a server serves clients.
+# Further ones for the admin process to show events. Servers work without them.
 EVENTS: Final = _by_word("XREAD STREAMS KEY 0; XREVRANGE KEY + - COUNT 1")
 
-# What nobody needs who serves. Each of these would fail at its arguments even if it were executed.
-TOO_MUCH: Final = {
+# Commands that no server needs. Each would fail because of its arguments even if it were executed.
+EXCESSIVE: Final = {
     "FLUSHALL": "FLUSHALL NEITHER",
     "CONFIG SET": "CONFIG SET no-such-setting x",
     "ACL SETUSER": "ACL SETUSER nobody no-such-rule",
 }
 OTHERS_KEYS: Final = "keys of others"
-KEYS_TRIED: Final = (
-    64  # of each server: rules are made of patterns, no one writes one for each of 16,384 shards
-)
+KEYS_TRIED: Final = 64  # of each server: rules are patterns, and are not written per shard
 
 
 class Rights(NamedTuple):
-    """What a user may do, who may do what a server has to."""
+    """The permissions of a user that has all those needed."""
 
-    too_much: list[str]  # what else the user may do though no server needs it, in words
-    no_events: str  # the command that lets the process for operators show events; "" if it may
+    too_much: list[str]  # excessive permissions, as text
+    no_events: str  # the command that lets the admin process show events; "" if it may already
 
 
 class MissingRight(StoreError):
-    """The user of Redis may not do what a server has to do."""
+    """The Redis user lacks a permission that servers need."""
 
 
-def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
-    """See to it that a server's user may do its work, on each server that has some of the keys.
+def check_rights(url: str, keys: Keys, *, followups: bool, connect: Connect = open_client) -> Rights:
+    """Check the permissions of a server's user, on each Redis server that has some of the keys.
 
-    `followups`: whether the server turns the wheel of follow-ups, too.
+    `followups`: whether the server also runs the follow-up scheduler.
 
     Raises:
-        MissingRight: the message names what is missing, and the command that mends it.
-        StoreUnavailable, StoreError: Redis cannot be asked, or knows no such command.
+        MissingRight: the message names what is missing, and the command that fixes it.
+        StoreUnavailable, StoreError: Redis is unreachable, or does not know a command.
     """
     words = SERVER | EVENTS | (FOLLOWUPS if followups else {})
     ours = [*keys.lease_keys, keys.meta, *(keys.events(shard) for shard in range(keys.shards))]
@@ -103,11 +101,11 @@ def look(url: str, keys: Keys, *, followups: bool, connect: Connect = open_clien
 
 @contextmanager
 def _transaction(client: Redis, missing: set[str]) -> Iterator[Any]:
-    """Open a transaction for the length of a ``with`` block, and drop what was queued in it.
+    """Open a transaction for the length of a ``with`` block, and drop the queued commands.
 
     Raises:
-        MissingRight: not even that is allowed.
-        RedisError: it could not be opened. Whatever were sent then would be executed.
+        MissingRight: transactions are not allowed.
+        RedisError: it could not be opened. Commands sent then would be executed.
     """
     connection: Any = client.connection_pool.get_connection()  # redis-py's, whose types are loose
     try:
@@ -128,7 +126,7 @@ def _transaction(client: Redis, missing: set[str]) -> Iterator[Any]:
 
 
 def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequence[str]) -> set[str]:
-    """Return the rules that are missing for some commands, and for writing each of some keys."""
+    """Return the ACL rules missing for commands, and for writing each of some keys."""
     channels = [keys.online_channel, keys.control_channel("x"), keys.watchers_channel(0)]
     asked = [(word, _worded(command, ours[0], channels[0])) for word, command in words.items()]
     asked += [("hset", _worded(SERVER["hset"], key, "")) for key in ours[1:]]
@@ -142,7 +140,7 @@ def _refused(connection: Any, keys: Keys, words: Mapping[str, str], ours: Sequen
 
 
 def _rule(word: str, answer: Exception, keys: Keys) -> str:
-    """Return the rule of Redis that allows what was refused."""
+    """Return the ACL rule that would allow a refused command."""
     if code_of(answer) != "NOPERM":
         raise answer
     text = str(answer)
@@ -152,10 +150,10 @@ def _rule(word: str, answer: Exception, keys: Keys) -> str:
 
 
 def _granted(connection: Any, keys: Keys) -> set[str]:
-    """Return what the user may do though it need not."""
-    tried = TOO_MUCH | {OTHERS_KEYS: f"EXISTS not-{keys.prefix}:x"}
+    """Return the excessive permissions of the user."""
+    tried = EXCESSIVE | {OTHERS_KEYS: f"EXISTS not-{keys.prefix}:x"}
     answers = _asked(connection, [command.split() for command in tried.values()])
-    moved = {"MOVED", "CROSSSLOT"}  # a server of a cluster looks at rights first
+    moved = {"MOVED", "CROSSSLOT"}  # a cluster server checks permissions first
     return {
         words
         for words, answer in zip(tried, answers, strict=True)
@@ -168,7 +166,7 @@ def _worded(command: str, key: str, channel: str) -> list[str]:
 
 
 def _asked(connection: Any, commands: Sequence[Sequence[str]]) -> list[Any]:
-    """Send commands in one go; return the answers, errors among them."""
+    """Send commands in one write; return the answers, with errors among them."""
     connection.send_packed_command(connection.pack_commands(commands))
     answers = []
     for _ in commands:

@@ -1,4 +1,4 @@
-"""What the records of users say, as readers see it."""
+"""The records of users, as readers see them."""
 
 import json
 import math
@@ -13,13 +13,13 @@ from presence.store.shard_clients import ShardClients
 State = dict[str, Any]
 
 
-def stored_shards(access: ShardClients, prefix: str) -> int | None:
-    """Return how many shards the data below `prefix` is spread over, or None where no server wrote yet.
+def stored_shards(clients: ShardClients, prefix: str) -> int | None:
+    """Return the number of shards of the data below `prefix`, or None if no server has written yet.
 
-    What is stored and no number of shards is a `ValueError`.
+    `ValueError` if the stored value is not a number of shards.
     """
     meta = Keys(prefix).meta
-    stored = access.at(meta).hget(meta, "shards")
+    stored = clients.at(meta).hget(meta, "shards")
     if stored is None:
         return None
     if not (isinstance(stored, bytes) and stored.isdigit() and int(stored) > 0):
@@ -27,18 +27,18 @@ def stored_shards(access: ShardClients, prefix: str) -> int | None:
     return int(stored)
 
 
-def read_states(access: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
+def read_states(clients: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[str, State]:
     """Return the state of each user, in the order of `uids`.
 
     A state is ``{status, since_ms, last_seen_ms, id, sessions}`` and, where there is one, `meta`. `status` is
-    ``online``, ``away``, ``offline`` or ``unknown``; a user that nobody has heard of is offline. Online and
-    away: as `online_state` tells. Unknown: the same, but the leases of all nodes of his sessions have ended.
-    They come back, or others sweep them, and he is offline. (While the server of a cluster that knows of
-    leases is away, he is told as online.) Offline: only `last_seen_ms` may be known. Times are Unix
-    milliseconds.
+    ``online``, ``away``, ``offline`` or ``unknown``; a user without any data is offline. Online and away: see
+    `online_state`. Unknown: the same, but the leases of all nodes of the sessions have expired. Those nodes
+    return, or others sweep them and the user goes offline. (While the server of a cluster with the lease
+    table is unreachable, such a user counts as online.) Offline: only `last_seen_ms` may be known. Times are
+    Unix milliseconds.
 
-    It is one round trip, and a second one if anybody is online. In a cluster each shard asked is a round
-    trip, for a transaction cannot be over several.
+    This takes one round trip, and a second one if any user is online. In a cluster it takes one per shard,
+    because a transaction cannot span shards.
     """
     wanted = list(dict.fromkeys(uids))
     by_shard: dict[int, list[str]] = {}
@@ -49,31 +49,31 @@ def read_states(access: ShardClients, keys: Keys, uids: Iterable[str]) -> dict[s
         pipe.hmget(keys.online(shard), by_shard[shard])
         pipe.zmscore(keys.seen(shard), by_shard[shard])
 
-    # One transaction: a user who goes or comes between the two reads must not look like a stranger.
-    answers = access.ask(keys, by_shard, fill, is_atomic=True)
+    # One transaction: a user who goes online or offline between the two reads must not look unknown.
+    answers = clients.ask(keys, by_shard, fill, is_atomic=True)
     states: dict[str, State] = {}
     for shard, members in by_shard.items():
         for uid, record, score in zip(members, *answers[shard], strict=True):
             states[uid] = online_state(record) or _state("offline", None, seen_ms(score), None, [])
-    _mark_unknown(access, keys, states.values())
+    _mark_unknown(clients, keys, states.values())
     return {uid: states[uid] for uid in wanted}
 
 
-def count_online(access: ShardClients, keys: Keys) -> int:
-    """Return how many users are online."""
-    answers = access.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
+def count_online(clients: ShardClients, keys: Keys) -> int:
+    """Return the number of users online."""
+    answers = clients.ask(keys, range(keys.shards), lambda pipe, shard: pipe.hlen(keys.online(shard)))
     return sum(online for (online,) in answers.values())
 
 
 def read_page(
-    access: ShardClients, keys: Keys, shard: int, position: int, size: int
+    clients: ShardClients, keys: Keys, shard: int, position: int, size: int
 ) -> tuple[dict[str, State], int, int]:
-    """Return the states of some users online in a shard, and the shard and the position to go on with.
+    """Return the states of some online users of a shard, and the shard and position of the next page.
 
-    A page is read again from its beginning if it fails. Position 0 is the beginning of a shard.
+    A failed page may be read again. Position 0 is the beginning of a shard.
     """
     key = keys.online(shard)
-    answer: Any = access.at(key).hscan(key, position, count=size)
+    answer: Any = clients.at(key).hscan(key, position, count=size)
     position, records = answer
     if not position:
         shard += 1
@@ -82,18 +82,18 @@ def read_page(
         for uid, record in records.items()
         if (state := online_state(record))
     }
-    _mark_unknown(access, keys, states.values())
+    _mark_unknown(clients, keys, states.values())
     return states, shard, position
 
 
-def _mark_unknown(access: ShardClients, keys: Keys, states: Collection[State]) -> None:
-    """Change the status of users online whose nodes are all silent."""
+def _mark_unknown(clients: ShardClients, keys: Keys, states: Collection[State]) -> None:
+    """Set the status of users to unknown if the leases of all their nodes have expired."""
     try:
-        ended = ended_leases(access, keys, (each["node"] for state in states for each in state["sessions"]))
+        ended = ended_leases(clients, keys, (each["node"] for state in states for each in state["sessions"]))
     except CONNECTION_LOST as error:
-        if not (access.is_cluster and passes(error)):
+        if not (clients.is_cluster and passes(error)):
             raise
-        access.doubt(keys.nodes)
+        clients.invalidate(keys.nodes)
         return
     for state in states:
         if state["sessions"] and all(each["node"] in ended for each in state["sessions"]):
@@ -101,11 +101,11 @@ def _mark_unknown(access: ShardClients, keys: Keys, states: Collection[State]) -
 
 
 def online_state(text: bytes | None) -> State | None:
-    """Return the state that a record tells; None: there is no record, or it is damaged.
+    """Return the state in a record; None if there is no record, or it is damaged.
 
-    He is away if all his sessions are. `since_ms` is since when that stands, `id` the entry id of the event
-    that led to what is shown, `last_seen_ms` None. `meta` is a JSON text, see `presence.common.meta_json`: of
-    those of his sessions that have the status, that of the latest login. `sessions` is a list of
+    A user is away if all their sessions are. `since_ms` is the start of that status, `id` the entry id of the
+    event that led to the state, `last_seen_ms` None. `meta` is a JSON text, see `presence.common.meta_json`:
+    of the sessions with that status, the one of the latest login. `sessions` is a list of
     ``{device, session, node, login_ms}`` by device; one that is away has ``away: True``, and one that has
     it, its own `meta`.
     """
@@ -140,17 +140,17 @@ def _session(device: str, fields: dict[str, Any]) -> State:
 
 
 def _text(value: str) -> str:
-    """Return a text; `TypeError` or `ValueError` for what is none that Redis could be asked about."""
+    """Return a text; `TypeError` or `ValueError` for anything that cannot be part of a key."""
     return str.encode(value).decode()
 
 
 def _precedence(session: State) -> tuple[bool, int, bytes]:
-    """Return by what it is decided which of several sessions a user shows himself as; see lib/events.lua."""
+    """Return the sort key that decides which of several sessions is shown; see lib/events.lua."""
     return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
 
 
 def seen_ms(score: float | None) -> int | None:
-    """Return the Unix milliseconds that a score tells; None: it tells none."""
+    """Return the Unix milliseconds of a score; None if it has none."""
     return int(score) if score is not None and math.isfinite(score) else None
 
 

@@ -1,6 +1,6 @@
-"""What nodes call on Redis, one server or a cluster: batches, probes, leases, letters; all are script calls.
+"""The calls of nodes on Redis, one server or a cluster: batches, probes, leases and messages, all by scripts.
 
-Each of these has connections of its own, see `Scripting`, for the thread that uses it.
+Each class has its own connections, see `Scripting`, for the thread that uses it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
 from presence.store.keys import Keys
 from presence.store.script_arguments import (
-    FENCE_KEPT_S,
+    FENCE_TTL_S,
     Shape,
     is_name,
     read_lease_row,
@@ -48,7 +48,7 @@ class RedisStore(Scripting):
         self._shape = shape
 
     def check_meta(self) -> None:
-        """Compare version and shards with what Redis has, or write them; see `Store.check_meta`."""
+        """Compare version and shards with those in Redis, or write them; see `Store.check_meta`."""
         key, ours = self._shape.keys.meta, {"version": DATA_VERSION, "shards": str(self._shape.keys.shards)}
         commands = [("HSETNX", key, name, value) for name, value in ours.items()]
         found = self.commands(key, [*commands, ("HMGET", key, *ours)])[-1]
@@ -66,7 +66,7 @@ class RedisStore(Scripting):
     def probe(
         self, node: str, inbox_read: Mapping[int, int]
     ) -> dict[int, Probe | StoreUnavailable | StoreError]:
-        """Ask shards in one round trip; see `Store.probe`."""
+        """Probe shards in one round trip; see `Store.probe`."""
         calls = [
             Call("probe", self._shape.key_names(shard, node), self._shape.probe_arguments(shard, node, after))
             for shard, after in inbox_read.items()
@@ -76,7 +76,7 @@ class RedisStore(Scripting):
 
 
 def _read(answer: Any, read: Callable[[Any], T]) -> T | StoreUnavailable | StoreError:
-    """Return what an answer says; an error if somebody else wrote where the scripts keep their answers."""
+    """Return a parsed answer, or an error if the data of the scripts was overwritten."""
     if isinstance(answer, (StoreUnavailable, StoreError)):
         return answer
     try:
@@ -86,12 +86,12 @@ def _read(answer: Any, read: Callable[[Any], T]) -> T | StoreUnavailable | Store
 
 
 class RedisLeaseTable(Scripting):
-    """A `LeaseTable`, of which one server of a cluster has all.
+    """A `LeaseTable`; in a cluster it is on one server.
 
     Args:
         url, connect: see `Scripting`.
-        keys: how keys are called.
-        lease_s: for how long a renewal holds, by Redis' clock; only shown, see `lease.lua`.
+        keys: key names.
+        lease_s: duration of a lease by Redis' clock; only shown, see `lease.lua`.
     """
 
     def __init__(self, url: str, keys: Keys, lease_s: float, connect: Connect = open_client) -> None:
@@ -118,7 +118,7 @@ class RedisLeaseTable(Scripting):
         return self._change(node, seen, "")
 
     def _change(self, node: str, seen: str, wanted: str) -> str | None:
-        arguments = [node, seen, wanted, FENCE_KEPT_S * 1000]
+        arguments = [node, seen, wanted, FENCE_TTL_S * 1000]
         answer = unpacked(self.one(Call("claim", self._keys.lease_keys, arguments)))
         return answer.get("told", "") if answer["status"] == "ok" else None
 
@@ -136,21 +136,21 @@ class Deliveries(Scripting):
         self._shape = shape
 
     def deliver(
-        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+        self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[RouteResult | StoreUnavailable | StoreError]:
-        """Hand letters to the nodes that have their recipients; see `MessageBus.deliver`."""
+        """Send messages to the nodes that have their recipients; see `MessageBus.deliver`."""
         places: dict[int, list[int]] = {}  # by shard, in order
-        for place, letter in enumerate(letters):
-            places.setdefault(self._shape.keys.shard(letter.to), []).append(place)
+        for place, message in enumerate(messages):
+            places.setdefault(self._shape.keys.shard(message.to), []).append(place)
         in_cluster = "1" if self.is_cluster else ""
         calls = []
         for shard, some in places.items():
-            flat = [part for place in some for part in letters[place]]
-            ours = {to: here[to] for place in some if (to := letters[place].to) in here}
+            flat = [part for place in some for part in messages[place]]
+            ours = {to: here[to] for place in some if (to := messages[place].to) in here}
             # Lua's MessagePack knows one kind of string: old raw.
             packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
             calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, *packed]))
-        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NOBODY] * len(letters)
+        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NOBODY] * len(messages)
         for some, answer in zip(places.values(), self.evaluate(calls), strict=True):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 for place in some:

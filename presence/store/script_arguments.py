@@ -1,4 +1,4 @@
-"""How the arguments of the scripts are packed, and their answers read."""
+"""Arguments of the scripts, and parsing of their answers."""
 
 import hashlib
 import json
@@ -33,8 +33,8 @@ from presence.store.script_runner import Call
 
 _FORGOTTEN: Final = "forgotten"  # a kind of message on control channels
 
-FIELDS_A_CALL: Final = 512  # that a retirement or a sweep looks at: as much work as a batch
-FENCE_KEPT_S: Final = 86_400  # after a sweep: longer than any process is paused, or any packet under way
+MAX_FIELDS_PER_CALL: Final = 512  # of a retirement or a sweep: as much work as a batch
+FENCE_TTL_S: Final = 86_400  # after a sweep: longer than any pause of a process or delay of a packet
 
 COUNT_DIGITS: Final = 16  # Lua counts exactly up to 2^53
 
@@ -43,16 +43,16 @@ Answer = tuple[bytes, bytes]  # MessagePack, replication id
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What each call tells the scripts besides its own arguments."""
+    """Arguments that all calls of scripts share."""
 
     keys: Keys
-    maxlen: int  # entries that a stream is capped to, roughly
-    seen_retention_ms: int  # how long it is remembered when an offline user was last seen
-    max_sessions: int = 8  # that a user may have, on all nodes together
-    session_policy: str = "oldest"  # which have to go if there are more, the "oldest" or the "newest"
+    maxlen: int  # approximate entries in a stream
+    seen_retention_ms: int  # how long `last_seen` of offline users is kept
+    max_sessions: int = 8  # of a user, on all nodes together
+    session_policy: str = "oldest"  # sessions to end if there are more: the "oldest" or the "newest"
 
     def key_names(self, shard: int, node: str) -> list[str]:
-        """Return KEYS as all scripts take them."""
+        """Return KEYS of all scripts."""
         keys = self.keys
         return [
             keys.events(shard),
@@ -87,7 +87,7 @@ class Shape:
         return Call(step.script, self.key_names(step.shard, node), arguments)
 
     def operator_call(self, script: str, shard: int, arguments: Iterable[Any]) -> Call:
-        """Return the call of a script by somebody who is no node."""
+        """Return the call of a script by a caller that is no node."""
         return Call(script, self.key_names(shard, ""), [*self._common(shard, "", 0, ""), *arguments])
 
     def probe_arguments(self, shard: int, node: str, inbox_read: int) -> list[Any]:
@@ -96,14 +96,14 @@ class Shape:
 
 
 def _own_arguments(step: Step) -> list[Any]:
-    """Return ARGV from 10 on, of a batch as far as a shape does not say it; see the scripts."""
+    """Return ARGV from 10 on, of a batch without what the shape adds; see the scripts."""
     match step:
         case Batch():
             items, reasons = _packed_items(step.items, step.now)
             opening = _packed_opening(step.opening) if step.opening else b""
             return [step.counter.n, items, opening, reasons, _flags(step)]
         case Retirement():
-            return [step.cursor, FIELDS_A_CALL, step.latest_ms]
+            return [step.cursor, MAX_FIELDS_PER_CALL, step.latest_ms]
         case Fencing():
             return [step.other]
         case Compare():
@@ -111,8 +111,8 @@ def _own_arguments(step: Step) -> list[Any]:
             sessions = [text for name, shown in named for text in (*name, shown)]
             return [step.cursor, step.fields, msgpack.packb(sessions)]
         case Sweep():
-            kept_ms = FENCE_KEPT_S * 1000
-            return [step.other, step.cursor, FIELDS_A_CALL, step.waited_ms, step.latest_ms, kept_ms]
+            kept_ms = FENCE_TTL_S * 1000
+            return [step.other, step.cursor, MAX_FIELDS_PER_CALL, step.waited_ms, step.latest_ms, kept_ms]
 
 
 def _flags(batch: Batch) -> str:
@@ -120,7 +120,7 @@ def _flags(batch: Batch) -> str:
 
 
 def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
-    """Return items and reasons as apply.lua takes them: flat, for making tables costs Lua much."""
+    """Return items and reasons for apply.lua: flat, because tables are expensive in Lua."""
     values: list[object] = []
     reasons: dict[int, str] = {}
     for (
@@ -147,7 +147,7 @@ def _packed_profile(profile: Profile) -> str:
 
 
 def _fingerprint(profile: Profile) -> str:
-    """Return what tells a profile from others; compare.lua makes the same of a record."""
+    """Return the fingerprint of a profile; compare.lua computes the same from a record."""
     if profile == PLAIN:
         return ""
     meta = hashlib.sha1(profile.meta.encode(), usedforsecurity=False).hexdigest() if profile.meta else ""
@@ -166,7 +166,7 @@ def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
 
 
 def _told(flat: Iterable[Any]) -> tuple[EventCount, ...]:
-    values = list(flat)  # of Lua an empty table, which may be a map
+    values = list(flat)  # an empty Lua table may arrive as a map
     return tuple(
         EventCount(*each) for each in zip(values[::3], map(int, values[1::3]), values[2::3], strict=True)
     )
@@ -184,7 +184,7 @@ def _traces(flat: list[str], own: str) -> PeerTraces:
 
 
 def read_reply(step: Step, answer: Answer) -> Reply:
-    """Return what a script answered to `step`."""
+    """Return the parsed answer to `step`."""
     reply = unpacked(answer[0])
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
@@ -207,12 +207,12 @@ def read_reply(step: Step, answer: Answer) -> Reply:
 
 
 def unpacked(packed: bytes) -> Any:
-    """Return what a script packed; bytes that are no UTF-8, which nobody here wrote, become U+FFFD."""
+    """Return an unpacked answer; invalid UTF-8, which no node writes, becomes U+FFFD."""
     return msgpack.unpackb(packed, unicode_errors="replace")
 
 
 def is_name(name: str) -> bool:
-    """Whether a name from Redis can be one that a node gave."""
+    """Whether a name from Redis can be one that a node wrote."""
     return "\ufffd" not in name
 
 
@@ -221,7 +221,7 @@ def _session_names(flat: list[str]) -> tuple[SessionName, ...]:
 
 
 def read_probe(shard: int, node: str, answer: Answer) -> Probe:
-    """Return what probe.lua answered."""
+    """Return the parsed answer of probe.lua."""
     reply = unpacked(answer[0])
     return Probe(
         shard=shard,
@@ -233,51 +233,56 @@ def read_probe(shard: int, node: str, answer: Answer) -> Probe:
         inbox_n=reply["inbox_n"],
         now_ms=reply["now_ms"],
         inbox=tuple(
-            news
+            notice
             for text in reply["inbox"]
-            if (said := read_message(text)) is not None and (news := read_news(said)) is not None
+            if (message := read_message(text)) is not None and (notice := read_notice(message)) is not None
         ),
     )
 
 
 def read_message(text: str | bytes) -> Mapping[str, Any] | None:
-    """Return the object of JSON that an inbox or a control channel carries; None: it is none."""
+    """Return the JSON object of an inbox entry or a control message; None if it is none."""
     try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):  # whoever may publish may send what no node would
+        message = json.loads(text)
+    except (ValueError, RecursionError):  # any client of Redis with the right to publish may send anything
         return None
-    return said if isinstance(said, dict) else None
+    return message if isinstance(message, dict) else None
 
 
-def read_news(said: Mapping[str, Any]) -> NodeNotice | None:
-    """Return the news that a message tells; None: of no kind known here."""
+def read_notice(message: Mapping[str, Any]) -> NodeNotice | None:
+    """Return the notice in a message; None if its kind is unknown."""
     try:
-        kind = NodeNoticeKind(said["type"])
-        news = NodeNotice(
-            kind, said["uid"], said["device"], said["session"], said["by"], said["return_allowed"]
+        kind = NodeNoticeKind(message["type"])
+        notice = NodeNotice(
+            kind,
+            message["uid"],
+            message["device"],
+            message["session"],
+            message["by"],
+            message["return_allowed"],
         )
     except (ValueError, KeyError, TypeError):
         return None
-    is_sound = all(isinstance(each, str) for each in news[1:5]) and isinstance(news.return_allowed, bool)
-    return news if is_sound else None
+    is_sound = all(isinstance(each, str) for each in notice[1:5]) and isinstance(notice.return_allowed, bool)
+    return notice if is_sound else None
 
 
 def erasure_text(erasure: Erasure) -> str:
-    """Return the message for a control channel that `read_erasure` reads."""
+    """Return the control message of an erasure, for `read_erasure`."""
     return json.dumps({"type": _FORGOTTEN, **erasure._asdict()})
 
 
-def read_erasure(said: Mapping[str, Any]) -> Erasure | None:
-    """Return what a message tells of users who were forgotten; None: it is of another kind."""
-    by, users, uids = (said.get(name) for name in Erasure._fields)
-    if said.get("type") != _FORGOTTEN or not (isinstance(by, str) and isinstance(uids, list)):
+def read_erasure(message: Mapping[str, Any]) -> Erasure | None:
+    """Return the erasure in a message; None if it is of another kind."""
+    by, users, uids = (message.get(name) for name in Erasure._fields)
+    if message.get("type") != _FORGOTTEN or not (isinstance(by, str) and isinstance(uids, list)):
         return None
     is_sound = isinstance(users, int) and all(isinstance(each, str) for each in uids)
     return Erasure(by, int(users), tuple(uids)) if is_sound and users is not None else None
 
 
 def read_lease_row(text: str, lease_end_ms: float) -> LeaseRow:
-    """Return a row of the table of leases from its text; see lease.lua."""
+    """Return a row of the lease table from its text; see lease.lua."""
     counter, _, certificate = text.partition(" ")
     sweeper, _, n = certificate.partition(" ")
     end_ms = int(lease_end_ms) if math.isfinite(lease_end_ms) else 0
@@ -287,5 +292,5 @@ def read_lease_row(text: str, lease_end_ms: float) -> LeaseRow:
 
 
 def _count(text: str) -> int | None:
-    """Return a number that a script counts, which is exact as a double; None: it is none."""
+    """Return a counter of a script, exact as a double; None if the text is none."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS else None

@@ -1,4 +1,4 @@
-"""Calls of the Lua scripts over connections to Redis, one to each server that has some of the keys.
+"""Calls of the Lua scripts, over one connection to each Redis server that has some of the keys.
 
 Used from one thread at a time. A connection whose call was interrupted or failed is closed and never reused,
 so that no answer can be taken for that of another call.
@@ -17,7 +17,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from presence.store.client import CALL_TIMEOUT_S, open_client
-from presence.store.cluster_routes import Connect, NobodyHasIt, Routes
+from presence.store.cluster_routes import Connect, NoOwner, Routes
 from presence.store.error_classes import (
     CALL_ERRORS,
     CallInterrupted,
@@ -33,7 +33,7 @@ _REQUIRES: Final = re.compile(r"-- requires:((?: \w+)+)\n")  # the first line of
 
 
 def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
-    """Give each script below a folder: its path there, without the ending, and its text."""
+    """Yield each script below a folder: its path without the suffix, and its text."""
     for each in folder.iterdir():
         if each.is_dir():
             yield from _texts(each, f"{path}{each.name}/")
@@ -41,23 +41,23 @@ def _texts(folder: Traversable, path: str = "") -> Iterator[tuple[str, str]]:
             yield path + each.name.removesuffix(".lua"), each.read_text("utf-8")
 
 
-# Read with the code that calls them: a worker forked after an upgrade in place has the code of before it.
+# Read at import: a worker forked after an upgrade in place still has the code from before it.
 _TEXTS: Final = dict(_texts(resources.files("presence.store") / "scripts"))
 
-LEAST_WAIT_S: Final = 0.05  # for an answer that is there already, however late it is
+MIN_WAIT_S: Final = 0.05  # for an answer that has arrived, even past the deadline
 
-Words = Sequence[Any]
-"""A command: its name, and arguments of the kinds that redis-py packs."""
+Command = Sequence[Any]
+"""A command: its name, and arguments of types that redis-py packs."""
 
 
 @cache
 def source(name: str) -> str:
-    """Return the text of a script, with what it shares with others before it."""
+    """Return the text of a script, with the shared parts before it."""
     return "".join(_TEXTS[part] for part in (*parts_before(name), name))
 
 
 def parts_before(name: str) -> tuple[str, ...]:
-    """Return what goes before the text of a script: what its first line requires, or all of its folder do."""
+    """Return the shared parts of a script: those its first line requires, or those of its folder."""
     if required := _REQUIRES.match(_TEXTS[name]):
         return tuple(f"lib/{part}" for part in required[1].split())
     folder, is_below, _ = name.rpartition("/")
@@ -70,7 +70,7 @@ def parts_before(name: str) -> tuple[str, ...]:
 
 @cache
 def digest(name: str) -> str:
-    """Return what a script is called by; the digest names it to Redis, it protects nothing."""
+    """Return the digest by which Redis knows a script; it has no security purpose."""
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -81,19 +81,19 @@ class Call(NamedTuple):
     keys: list[str]
     arguments: list[Any]
 
-    def by_digest(self) -> Words:
-        """Return the command that runs it where it is known."""
+    def by_digest(self) -> Command:
+        """Return the command that runs a script Redis knows."""
         return ("EVALSHA", digest(self.script), len(self.keys), *self.keys, *self.arguments)
 
-    def by_text(self) -> Words:
-        """Return the command that runs it anywhere, and makes it known."""
+    def by_text(self) -> Command:
+        """Return the command that runs a script and makes it known."""
         return ("EVAL", source(self.script), len(self.keys), *self.keys, *self.arguments)
 
 
 class Scripting:
     """Connections to a Redis or Valkey, 6.2 or newer, or to the servers of a cluster; opened when needed.
 
-    Calls that fail or are refused raise `StoreUnavailable` or `StoreError`.
+    Failed and refused calls raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: as `presence.common.redis_url` takes it.
@@ -110,23 +110,23 @@ class Scripting:
         return self._routes.is_cluster
 
     def close(self) -> None:
-        """Close the connections; a call that waits in another thread fails."""
+        """Close the connections; a call in another thread fails. The next call opens them again."""
         self._routes.close()
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Close the connections for good."""
-        self._routes.shut()
+        self._routes.shut_down()
 
     def evaluate(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts, at each server that has some of their keys in one round trip.
+        """Run scripts, in one round trip to each server that has some of their keys.
 
         Returns:
-            The answers in order; a `StoreUnavailable` or `StoreError` stands for a call that failed. Redis
-            has not run it, except that it may have where the answer is a `StoreInterrupted`.
+            The answers in order, with a `StoreUnavailable` or `StoreError` for a failed call. Redis has not
+            run a failed call, except that it may have run one whose answer is a `StoreInterrupted`.
         """
         answers = self._send(calls, Call.by_digest)
-        # Nothing of these was run: by a server that did not know the script (the first call, a restart,
-        # SCRIPT FLUSH), or one that sent us to another. Once more, by text: that cannot be flushed meanwhile.
+        # These were not run: the server did not know the script (first call, restart, SCRIPT FLUSH), or
+        # redirected us. Repeat them by text, which cannot be flushed meanwhile.
         again = [
             i
             for i, answer in enumerate(answers)
@@ -144,44 +144,44 @@ class Scripting:
             raise answer
         return answer
 
-    def commands(self, key: str, commands: Sequence[Words]) -> list[Any]:
-        """Run plain commands on keys of one slot, in one round trip; replies come as they are."""
-        return _sound(self._exchange([key] * len(commands), commands))
+    def commands(self, key: str, commands: Sequence[Command]) -> list[Any]:
+        """Run plain commands on keys of one slot, in one round trip; return the raw replies."""
+        return _raise_errors(self._exchange([key] * len(commands), commands))
 
-    def transact(self, key: str, commands: Sequence[Words]) -> list[Any]:
+    def transact(self, key: str, commands: Sequence[Command]) -> list[Any]:
         """Run plain commands in one transaction; otherwise as `commands`."""
-        return _sound(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
+        return _raise_errors(self.commands(key, [("MULTI",), *commands, ("EXEC",)])[-1])
 
-    def _send(self, calls: Sequence[Call], worded: Callable[[Call], Words]) -> list[Any]:
-        return self._exchange([call.keys[0] for call in calls], [worded(call) for call in calls])
+    def _send(self, calls: Sequence[Call], command_of: Callable[[Call], Command]) -> list[Any]:
+        return self._exchange([call.keys[0] for call in calls], [command_of(call) for call in calls])
 
-    def _exchange(self, keys: Sequence[str], commands: Sequence[Words]) -> list[Any]:
-        """Send each server its commands, then take the answers; exceptions among them are failures."""
-        nobody = NobodyHasIt("no server of the cluster has it")
-        answers: list[Any] = [nobody] * len(commands)
+    def _exchange(self, keys: Sequence[str], commands: Sequence[Command]) -> list[Any]:
+        """Send each server its commands, then read the answers; failures are exceptions among them."""
+        no_owner = NoOwner("no server of the cluster has it")
+        answers: list[Any] = [no_owner] * len(commands)
         try:
-            lines = [_Exchange(client, places) for client, places in self._routes.groups(keys)]
-            for line in lines:
-                line.say([commands[place] for place in line.places], self._routes.check)
-            # Several servers that hang hold up nobody for longer than one.
-            deadline = time.monotonic() + CALL_TIMEOUT_S if len(lines) > 1 else None
-            for line in lines:
-                line.hear(answers, deadline)
-        except (RedisError, OSError) as error:  # nobody can be asked
+            exchanges = [_Exchange(client, places) for client, places in self._routes.groups(keys)]
+            for exchange in exchanges:
+                exchange.send([commands[place] for place in exchange.places], self._routes.check)
+            # Several hanging servers take no longer than one.
+            deadline = time.monotonic() + CALL_TIMEOUT_S if len(exchanges) > 1 else None
+            for exchange in exchanges:
+                exchange.receive(answers, deadline)
+        except (RedisError, OSError) as error:  # no server is known
             self.close()
             return [error] * len(commands)
         except BaseException:
             self.close()
             raise
-        for line in lines:
-            if line.failure or any(_leads_elsewhere(answers[place]) for place in line.places):
-                self._routes.doubt(line.client)
+        for exchange in exchanges:
+            if exchange.failure or any(_leads_elsewhere(answers[place]) for place in exchange.places):
+                self._routes.invalidate(exchange.client)
         for answer in answers:
-            self._routes.learn(answer)
+            self._routes.note_redirect(answer)
         return answers
 
 
-def _sound(answers: list[Any]) -> list[Any]:
+def _raise_errors(answers: list[Any]) -> list[Any]:
     for answer in answers:
         if isinstance(answer, Exception):
             raise as_failure(answer) from answer
@@ -197,13 +197,13 @@ class _Exchange:
 
     def __init__(self, client: "redis.Redis", places: list[int]) -> None:
         self.client = client
-        self.places = places  # of the commands that go there
-        self.failure: Exception | None = None  # what broke it; nothing more is to be heard then
+        self.places = places  # positions of its commands
+        self.failure: Exception | None = None  # what broke it; nothing more is read then
         self._pool: Any = client.connection_pool  # redis-py's, whose types are loose
         self._connection: Any = None
 
-    def say(self, commands: Sequence[Words], check: Callable[["redis.Redis"], None]) -> None:
-        """Send commands, after a check of the server."""
+    def send(self, commands: Sequence[Command], check: Callable[["redis.Redis"], None]) -> None:
+        """Send commands, after checking the server."""
         try:
             check(self.client)
             self._connection = self._pool.get_connection()
@@ -211,18 +211,18 @@ class _Exchange:
         except CALL_ERRORS as error:
             self.failure = self._interrupted(error)
 
-    def hear(self, answers: list[Any], deadline: float | None) -> None:
-        """Put the answers, or what broke the exchange, where they belong; None: each may take its time."""
+    def receive(self, answers: list[Any], deadline: float | None) -> None:
+        """Store the answers, or what broke the exchange, at their positions; without a deadline if None."""
         for place in self.places:
-            answers[place] = self.failure or self._heard(deadline)
+            answers[place] = self.failure or self._read_one(deadline)
         if self.failure is None:
             self._pool.release(self._connection)
 
-    def _heard(self, deadline: float | None) -> Any:
+    def _read_one(self, deadline: float | None) -> Any:
         try:
             if deadline is None:
                 return self._connection.read_response()
-            return self._connection.read_response(timeout=max(LEAST_WAIT_S, deadline - time.monotonic()))
+            return self._connection.read_response(timeout=max(MIN_WAIT_S, deadline - time.monotonic()))
         except ResponseError as error:
             return error
         except CALL_ERRORS as error:
@@ -230,7 +230,7 @@ class _Exchange:
             return self.failure
 
     def _interrupted(self, error: Exception) -> Exception:
-        """Return what broke the exchange; as `CallInterrupted` if something was sent, and it is no reply."""
+        """Return what broke the exchange, as `CallInterrupted` if commands were sent and it is no reply."""
         is_reply = bool(code_of(error)) or needs_operator(error)
         if self._connection is None or is_reply:
             return error

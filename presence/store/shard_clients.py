@@ -1,7 +1,8 @@
-"""The way to the data for those who read it and belong to no node: on one Redis, or on a Redis Cluster.
+"""Access to the data for readers that belong to no node: on one Redis, or on a Redis Cluster.
 
-Clients are redis-py's plain ones, of a cluster one for each primary. They follow no redirection: whoever
-reads page by page has to know that another server goes on, for the cursor of one means nothing to another.
+Clients are plain redis-py ones, in a cluster one for each primary. They follow no redirection: a caller that
+reads page by page has to know that another server takes over, because the cursor of one means nothing to
+another.
 """
 
 import threading
@@ -20,25 +21,25 @@ from presence.store.keys import Keys
 
 T = TypeVar("T")
 
-LEFT_OUT_S = 1.0  # at least, until a server that failed is tried again;
-LEFT_OUT_TIMES = 4  # and so many times as long as it took to fail: others wait for one that hangs meanwhile
-SCANNED_A_CALL = 1000  # keys
+EXCLUDED_S = 1.0  # least time until a failed server is tried again;
+EXCLUDED_FACTOR = 4  # or so many times as long as its failure took, because others wait for a hanging server
+MAX_SCANNED_PER_CALL = 1000  # keys
 
 
 class ShardClients:
-    """Clients and calls for all shards. Nothing is sent before it is asked for, and nothing is tried again.
+    """Clients and calls for all shards. Nothing is sent before the first call, and nothing is retried.
 
     Calls may be made from any thread; they raise `RedisError`.
 
     Args:
         url: as `presence.common.redis_url` takes it; `ValueError` if not.
         call_timeout_s: how long one call may wait for its answer.
-        reconnects: whether a connection that was closed between two calls is made again without a word. If
-            not, the next call fails: what its caller has read so far, Redis may not hold any more.
+        reconnects: whether a connection closed between two calls is opened again silently. If not, the next
+            call fails: Redis may have lost what the caller has read so far.
 
     Attributes:
-        is_cluster: whether shards are on several servers: then no transaction and no blocking read can be
-            over more than one shard.
+        is_cluster: whether shards are on several servers: then no transaction and no blocking read can span
+            more than one shard.
     """
 
     def __init__(self, url: str, *, call_timeout_s: float = CALL_TIMEOUT_S, reconnects: bool = True) -> None:
@@ -47,24 +48,24 @@ class ShardClients:
             return open_client(server, call_timeout_s=call_timeout_s, redis_connect_func=once)
 
         self._routes = Routes(url, connect)
-        self._looking_up = threading.Lock()
+        self._lookup_lock = threading.Lock()
         self._closed = threading.Event()
-        self._asked: Redis | None = None  # last,
-        self._asked_at = 0.0  # and when, monotonic
-        self._left_out: dict[int, float] = {}  # shards, and until when
+        self._last_client: Redis | None = None  # of the last call
+        self._last_call_at = 0.0  # its time, monotonic
+        self._excluded: dict[int, float] = {}  # shards, each with the end of its exclusion
         self.is_cluster = self._routes.is_cluster
 
     def at(self, key: str) -> Redis:
         """Return the client of the server that has a key."""
-        with self._looking_up:
-            self._asked = None
+        with self._lookup_lock:
+            self._last_client = None
             client = self._routes.client(key)
-        self._turn_to(client)
+        self._begin_call(client)
         return client
 
     def primaries(self) -> list[Redis]:
         """Return the clients of all servers that have keys."""
-        with self._looking_up:
+        with self._lookup_lock:
             clients = self._routes.primaries()
         self.check()
         return clients
@@ -78,19 +79,20 @@ class ShardClients:
         is_atomic: bool = False,
         raise_on_error: bool = True,
     ) -> dict[int, list[Any]]:
-        """Ask several shards, in one round trip to each server; return the answers in the order of `shards`.
+        """Query several shards, in one round trip to each server; return the answers in the order of
+        `shards`.
 
         Args:
-            keys: how keys are called.
-            shards: whom.
+            keys: key names.
+            shards: to query.
             fill: adds the commands of a shard to a pipeline.
-            is_atomic: in one transaction; in a cluster in one for each shard, each a round trip.
-            raise_on_error: whether an error reply is raised, or is among the answers.
+            is_atomic: use a transaction; in a cluster one for each shard, each a round trip.
+            raise_on_error: whether an error reply is raised, or returned among the answers.
         """
         wanted = list(shards)
         answers: dict[int, list[Any]] = {}
         for client, some in self._groups(keys, wanted, is_split=is_atomic):
-            self._turn_to(client)
+            self._begin_call(client)
             with client.pipeline(transaction=is_atomic) as pipe:
                 ends = [0]
                 for shard in some:
@@ -102,73 +104,75 @@ class ShardClients:
         return {shard: answers[shard] for shard in wanted}
 
     def reachable(self, keys: Keys) -> list[int]:
-        """Return the shards that are not left out at present."""
-        return [shard for shard in range(keys.shards) if shard not in self._left_out]
+        """Return the shards that are not excluded at present."""
+        return [shard for shard in range(keys.shards) if shard not in self._excluded]
 
-    def leave_out(self, keys: Keys) -> list[int]:
-        """Leave out the shards of the server that was asked last, and those that no server has; return them.
+    def exclude(self, keys: Keys) -> list[int]:
+        """Exclude the shards of the server of the last call, and those that no server has; return them.
 
-        They are not `reachable` until `readmit` takes them in again. The map of slots is read anew with the
-        next call. Used from one thread.
+        They are not `reachable` until `readmit` includes them again. The next call reads the map of slots
+        again. Used from one thread.
         """
         failed_at = time.monotonic()
-        out_s = max(LEFT_OUT_S, LEFT_OUT_TIMES * (failed_at - self._asked_at) if self._asked else 0)
-        with self._looking_up:
+        out_s = max(
+            EXCLUDED_S, EXCLUDED_FACTOR * (failed_at - self._last_call_at) if self._last_client else 0
+        )
+        with self._lookup_lock:
             self.check()
             groups = self._routes.groups([keys.events(shard) for shard in range(keys.shards)])
-            others = {shard for client, some in groups if client is not self._asked for shard in some}
-            self._routes.doubt(self._asked)
+            others = {shard for client, some in groups if client is not self._last_client for shard in some}
+            self._routes.invalidate(self._last_client)
         lost = [shard for shard in range(keys.shards) if shard not in others]
-        self._left_out |= dict.fromkeys(lost, failed_at + out_s)
+        self._excluded |= dict.fromkeys(lost, failed_at + out_s)
         return lost
 
     def readmit(self, *, is_early: bool = False) -> None:
-        """Ask those again that were left out for long enough; all of them if it is early."""
+        """Include excluded shards again whose time is over; if `is_early`, all of them."""
         now = time.monotonic()
-        self._left_out = {} if is_early else {s: at for s, at in self._left_out.items() if at > now}
+        self._excluded = {} if is_early else {s: at for s, at in self._excluded.items() if at > now}
 
-    def doubt(self, key: str | None = None, *, answer: BaseException | None = None) -> None:
-        """Find out anew, with the next call, which server has what.
+    def invalidate(self, key: str | None = None, *, answer: BaseException | None = None) -> None:
+        """Look up the servers of keys again with the next call.
 
         Args:
-            key: of the server that has just failed, if one has.
-            answer: what a call has failed with: it may say who has what was asked for.
+            key: a key of the server that has just failed, if one has.
+            answer: the error of a failed call, which may name the server to ask.
         """
-        with self._looking_up:
+        with self._lookup_lock:
             failed = None
             with suppress(RedisError):
                 failed = None if key is None else self._routes.client(key)
-            self._routes.doubt(failed)
-            self._routes.learn(answer)
+            self._routes.invalidate(failed)
+            self._routes.note_redirect(answer)
 
     def read(self, read: Callable[["ShardClients"], T]) -> T:
-        """Read, and in a cluster once more if it may be somewhere else by now: reads may be repeated."""
+        """Read; in a cluster, repeat the read once if another server may serve the data by now."""
         try:
             return read(self)
         except RedisError as error:
             if not (self.is_cluster and is_elsewhere(error)):
                 raise
-            self.doubt(answer=error)
+            self.invalidate(answer=error)
         return read(self)
 
     def pause(self, seconds: float) -> None:
-        """Wait, until it is closed at most."""
+        """Wait, at most until this is closed."""
         self._closed.wait(seconds)
         self.check()
 
     def check(self) -> None:
-        """Let no thread go on that was left behind when this was closed."""
+        """Raise `RedisError` if closed, so that an abandoned thread stops."""
         if self._closed.is_set():
             raise RedisConnectionError("closed")
 
     def close(self) -> None:
-        """Close all connections, for good; a call that waits in another thread fails at once."""
+        """Close all connections for good; a call in another thread fails immediately."""
         self._closed.set()
-        self._routes.shut()
+        self._routes.shut_down()
 
     def _groups(self, keys: Keys, shards: Sequence[int], *, is_split: bool) -> list[tuple[Redis, list[int]]]:
-        with self._looking_up:
-            self._asked = None
+        with self._lookup_lock:
+            self._last_client = None
             groups = self._routes.groups([keys.events(shard) for shard in shards])
         found = [(client, [shards[place] for place in places]) for client, places in groups]
         if sum(len(some) for _, some in found) < len(shards):
@@ -177,11 +181,11 @@ class ShardClients:
             return [(client, [shard]) for client, some in found for shard in some]
         return found
 
-    def _turn_to(self, client: Redis) -> None:
-        """See to it that a server that has just failed does not hold up its caller for long again."""
+    def _begin_call(self, client: Redis) -> None:
+        """Record the server of the next call; if it failed before, check it with a short time-out first."""
         self.check()
-        with self._looking_up:
-            self._asked, self._asked_at = client, time.monotonic()
+        with self._lookup_lock:
+            self._last_client, self._last_call_at = client, time.monotonic()
             try:
                 self._routes.check(client)
             except OSError as error:
@@ -195,12 +199,12 @@ class ShardClients:
 
 
 def forget_prefix(url: str, prefix: str) -> int:
-    """Delete every key that begins with `prefix` and a colon; return how many there were."""
+    """Delete every key that begins with `prefix` and a colon; return their number."""
     forgotten = 0
-    with ShardClients(url) as access:
-        for client in access.primaries():
+    with ShardClients(url) as clients:
+        for client in clients.primaries():
             with client.pipeline(transaction=False) as pipe:
-                for name in client.scan_iter(match=f"{prefix}:*", count=SCANNED_A_CALL):
-                    pipe.unlink(name)  # each its own: they may be of several slots
+                for name in client.scan_iter(match=f"{prefix}:*", count=MAX_SCANNED_PER_CALL):
+                    pipe.unlink(name)  # one by one: they may be of several slots
                 forgotten += len(pipe.execute())
     return forgotten

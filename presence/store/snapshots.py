@@ -1,4 +1,4 @@
-"""Looks at users for those who watch them or ask about them: at records, and at the stream."""
+"""Reads for watches and queries: of the records of users, and of the stream."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -33,28 +33,28 @@ class StoredStates:
 
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
-        keys: how keys are called.
+        keys: key names.
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
-        self._access = ShardClients(url)
+        self._clients = ShardClients(url)
         self._keys = keys
 
     def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
-        """Return the state of each; in a cluster with a second try, for a shard may be elsewhere by now."""
+        """Return the state of each user; in a cluster with a second try, because a shard may have moved."""
         try:
-            found = self._access.read(lambda access: read_states(access, self._keys, uids))
+            found = self._clients.read(lambda clients: read_states(clients, self._keys, uids))
         except (RedisError, OSError) as error:
             raise as_failure(error) from error
         return {uid: _state(each) for uid, each in found.items()}
 
-    def close(self) -> None:
-        """Close the connections, for good; a call that waits in another thread fails."""
-        self._access.close()
+    def shut_down(self) -> None:
+        """Close the connections for good; a call that waits in another thread fails."""
+        self._clients.close()
 
 
 def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) -> ShardSnapshot:
-    """Look at users of one shard, in one transaction."""
+    """Read users of one shard, in one transaction."""
     with client.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.online(shard), list(uids))
         pipe.zmscore(keys.seen(shard), list(uids))
@@ -68,7 +68,7 @@ def read_snapshot(client: Redis, keys: Keys, shard: int, uids: Sequence[str]) ->
 
 
 def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Collection[str]) -> Replay:
-    """Read a part of what follows an entry."""
+    """Read part of the stream after an entry."""
     key = keys.events(shard)
     with client.pipeline(transaction=True) as pipe:
         pipe.xinfo_stream(key)
@@ -89,7 +89,7 @@ def read_replay(client: Redis, keys: Keys, shard: int, after: EntryId, uids: Col
 
 
 def read_last_id(client: Redis, keys: Keys, shard: int) -> EntryId | None:
-    """Return the id of the last entry of a shard; None: this server is no primary."""
+    """Return the id of the last entry of a shard; None if this server is no primary."""
     with client.pipeline(transaction=False) as pipe:
         pipe.info("replication")
         pipe.xinfo_stream(keys.events(shard))
@@ -98,7 +98,7 @@ def read_last_id(client: Redis, keys: Keys, shard: int) -> EntryId | None:
 
 
 def _answers(pipe: Any) -> list[Any]:
-    """Return the answers of a pipeline; None for a stream that does not exist yet."""
+    """Return the answers of a pipeline, with None for a stream that does not exist yet."""
     answers = []
     for answer in pipe.execute(raise_on_error=False):
         is_missing = isinstance(answer, ResponseError) and _NO_KEY in str(answer) and not passes(answer)

@@ -1,8 +1,8 @@
-"""Subscriptions that a thread reads by blocking, until something comes or another thread wakes it.
+"""Subscriptions read by a blocking thread, until a message arrives or another thread wakes it.
 
-Each is a connection of its own and not redis-py's `PubSub`, which connects again by itself when a read fails.
-Nobody but the thread that reads writes to the connection: others hand it what is to be sent, or close it, and
-wake it. So that works over TLS, too.
+Each is a connection of its own and not redis-py's `PubSub`, which reconnects by itself when a read fails.
+Only the reading thread writes to the connection: other threads queue what is to be sent, or close the
+connection, and wake the reader. This works over TLS, too.
 """
 
 import math
@@ -27,22 +27,22 @@ from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
-from presence.store.script_arguments import read_erasure, read_message, read_news
+from presence.store.script_arguments import read_erasure, read_message, read_notice
 from presence.store.snapshots import read_last_id, read_replay, read_snapshot
-from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
 
-MESSAGES_A_CALL: Final = 64  # of a control channel: each has at most what one call of another node carries
+MAX_MESSAGES_PER_READ: Final = 64  # of a control channel: each holds at most one call of another node
 _FIRST_OF_JSON: Final = b"{"
 
 
 class RedisSubscription:
-    """One connection at a time; after any failure, and after `close`, it has to be opened anew.
+    """One connection at a time; after any failure, and after `close`, it must be opened again.
 
-    `begin` and `read` are for one thread at a time, `ask` for another; `send` and `close` may be called by
-    any, and never wait. What blocks raises `StoreUnavailable` or `StoreError`.
+    `begin` and `read` are called by one thread at a time, `ask` by another; `send` and `close` may be called
+    by any, and never block. Blocking methods raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
@@ -59,7 +59,7 @@ class RedisSubscription:
         self._waked, self._waker = os.pipe()
         for end in (self._waked, self._waker):
             os.set_blocking(end, False)
-            weakref.finalize(self, os.close, end)  # not sooner: a thread may wait there
+            weakref.finalize(self, os.close, end)  # not earlier: a thread may be polling it
 
     @property
     def is_open(self) -> bool:
@@ -83,14 +83,14 @@ class RedisSubscription:
             raise StoreUnavailable("closed while it was opened")
 
     def send(self, *words: str | bytes) -> None:
-        """Have a command sent."""
+        """Queue a command to be sent."""
         self._unsent.append(words)
         self._wake()
 
     def read(self, limit: float, timeout_s: float | None = None) -> list[Any]:
-        """Wait for an answer; return it and those that are there already, `limit` at most.
+        """Wait for an answer; return it and others that have arrived, at most `limit`.
 
-        What came before a failure is returned; the next call fails then. After `timeout_s` there is none.
+        Answers before a failure are returned, and the next call fails. Empty after `timeout_s`.
         """
         connection = self._connected(self._connection)
         answers: list[Any] = []
@@ -103,22 +103,22 @@ class RedisSubscription:
         return answers
 
     def ask(self, question: Callable[[Redis], T]) -> T:
-        """Ask the same server something, over another connection."""
+        """Call the same server over another connection."""
         client = self._connected(self._client)
         with calling(self.close):
             return question(client)
 
     def close(self) -> None:
-        """Close the connections; calls that wait fail."""
+        """Close the connections; blocked calls fail."""
         with self._lock:
             self._client = self._connection = None
             self._closings += 1
         self._routes.close()
         self._wake()
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Close the connections for good."""
-        self._routes.shut()
+        self._routes.shut_down()
         self.close()
 
     def _read(self, connection: Any, answers: list[Any], limit: float, timeout_s: float | None) -> None:
@@ -128,7 +128,7 @@ class RedisSubscription:
         while True:
             while self._unsent:
                 connection.send_command(*self._unsent.popleft())
-            with suppress(RedisTimeoutError):  # nothing more is there
+            with suppress(RedisTimeoutError):  # nothing more has arrived
                 while len(answers) < limit:
                     answers.append(connection.read_response(timeout=0, disconnect_on_error=False))
             if answers:
@@ -148,7 +148,7 @@ class RedisSubscription:
         return found
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # full: it will wake up
+        with suppress(BlockingIOError):  # full: the reader will wake up
             os.write(self._waker, b"\0")
 
 
@@ -156,8 +156,8 @@ class ControlChannel(RedisSubscription):
     """The channel of one node; see `presence.server.control.ControlSubscription`.
 
     Args:
-        url, connect: see `RedisSubscription`; of a cluster any server will do, for all pass messages on.
-        keys: how channels are called.
+        url, connect: see `RedisSubscription`; in a cluster any server will do, because all forward messages.
+        keys: channel names.
     """
 
     def __init__(self, url: str, keys: Keys, connect: Connect = open_listener) -> None:
@@ -166,26 +166,26 @@ class ControlChannel(RedisSubscription):
 
     def subscribe(self, node: str) -> None:
         """See `Channel`; returns when Redis has confirmed."""
-        self.begin(Routes.anyone, "SUBSCRIBE", self._keys.control_channel(node))
+        self.begin(Routes.any_server, "SUBSCRIBE", self._keys.control_channel(node))
         self.read(1)
 
     def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
-        """See `Channel`; what is of no kind known here is left out."""
-        return [each for _, _, text in self.read(MESSAGES_A_CALL) for each in _read_message(text)]
+        """See `Channel`; messages of unknown kinds are left out."""
+        return [each for _, _, text in self.read(MAX_MESSAGES_PER_READ) for each in _read_message(text)]
 
 
 def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Erasure]:
-    """Return what one message says: news and questions are JSON, deliveries are not."""
+    """Return the content of one message: notices and questions are JSON, deliveries are not."""
     if text[:1] != _FIRST_OF_JSON:
         return read_deliveries(text)
-    if (said := read_message(text)) is None:
+    if (message := read_message(text)) is None:
         return []
-    told = read_news(said) or read_question(said) or read_erasure(said)
+    told = read_notice(message) or read_question(message) or read_erasure(message)
     return [] if told is None else [told]
 
 
 def read_deliveries(packed: bytes) -> list[Delivery]:
-    """Return what deliver.lua packed for a node; nothing if it is anything else."""
+    """Return the deliveries that deliver.lua packed for a node; [] for anything else."""
     try:
         flat = msgpack.unpackb(packed, raw=True)
         return [
@@ -200,12 +200,12 @@ def read_deliveries(packed: bytes) -> list[Delivery]:
 class WatchChannel(RedisSubscription):
     """The channels of the watched users of one shard; see `presence.watching.channel.ShardChannel`.
 
-    Looks go over another connection to the same server: what is heard and what is seen then have one order,
-    that of the entry ids.
+    Reads use another connection to the same server: messages and reads then have one order, that of the entry
+    ids.
 
     Args:
         url, connect: see `RedisSubscription`.
-        keys: how channels are called.
+        keys: channel names.
         shard: of the users.
     """
 
@@ -213,24 +213,24 @@ class WatchChannel(RedisSubscription):
         super().__init__(url, connect)
         self._keys = keys
         self._shard = shard
-        self._everybody = keys.watchers_channel(shard).encode()  # what the channels of its users begin with
+        self._shard_channel = keys.watchers_channel(shard).encode()  # prefix of the channels of its users
 
     def open(self) -> None:
         """See `Channel`."""
-        # To everybody's channel, too, or nobody's is looked at.
+        # The shard's channel, too, or scripts publish for no user of it.
         key = self._keys.events(self._shard)
-        self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._everybody)
+        self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._shard_channel)
 
-    def hear(self) -> list[Heard]:
+    def receive(self) -> list[ChannelMessage]:
         """See `Channel`."""
-        heard: list[Heard] = []
+        heard: list[ChannelMessage] = []
         while not heard:
-            heard = [found for each in self.read(math.inf) if (found := self._found(each)) is not None]
+            heard = [found for each in self.read(math.inf) if (found := self._message_of(each)) is not None]
         return heard
 
-    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
+    def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
         """See `Channel`."""
-        for command, uids in (("UNSUBSCRIBE", leave), ("SUBSCRIBE", ask)):
+        for command, uids in (("UNSUBSCRIBE", unsubscribe), ("SUBSCRIBE", subscribe)):
             if uids:
                 self.send(command, *map(self._keys.user_channel, uids))
 
@@ -254,14 +254,14 @@ class WatchChannel(RedisSubscription):
             raise StoreUnavailable("the server is no primary any more")
         return last_id
 
-    def _found(self, answer: Any) -> Heard | None:
+    def _message_of(self, answer: Any) -> ChannelMessage | None:
         match answer:
             case [b"message", _, text]:
                 return read_hint(text)
-            case [b"subscribe", channel, _] if channel != self._everybody:
-                return Confirmed(channel[len(self._everybody) :].decode())
+            case [b"subscribe", channel, _] if channel != self._shard_channel:
+                return Subscribed(channel[len(self._shard_channel) :].decode())
             case [b"unsubscribe", channel, _]:
-                return Left(channel[len(self._everybody) :].decode())
+                return Unsubscribed(channel[len(self._shard_channel) :].decode())
             case [b"pong", position]:
                 return Pong(id_of(position.decode()))
             case _:

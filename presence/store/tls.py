@@ -1,9 +1,9 @@
-"""TLS to Redis, with a reason when there is none.
+"""TLS to Redis, with a reason when it fails.
 
-redis-py loads certificates and shakes hands for each connection, so files that were renewed are read anew;
-what goes wrong then is an `OSError` among others. And in TLS 1.3 a server looks at the client's certificate
-when the handshake is over for the client: it says why it hangs up, and what the client is about to write
-fails before it has read that. So here a word is exchanged first, and the reason is read.
+redis-py loads certificates for each connection, so renewed files are read again; a problem with them is an
+`OSError` like any other. In TLS 1.3 a server checks the client's certificate after the handshake is over for
+the client: the server sends the reason and closes, and the client's first write fails before it has read
+that. So a PING is exchanged first, and the reason is read.
 """
 
 import ssl
@@ -11,25 +11,25 @@ from typing import Any, Final
 
 import redis
 
-ANSWER_BYTES_MAX: Final = 4096  # of the first word; Redis' own errors take some hundred
+MAX_ANSWER_BYTES: Final = 4096  # of the first answer; errors of Redis take some hundred
 
 # Options of the URL that name files.
 _FILES: Final = {"ssl_ca_certs": "ca_certs", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile"}
-# Ends of a connection that say nothing of keys and certificates.
+# Ends of a connection that have nothing to do with keys and certificates.
 _CUT: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 class TlsError(redis.ConnectionError):
-    """There is no TLS with this server until an operator has changed keys, certificates or the URL."""
+    """No TLS with this server until an operator changes keys, certificates or the URL."""
 
 
 class TlsConnection(redis.SSLConnection):
-    """A connection of redis-py that raises `TlsError` where waiting cures nothing."""
+    """A connection of redis-py that raises `TlsError` if retrying cannot help."""
 
     def _connect(self) -> Any:
         sock: Any = super()._connect()  # type: ignore[no-untyped-call]  # redis-py's
         try:
-            _exchange_a_word(sock)
+            _exchange_ping(sock)
         except OSError as error:
             sock.close()
             raise self._named(error) from error
@@ -57,16 +57,16 @@ class TlsConnection(redis.SSLConnection):
         return error
 
 
-def _exchange_a_word(sock: Any) -> None:
-    """Wait for any answer: one that asks for a password will do."""
+def _exchange_ping(sock: Any) -> None:
+    """Exchange a PING; any answer will do, also a request for a password."""
     try:
         sock.sendall(b"PING\r\n")
     except (ssl.SSLEOFError, ConnectionError):
-        sock.recv(1)  # raises what the server said last, if it said anything
+        sock.recv(1)  # raises the last alert of the server, if there was one
         raise
     answer = b""
-    while not answer.endswith(b"\r\n") and len(answer) < ANSWER_BYTES_MAX:
-        data = sock.recv(ANSWER_BYTES_MAX)
+    while not answer.endswith(b"\r\n") and len(answer) < MAX_ANSWER_BYTES:
+        data = sock.recv(MAX_ANSWER_BYTES)
         if not data:
             raise ConnectionResetError("the connection was closed after the handshake")
         answer += data

@@ -93,7 +93,7 @@ class RedisConnections:
     def _go_on_without(self, access: ShardClients, error: RedisError, keys: Keys) -> None:
         if not access.is_cluster or not passes(error):
             raise error
-        lost = access.leave_out(keys)
+        lost = access.exclude(keys)
         if not lost or not access.reachable(keys):
             raise error
         self.losses += 1

@@ -7,7 +7,7 @@ from typing import Final
 import msgpack
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.store.key_events import ExpiriesOff, KeyExpirations
+from presence.store.key_events import ExpiryNotificationsOff, KeyExpirations
 from presence.store.script_runner import Scripting
 from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError
@@ -95,11 +95,11 @@ class ExpiryTimer(SharedTimer):
         """
         self._check_limit(limit)
         self._open()
-        if self._expiries.take_missed():
+        if self._expiries.pop_missed():
             self._next_scan = None
         if self._next_scan is None or time.monotonic() >= self._next_scan:
             return self._scan(limit)
-        while names := self._expiries.take(limit):
+        while names := self._expiries.pop(limit):
             if dues := self._claim(names):
                 return dues
         return []
@@ -138,8 +138,8 @@ class ExpiryTimer(SharedTimer):
         """
         if not self._is_open:
             try:
-                self._expiries.look()
-            except ExpiriesOff as error:
+                self._expiries.refresh()
+            except ExpiryNotificationsOff as error:
                 raise NotificationsOff(str(error)) from error
             self._is_open = True
 
@@ -147,7 +147,7 @@ class ExpiryTimer(SharedTimer):
         """Hand out what is due, told or not."""
         if self.scans:  # servers of a cluster may have come or gone
             try:
-                self._expiries.look()
+                self._expiries.refresh()
                 self.trouble = ""
             except (StoreUnavailable, StoreError) as error:
                 self.trouble = str(error)

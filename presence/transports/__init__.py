@@ -1,1 +1,1 @@
-"""Moving bytes: the transports know sockets and streams, and no policy."""
+"""Transports: sockets, streams and TLS, without any policy."""

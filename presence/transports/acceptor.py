@@ -1,16 +1,16 @@
-"""The way in: from the kernel's queue of new connections to a connection that is watched as a guest.
+"""Accepting connections: from the kernel's queue to a connection whose login is awaited.
 
-The kernel's queue is short (`net.core.somaxconn`), and what it drops comes back a second later. So
-connections are taken out of it quickly, and wait here for their turn to be let in, which costs more: as a
-rule their login has come along. Both happen in bites, between which others are read. No more than
-`WAITING_MAX` wait; a crowd beyond is sent away. Being sent away takes a descriptor, too, for a second: where
-many are, others stay in the kernel's queue.
+The kernel's queue is short (`net.core.somaxconn`), and a connection that it drops is retried a second later.
+So connections are taken out of it quickly and wait here to be admitted, which costs more because their login
+has usually arrived. Both happen in slices, between which other connections are read. At most `MAX_UNADMITTED`
+connections wait here; beyond that, new ones are refused. A refused connection keeps its descriptor for up to
+a second, so if there are too many, further ones stay in the kernel's queue.
 
-A connection is accepted and counted; if a proxy made it, its header tells for whom; its address is counted;
-if it is to be TLS, its handshake is made; its login is read, which is here as a rule. Whoever is turned away
-is told so in plain words, except before a handshake, when there are none.
+The steps: a connection is accepted and counted; a proxy's header, if any, names the client; the client's
+address is counted; TLS shakes hands; the login is read. A refusal says why, except before a TLS handshake,
+when nothing can be sent.
 
-The time for all of this together is that for the login: it runs from the accept and is never prolonged.
+All of this has to finish within the login time-out, which starts at the accept and is never prolonged.
 """
 
 import errno
@@ -33,35 +33,35 @@ from presence.core.registry import Guest, Link
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.connections import READ, Connections
-from presence.transports.limits import LOGIN_TIMED_OUT, TOO_MANY_CONNECTIONS, told
+from presence.transports.limits import LOGIN_TIMED_OUT, TOO_MANY_CONNECTIONS, encode_refusal
 from presence.transports.proxy_protocol import ProxyHeaders
-from presence.transports.reader import Reading
+from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 from presence.transports.tls_handshake import Handshakes
 
-ACCEPTS_A_TURN = 256  # out of the kernel's queue: a few milliseconds
-WAITING_MAX = 20_000  # a burst that is welcome, and little more than a second of work; beyond, busy
-ADMISSIONS_A_TURN = 64  # each with its login, as a rule: some milliseconds
-ACCEPT_PAUSE_S = 0.25  # without descriptors, accepting rests: the listener would spin
+MAX_ACCEPTS_PER_TURN = 256  # from the kernel's queue: a few milliseconds
+MAX_UNADMITTED = 20_000  # an acceptable burst, about a second of work; beyond it the refusal is "busy"
+MAX_ADMISSIONS_PER_TURN = 64  # usually each with its login: some milliseconds
+ACCEPT_PAUSE_S = 0.25  # without descriptors accepting pauses, because the listener would spin
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Acceptor:
-    """Whoever comes in, until the login is read.
+    """Accepts connections, until their login is read.
 
     Args:
-        engine: told of new connections.
-        link: what it knows their transport by.
-        connections: where they are entered.
-        reading: reads their logins.
+        engine: is notified of new connections.
+        link: the transport, as the core addresses it.
+        connections: where they are added.
+        reader: reads their logins.
         listeners: bound, listening sockets, for plain TCP; owned by the acceptor from now on.
-        tls: where TLS is served, too; None: nowhere.
-        proxies: networks from which each connection must begin with a header of the PROXY protocol.
-        admission: says who is welcome.
+        tls: listeners for TLS; None for none.
+        proxies: networks whose connections must begin with a header of the PROXY protocol.
+        admission: decides which connections are accepted.
         clock: monotonic time.
 
     Attributes:
-        headers, handshakes: stages of the way.
+        headers, handshakes: connections at these steps.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Acceptor:
         engine: Engine,
         link: Link,
         connections: Connections,
-        reading: Reading,
+        reader: ConnectionReader,
         listeners: Sequence[socket.socket],
         *,
         tls: TlsListening | None,
@@ -80,21 +80,21 @@ class Acceptor:
         self._engine = engine
         self._link = link
         self._connections = connections
-        self._reading = reading
+        self._reader = reader
         self._admission = admission
         self._clock = clock
-        secured = () if tls is None else tls.listeners
-        self._listeners = [*listeners, *secured]
-        self._secured = frozenset(secured)
+        tls_listeners = () if tls is None else tls.listeners
+        self._listeners = [*listeners, *tls_listeners]
+        self._tls_listeners = frozenset(tls_listeners)
         for listener in self._listeners:
             listener.setblocking(False)
-        self._waiting: deque[int] = deque()  # accepted, and not let in yet
+        self._unadmitted: deque[int] = deque()  # accepted, not admitted yet
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self.headers = ProxyHeaders(proxies, connections.close, self._go_on, connections.counted)
-        self.handshakes = Handshakes(connections, tls, self._let_in, reading.serve_other, self.contained)
+        self.headers = ProxyHeaders(proxies, connections.close, self._resume, connections.counters)
+        self.handshakes = Handshakes(connections, tls, self._admit, reader.serve_other, self.contained)
 
     async def run(self) -> None:
-        """Let connections in until cancelled."""
+        """Accept and admit connections until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.handshakes.run)
             nursery.start_soon(self.headers.run)
@@ -103,38 +103,38 @@ class Acceptor:
 
     @contextmanager
     def contained(self, fd: int) -> Iterator[None]:
-        """Let a mistake in what is done for a connection end that connection only."""
+        """Let an error in the handling of a connection close only that connection."""
         try:
             yield
         except Exception as error:
-            self.headers.forget(fd)
-            self._reading.failed(fd, error)
+            self.headers.stop_awaiting(fd)
+            self._reader.connection_failed(fd, error)
 
-    # Out of the kernel's queue
+    # From the kernel's queue
 
     async def _accept_from(self, listener: socket.socket) -> None:
         while listener.fileno() >= 0:
             try:
-                if self._waiting:
+                if self._unadmitted:
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.wait_readable(listener)
-            except trio.ClosedResourceError:  # closed while it waited
+            except trio.ClosedResourceError:  # closed meanwhile
                 return
             accept_again_at = trio.current_time()
             if not self._accept(listener):
                 accept_again_at += ACCEPT_PAUSE_S
             while self._admit_some() and trio.current_time() < accept_again_at:
-                await trio.lowlevel.checkpoint()  # who was accepted comes in, though nobody else can be
+                await trio.lowlevel.checkpoint()  # admitting goes on while accepting pauses
             await trio.sleep_until(accept_again_at)
 
     def _accept(self, listener: socket.socket) -> bool:
-        """Take some connections out of the kernel's queue; False: there is no room for more."""
-        # What `accept` calls; the socket object that it makes for each costs as much as the call.
+        """Take some connections from the kernel's queue; return False if there is no room for more."""
+        # What `accept` calls; the socket object that `accept` makes costs as much as the call itself.
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
-        secured, counted = listener in self._secured, self._connections.counted
-        for _ in range(ACCEPTS_A_TURN if listener.fileno() >= 0 else 0):
-            if not self._admission.has_room(counted.connections):
+        is_tls, counters = listener in self._tls_listeners, self._connections.counters
+        for _ in range(MAX_ACCEPTS_PER_TURN if listener.fileno() >= 0 else 0):
+            if not self._admission.has_room(counters.connections):
                 return False
             try:
                 fd, address = accept()
@@ -142,30 +142,30 @@ class Acceptor:
                 return True
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:
-                    self._note(error)
+                    self._record_accept_error(error)
                     return False
-                continue  # the client went away while it was queueing
+                continue  # the client left the queue
             os.set_blocking(fd, False)
-            counted.accepted += 1
+            counters.accepted += 1
             with self.contained(fd):
-                if self._is_welcome(fd, secured, address[0] if isinstance(address, tuple) else ""):
-                    self._waiting.append(fd)
+                if self._enter(fd, is_tls, address[0] if isinstance(address, tuple) else ""):
+                    self._unadmitted.append(fd)
         return True
 
-    def _note(self, error: OSError) -> None:
-        counted = self._connections.counted
-        counted.accept_errors += 1
-        self._log.error("accept_failed", error=error.strerror, accepted=counted.accepted)
+    def _record_accept_error(self, error: OSError) -> None:
+        counters = self._connections.counters
+        counters.accept_errors += 1
+        self._log.error("accept_failed", error=error.strerror, accepted=counters.accepted)
 
     async def stop(self) -> None:
-        """Take in what waits already, which closing would reset, and close the listeners."""
+        """Accept what is queued, which closing would reset, and close the listeners."""
         for listener in self._listeners:
-            for _ in range(0, sockets.BACKLOG + 1, ACCEPTS_A_TURN):
-                before = self._connections.counted.accepted
+            for _ in range(0, sockets.BACKLOG + 1, MAX_ACCEPTS_PER_TURN):
+                before = self._connections.counters.accepted
                 self._accept(listener)
                 while self._admit_some():
                     await trio.lowlevel.checkpoint()
-                if self._connections.counted.accepted == before:
+                if self._connections.counters.accepted == before:
                     break
         self._close_listeners()
 
@@ -176,114 +176,114 @@ class Acceptor:
         self._listeners = []
 
     def close(self) -> None:
-        """Close what is neither a connection nor one of their sets."""
+        """Close everything except connections and their epoll sets."""
         self._close_listeners()
         self.headers.close()
 
-    # In
+    # Admission
 
-    def _is_welcome(self, fd: int, secured: bool, address: str) -> bool:
-        """A connection was accepted; return whether it is welcome, and so waits to be admitted."""
+    def _enter(self, fd: int, is_tls: bool, address: str) -> bool:
+        """Add an accepted connection, or refuse it; return whether it waits to be admitted."""
         connections = self._connections
-        retry_after = self._admission.admit_connection(connections.counted.connections, self._clock.now())
-        if retry_after is None and len(self._waiting) >= WAITING_MAX:
+        retry_after = self._admission.admit_connection(connections.counters.connections, self._clock.now())
+        if retry_after is None and len(self._unadmitted) >= MAX_UNADMITTED:
             retry_after = spread(RETRY_MIN_S, FULL_RETRY_S)
-        connections.enter(fd, self._engine.opened(self._link, fd), secured=secured)
+        connections.add(fd, self._engine.opened(self._link, fd), is_tls=is_tls)
         if retry_after is not None:
-            self._turn_away(fd, Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after))
+            self._refuse(fd, Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after))
             return False
-        return self.headers.expect(fd, address) or self._settle(fd, address)
+        return self.headers.expect(fd, address) or self._identify(fd, address)
 
-    def _settle(self, fd: int, address: str, *, told: bool = False) -> bool:
-        """It is known whose a connection is; return whether it is welcome."""
-        refusal = self._connections.addresses.settle(fd, address, told=told)
+    def _identify(self, fd: int, address: str, *, from_proxy: bool = False) -> bool:
+        """Count a connection by its client's address; refuse it and return False if there are too many."""
+        refusal = self._connections.addresses.register(fd, address, from_proxy=from_proxy)
         if refusal is not None:
-            self._turn_away(fd, refusal)
+            self._refuse(fd, refusal)
         return refusal is None
 
-    def _turn_away(self, fd: int, refusal: Refusal) -> None:
+    def _refuse(self, fd: int, refusal: Refusal) -> None:
         self._engine.count_refusal(refusal.code)
-        self._connections.hang_up(fd, told(refusal))
+        self._connections.hang_up(fd, encode_refusal(refusal))
         try:
             self._connections.watch(fd, READ)
-        except OSError:  # the user's limit of watches, or no memory
+        except OSError:  # the limit of epoll watches, or no memory
             self._connections.close(fd)
 
     def _admit_some(self) -> bool:
-        """Let some of those in who wait; return whether more do."""
-        waiting, failed = self._waiting, None
-        for _ in range(min(ADMISSIONS_A_TURN, len(waiting))):
-            with self.contained(fd := waiting.popleft()):
+        """Admit some waiting connections; return whether there are more."""
+        unadmitted, failure = self._unadmitted, None
+        for _ in range(min(MAX_ADMISSIONS_PER_TURN, len(unadmitted))):
+            with self.contained(fd := unadmitted.popleft()):
                 try:
-                    self._let_in(fd)
-                except OSError as error:  # it could not be watched, and is closed
-                    failed = error
-        self._connections.pay()
-        if failed is not None:
-            self._note(failed)
-        return bool(waiting)
+                    self._admit(fd)
+                except OSError as error:  # it could not be watched, and was closed
+                    failure = error
+        self._connections.flush_replies()
+        if failure is not None:
+            self._record_accept_error(failure)
+        return bool(unadmitted)
 
-    def _go_on(self, fd: int) -> None:
-        """More of a header has arrived, and what is behind it, too."""
-        with self.contained(fd), suppress(OSError):  # closed, for it cannot be watched
-            self._let_in(fd)
-        self._connections.pay()
+    def _resume(self, fd: int) -> None:
+        """Continue with a connection of which more of the proxy header has arrived."""
+        with self.contained(fd), suppress(OSError):  # closed: it cannot be watched
+            self._admit(fd)
+        self._connections.flush_replies()
 
-    def _let_in(self, fd: int) -> None:
-        """Take a connection on as far as what has arrived allows, and watch it if that is not all the way.
+    def _admit(self, fd: int) -> None:
+        """Take a connection as far as its received bytes allow, and watch it for the rest.
 
         Raises:
-            OSError: it could not be watched, and is closed.
+            OSError: it could not be watched, and was closed.
         """
         connections = self._connections
         try:
-            if fd in self.headers.awaited and not self._identify(fd):
+            if fd in self.headers.awaited and not self._read_proxy_header(fd):
                 return
-            if connections.is_mute(fd):
-                connections.await_handshake(fd)
+            if connections.handshake_pending(fd):
+                connections.watch_for_handshake(fd)
                 return
-            guest = connections.occupants[fd]
-            if isinstance(guest, Guest):  # else its time was up while it waited
-                self._reading.read(fd, guest)
-            connections.await_login(fd)
-        except OSError:  # the user's limit of watches, or no memory
-            self.headers.forget(fd)
+            guest = connections.fd_states[fd]
+            if isinstance(guest, Guest):  # if not, its login timed out while it waited
+                self._reader.read(fd, guest)
+            connections.watch_for_login(fd)
+        except OSError:  # the limit of epoll watches, or no memory
+            self.headers.stop_awaiting(fd)
             connections.close(fd)
             raise
 
-    def _identify(self, fd: int) -> bool:
-        """Read who a proxy's connection is for; return whether that is known, and welcome."""
+    def _read_proxy_header(self, fd: int) -> bool:
+        """Read a proxy's header; return whether the client is known, and not refused."""
         client = self.headers.read(fd)
         if client is None:
             return False
         if client:
-            return self._settle(fd, client, told=True)
+            return self._identify(fd, client, from_proxy=True)
         with sockets.borrowed(fd) as sock:
             proxy = sockets.peer_address(sock)
-        return self._settle(fd, proxy)
+        return self._identify(fd, proxy)
 
-    def time_is_up(self, fd: int, guest: Guest) -> None:
-        """The time for a login is over; after a pause of ours it may have been waiting."""
+    def login_timed_out(self, fd: int, guest: Guest) -> None:
+        """Handle a login time-out; read first: the login may have arrived while this process paused."""
         connections = self._connections
         if fd in self.headers.awaited:
-            with suppress(OSError):  # closed, for it cannot be watched
-                self._let_in(fd)
+            with suppress(OSError):  # closed: it cannot be watched
+                self._admit(fd)
             if fd in self.headers.awaited:
-                connections.counted.login_timeouts += 1
+                connections.counters.login_timeouts += 1
                 self.headers.refuse(fd, "it was not complete in time")
-            if connections.occupants[fd] is not guest:
-                connections.pay()
+            if connections.fd_states[fd] is not guest:
+                connections.flush_replies()
                 return
-        if connections.is_mute(fd):
+        if connections.handshake_pending(fd):
             self.handshakes.step(fd, guest)
         else:
-            self._reading.read(fd, guest)
-        connections.pay()
-        if connections.occupants[fd] is not guest:
+            self._reader.read(fd, guest)
+        connections.flush_replies()
+        if connections.fd_states[fd] is not guest:
             return
-        connections.counted.login_timeouts += 1
+        connections.counters.login_timeouts += 1
         self._engine.count_refusal(Code.LOGIN_TIMEOUT)
-        if connections.is_mute(fd):
+        if connections.handshake_pending(fd):
             connections.close(fd)
         else:
             connections.hang_up(fd, LOGIN_TIMED_OUT)

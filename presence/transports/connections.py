@@ -1,16 +1,23 @@
-"""The descriptors of the epoll transport: whose each is, what waits to be sent, when its time is up.
+"""The descriptors of the epoll transport: the state of each, its unsent bytes, and its time-out.
 
-Beside `reading.py`: here is everything that a connection goes through besides being read.
-A connection has an entry in `unsent` only while its peer is slow. Hung up, it is *closing*: its farewell
-leaves, its sending side is shut, its input is read and dropped for a bounded time, and it is closed.
+`reader.py` reads connections; everything else that happens to them is here. A connection has an entry in
+`unsent` only while its peer reads slowly.
 
-Each connection is watched by one of three epoll sets; which one is its *pace*. What it sends moves it: into a
-quicker set at once, into a more patient one after `CALM_BEATS` keepalives in a row that the more patient set
-would have served as well. Pace and count are a byte each, by descriptor.
+Each connection is watched by one of three epoll sets, its *latency class*. What the client sends moves it: to
+a faster class immediately, to the next slower one after `DEMOTE_AFTER_BEATS` keepalives in a row that the
+slower class would have served as well. Class and count take a byte each, indexed by descriptor.
 
-TLS connections have a wire, which takes the place of `os.read` and `os.write`; until its handshake is over a
-fourth set watches it. The mask that the kernel reports for it has one bit more than that of a plain one: so
-the hot path knows it apart without looking it up.
+A TLS connection has an entry in `tls`, whose `read` and `write` replace `os.read` and `os.write`. A fourth
+set watches it until its handshake is over. The event mask that the kernel reports for it has one bit more
+than that of a plain connection, so the hot path tells the two apart without a lookup.
+
+Closing a connection (`Closing`):
+
+    begin_close  -> QUEUED       input is ignored; the pending replies and the close packet are kept aside
+    send_close   -> FLUSHING     the close packet is written, behind what is unsent
+    _half_close  -> HALF_CLOSED  everything was sent: the sending side is shut, input is read and dropped
+    close                        at the end of input, or after `MAX_DRAIN_BYTES` or `DRAIN_TIMEOUT_S`; in any
+                                 state if the unsent bytes are too many, or are taken too slowly
 """
 
 import os
@@ -18,6 +25,7 @@ import select
 import socket
 from collections import OrderedDict
 from contextlib import suppress
+from enum import Enum
 from typing import TypeAlias
 
 import trio
@@ -31,429 +39,441 @@ from presence.core.wheel import TimingWheel
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
-    DRAIN_BYTES,
-    DRAIN_S,
-    PACKET_MAX_BYTES,
-    PROGRESS_BYTES,
+    DRAIN_TIMEOUT_S,
+    MAX_DRAIN_BYTES,
+    MAX_PACKET_BYTES,
+    MIN_PROGRESS_BYTES,
     READ_BYTES,
     Limits,
     TransportStatistics,
 )
 from presence.transports.tls_connection import TlsConnectionState
 
-ATTENTIVE = 0  # not logged in, or lately sent more than keepalives: served at once
-PROMPT = 1  # keepalives that want an answer: gathered for a time that nobody notices
-PATIENT = 2  # keepalives that want none: gathered for longer
-PACES = (ATTENTIVE, PROMPT, PATIENT)
-SHAKING = 3  # TLS, and the handshake is not over: see `handshakes.py`
+IMMEDIATE = 0  # not logged in, or has recently sent more than keepalives: served without a pause
+SHORT = 1  # keepalives that want an answer: gathered for a few milliseconds
+BATCHED = 2  # keepalives without an answer: gathered for longer
+LATENCY_CLASSES = (IMMEDIATE, SHORT, BATCHED)
+HANDSHAKING = 3  # TLS, handshake not finished: see `tls_handshake.py`
 _UNWATCHED = 4
-CHORE_S = 0.1  # resolution of deadlines
-CALM_BEATS = 12  # two minutes as a rule; a client that asks with every third beat stays where it is
+TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
+# About two minutes; a client that wants every third keepalive answered keeps its class.
+DEMOTE_AFTER_BEATS = 12
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
-SECURED = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
+TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
+
+
+class CloseState(Enum):
+    """How far the close of a connection is."""
+
+    QUEUED = "queued"  # the close packet is not sent yet
+    FLUSHING = "flushing"  # the close packet is in the write buffer
+    HALF_CLOSED = "half closed"  # the sending side is shut; input is read and dropped
 
 
 class Closing:
-    """A connection that was hung up.
+    """A connection that is being closed; the head of this file has the transitions.
 
     Attributes:
-        farewell: what is to be said before the sending side is shut; None once it was.
-        drained: bytes that were read since, and dropped.
-        shut: whether the sending side is.
+        state: how far the close is.
+        close_packet: the last bytes to send.
+        drained: bytes read and dropped since the close began.
     """
 
-    __slots__ = ("drained", "farewell", "shut")
+    __slots__ = ("close_packet", "drained", "state")
 
-    def __init__(self, farewell: bytes | bytearray) -> None:
-        self.farewell: bytes | bytearray | None = farewell
+    def __init__(self, close_packet: bytes | bytearray) -> None:
+        self.state = CloseState.QUEUED
+        self.close_packet: bytes | bytearray = close_packet
         self.drained = 0
-        self.shut = False
 
 
-Occupant: TypeAlias = Peer | Closing | None
+FdState: TypeAlias = Peer | Closing | None
 
 
 class Addresses:
-    """By which address each connection counts: kept only where the kernel could not say it, or it is counted.
+    """The client address of each connection, kept only if it differs from the kernel's or is counted.
 
     Args:
-        admission: counts connections by address, if it bounds them.
+        admission: counts connections per address, if they are limited.
 
     Attributes:
-        told: addresses that were told or counted; one that is not here is the kernel's.
+        known: addresses that a proxy named or that are counted; for any other, ask the kernel.
     """
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
-        self.told: dict[int, str] = {}
+        self.known: dict[int, str] = {}
 
-    def settle(self, fd: int, address: str, *, told: bool = False) -> Refusal | None:
-        """It is known who is at the other end.
+    def register(self, fd: int, address: str, *, from_proxy: bool = False) -> Refusal | None:
+        """Record the address of a connection, and count it.
 
         Args:
             fd: the connection.
-            address: of the client; "" if it has none, which nobody counts.
-            told: whether somebody else than the kernel says so.
+            address: of the client; "" if it has none: it is not counted.
+            from_proxy: whether a proxy named it, and not the kernel.
 
         Returns:
-            None, or what the client is to be told: its address has as many connections as it may have.
+            None, or a refusal: the address has as many connections as it may have.
         """
-        counted = self._admission.counts_connections
-        if not address or not (told or counted):
+        is_counted = self._admission.counts_connections
+        if not address or not (from_proxy or is_counted):
             return None
         client = networks.limit_key(address)
-        if counted and (refusal := self._admission.add_connection(client)) is not None:
+        if is_counted and (refusal := self._admission.add_connection(client)) is not None:
             return refusal
-        self.told[fd] = client
+        self.known[fd] = client
         return None
 
-    def of(self, fd: int) -> str:
-        """Return what limits count a connection by, see `networks.limit_key`; "": nothing."""
-        if (address := self.told.get(fd)) is not None:
+    def address_of(self, fd: int) -> str:
+        """Return the address that limits count a connection by, see `networks.limit_key`; "" if none."""
+        if (address := self.known.get(fd)) is not None:
             return address
         with sockets.borrowed(fd) as sock:
             return networks.limit_key(sockets.peer_address(sock))
 
-    def forget(self, fd: int) -> None:
-        """The connection is closed."""
-        if (address := self.told.pop(fd, None)) is not None and self._admission.counts_connections:
+    def release(self, fd: int) -> None:
+        """Forget the address of a closed connection."""
+        if (address := self.known.pop(fd, None)) is not None and self._admission.counts_connections:
             self._admission.remove_connection(address)
 
 
 class Deadlines:
-    """When the time of descriptors is up; at most one deadline for each. Nothing to do wakes nobody.
+    """The deadlines of descriptors, at most one each. Without deadlines nothing wakes up.
 
     Args:
         clock: monotonic time.
 
     Attributes:
-        came: set when a deadline is; `wait` renews it.
+        armed: set when a deadline is set; `wait` renews it.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wheel: TimingWheel[int] = TimingWheel(256, self._tick())
-        self.came = trio.Event()
+        self.armed = trio.Event()
 
     def __len__(self) -> int:
         return len(self._wheel)
 
     def set(self, fd: int, seconds: float) -> None:
-        """Set the moment when a descriptor's time is up, in place of an earlier one."""
-        if not self._wheel:  # nobody has driven the wheel meanwhile
+        """Set the deadline of a descriptor, replacing an earlier one."""
+        if not self._wheel:  # the wheel was not advanced meanwhile
             self._wheel.pop_due(self._tick(), 0)
-        self._wheel.touch(fd, int((self._clock.now() + seconds) / CHORE_S) + 1)
-        self.came.set()
+        self._wheel.touch(fd, int((self._clock.now() + seconds) / TIMEOUT_RESOLUTION_S) + 1)
+        self.armed.set()
 
-    def forget(self, fd: int) -> None:
-        """Give a descriptor all the time that it wants."""
+    def cancel(self, fd: int) -> None:
+        """Remove the deadline of a descriptor."""
         self._wheel.discard(fd)
 
-    def take_overdue(self, limit: int) -> list[int]:
-        """Return descriptors whose time is up, at most `limit`; the deadline is then forgotten."""
+    def pop_expired(self, limit: int) -> list[int]:
+        """Return and remove at most `limit` descriptors whose deadline has passed."""
         return self._wheel.pop_due(self._tick(), limit)
 
     async def wait(self) -> None:
-        """Return when somebody's time may be up."""
+        """Wait until a deadline may have passed."""
         if not self._wheel:
-            self.came = trio.Event()
-            await self.came.wait()
-        await trio.sleep(CHORE_S)
+            self.armed = trio.Event()
+            await self.armed.wait()
+        await trio.sleep(TIMEOUT_RESOLUTION_S)
 
     def _tick(self) -> int:
-        return int(self._clock.now() / CHORE_S)
+        return int(self._clock.now() / TIMEOUT_RESOLUTION_S)
 
 
 class Connections:
     """All connections of one transport, by descriptor.
 
     Args:
-        engine: told of connections that are cut off.
+        engine: is notified of connections that are dropped.
         limits: see `Limits`.
         clock: monotonic time.
         admission: counts connections by address, if it bounds them.
 
     Attributes:
-        sets: the epoll sets, by pace.
-        occupants: by descriptor.
-        pace: which set watches a descriptor.
-        calm: how many keepalives in a row have asked for no more than a more patient set gives.
-        unsent: what waits for slow readers.
-        largest: of these, the size of the largest packet that may be as large as a frame.
-        taken: bytes that slow readers have taken since their time began.
-        owed: answers that are sent when the batch has been read.
-        wires: of TLS connections, from the accept on.
-        shaking: those whose handshake has begun and was never over, the oldest first.
-        deadlines: when a descriptor's time is up.
-        addresses: by which each counts.
-        counted: what this transport counts.
+        sets: the epoll sets, by latency class.
+        fd_states: the peer, close or absence of a connection, by descriptor.
+        latency_class: the set that watches a descriptor.
+        quiet_beats: consecutive keepalives that the next slower class would have served as well.
+        unsent: bytes waiting for slow readers.
+        largest_packet: the size of the largest packet among them, if packets may be as large as a frame.
+        unsent_progress: bytes that slow readers have taken since their deadline was set.
+        pending_replies: answers to send when the batch has been read.
+        tls: the TLS state of TLS connections, from the accept on.
+        handshaking: connections whose handshake has begun and is not finished, oldest first.
+        deadlines: time-outs of descriptors.
+        addresses: that connections are counted by.
+        counters: statistics of this transport.
     """
 
     def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
         self._engine = engine
         self._limits = limits
-        self.sets = [select.epoll() for _ in (*PACES, SHAKING)]
-        self.occupants: list[Occupant] = []
-        self.pace = bytearray()
-        self.calm = bytearray()
+        self.sets = [select.epoll() for _ in (*LATENCY_CLASSES, HANDSHAKING)]
+        self.fd_states: list[FdState] = []
+        self.latency_class = bytearray()
+        self.quiet_beats = bytearray()
         self.unsent: dict[int, bytearray] = {}
-        self.largest: dict[int, int] = {}
-        self.taken: dict[int, int] = {}
-        self.owed: dict[int, bytearray] = {}
-        self.wires: dict[int, TlsConnectionState] = {}
-        self.shaking: OrderedDict[int, None] = OrderedDict()  # a plain one grows slow at its front
+        self.largest_packet: dict[int, int] = {}
+        self.unsent_progress: dict[int, int] = {}
+        self.pending_replies: dict[int, bytearray] = {}
+        self.tls: dict[int, TlsConnectionState] = {}
+        self.handshaking: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # a plain dict gets slow when its front is removed
         self.deadlines = Deadlines(clock)
         self.addresses = Addresses(admission)
-        self.counted = TransportStatistics()
+        self.counters = TransportStatistics()
 
-    def enter(self, fd: int, guest: Guest, *, secured: bool = False) -> None:
-        """Take in a descriptor that nobody watches yet; its login is due, and before it its handshake."""
-        if (missing := fd + 1 - len(self.occupants)) > 0:
-            self.occupants.extend([None] * missing)
-            self.pace.extend(bytes([_UNWATCHED]) * missing)
-            self.calm.extend(bytes(missing))
-        self.occupants[fd] = guest
-        if secured:
-            self.wires[fd] = TlsConnectionState(fd)
-        self.counted.connections += 1
+    def add(self, fd: int, guest: Guest, *, is_tls: bool = False) -> None:
+        """Add an accepted descriptor, not watched yet, and start its login time-out."""
+        if (missing := fd + 1 - len(self.fd_states)) > 0:
+            self.fd_states.extend([None] * missing)
+            self.latency_class.extend(bytes([_UNWATCHED]) * missing)
+            self.quiet_beats.extend(bytes(missing))
+        self.fd_states[fd] = guest
+        if is_tls:
+            self.tls[fd] = TlsConnectionState(fd)
+        self.counters.connections += 1
         self.deadlines.set(fd, self._limits.login_timeout)
 
-    def await_login(self, fd: int) -> None:
-        """Watch a new connection, if its first read has not settled everything.
+    def watch_for_login(self, fd: int) -> None:
+        """Watch a new connection for its login, unless the first read has closed it.
 
         Raises:
-            OSError: the user's limit of watches is reached, or there is no memory.
+            OSError: the limit of epoll watches is reached, or there is no memory.
         """
-        if self.occupants[fd] is None:
+        if self.fd_states[fd] is None:
             return
-        if self.pace[fd] == _UNWATCHED:
+        if self.latency_class[fd] == _UNWATCHED:
             self.watch(fd, READ)
-        elif self.pace[fd] == SHAKING:
-            self.move(fd, ATTENTIVE)
+        elif self.latency_class[fd] == HANDSHAKING:
+            self.set_latency_class(fd, IMMEDIATE)
 
-    def await_handshake(self, fd: int) -> None:
-        """Watch a new TLS connection.
+    def watch_for_handshake(self, fd: int) -> None:
+        """Watch a new TLS connection for its handshake.
 
         Raises:
-            OSError: as in `await_login`.
+            OSError: as in `watch_for_login`.
         """
-        if self.pace[fd] == _UNWATCHED and isinstance(self.occupants[fd], Guest):
-            self.move(fd, SHAKING)
+        if self.latency_class[fd] == _UNWATCHED and isinstance(self.fd_states[fd], Guest):
+            self.set_latency_class(fd, HANDSHAKING)
 
-    def is_mute(self, fd: int) -> bool:
-        """Return whether nothing can be said to a connection, for its handshake is not over."""
-        wire = self.wires.get(fd)
-        return wire is not None and not wire.ready
+    def handshake_pending(self, fd: int) -> bool:
+        """Whether nothing can be sent on a connection because its handshake is not finished."""
+        tls = self.tls.get(fd)
+        return tls is not None and not tls.ready
 
     def log_in(self, fd: int, session: Session) -> None:
-        """Move a connection to the patient set.
+        """Turn a guest into a session, in the batched class.
 
         Raises:
-            OSError: the user's limit of watches is reached, or there is no memory; nobody watches it now.
+            OSError: the limit of epoll watches is reached, or there is no memory; it is not watched now.
         """
-        self.occupants[fd] = session
-        self.deadlines.forget(fd)
-        self.move(fd, PATIENT)
+        self.fd_states[fd] = session
+        self.deadlines.cancel(fd)
+        self.set_latency_class(fd, BATCHED)
 
-    def move(self, fd: int, pace: int) -> None:
-        """Let the set of `pace` watch a connection.
+    def set_latency_class(self, fd: int, latency_class: int) -> None:
+        """Let the set of a latency class watch a connection.
 
         Raises:
             OSError: as in `log_in`.
         """
-        if self.pace[fd] != _UNWATCHED:
-            self.sets[self.pace[fd]].unregister(fd)
-            self.pace[fd] = _UNWATCHED
-        self.sets[pace].register(fd, self._mask(fd, READ | WRITE if fd in self.unsent else READ))
-        self.pace[fd] = pace
-        self.calm[fd] = 0
+        if self.latency_class[fd] != _UNWATCHED:
+            self.sets[self.latency_class[fd]].unregister(fd)
+            self.latency_class[fd] = _UNWATCHED
+        self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if fd in self.unsent else READ))
+        self.latency_class[fd] = latency_class
+        self.quiet_beats[fd] = 0
 
-    def owe(self, fd: int, data: bytearray) -> None:
-        """Send with the next `pay`."""
-        owed = self.owed.get(fd)
-        if owed is None:
-            self.owed[fd] = data
+    def queue_reply(self, fd: int, data: bytearray) -> None:
+        """Keep an answer for the next `flush_replies`."""
+        replies = self.pending_replies.get(fd)
+        if replies is None:
+            self.pending_replies[fd] = data
         else:
-            owed += data
+            replies += data
 
-    def pay(self) -> None:
-        """Send what is owed, in one go: a client that waits is woken by the first answer, and then awake.
+    def flush_replies(self) -> None:
+        """Send the pending replies, one write per connection.
 
-        Each answer by itself would wake it anew, which costs the sender as much as all else about a login.
+        A write per answer would wake the client each time, which costs as much as all the rest of a login.
         """
-        owed, self.owed = self.owed, {}
-        for fd, data in owed.items():
-            if self.occupants[fd] is not None:
+        replies, self.pending_replies = self.pending_replies, {}
+        for fd, data in replies.items():
+            if self.fd_states[fd] is not None:
                 self.send(fd, data)
 
     def deliver(self, fd: int, packet: bytes) -> None:
-        """Send one packet after all that is owed. However large it is, it is no sign of a slow reader."""
-        if fd in self.owed:
-            self.send(fd, self.owed.pop(fd))
-            if not isinstance(self.occupants[fd], Session):
-                return  # cut off
-        self.largest[fd] = max(min(len(packet), PACKET_MAX_BYTES), self.largest.get(fd, 0))
+        """Send one packet after the pending replies; its size alone does not make the peer a slow reader."""
+        if fd in self.pending_replies:
+            self.send(fd, self.pending_replies.pop(fd))
+            if not isinstance(self.fd_states[fd], Session):
+                return  # dropped
+        self.largest_packet[fd] = max(min(len(packet), MAX_PACKET_BYTES), self.largest_packet.get(fd, 0))
         self.send(fd, packet)
         if fd not in self.unsent:
-            self.largest.pop(fd, None)
+            self.largest_packet.pop(fd, None)
 
     def send(self, fd: int, data: bytes | bytearray) -> None:
-        """Send, or keep what the kernel does not take; a reader too slow for its bound is cut off."""
-        waiting = self.unsent.get(fd)
-        if waiting is not None:
-            waiting += data
+        """Send, or keep what the kernel does not take; a peer with too many unsent bytes is dropped."""
+        unsent = self.unsent.get(fd)
+        if unsent is not None:
+            unsent += data
         else:
-            wire = self.wires.get(fd)
+            tls = self.tls.get(fd)
             try:
-                sent = os.write(fd, data) if wire is None else wire.write(data)
+                sent = os.write(fd, data) if tls is None else tls.write(data)
             except BlockingIOError:
                 sent = 0
             except OSError:
-                return  # the connection is gone; its next read says so
+                return  # the connection is lost; the next read reports it
             if sent == len(data):
                 return
-            waiting = self.unsent[fd] = bytearray(data[sent:])
+            unsent = self.unsent[fd] = bytearray(data[sent:])
             self.watch(fd, READ | WRITE)
-            if not isinstance(self.occupants[fd], Guest):
+            if not isinstance(self.fd_states[fd], Guest):
                 self.deadlines.set(fd, self._limits.unsent_timeout)
-        if len(waiting) > self._limits.unsent_bytes + self.largest.get(fd, 0):
-            self.cut_off(fd)
+        if len(unsent) > self._limits.unsent_bytes + self.largest_packet.get(fd, 0):
+            self.drop_slow_reader(fd)
 
     def flush(self, fd: int) -> None:
-        """The kernel takes more."""
-        waiting, wire = self.unsent.get(fd), self.wires.get(fd)
-        if waiting is None:
-            if wire is not None:  # a read waited for it
+        """Write unsent bytes: the kernel has room again."""
+        unsent, tls = self.unsent.get(fd), self.tls.get(fd)
+        if unsent is None:
+            if tls is not None:  # a read waited for the write
                 self.watch(fd, READ)
             return
         try:
-            taken = os.write(fd, waiting) if wire is None else wire.write(waiting)
-            del waiting[:taken]
-            self.taken[fd] = self.taken.get(fd, 0) + taken
+            taken = os.write(fd, unsent) if tls is None else tls.write(unsent)
+            del unsent[:taken]
+            self.unsent_progress[fd] = self.unsent_progress.get(fd, 0) + taken
         except BlockingIOError:
             return
         except OSError:
-            waiting.clear()
-        if waiting:
+            unsent.clear()
+        if unsent:
             return
         del self.unsent[fd]
-        self.largest.pop(fd, None)
-        self.taken.pop(fd, None)
-        peer = self.occupants[fd]
+        self.largest_packet.pop(fd, None)
+        self.unsent_progress.pop(fd, None)
+        peer = self.fd_states[fd]
         self.watch(fd, READ)
-        if isinstance(peer, Closing) and peer.farewell is not None:
-            self.part(fd)
+        if isinstance(peer, Closing) and peer.state is CloseState.QUEUED:
+            self.send_close(fd)
         elif isinstance(peer, Closing):
-            self._shut(fd, peer)
+            self._half_close(fd, peer)
         elif isinstance(peer, Session):
-            self.deadlines.forget(fd)
+            self.deadlines.cancel(fd)
             self._engine.drained(peer)
 
-    def hang_up(self, fd: int, farewell: bytes | bytearray) -> None:
+    def hang_up(self, fd: int, close_packet: bytes | bytearray) -> None:
         """Send a last packet; then half-close, drain, close."""
-        if self.begin_parting(fd, farewell):
-            self.part(fd)
+        if self.begin_close(fd, close_packet):
+            self.send_close(fd)
 
-    def begin_parting(self, fd: int, farewell: bytes | bytearray) -> bool:
-        """Listen no more to a connection; True: `part` is to follow, soon."""
-        if isinstance(self.occupants[fd], Closing):
+    def begin_close(self, fd: int, close_packet: bytes | bytearray) -> bool:
+        """Ignore the input of a connection from now on; return whether `send_close` must follow."""
+        if isinstance(self.fd_states[fd], Closing):
             return False
-        self.occupants[fd] = Closing(self.owed.pop(fd, b"") + farewell)
+        self.fd_states[fd] = Closing(self.pending_replies.pop(fd, b"") + close_packet)
         return True
 
-    def part(self, fd: int) -> None:
-        """Send the farewell of a connection whose parting began, and half-close it."""
-        closing = self.occupants[fd]
-        if not isinstance(closing, Closing) or closing.farewell is None:
+    def send_close(self, fd: int) -> None:
+        """Send the close packet after `begin_close`, and half-close the connection."""
+        closing = self.fd_states[fd]
+        if not isinstance(closing, Closing) or closing.state is not CloseState.QUEUED:
             return
-        farewell, closing.farewell = closing.farewell, None
-        if farewell and not self.is_mute(fd):
-            self.send(fd, farewell)
-        if self.occupants[fd] is not closing:
-            return  # cut off: too much was waiting already
+        closing.state = CloseState.FLUSHING
+        close_packet, closing.close_packet = closing.close_packet, b""
+        if close_packet and not self.handshake_pending(fd):
+            self.send(fd, close_packet)
+        if self.fd_states[fd] is not closing:
+            return  # dropped: too much was unsent already
         if fd in self.unsent:
             self.deadlines.set(fd, self._limits.unsent_timeout)
         else:
-            self._shut(fd, closing)
+            self._half_close(fd, closing)
 
-    def _shut(self, fd: int, closing: Closing) -> None:
-        closing.shut = True
-        self.deadlines.set(fd, DRAIN_S)
-        if fd in self.wires:
-            self.wires[fd].shut()
+    def _half_close(self, fd: int, closing: Closing) -> None:
+        closing.state = CloseState.HALF_CLOSED
+        self.deadlines.set(fd, DRAIN_TIMEOUT_S)
+        if fd in self.tls:
+            self.tls[fd].close_send()
         with suppress(OSError), sockets.borrowed(fd) as sock:
             sock.shutdown(socket.SHUT_WR)
 
     def drain(self, fd: int, closing: Closing) -> None:
-        """Read and drop what still comes; close when it ends or is too much."""
-        self.part(fd)
-        if self.occupants[fd] is not closing:
+        """Read and drop input; close at its end or when it is too much."""
+        self.send_close(fd)
+        if self.fd_states[fd] is not closing:
             return
         try:
-            data = os.read(fd, READ_BYTES)  # of TLS, too: nobody wants to know what it says
+            data = os.read(fd, READ_BYTES)  # encrypted or not: it is dropped
         except BlockingIOError:
             return
         except OSError:
             data = b""
         closing.drained += len(data)
-        if not data and not closing.shut:
-            self.watch(fd, WRITE)  # it will say no more, and still reads
-        elif not data or closing.drained > DRAIN_BYTES:
+        if not data and closing.state is not CloseState.HALF_CLOSED:
+            self.watch(fd, WRITE)  # the peer sends nothing more, but still reads
+        elif not data or closing.drained > MAX_DRAIN_BYTES:
             self.close(fd)
 
-    def lose_patience(self, fd: int) -> None:
-        """A session's time to take what waits is over; who has taken a good part of it has as long again."""
-        if self.taken.pop(fd, 0) >= PROGRESS_BYTES:
+    def unsent_timed_out(self, fd: int) -> None:
+        """Drop a peer that reads too slowly, or renew its time-out if it has taken `MIN_PROGRESS_BYTES`."""
+        if self.unsent_progress.pop(fd, 0) >= MIN_PROGRESS_BYTES:
             self.deadlines.set(fd, self._limits.unsent_timeout)
         else:
-            self.cut_off(fd)
+            self.drop_slow_reader(fd)
 
-    def cut_off(self, fd: int) -> None:
-        """A slow reader: what waits for it is dropped with the connection."""
-        peer = self.occupants[fd]
-        self.counted.slow_readers += 1
+    def drop_slow_reader(self, fd: int) -> None:
+        """Close the connection of a slow reader; its unsent bytes are lost."""
+        peer = self.fd_states[fd]
+        self.counters.slow_readers += 1
         if isinstance(peer, Guest | Session):
             self._engine.closed(peer, Code.SLOW_CONSUMER)
         self.close(fd)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor and forget all about it."""
-        self.occupants[fd] = None
-        self.pace[fd] = _UNWATCHED
+        """Close a descriptor and remove all its state."""
+        self.fd_states[fd] = None
+        self.latency_class[fd] = _UNWATCHED
         self.unsent.pop(fd, None)
-        self.largest.pop(fd, None)
-        self.taken.pop(fd, None)
-        self.owed.pop(fd, None)
-        self.deadlines.forget(fd)
-        self.addresses.forget(fd)
-        self.counted.connections -= 1
-        self.counted.closed += 1
-        if (wire := self.wires.pop(fd, None)) is not None:
-            self.shaking.pop(fd, None)
-            wire.shut()
+        self.largest_packet.pop(fd, None)
+        self.unsent_progress.pop(fd, None)
+        self.pending_replies.pop(fd, None)
+        self.deadlines.cancel(fd)
+        self.addresses.release(fd)
+        self.counters.connections -= 1
+        self.counters.closed += 1
+        if (tls := self.tls.pop(fd, None)) is not None:
+            self.handshaking.pop(fd, None)
+            tls.close_send()
         os.close(fd)  # which also removes it from its epoll set
 
     def close_all(self) -> None:
         """Close everything, the sets too."""
-        for fd, occupant in enumerate(self.occupants):
-            if occupant is not None:
+        for fd, fd_state in enumerate(self.fd_states):
+            if fd_state is not None:
                 self.close(fd)
         for epoll in self.sets:
             epoll.close()
 
-    def watched_by(self) -> tuple[int, ...]:
-        """Return how many connections each set watches, by pace; O(descriptors)."""
-        return tuple(map(self.pace.count, PACES))
+    def count_by_latency_class(self) -> tuple[int, ...]:
+        """Return the number of connections in each latency class; O(descriptors)."""
+        return tuple(map(self.latency_class.count, LATENCY_CLASSES))
 
     def watch(self, fd: int, mask: int) -> None:
-        """Change what is watched for; a connection that nobody watches yet is attended to from now on."""
+        """Change the watched events; a connection not watched yet becomes `IMMEDIATE`."""
         mask = self._mask(fd, mask)
-        if self.pace[fd] == _UNWATCHED:
-            self.sets[ATTENTIVE].register(fd, mask)
-            self.pace[fd] = ATTENTIVE
+        if self.latency_class[fd] == _UNWATCHED:
+            self.sets[IMMEDIATE].register(fd, mask)
+            self.latency_class[fd] = IMMEDIATE
         else:
-            self.sets[self.pace[fd]].modify(fd, mask)
+            self.sets[self.latency_class[fd]].modify(fd, mask)
 
     def _mask(self, fd: int, mask: int) -> int:
-        return mask | SECURED if mask & READ and fd in self.wires else mask
+        return mask | TLS_READ if mask & READ and fd in self.tls else mask

@@ -1,19 +1,19 @@
-"""All TCP connections over epoll sets of their own, in as many tasks for one as for 100,000.
+"""The epoll transport: TCP connections in epoll sets, with the same few tasks for 1 or 100,000 of them.
 
 Why not a task per connection: measured at 15,000 connections, such a server costs several times the
 processor time per keepalive and ten times the memory. Here a ready batch is read in a plain loop. A
-connection is a descriptor and a record, and has a buffer only while a frame is unfinished.
+connection is a descriptor and a record, and has a buffer only while a frame is incomplete.
 
-Waking up costs more than reading: some 0.2 ms of processor time, the price of fifty keepalives. So after a
-batch a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can
-wait for that depends on what it sends, hence three sets (see `connections.py`): those who have not logged in
-or who lately sent more than keepalives are served at once, keepalives that want an answer within 25 ms, the
-rest within the batching window, which shortens while some of the patient turn out to want answers after
-all. TLS connections are in the same sets once their handshakes are over (see `handshakes.py`). One trio task
-waits for each set; tasks do not grow with connections.
+A wake-up costs more than a read: some 0.2 ms of processor time, as much as fifty keepalives. So after a batch
+a set *rests* for its window, and what arrives meanwhile is the next batch. How long a connection can wait
+depends on what it sends, hence three latency classes (see `connections.py`): connections that have not logged
+in or have recently sent more than keepalives are served without a pause, keepalives that want an answer
+within 25 ms, the rest within the batching window. That window shortens while some batched connections turn
+out to want answers after all. TLS connections are in the same sets once their handshakes are over (see
+`tls_handshake.py`). One trio task waits for each set; tasks do not grow with connections.
 
-A set's events are handled to the end without a pause in between, and a descriptor that is closed meanwhile
-has no occupant any more; accepts come in turns of their own. So no event can meet the wrong connection.
+The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
+state any more; accepts run in turns of their own. So no event can reach the wrong connection.
 """
 
 import math
@@ -32,41 +32,41 @@ from presence.core.registry import ConnectionInfo, Guest, Session
 from presence.transports import sockets
 from presence.transports.acceptor import Acceptor
 from presence.transports.connections import (
-    ATTENTIVE,
-    PACES,
-    PROMPT,
+    IMMEDIATE,
+    LATENCY_CLASSES,
+    SHORT,
     Connections,
 )
 from presence.transports.limits import (
-    TURN_CHORES,
-    TURN_CONNECTIONS,
-    TURN_LOGINS,
+    MAX_CONNECTIONS_PER_TURN,
+    MAX_LOGINS_PER_TURN,
+    MAX_TIMEOUTS_PER_TURN,
     Limits,
     TransportStatistics,
 )
-from presence.transports.reader import Reading
+from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 
-ANSWER_WINDOW_S = 0.025  # between two batches for whoever waits for answers: half of it at the median
-SURPRISE_S = 10.0  # how long the patient have no longer one either after one of them wanted an answer
+ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
+SHORT_WINDOW_S = 10.0  # for so long the batched class has that window, too, after one of it wanted an answer
 
-# When thousands end together, what is told of them goes before what is told to them: 8,000 goodbyes a second.
-PARTINGS_A_TURN = 32
-PARTING_PAUSE_S = 0.004
+# When thousands of sessions end together, reporting them comes before their goodbyes: 8,000 per second.
+MAX_CLOSES_PER_TURN = 32
+CLOSE_PAUSE_S = 0.004
 
 
 class EpollTransport:
     """TCP on the given listeners.
 
     Args:
-        engine: what the bytes mean.
+        engine: handles what is read.
         listeners: bound, listening sockets; owned by the transport from now on.
         limits: see `Limits`.
-        admission: says whether one more connection is welcome.
-        window_s: seconds that connections which only send keepalives rest after a batch.
+        admission: decides whether one more connection is accepted.
+        window_s: the batching window of connections that send only keepalives, in seconds.
         clock: monotonic time.
-        tls: where TLS is served, too; None: nowhere.
-        proxies: networks from which each connection must begin with a header of the PROXY protocol.
+        tls: listeners for TLS; None for none.
+        proxies: networks whose connections must begin with a header of the PROXY protocol.
     """
 
     def __init__(
@@ -83,22 +83,22 @@ class EpollTransport:
     ) -> None:
         self._window_s = window_s
         self._clock = clock
-        self._surprised_until = -math.inf
+        self._short_window_until = -math.inf
         self._connections = Connections(engine, limits, clock, admission)
-        self._reading = Reading(engine, self._connections)
+        self._reader = ConnectionReader(engine, self._connections)
         self._acceptor = Acceptor(
             engine,
             self,
             self._connections,
-            self._reading,
+            self._reader,
             listeners,
             tls=tls,
             proxies=proxies,
             admission=admission,
             clock=clock,
         )
-        self._parting: deque[int] = deque()
-        self._parting_begun = trio.Event()
+        self._closing: deque[int] = deque()
+        self._close_begun = trio.Event()
 
     # Tasks: nine and one per listener, whatever the number of connections
 
@@ -106,89 +106,89 @@ class EpollTransport:
         """Serve until cancelled; then close every descriptor."""
         try:
             async with trio.open_nursery() as nursery:
-                for pace in PACES:
-                    nursery.start_soon(self._serve_set, pace)
-                nursery.start_soon(self._do_chores)
-                nursery.start_soon(self._part)
-                nursery.start_soon(self._reading.finish)
+                for latency_class in LATENCY_CLASSES:
+                    nursery.start_soon(self._serve_set, latency_class)
+                nursery.start_soon(self._run_timeouts)
+                nursery.start_soon(self._send_closes)
+                nursery.start_soon(self._reader.run_deferred)
                 nursery.start_soon(self._acceptor.run)
         finally:
             self._acceptor.close()
             self._connections.close_all()
 
-    async def _serve_set(self, pace: int) -> None:
-        epoll = self._connections.sets[pace]
-        turn = TURN_LOGINS if pace == ATTENTIVE else TURN_CONNECTIONS
+    async def _serve_set(self, latency_class: int) -> None:
+        epoll = self._connections.sets[latency_class]
+        turn = MAX_LOGINS_PER_TURN if latency_class == IMMEDIATE else MAX_CONNECTIONS_PER_TURN
         while True:
             events = epoll.poll(0, turn)
             if not events:
                 await trio.lowlevel.wait_readable(epoll.fileno())
                 continue
             begun = trio.current_time()
-            is_whole = self._reading.serve(events, pace)
-            window_s = self._rest_s(pace, begun)
+            is_whole = self._reader.serve(events, latency_class)
+            window_s = self._window_after(latency_class, begun)
             if is_whole and len(events) < turn and window_s:
                 await trio.sleep_until(begun + window_s)
             else:
                 await trio.lowlevel.checkpoint()
 
-    def _rest_s(self, pace: int, now: float) -> float:
-        """Return the seconds between the begin of a batch and of the next."""
-        if pace == ATTENTIVE:
+    def _window_after(self, latency_class: int, now: float) -> float:
+        """Return the seconds from the start of a batch to the start of the next."""
+        if latency_class == IMMEDIATE:
             return 0.0
-        if pace == PROMPT:
+        if latency_class == SHORT:
             return min(ANSWER_WINDOW_S, self._window_s)
-        if self._reading.surprised:
-            self._reading.surprised = False
-            self._surprised_until = now + SURPRISE_S
-        return min(ANSWER_WINDOW_S, self._window_s) if now < self._surprised_until else self._window_s
+        if self._reader.late_answer_seen:
+            self._reader.late_answer_seen = False
+            self._short_window_until = now + SHORT_WINDOW_S
+        return min(ANSWER_WINDOW_S, self._window_s) if now < self._short_window_until else self._window_s
 
-    async def _do_chores(self) -> None:
-        """Login time-outs, slow readers, ends of drains; nothing to do wakes nobody."""
+    async def _run_timeouts(self) -> None:
+        """Handle time-outs of logins, slow readers and drains; without any, nothing wakes up."""
         deadlines = self._connections.deadlines
         while True:
             await deadlines.wait()
-            while fds := deadlines.take_overdue(TURN_CHORES):
+            while fds := deadlines.pop_expired(MAX_TIMEOUTS_PER_TURN):
                 for fd in fds:
                     with self._acceptor.contained(fd):
-                        self._time_is_up(fd)
+                        self._timed_out(fd)
                 await trio.lowlevel.checkpoint()
 
-    async def _part(self) -> None:
-        """Say farewell to those whom the core lets go, paced: they can wait, and come in crowds."""
+    async def _send_closes(self) -> None:
+        """Send the close packets of connections that the core hangs up, paced: they come in crowds."""
         while True:
-            if not self._parting:
-                self._parting_begun = trio.Event()
-                await self._parting_begun.wait()
-            for _ in range(min(PARTINGS_A_TURN, len(self._parting))):
-                with self._acceptor.contained(fd := self._parting.popleft()):
-                    self._connections.part(fd)
-            await trio.sleep(PARTING_PAUSE_S)
+            if not self._closing:
+                self._close_begun = trio.Event()
+                await self._close_begun.wait()
+            for _ in range(min(MAX_CLOSES_PER_TURN, len(self._closing))):
+                with self._acceptor.contained(fd := self._closing.popleft()):
+                    self._connections.send_close(fd)
+            await trio.sleep(CLOSE_PAUSE_S)
 
     async def stop_accepting(self) -> None:
-        """Take in what waits already, and close the listeners; connections stay."""
+        """Accept what the kernel has queued, and close the listeners; connections stay."""
         await self._acceptor.stop()
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
         connections = self._connections
         return replace(
-            connections.counted,
+            connections.counters,
             unsent_connections=len(connections.unsent),
-            paces=connections.watched_by(),
-            tls_connections=len(connections.wires),
-            handshakes_underway=len(connections.shaking),
+            paces=connections.count_by_latency_class(),
+            tls_connections=len(connections.tls),
+            handshakes_underway=len(connections.handshaking),
             awaiting_proxy_headers=len(self._acceptor.headers.awaited),
-            addresses_kept=len(connections.addresses.told),
+            addresses_kept=len(connections.addresses.known),
         )
 
-    # Link: what the core asks for
+    # Link: called by the core
 
-    def hang_up(self, handle: int, farewell: bytes | bytearray) -> None:
-        """See `Link`: listen no more at once; the last packet follows."""
-        if self._connections.begin_parting(handle, farewell):
-            self._parting.append(handle)
-            self._parting_begun.set()
+    def hang_up(self, handle: int, close_packet: bytes | bytearray) -> None:
+        """See `Link`: input is ignored immediately, the last packet follows."""
+        if self._connections.begin_close(handle, close_packet):
+            self._closing.append(handle)
+            self._close_begun.set()
 
     def send(self, handle: int, data: bytes) -> None:
         """See `Link`."""
@@ -203,9 +203,9 @@ class EpollTransport:
 
     def poll_now(self, handle: int) -> bool:
         """See `Link`: read the connection now."""
-        peer = self._connections.occupants[handle]
+        peer = self._connections.fd_states[handle]
         if isinstance(peer, Session):
-            self._reading.poll_now(handle, peer)
+            self._reader.poll(handle, peer)
         return True
 
     def receive_queue_age_s(self, handle: int, now: float) -> float:
@@ -215,19 +215,19 @@ class EpollTransport:
 
     def address(self, handle: int) -> str:
         """See `Link`."""
-        return self._connections.addresses.of(handle)
+        return self._connections.addresses.address_of(handle)
 
     def connected(self, handle: int) -> ConnectionInfo:
-        """Return what is told of a logged-in connection to operators."""
+        """Return what operators are shown of a logged-in connection."""
         connections = self._connections
-        transport = "tls" if handle in connections.wires else "plain"
+        transport = "tls" if handle in connections.tls else "plain"
         return ConnectionInfo(transport, self.address(handle), len(connections.unsent.get(handle, b"")))
 
-    def _time_is_up(self, fd: int) -> None:
-        peer = self._connections.occupants[fd]
+    def _timed_out(self, fd: int) -> None:
+        peer = self._connections.fd_states[fd]
         if isinstance(peer, Guest):
-            self._acceptor.time_is_up(fd, peer)
+            self._acceptor.login_timed_out(fd, peer)
         elif isinstance(peer, Session):
-            self._connections.lose_patience(fd)
+            self._connections.unsent_timed_out(fd)
         elif peer is not None:
             self._connections.close(fd)

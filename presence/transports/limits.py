@@ -1,4 +1,4 @@
-"""Bounds that every transport keeps, whatever it moves bytes over, and what it counts."""
+"""Limits and statistics that all transports share."""
 
 from dataclasses import dataclass
 
@@ -6,22 +6,25 @@ from presence import protocol
 from presence.core.admission import Refusal
 from presence.protocol import Code
 
-# A read that is not the usual keepalive. It completes any frame, and no more: what one read holds is
-# answered in one go, and thousands of small requests would keep all others waiting.
+# A read that is not a plain keepalive. It completes any frame, and no more: one read is answered in one step,
+# and thousands of small requests would keep all other connections waiting.
 READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
-GUEST_READ_BYTES = 2048  # completes any login; it is asked for at each accept
-PACKET_MAX_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
-DRAIN_BYTES = 65_536  # what a hung-up connection may still send before it is cut off
-DRAIN_S = 1.0  # and for how long; a close with unread input would reset away the refusal
-PROGRESS_BYTES = 16_384  # in 10 s a link of 13 kbit/s takes so much; an answer may be 16 times as long
-TURN_CONNECTIONS = 512  # connections served before everybody else has a turn: some milliseconds
-TURN_LOGINS = 128  # and so many where each may be a login, which costs ten times as much
-# One read may hold thousands of small packets, some 10 us each. So what is longer than a few keepalives waits
-# until all ready connections were read, and is handled in slices, with a turn for others after each `TURN_S`.
-PACKETS_A_SLICE = 32
-TURN_S = 0.004
-LOOK_READS = 24  # at most 16 KB of TLS each: enough for the longest packet in records of one byte
-TURN_CHORES = 16  # time-outs, each as dear as a login; those of strangers come in crowds, and logins wait
+GUEST_READ_BYTES = 2048  # completes any login; every accepted connection is read with it
+MAX_PACKET_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
+MAX_DRAIN_BYTES = 65_536  # that a closing connection may still send
+DRAIN_TIMEOUT_S = (
+    1.0  # for how long; closing with unread input would reset the connection and lose the refusal
+)
+MIN_PROGRESS_BYTES = 16_384  # a link of 13 kbit/s takes so much in 10 s; an answer may be 16 times as long
+MAX_CONNECTIONS_PER_TURN = 512  # some milliseconds
+MAX_LOGINS_PER_TURN = 128  # of connections not logged in: a login costs ten times as much as a keepalive
+# One read may hold thousands of small packets, some 10 us each. So a read longer than a few keepalives is
+# deferred until all ready connections were read, and handled in slices, with a turn for other tasks after
+# each `TURN_BUDGET_S`.
+MAX_PACKETS_PER_SLICE = 32
+TURN_BUDGET_S = 0.004
+MAX_READS_PER_POLL = 24  # each at most 16 KB of TLS: enough for the longest packet in records of one byte
+MAX_TIMEOUTS_PER_TURN = 16  # each costs as much as a login, and logins wait meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,8 @@ class Limits:
 
     Attributes:
         login_timeout: seconds from the accept within which a login must be complete.
-        unsent_bytes: most bytes that wait for a slow reader, beside one packet.
-        unsent_timeout: seconds in which a slow reader has to take `PROGRESS_BYTES` of them, or all.
+        unsent_bytes: most unsent bytes of a slow reader, not counting one packet.
+        unsent_timeout: seconds within which a slow reader must take `MIN_PROGRESS_BYTES` of them, or all.
     """
 
     login_timeout: float = 5.0
@@ -41,23 +44,23 @@ class Limits:
 
 @dataclass(slots=True)
 class TransportStatistics:
-    """Counters since the start, and how things stand; a transport leaves at 0 what it does not have.
+    """Counters since the start and gauges; a transport leaves those at 0 that it does not have.
 
     Attributes:
-        connections: that are open.
+        connections: open connections.
         accepted, closed: connections.
-        slow_readers: connections that were cut off since they did not take what was sent.
-        login_timeouts: connections that were turned away because their time was up.
-        failures: connections that ended over a mistake of this server.
+        slow_readers: connections dropped because the client read too slowly.
+        login_timeouts: connections closed because their login did not arrive in time.
+        failures: connections closed because of an error in this server.
         accept_errors: accepts that failed for lack of descriptors or memory.
-        unsent_connections: for which something waits.
-        batches: of connections that were read in one go.
-        paces: connections by the set that watches them.
-        tls_connections, handshakes_underway: now.
-        handshakes, handshakes_failed, handshakes_refused: refused are those given up for new ones.
-        proxied, proxy_headers_refused: headers that were good; connections that had no good one.
+        unsent_connections: connections with unsent bytes.
+        batches: of ready connections that were read.
+        paces: connections by latency class.
+        tls_connections, handshakes_underway: at present.
+        handshakes, handshakes_failed, handshakes_refused: "refused" were dropped for newer ones.
+        proxied, proxy_headers_refused: connections with a valid header, and without one.
         awaiting_proxy_headers: connections whose header is not complete.
-        addresses_kept: of clients, that the kernel could not say, or that are counted.
+        addresses_kept: client addresses that a proxy named or that are counted.
     """
 
     connections: int = 0
@@ -87,6 +90,6 @@ LOGIN_TIMED_OUT = protocol.encode(
 TOO_MANY_CONNECTIONS = "this server takes no more connections at present"
 
 
-def told(refusal: Refusal) -> bytes:
-    """Return what a connection is told that is not welcome."""
+def encode_refusal(refusal: Refusal) -> bytes:
+    """Return the packet of a refusal."""
     return protocol.encode(protocol.error(None, refusal.code, refusal.message, refusal.retry_after))

@@ -1,13 +1,13 @@
-"""Connections of proxies, until it is known for whom they are: the PROXY protocol, version 2.
+"""Connections of proxies until their client is known: the PROXY protocol, version 2.
 
-After "The PROXY protocol", versions 1 & 2, by Willy Tarreau (HAProxy), section 2.2. A header is 16 bytes (a
-signature, version and command, family and transport, and the length of what follows) and then so many more:
-addresses, and behind them extensions, which are passed over. `missing` and `client` read one, and are pure.
+After "The PROXY protocol", versions 1 & 2, by Willy Tarreau (HAProxy), section 2.2. A header has 16 bytes (a
+signature, version and command, family and transport, and the length of the rest), then addresses, and after
+them extensions, which are skipped. `missing` and `client` read one, and are pure.
 
-Only connections from the networks of proxies are looked at for a header; from anywhere else one is bad input
-like any other, for whoever could send one could be whom he likes. From a proxy it is required: without it all
-clients would count as one. What has come of a header waits in a buffer, of 536 bytes at most; what comes
-behind it is left in the kernel. An epoll set of its own watches those whose header is not complete.
+Headers are read only on connections from the networks of proxies. From anywhere else a header is malformed
+input, because a client that could send one could claim any address. From a proxy it is required: without it
+all clients would count as one. The received part of a header is kept in a buffer of at most 536 bytes; what
+follows it stays in the kernel. A separate epoll set watches connections whose header is incomplete.
 """
 
 import os
@@ -20,31 +20,31 @@ import trio
 
 from presence.common import networks
 from presence.common.logs import RateLimited
-from presence.transports.limits import TURN_LOGINS, TransportStatistics
+from presence.transports.limits import MAX_LOGINS_PER_TURN, TransportStatistics
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 FIXED_BYTES = 16
-HEADER_MAX_BYTES = 536  # what every receiver has to take, as one segment of any network holds it
+MAX_HEADER_BYTES = 536  # what every receiver must accept: one segment of any network holds it
 
 _VERSION = 0x2
 _LOCAL, _PROXY = 0x0, 0x1
-# Bytes of the addresses and ports, by family and transport. Of datagrams there are none here.
+# Bytes of the addresses and ports, by family and transport; no datagrams here.
 _UNSPECIFIED, _TCP4, _TCP6, _UNIX = 0x00, 0x11, 0x21, 0x31
 _ADDRESSES_BYTES = {_UNSPECIFIED: 0, _TCP4: 12, _TCP6: 36, _UNIX: 216}
 
 
 class HeaderError(Exception):
-    """A connection of a proxy does not begin with a header that can be understood; says what is wrong."""
+    """A connection of a proxy does not begin with a valid header; the message says what is wrong."""
 
 
 def missing(begun: bytes | bytearray) -> int:
-    """Return how many bytes are to be read next; 0: the header is complete.
+    """Return how many bytes to read next; 0 if the header is complete.
 
     Args:
-        begun: the header's bytes, as far as they were read.
+        begun: the bytes of the header read so far.
 
     Raises:
-        HeaderError: they are the beginning of none.
+        HeaderError: no header begins with them.
     """
     if not SIGNATURE.startswith(begun[: len(SIGNATURE)]):
         raise HeaderError("no header of the PROXY protocol, version 2")
@@ -54,22 +54,21 @@ def missing(begun: bytes | bytearray) -> int:
     if version != _VERSION or command not in {_LOCAL, _PROXY}:
         raise HeaderError(f"version and command are {begun[12]:#04x}")
     size = FIXED_BYTES + int.from_bytes(begun[14:16], "big")
-    if size > HEADER_MAX_BYTES:
-        raise HeaderError(f"the header has {size} bytes, and may have {HEADER_MAX_BYTES}")
+    if size > MAX_HEADER_BYTES:
+        raise HeaderError(f"the header has {size} bytes, and may have {MAX_HEADER_BYTES}")
     return size - len(begun)
 
 
 def client(header: bytes | bytearray) -> str | None:
-    """Return the client's address that a complete header names; None: it is whoever connected.
+    """Return the client's address that a complete header names; None if the peer itself is the client.
 
-    That is so for connections that the proxy makes for itself, and for clients that have no address of the
-    internet.
+    That is so for connections that the proxy makes for itself, and for clients without an internet address.
 
     Raises:
-        HeaderError: it is of a kind that no stream of bytes has, or too short for its addresses.
+        HeaderError: it is of a kind that streams do not have, or too short for its addresses.
     """
     if header[12] & 0xF == _LOCAL:
-        return None  # and whatever it says of addresses is to be ignored
+        return None  # its addresses must be ignored
     kind, rest = header[13], header[FIXED_BYTES:]
     if kind not in _ADDRESSES_BYTES:
         raise HeaderError(f"family and transport are {kind:#04x}")
@@ -81,36 +80,36 @@ def client(header: bytes | bytearray) -> str | None:
 
 
 class ProxyHeaders:
-    """The connections whose header is not complete.
+    """Connections whose header is incomplete.
 
     Args:
         proxies: the networks of proxies.
         close: closes a connection.
-        go_on: called for each of which more has come.
-        counted: what the transport counts.
+        resume: called with each connection that has received more.
+        counters: statistics of the transport.
 
     Attributes:
-        awaited: what has come of each header, by descriptor.
+        awaited: the received part of each header, by descriptor.
     """
 
     def __init__(
         self,
         proxies: tuple[networks.Network, ...],
         close: Callable[[int], None],
-        go_on: Callable[[int], None],
-        counted: TransportStatistics,
+        resume: Callable[[int], None],
+        counters: TransportStatistics,
     ) -> None:
         self._proxies = proxies
         self._close = close
-        self._go_on = go_on
+        self._resume = resume
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._set = select.epoll() if proxies else None
         self._watched: set[int] = set()
         self.awaited: dict[int, bytearray] = {}
-        self._counted = counted
+        self._counters = counters
 
     def expect(self, fd: int, address: str) -> bool:
-        """Await a header, if the connection comes from a proxy."""
+        """Await a header if the connection comes from a proxy; return whether it does."""
         expected = networks.contains(self._proxies, address)
         if expected:
             self.awaited[fd] = bytearray()
@@ -121,30 +120,30 @@ class ProxyHeaders:
         if self._set is None:
             return
         while True:
-            events = self._set.poll(0, TURN_LOGINS)
+            events = self._set.poll(0, MAX_LOGINS_PER_TURN)
             if not events:
                 await trio.lowlevel.wait_readable(self._set.fileno())
                 continue
             for fd, _mask in events:
                 if fd in self.awaited:
-                    self._go_on(fd)
+                    self._resume(fd)
             await trio.lowlevel.checkpoint()
 
     def read(self, fd: int) -> str | None:
-        """Read on.
+        """Read more of a header.
 
         Returns:
-            The client's address, once the header is complete, "" if that is the kernel's to say. None: more
-            is to come, or the connection was closed.
+            The client's address if the header is complete; "" if the peer is the client. None if more must be
+            read, or the connection was closed.
 
         Raises:
-            OSError: the user's limit of watches is reached, or there is no memory.
+            OSError: the limit of epoll watches is reached, or there is no memory.
         """
         header = self.awaited[fd]
         try:
             while wanted := missing(header):
                 if not (data := os.read(fd, wanted)):
-                    self._let_go(fd)
+                    self._drop(fd)
                     return None
                 header += data
             address = client(header) or ""
@@ -152,26 +151,26 @@ class ProxyHeaders:
             self._watch(fd)
             return None
         except OSError:
-            self._let_go(fd)
+            self._drop(fd)
             return None
         except HeaderError as error:
             self.refuse(fd, str(error))
             return None
-        self.forget(fd)
-        self._counted.proxied += 1
+        self.stop_awaiting(fd)
+        self._counters.proxied += 1
         return address
 
     def refuse(self, fd: int, problem: str) -> None:
-        """Close a connection without a word: a proxy that is set up wrongly could not make use of one."""
-        self._counted.proxy_headers_refused += 1
+        """Close a connection without a packet: a misconfigured proxy could not use one."""
+        self._counters.proxy_headers_refused += 1
         self._log.warning(
-            "proxy_header_refused", problem=problem, refused=self._counted.proxy_headers_refused
+            "proxy_header_refused", problem=problem, refused=self._counters.proxy_headers_refused
         )
-        self._let_go(fd)
+        self._drop(fd)
 
-    def _let_go(self, fd: int) -> None:
-        """Close a connection that has ended, as those do by which proxies look whether we are there."""
-        self.forget(fd)
+    def _drop(self, fd: int) -> None:
+        """Close a connection that has ended, as the health checks of proxies do."""
+        self.stop_awaiting(fd)
         self._close(fd)
 
     def _watch(self, fd: int) -> None:
@@ -179,14 +178,14 @@ class ProxyHeaders:
             self._set.register(fd, select.EPOLLIN)
             self._watched.add(fd)
 
-    def forget(self, fd: int) -> None:
-        """Await no header any more."""
+    def stop_awaiting(self, fd: int) -> None:
+        """Stop awaiting a header."""
         self.awaited.pop(fd, None)
         if self._set is not None and fd in self._watched:
             self._watched.discard(fd)
             self._set.unregister(fd)
 
     def close(self) -> None:
-        """Close the set; nobody is served any more."""
+        """Close the epoll set."""
         if self._set is not None:
             self._set.close()

@@ -1,7 +1,7 @@
-"""Reading: what a ready connection sent, handed to the core, and what follows from it.
+"""Reading ready connections: their bytes go to the core, its outcome is applied.
 
-`Reading.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its place in
-the batch's list. Everything else that a connection may send goes by way of `Engine.received`.
+`ConnectionReader.serve` is the hot path of the server: a keepalive costs one read, two comparisons and its
+place in the batch's list. Everything else goes through `Engine.received`.
 """
 
 import errno
@@ -18,65 +18,68 @@ from presence.core.engine import Engine
 from presence.core.registry import Peer, Session
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
-    ATTENTIVE,
-    CALM_BEATS,
-    PATIENT,
-    PROMPT,
+    BATCHED,
+    DEMOTE_AFTER_BEATS,
+    IMMEDIATE,
     READ,
-    SECURED,
+    SHORT,
+    TLS_READ,
     WRITE,
     Closing,
     Connections,
 )
 from presence.transports.limits import (
     GUEST_READ_BYTES,
-    LOOK_READS,
-    PACKETS_A_SLICE,
+    MAX_PACKETS_PER_SLICE,
+    MAX_READS_PER_POLL,
     READ_BYTES,
-    TURN_S,
+    TURN_BUDGET_S,
 )
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
 
 
-class Reading:
+class ConnectionReader:
     """Reads the connections of one transport.
 
     Args:
-        engine: what the bytes mean.
-        connections: whose they are.
+        engine: handles what is read.
+        connections: their state.
 
     Attributes:
-        surprised: whether someone in the patient set wanted an answer; whoever minds sets it back.
+        late_answer_seen: whether a batched connection wanted an answer; reset by the caller.
     """
 
     def __init__(self, engine: Engine, connections: Connections) -> None:
         self._engine = engine
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self._unfinished: dict[int, Peer] = {}  # by descriptor: packets were read and wait, in this order
-        self._has_unfinished = trio.Event()
-        self.surprised = False
+        self._deferred: dict[
+            int, Peer
+        ] = {}  # by descriptor: read, with packets still to handle; in this order
+        self._has_deferred = trio.Event()
+        self.late_answer_seen = False
 
-    def serve(self, events: list[tuple[int, int]], pace: int) -> bool:
+    def serve(self, events: list[tuple[int, int]], latency_class: int) -> bool:
         """Read ready connections once each. The first lines of the loop are the hot path of the server.
 
         Returns:
-            Whether all were read; else the time for a turn was up, and epoll tells of the others again.
+            Whether all were read; if not, the time for a turn was used up, and epoll reports the others
+            again.
         """
-        until = perf_counter() + TURN_S
+        until = perf_counter() + TURN_BUDGET_S
         connections, read = self._connections, os.read
-        peers, send, wires = connections.occupants, connections.send, connections.wires
+        peers, send, tls = connections.fd_states, connections.send, connections.tls
         plain: list[Session] = []
-        asking: list[Session] = []
+        answered: list[Session] = []
         fd = -1
         try:
             for fd, mask in events:
                 peer = peers[fd]
-                known = mask == READ or mask == SECURED  # noqa: PLR1714 - a tuple would cost more
+                known = mask == READ or mask == TLS_READ  # noqa: PLR1714 - a tuple would cost more
                 if known and isinstance(peer, Session) and peer.partial is None:
                     try:
-                        data = read(fd, QUICK_READ_BYTES) if mask == READ else wires[fd].read(READ_BYTES)
+                        data = read(fd, QUICK_READ_BYTES) if mask == READ else tls[fd].read(READ_BYTES)
                     except OSError as error:
                         self._read_failed(fd, peer, error)
                         continue
@@ -85,103 +88,105 @@ class Reading:
                         continue
                     if answer := keepalive_answer(data):
                         send(fd, answer)
-                        if peers[fd] is peer:  # not cut off as a slow reader
-                            asking.append(peer)
+                        if peers[fd] is peer:  # not dropped as a slow reader
+                            answered.append(peer)
                         continue
-                    # More may wait, and in this set its turn would only come a window later.
+                    # There may be more, and in this set the next read would come a window later.
                     if mask == READ and len(data) == QUICK_READ_BYTES:
-                        data += _rest(fd)
-                    self._take(fd, peer, data)
+                        data += _read_rest(fd)
+                    self._receive(fd, peer, data)
                 else:
                     self.serve_other(fd, mask)
                 if perf_counter() > until:
                     break
             else:
                 until = math.inf
-        except Exception as error:  # what is ready behind this connection is so in the next turn, too
-            self.failed(fd, error)
-        if connections.owed:
-            connections.pay()
-        connections.counted.batches += 1
-        self._count(pace, plain, asking)
+        except Exception as error:  # the connections after this one are ready in the next turn, too
+            self.connection_failed(fd, error)
+        if connections.pending_replies:
+            connections.flush_replies()
+        connections.counters.batches += 1
+        self._record_keepalives(latency_class, plain, answered)
         return until == math.inf
 
-    async def finish(self) -> None:
-        """Handle packets that were read and had to wait, a few of each connection in its turn, for ever."""
+    async def run_deferred(self) -> None:
+        """Handle deferred packets, a few per connection in turn; runs until cancelled."""
         while True:
-            if not self._unfinished:
-                self._has_unfinished = trio.Event()
-                await self._has_unfinished.wait()
-            until = perf_counter() + TURN_S
-            while self._unfinished and perf_counter() < until:
-                fd = next(iter(self._unfinished))
+            if not self._deferred:
+                self._has_deferred = trio.Event()
+                await self._has_deferred.wait()
+            until = perf_counter() + TURN_BUDGET_S
+            while self._deferred and perf_counter() < until:
+                fd = next(iter(self._deferred))
                 try:
-                    self._go_on(fd)
+                    self._resume(fd)
                 except Exception as error:
-                    self.failed(fd, error)
-            self._connections.pay()
+                    self.connection_failed(fd, error)
+            self._connections.flush_replies()
             await trio.lowlevel.checkpoint()
 
-    def _go_on(self, fd: int) -> None:
-        """Handle some of the packets of a connection that wait."""
-        peer = self._unfinished.pop(fd)
-        if self._connections.occupants[fd] is peer:
+    def _resume(self, fd: int) -> None:
+        """Handle some of the deferred packets of a connection."""
+        peer = self._deferred.pop(fd)
+        if self._connections.fd_states[fd] is peer:
             self._handle(fd, peer, b"")
 
-    def poll_now(self, fd: int, peer: Session) -> None:
-        """Read a connection before its session ends; one complete packet among what has arrived saves it."""
-        for _ in range(LOOK_READS if fd in self._connections.wires else 1):
-            if fd not in self._unfinished and not self.read(fd, peer):
+    def poll(self, fd: int, peer: Session) -> None:
+        """Read a connection before its session expires; one complete packet keeps the session alive."""
+        for _ in range(MAX_READS_PER_POLL if fd in self._connections.tls else 1):
+            if fd not in self._deferred and not self.read(fd, peer):
                 break
-            if fd in self._unfinished:
-                self._go_on(fd)
-            if peer.partial is None or fd in self._unfinished:
+            if fd in self._deferred:
+                self._resume(fd)
+            if peer.partial is None or fd in self._deferred:
                 break
-        self._connections.pay()
+        self._connections.flush_replies()
 
-    def _count(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
-        """Have the keepalives of a batch counted, with the time after all of it was read."""
+    def _record_keepalives(self, latency_class: int, plain: list[Session], answered: list[Session]) -> None:
+        """Report the keepalives of a batch to the core, with the time after all of it was read."""
         self._engine.keepalives_received(plain)
-        if asking:
-            self._engine.keepalives_received(asking)
-        if asking or pace != PATIENT:
-            self._adapt(pace, plain, asking)
+        if answered:
+            self._engine.keepalives_received(answered)
+        if answered or latency_class != BATCHED:
+            self._adapt_latency_classes(latency_class, plain, answered)
 
-    def _adapt(self, pace: int, plain: list[Session], asking: list[Session]) -> None:
-        """Let connections be watched with the patience that their keepalives allow."""
+    def _adapt_latency_classes(
+        self, latency_class: int, plain: list[Session], answered: list[Session]
+    ) -> None:
+        """Move connections to the latency class that their keepalives allow."""
         connections = self._connections
-        if pace == PATIENT:
-            self.surprised = True
-            for session in asking:
-                self._move(session, PROMPT)
+        if latency_class == BATCHED:
+            self.late_answer_seen = True
+            for session in answered:
+                self._reclassify(session, SHORT)
             return
-        calm = connections.calm
-        if pace == PROMPT:
-            for session in asking:
+        quiet_beats = connections.quiet_beats
+        if latency_class == SHORT:
+            for session in answered:
                 if session.link is not None:
-                    calm[session.handle] = 0
-        for session in plain if pace == PROMPT else plain + asking:
+                    quiet_beats[session.handle] = 0
+        for session in plain if latency_class == SHORT else plain + answered:
             if session.link is None:
                 continue
             fd = session.handle
-            calm[fd] += 1
-            if calm[fd] >= CALM_BEATS:
-                self._move(session, pace + 1)
+            quiet_beats[fd] += 1
+            if quiet_beats[fd] >= DEMOTE_AFTER_BEATS:
+                self._reclassify(session, latency_class + 1)
 
-    def _move(self, session: Session, pace: int) -> None:
+    def _reclassify(self, session: Session, latency_class: int) -> None:
         if session.link is None:
             return
         fd = session.handle
         try:
-            self._connections.move(fd, pace)
-        except OSError as error:  # the user's limit of watches, or no memory
-            self._give_up(fd, session, error)
+            self._connections.set_latency_class(fd, latency_class)
+        except OSError as error:  # the limit of epoll watches, or no memory
+            self._drop_unwatchable(fd, session, error)
 
     def serve_other(self, fd: int, mask: int) -> None:
-        """Whatever is not plain input of a logged-in connection."""
+        """Handle any event but plain input of a logged-in connection."""
         if mask & WRITE:
             self._connections.flush(fd)
-        peer = self._connections.occupants[fd]
+        peer = self._connections.fd_states[fd]
         if peer is None or not mask & ~WRITE:
             return
         if isinstance(peer, Closing):
@@ -190,105 +195,109 @@ class Reading:
             self.read(fd, peer)
 
     def read(self, fd: int, peer: Peer) -> bool:
-        """Read a connection once, ready or not; answers are owed until `Connections.pay`.
+        """Read a connection once, ready or not; answers are queued until `Connections.flush_replies`.
 
-        One whose packets still wait is not read: the kernel keeps what comes, and makes its sender wait.
+        A connection with deferred packets is not read: the kernel keeps its input, and makes the sender wait.
 
         Returns:
-            Whether anything was read, and the connection is still there.
+            Whether anything was read, and the connection is still open.
         """
-        if fd in self._unfinished:
+        if fd in self._deferred:
             return False
-        wire = self._connections.wires.get(fd)
+        tls = self._connections.tls.get(fd)
         limit = READ_BYTES if isinstance(peer, Session) else GUEST_READ_BYTES
         try:
-            data = wire.read(limit) if wire is not None else os.read(fd, limit)
+            data = tls.read(limit) if tls is not None else os.read(fd, limit)
         except OSError as error:
             self._read_failed(fd, peer, error)
             return False
-        self._take(fd, peer, data)
-        return self._connections.occupants[fd] is peer
+        self._receive(fd, peer, data)
+        return self._connections.fd_states[fd] is peer
 
     def _read_failed(self, fd: int, peer: Peer, error: OSError) -> None:
         if isinstance(error, ssl.SSLWantWriteError):
             self._connections.watch(fd, WRITE)
         elif error.errno not in (errno.EAGAIN, errno.EINTR):
-            self._lost(fd, peer)
+            self._peer_closed(fd, peer)
 
-    def _take(self, fd: int, peer: Peer, data: bytes) -> None:
+    def _receive(self, fd: int, peer: Peer, data: bytes) -> None:
         if not data:
-            self._lost(fd, peer)
+            self._peer_closed(fd, peer)
         elif len(data) < QUICK_READ_BYTES or not isinstance(peer, Session):
             self._handle(fd, peer, data)
         else:
             peer.partial = peer.partial + data if peer.partial else data
-            self._let_wait(fd, peer)
+            self._defer(fd, peer)
 
     def _handle(self, fd: int, peer: Peer, data: bytes) -> None:
-        """Hand bytes to the core."""
-        outcome = self._engine.received(peer, data, PACKETS_A_SLICE)
+        """Give bytes to the core and apply the outcome."""
+        outcome = self._engine.received(peer, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
-            self._note_failure(outcome.failure)
-        now = outcome.peer
-        if isinstance(now, Session) and now is not peer and not self._logged_in(fd, now):
+            self._log_failure(outcome.failure)
+        peer_after = outcome.peer
+        if isinstance(peer_after, Session) and peer_after is not peer and not self._log_in(fd, peer_after):
             return
         if outcome.end_code is not None:
             self._connections.hang_up(fd, outcome.reply)
         elif outcome.reply or outcome.requests:
             if outcome.reply:
-                self._connections.owe(fd, outcome.reply)
-            if now is peer and isinstance(now, Session) and (pace := self._connections.pace[fd]) != ATTENTIVE:
-                self.surprised |= pace == PATIENT
-                self._move(now, ATTENTIVE)
+                self._connections.queue_reply(fd, outcome.reply)
+            if (
+                peer_after is peer
+                and isinstance(peer_after, Session)
+                and (latency_class := self._connections.latency_class[fd]) != IMMEDIATE
+            ):
+                self.late_answer_seen |= latency_class == BATCHED
+                self._reclassify(peer_after, IMMEDIATE)
         if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
-            self._note_failure(failure)
-        if outcome.unfinished and self._connections.occupants[fd] is now:
-            self._let_wait(fd, now)
+            self._log_failure(failure)
+        if outcome.unfinished and self._connections.fd_states[fd] is peer_after:
+            self._defer(fd, peer_after)
 
-    def _let_wait(self, fd: int, peer: Peer) -> None:
-        """Have packets that were read handled later, after those that wait already."""
-        self._unfinished[fd] = peer
-        self._has_unfinished.set()
+    def _defer(self, fd: int, peer: Peer) -> None:
+        """Handle the rest of what was read later, after what is deferred already."""
+        self._deferred[fd] = peer
+        self._has_deferred.set()
 
-    def _logged_in(self, fd: int, session: Session) -> bool:
-        """Let a connection be watched as one that has logged in; False: impossible, and it is closed."""
+    def _log_in(self, fd: int, session: Session) -> bool:
+        """Watch a connection as one that has logged in; return False if it cannot be, and was closed."""
         try:
             self._connections.log_in(fd, session)
-        except OSError as error:  # the user's limit of watches, or no memory
-            self._give_up(fd, session, error)
+        except OSError as error:  # the limit of epoll watches, or no memory
+            self._drop_unwatchable(fd, session, error)
             return False
         return True
 
-    def _give_up(self, fd: int, session: Session, error: Exception) -> None:
-        self._note_failure(error)
+    def _drop_unwatchable(self, fd: int, session: Session, error: Exception) -> None:
+        self._log_failure(error)
         self._engine.closed(session, Code.SERVER_ERROR)
         self._connections.close(fd)
 
-    def failed(self, fd: int, error: Exception) -> None:
-        """End a connection over a mistake of this server."""
-        self._note_failure(error)
-        peer = self._connections.occupants[fd]
+    def connection_failed(self, fd: int, error: Exception) -> None:
+        """Close a connection because of an error in this server."""
+        self._log_failure(error)
+        peer = self._connections.fd_states[fd]
         if isinstance(peer, Session):
             self._engine.closed(peer, Code.SERVER_ERROR)
         if peer is not None:
             self._connections.close(fd)
 
-    def _note_failure(self, error: Exception) -> None:
-        counted = self._connections.counted
-        counted.failures += 1
-        self._log.error("connection_failed", failures=counted.failures, exc_info=error)
+    def _log_failure(self, error: Exception) -> None:
+        counters = self._connections.counters
+        counters.failures += 1
+        self._log.error("connection_failed", failures=counters.failures, exc_info=error)
 
-    def _lost(self, fd: int, peer: Peer) -> None:
-        """The client closed its side or reset the connection."""
+    def _peer_closed(self, fd: int, peer: Peer) -> None:
+        """Handle the end of input: the client closed its side or reset the connection."""
         self._engine.closed(peer)
-        if fd in self._connections.unsent or fd in self._connections.owed:
-            self._connections.hang_up(fd, b"")  # it may still read what we owe it
+        if fd in self._connections.unsent or fd in self._connections.pending_replies:
+            self._connections.hang_up(fd, b"")  # the client may still read what is unsent
         else:
             self._connections.close(fd)
 
 
-def _rest(fd: int) -> bytes:
-    """Read what waits behind the first bytes, as far as it completes any packet; errors and ends are left."""
+def _read_rest(fd: int) -> bytes:
+    """Read what follows the first bytes, enough to complete any packet; ignore errors and ends."""
     try:
         return os.read(fd, READ_BYTES - QUICK_READ_BYTES)
     except OSError:

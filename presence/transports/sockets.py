@@ -1,4 +1,4 @@
-"""TCP sockets: opening listeners, and what the kernel knows of a connection."""
+"""TCP sockets: open listeners, and ask the kernel about connections."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ import trio
 
 from presence.common.clock import Clock
 
-BACKLOG = 4096  # connections that may wait to be accepted; Linux cuts it to net.core.somaxconn
+BACKLOG = 4096  # connections waiting to be accepted; Linux caps it at net.core.somaxconn
 _TCP_INFO_BYTES = 104
 _LAST_DATA_RECV = struct.Struct("52xI")  # linux/tcp.h, struct tcp_info: tcpi_last_data_recv, ms
-_AT_ONCE_S = 0.005  # the kernel is asked again if its answer took longer
-_TRIES = 3
+_MAX_CALL_S = 0.005  # the kernel is asked again if the call took longer
+_MAX_TRIES = 3
 
 
 def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
@@ -23,8 +23,8 @@ def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket
 
     Args:
         host: name or address; a name may stand for several.
-        port: 0 picks one, the same for all addresses.
-        shared: let other processes of this user listen there too; the kernel spreads the connections.
+        port: 0 picks a free one, the same for all addresses.
+        shared: allow other processes of this user to listen there; the kernel spreads the connections.
 
     Raises:
         OSError: the name is unknown, or an address cannot be bound.
@@ -36,12 +36,12 @@ def open_listeners(host: str, port: int, *, shared: bool = False) -> list[socket
 
 
 def reserve(host: str, port: int) -> list[socket.socket]:
-    """Return bound sockets that keep an address for listeners that share it, and listen to nothing.
+    """Return bound sockets that reserve an address for listeners that share it; they do not listen.
 
-    Whoever listens there already is noticed; two who reserve in the same instant are not.
+    A process that listens there already is detected; two that reserve in the same instant are not.
 
     Raises:
-        OSError: the name is unknown, or somebody else has the address, sharing it or not.
+        OSError: the name is unknown, or another process has the address, shared or not.
     """
     for sock in _bind(host, port, shared=False):
         port = sock.getsockname()[1]
@@ -60,7 +60,8 @@ def _bind(host: str, port: int, *, shared: bool) -> list[socket.socket]:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if shared:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # Accepted connections inherit it: an answer must not wait for the acknowledgement of the last.
+            # Accepted connections inherit it: an answer must not wait for the acknowledgement of the previous
+            # one.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -75,7 +76,7 @@ def _bind(host: str, port: int, *, shared: bool) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def borrowed(fd: int) -> Iterator[socket.socket]:
-    """Give a descriptor the methods of a socket for the length of a ``with`` block, without owning it."""
+    """Wrap a descriptor in a socket for the length of a ``with`` block, without owning it."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
     try:
         yield sock
@@ -84,7 +85,7 @@ def borrowed(fd: int) -> Iterator[socket.socket]:
 
 
 def peer_address(sock: "socket.socket | trio.socket.SocketType") -> str:
-    """Return the address of the other side without its port; "" if the connection is gone."""
+    """Return the address of the peer without its port; "" if the connection is lost."""
     try:
         peer = sock.getpeername()
     except OSError:
@@ -103,10 +104,10 @@ def receive_queue_age_s(sock: "socket.socket | trio.socket.SocketType", now: flo
     """
     if not sys.platform.startswith("linux"):
         return 0.0
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         asked = clock.now()
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        if clock.now() - asked < _AT_ONCE_S:  # no pause hides between the two
+        if clock.now() - asked < _MAX_CALL_S:  # no pause of this process in between
             break
     unread: int = _LAST_DATA_RECV.unpack_from(info)[0]
     return max(0.0, unread / 1000 - (asked - now))

@@ -1,7 +1,7 @@
-"""Connections over any trio stream: two tasks each, one that reads and one that writes.
+"""Connections over any trio stream, with two tasks each: one reads, one writes.
 
-For TLS, for memory streams in tests, and for plain TCP where the system has no epoll. It keeps the same
-bounds as the epoll transport and drives the same core.
+For TLS and plain TCP on systems without epoll, and for memory streams in tests. It keeps the same limits as
+the epoll transport and drives the same core.
 """
 
 import math
@@ -22,41 +22,41 @@ from presence.core.registry import ConnectionInfo, Guest, Peer, Session
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.limits import (
-    DRAIN_BYTES,
-    DRAIN_S,
+    DRAIN_TIMEOUT_S,
     LOGIN_TIMED_OUT,
-    PACKET_MAX_BYTES,
-    PACKETS_A_SLICE,
-    PROGRESS_BYTES,
+    MAX_DRAIN_BYTES,
+    MAX_PACKET_BYTES,
+    MAX_PACKETS_PER_SLICE,
+    MIN_PROGRESS_BYTES,
     READ_BYTES,
     TOO_MANY_CONNECTIONS,
     Limits,
     TransportStatistics,
-    told,
+    encode_refusal,
 )
 from presence.transports.tls import TlsListening
 
 
 class _Connection:
-    """One stream: its peer, what waits to be sent, and how far its end has come.
+    """One stream: its peer, its unsent bytes, and the state of its close.
 
     Attributes:
-        reading: cancelled to make the reader stop; its deadline is the login time-out until the login.
-        whole: cancelled to drop the connection at once.
-        counted: the address that it counts for; "": none.
-        largest: the size of the largest packet of those that wait.
-        read_out: set when the reader has ended.
+        read_scope: cancelled to stop the reader; until the login its deadline is the login time-out.
+        lifetime: cancelled to drop the connection immediately.
+        counted_address: the address that it is counted by; "" if none.
+        largest_packet: the size of the largest unsent packet.
+        read_done: set when the reader has ended.
     """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.reading = trio.CancelScope()
-        self.whole = trio.CancelScope()
-        self.read_out = trio.Event()
+        self.read_scope = trio.CancelScope()
+        self.lifetime = trio.CancelScope()
+        self.read_done = trio.Event()
         self.peer: Peer | None = None
         self.unsent = bytearray()
-        self.counted = ""
-        self.largest = 0
+        self.counted_address = ""
+        self.largest_packet = 0
         self.wake = trio.Event()
         self.hung_up = False
 
@@ -70,10 +70,10 @@ class StreamTransport:
     """A task per connection.
 
     Args:
-        engine: what the bytes mean.
+        engine: handles what is read.
         limits: see `Limits`.
-        admission: says whether one more connection is welcome.
-        tls: where TLS is served, too; None: nowhere.
+        admission: decides whether one more connection is accepted.
+        tls: listeners for TLS; None for none.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class StreamTransport:
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self._limits = limits
         self._admission = admission
-        self._counted = TransportStatistics()
+        self._counters = TransportStatistics()
         self._accepting = trio.CancelScope()
         self._tls = tls
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Serve connections from listeners until cancelled or told to stop accepting and all are gone."""
+        """Serve connections until cancelled, or until accepting was stopped and all have ended."""
         async with trio.open_nursery() as connections:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
@@ -97,8 +97,8 @@ class StreamTransport:
                         accepting.start_soon(accept, self.serve, list(listeners))
                     if self._tls is not None:
                         listening = map(trio.socket.from_stdlib_socket, self._tls.listeners)
-                        secured = [trio.SocketListener(each) for each in listening]
-                        accepting.start_soon(accept, self._serve_secured, secured)
+                        tls_listeners = [trio.SocketListener(each) for each in listening]
+                        accepting.start_soon(accept, self._serve_tls, tls_listeners)
 
     async def stop_accepting(self) -> None:
         """Close the listeners; connections stay."""
@@ -106,108 +106,108 @@ class StreamTransport:
 
     def statistics(self) -> TransportStatistics:
         """Return connections and counters."""
-        return replace(self._counted)
+        return replace(self._counters)
 
-    async def _serve_secured(self, stream: trio.SocketStream) -> None:
+    async def _serve_tls(self, stream: trio.SocketStream) -> None:
         deadline = trio.current_time() + self._limits.login_timeout
         try:
-            if (secured := await self._shake(stream, deadline)) is not None:
-                await self.serve(secured, deadline)
+            if (tls_stream := await self._handshake(stream, deadline)) is not None:
+                await self.serve(tls_stream, deadline)
             elif trio.current_time() >= deadline:
-                self._counted.login_timeouts += 1
+                self._counters.login_timeouts += 1
                 self._engine.count_refusal(Code.LOGIN_TIMEOUT)
         except Exception as error:
-            self._note_failure(error)
+            self._log_failure(error)
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _shake(self, stream: Stream, deadline: float) -> "trio.SSLStream[Stream] | None":
-        """Return the stream with TLS around it; None: it is none, or not in time, or too many shake hands."""
-        counted = self._counted
-        if self._tls is None or counted.handshakes_underway >= self._tls.handshakes:
-            counted.handshakes_refused += 1
+    async def _handshake(self, stream: Stream, deadline: float) -> "trio.SSLStream[Stream] | None":
+        """Return the TLS stream; None if the handshake fails, times out, or too many are under way."""
+        counters = self._counters
+        if self._tls is None or counters.handshakes_underway >= self._tls.handshakes:
+            counters.handshakes_refused += 1
             return None
-        counted.handshakes_underway += 1
+        counters.handshakes_underway += 1
         try:
-            secured = trio.SSLStream(stream, self._tls.certificate.context, server_side=True)
+            tls_stream = trio.SSLStream(stream, self._tls.certificate.context, server_side=True)
             with trio.move_on_at(deadline):
-                await secured.do_handshake()
-                counted.handshakes += 1
-                return secured
+                await tls_stream.do_handshake()
+                counters.handshakes += 1
+                return tls_stream
         except trio.BrokenResourceError:
             pass
         finally:
-            counted.handshakes_underway -= 1
-        counted.handshakes_failed += 1
+            counters.handshakes_underway -= 1
+        counters.handshakes_failed += 1
         return None
 
     async def serve(self, stream: Stream, login_until: float | None = None) -> None:
-        """Serve one connection to its end; never raises for what the peer does or a handler fails at.
+        """Serve one connection to its end; never raises for what the peer does or a handler raises.
 
         Args:
             stream: is closed at the end.
-            login_until: when the time for its login is over, on trio's clock; None: it begins now.
+            login_until: when the login times out, on trio's clock; None for a full time-out from now.
         """
-        if not self._admission.has_room(self._counted.connections):
+        if not self._admission.has_room(self._counters.connections):
             await trio.aclose_forcefully(stream)
             return
         connection = _Connection(stream)
-        refusal = self._welcome(connection)
-        self._counted.accepted += 1
-        self._counted.connections += 1
+        refusal = self._admit(connection)
+        self._counters.accepted += 1
+        self._counters.connections += 1
         connection.peer = self._engine.opened(self, connection)
-        connection.reading.deadline = login_until or trio.current_time() + self._limits.login_timeout
+        connection.read_scope.deadline = login_until or trio.current_time() + self._limits.login_timeout
         try:
-            with connection.whole:
+            with connection.lifetime:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection)
                     if refusal is not None:
                         self._engine.count_refusal(refusal.code)
-                        self.hang_up(connection, told(refusal))
+                        self.hang_up(connection, encode_refusal(refusal))
                     await self._read_to_the_end(connection)
         except Exception as error:
-            self._note_failure(error)
+            self._log_failure(error)
         finally:
-            self._counted.connections -= 1
-            self._counted.closed += 1
-            if connection.counted:
-                self._admission.remove_connection(connection.counted)
+            self._counters.connections -= 1
+            self._counters.closed += 1
+            if connection.counted_address:
+                self._admission.remove_connection(connection.counted_address)
             if connection.peer is not None:
                 self._engine.closed(connection.peer)
             await trio.aclose_forcefully(stream)
 
-    def _welcome(self, connection: _Connection) -> Refusal | None:
-        """Return what one more connection is told if it is not welcome."""
-        retry_after = self._admission.admit_connection(self._counted.connections, trio.current_time())
+    def _admit(self, connection: _Connection) -> Refusal | None:
+        """Count one more connection, or return a refusal."""
+        retry_after = self._admission.admit_connection(self._counters.connections, trio.current_time())
         if retry_after is not None:
             return Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after)
         address = self.address(connection) if self._admission.counts_connections else ""
         refusal = self._admission.add_connection(address) if address else None
-        connection.counted = address if refusal is None else ""
+        connection.counted_address = address if refusal is None else ""
         return refusal
 
     # Link
 
-    def hang_up(self, handle: _Connection, farewell: bytes | bytearray) -> None:
+    def hang_up(self, handle: _Connection, close_packet: bytes | bytearray) -> None:
         """See `Link`."""
         if handle.hung_up:
             return
         handle.hung_up = True
         handle.peer = None
-        handle.send(farewell)
-        handle.reading.cancel()
+        handle.send(close_packet)
+        handle.read_scope.cancel()
 
     def send(self, handle: _Connection, data: bytes) -> None:
         """See `Link`."""
-        handle.largest = max(handle.largest, min(len(data), PACKET_MAX_BYTES))
+        handle.largest_packet = max(handle.largest_packet, min(len(data), MAX_PACKET_BYTES))
         self._send(handle, data)
 
     def _send(self, connection: _Connection, data: bytes | bytearray) -> None:
         if connection.hung_up:
             return
         connection.send(data)
-        if len(connection.unsent) > self._limits.unsent_bytes + connection.largest:
-            self._cut_off(connection)
+        if len(connection.unsent) > self._limits.unsent_bytes + connection.largest_packet:
+            self._drop_slow_reader(connection)
 
     def try_send(self, handle: _Connection, data: bytes) -> bool:
         """See `Link`."""
@@ -217,11 +217,11 @@ class StreamTransport:
         return True
 
     def poll_now(self, handle: _Connection) -> bool:
-        """See `Link`: a stream cannot be read without waiting, so its reader must have a turn."""
+        """See `Link`: a stream cannot be read without waiting, so its reader needs a turn."""
         return False
 
     def receive_queue_age_s(self, handle: _Connection, now: float) -> float:
-        """See `Link`: known for TCP, also below TLS; other streams are taken to be read at once."""
+        """See `Link`: known for TCP, also below TLS; 0.0 for other streams."""
         stream = getattr(handle.stream, "transport_stream", handle.stream)
         return (
             sockets.receive_queue_age_s(stream.socket, now, self._engine.clock)
@@ -237,27 +237,27 @@ class StreamTransport:
         return networks.limit_key(sockets.peer_address(stream.socket))
 
     def connected(self, handle: _Connection) -> ConnectionInfo:
-        """Return what is told of a logged-in connection to operators."""
+        """Return what operators are shown of a logged-in connection."""
         return ConnectionInfo("stream", self.address(handle), len(handle.unsent))
 
     # The two tasks
 
     async def _read_to_the_end(self, connection: _Connection) -> None:
         while connection.peer is not None:
-            with connection.reading:
+            with connection.read_scope:
                 await self._read(connection)
             self._after_reading(connection)
-        connection.read_out.set()
+        connection.read_done.set()
 
     async def _read(self, connection: _Connection) -> None:
-        """Read until the peer leaves, or the connection is hung up."""
+        """Read until the peer closes, or the connection is hung up."""
         while (peer := connection.peer) is not None:
             try:
                 data = await connection.stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 connection.peer = None
                 self._engine.closed(peer)
-                connection.whole.cancel()
+                connection.lifetime.cancel()
                 return
             if not data:
                 connection.peer = None
@@ -266,56 +266,56 @@ class StreamTransport:
                 connection.wake.set()
                 return
             if connection.peer is not None:
-                is_unfinished = self._take(connection, peer, bytes(data))
+                is_unfinished = self._receive(connection, peer, bytes(data))
                 while is_unfinished and connection.peer is not None:
                     await trio.lowlevel.checkpoint()
                     if connection.peer is not None:
-                        is_unfinished = self._take(connection, connection.peer, b"")
+                        is_unfinished = self._receive(connection, connection.peer, b"")
 
-    def _take(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
-        """Hand bytes to the core; return whether packets are left for another call."""
-        outcome = self._engine.received(peer, data, PACKETS_A_SLICE)
+    def _receive(self, connection: _Connection, peer: Peer, data: bytes) -> bool:
+        """Give bytes to the core; return whether packets are left for another call."""
+        outcome = self._engine.received(peer, data, MAX_PACKETS_PER_SLICE)
         if outcome.failure is not None:
-            self._note_failure(outcome.failure)
+            self._log_failure(outcome.failure)
         if outcome.peer is not peer:
-            connection.reading.deadline = math.inf
+            connection.read_scope.deadline = math.inf
             connection.peer = outcome.peer
         if outcome.end_code is not None:
             self.hang_up(connection, outcome.reply)
         elif outcome.reply:
             self._send(connection, outcome.reply)
         if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
-            self._note_failure(failure)
+            self._log_failure(failure)
         return outcome.unfinished
 
-    def _note_failure(self, error: Exception) -> None:
-        self._counted.failures += 1
-        self._log.error("connection_failed", failures=self._counted.failures, exc_info=error)
+    def _log_failure(self, error: Exception) -> None:
+        self._counters.failures += 1
+        self._log.error("connection_failed", failures=self._counters.failures, exc_info=error)
 
     def _after_reading(self, connection: _Connection) -> None:
-        """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""
+        """Handle the end of the reader: a guest that is neither hung up nor lost has timed out."""
         if isinstance(connection.peer, Guest):
-            self._counted.login_timeouts += 1
+            self._counters.login_timeouts += 1
             self._engine.count_refusal(Code.LOGIN_TIMEOUT)
             self.hang_up(connection, LOGIN_TIMED_OUT)
         else:
-            # After a pause a login can be read in the very turn in which its time ends: it counts.
-            connection.reading = trio.CancelScope()
+            # After a pause a login can be read in the turn in which it times out: it counts.
+            connection.read_scope = trio.CancelScope()
 
     async def _write(self, connection: _Connection) -> None:
-        """Send what is queued; after the farewell half-close, drain, and end the connection."""
+        """Send what is queued; after the close packet half-close, drain, and end the connection."""
         try:
             while True:
                 while connection.unsent:
-                    data = bytes(connection.unsent[:PROGRESS_BYTES])
-                    with trio.move_on_after(self._limits.unsent_timeout) as patience:
+                    data = bytes(connection.unsent[:MIN_PROGRESS_BYTES])
+                    with trio.move_on_after(self._limits.unsent_timeout) as timeout:
                         await connection.stream.send_all(data)
-                    if patience.cancelled_caught:
-                        self._cut_off(connection)
+                    if timeout.cancelled_caught:
+                        self._drop_slow_reader(connection)
                         return
                     del connection.unsent[: len(data)]
                     if not connection.unsent:
-                        connection.largest = 0
+                        connection.largest_packet = 0
                         if isinstance(connection.peer, Session):
                             self._engine.drained(connection.peer)
                 if connection.hung_up:
@@ -324,35 +324,35 @@ class StreamTransport:
                 await connection.wake.wait()
             await self._drain(connection)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the peer is gone: nothing more can be said to it
-        connection.whole.cancel()
+            pass  # the connection is lost
+        connection.lifetime.cancel()
 
     async def _drain(self, connection: _Connection) -> None:
-        """Read and drop a bounded rest, so that closing resets nothing away."""
+        """Read and drop a bounded amount of input, so that closing does not reset the connection."""
         stream, drained = connection.stream, 0
-        with trio.move_on_after(DRAIN_S):
-            await connection.read_out.wait()
+        with trio.move_on_after(DRAIN_TIMEOUT_S):
+            await connection.read_done.wait()
             if isinstance(stream, trio.SSLStream):
                 stream = await _say_goodbye(stream)
             if isinstance(stream, HalfCloseableStream):
                 await stream.send_eof()
-            while drained <= DRAIN_BYTES and (data := await stream.receive_some(READ_BYTES)):
+            while drained <= MAX_DRAIN_BYTES and (data := await stream.receive_some(READ_BYTES)):
                 drained += len(data)
 
-    def _cut_off(self, connection: _Connection) -> None:
-        """A slow reader: what waits for it is dropped with the connection."""
-        self._counted.slow_readers += 1
+    def _drop_slow_reader(self, connection: _Connection) -> None:
+        """Drop the connection of a slow reader; its unsent bytes are lost."""
+        self._counters.slow_readers += 1
         if isinstance(connection.peer, Session):
             self._engine.closed(connection.peer, Code.SLOW_CONSUMER)
         connection.peer = None
-        connection.whole.cancel()
+        connection.lifetime.cancel()
 
 
-async def _say_goodbye(secured: "trio.SSLStream[Stream]") -> Stream:
-    """End the sending side of TLS; return the stream below it, of which nothing more is of interest.
+async def _say_goodbye(tls_stream: "trio.SSLStream[Stream]") -> Stream:
+    """End the sending side of TLS; return the stream below it, whose input is dropped.
 
-    To a peer that had more to say, only the stream below says goodbye: trio gives up before it sends TLS's.
+    If the peer had more to send, trio gives up before it sends TLS's close notification.
     """
     with suppress(trio.BrokenResourceError):
-        await secured.unwrap()  # returns when the peer has said goodbye, too
-    return secured.transport_stream
+        await tls_stream.unwrap()  # returns when the peer has closed its side, too
+    return tls_stream.transport_stream

@@ -1,11 +1,12 @@
-"""The certificate that this server shows, and its renewal while connections go on.
+"""The server's TLS certificate, and its renewal while connections continue.
 
-A context belongs to the connections that began with it: after a reload they keep theirs, and whoever comes
-then gets the new one. So a reload touches nobody who is connected, and one that fails touches nobody at all.
+A context belongs to the connections that began with it: after a reload they keep theirs, and new connections
+get the new one. So a reload affects no existing connection, and a failed reload affects none at all.
 
 TLS 1.2 and 1.3, with forward secrecy, without compression and without renegotiation, which would let a client
-make the server do a handshake's work again and again. One ticket for each TLS 1.3 connection: the client
-that comes back with it spares both sides the signature; the library's two serve browsers that open several.
+make the server repeat the work of a handshake. One session ticket per TLS 1.3 connection: a client that
+returns with it saves both sides the signature; the library's default of two serves browsers that open several
+connections.
 """
 
 import ssl
@@ -19,15 +20,15 @@ from typing import NamedTuple
 from presence.common import files
 
 TICKETS = 1
-HANDSHAKES = 2000  # at once
+HANDSHAKES = 2000  # under way at the same time
 
 
 class CertificateError(ValueError):
-    """A certificate or key cannot be used; the text names the file and the problem, and nothing of a key."""
+    """A certificate or key cannot be used; the message names file and problem, and shows no key."""
 
 
 class CertificateInfo(NamedTuple):
-    """What new connections are shown, and until when clients take it."""
+    """The context of new connections, and when its certificate expires."""
 
     context: ssl.SSLContext
     ends_at: datetime
@@ -37,15 +38,15 @@ class Certificate:
     """A certificate with its key, from files.
 
     Args:
-        cert: PEM file with the certificate, and behind it those that lead to its issuer.
-        key: PEM file with its private key; None: it is in `cert`, too.
+        cert: PEM file with the certificate, followed by its chain.
+        key: PEM file with its private key; None if it is in `cert`.
 
     Raises:
         CertificateError: they cannot be used.
 
     Attributes:
-        context: for connections that begin now.
-        ends_at: until when clients take the certificate.
+        context: for new connections.
+        ends_at: when the certificate expires.
     """
 
     def __init__(self, cert: Path, key: Path | None = None) -> None:
@@ -54,7 +55,7 @@ class Certificate:
         self.use(self.read())
 
     def read(self) -> CertificateInfo:
-        """Return what is in the files now; nothing changes by it. It may block, and hang with the disk.
+        """Return what the files hold now, without using it. It may block as long as the disk does.
 
         Raises:
             CertificateError: they cannot be used.
@@ -66,18 +67,18 @@ class Certificate:
         return CertificateInfo(_context(self._cert, key), ends_at)
 
     def use(self, shown: CertificateInfo) -> None:
-        """Show this from now on."""
+        """Use this for new connections."""
         self.context, self.ends_at = shown
 
 
 @dataclass(frozen=True, slots=True)
 class TlsListening:
-    """Where TLS is served, and how.
+    """Listeners for TLS, and how to serve them.
 
     Attributes:
         listeners: bound, listening sockets; owned by the transport from now on.
-        certificate: what is shown there.
-        handshakes: most that are under way at once; beyond, connections are closed.
+        certificate: the one used there.
+        handshakes: most handshakes under way at the same time; beyond that, connections are closed.
     """
 
     listeners: Sequence[socket]
@@ -94,7 +95,7 @@ def _text(path: Path) -> str:
 
 
 def _end_of(pem: str, path: Path) -> datetime:
-    from cryptography import x509  # noqa: PLC0415 - takes a tenth of a second, which plain servers spare
+    from cryptography import x509  # noqa: PLC0415 - takes a tenth of a second, which servers without TLS save
 
     try:
         return x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
@@ -106,8 +107,8 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # Frames say how long they are: a client that ends without TLS's goodbye can hide nothing by it, and still
-    # gets its answers. Older libraries take it so by themselves.
+    # Frames carry their length, so a truncation without TLS's close notification hides nothing, and the
+    # client still gets its answers. Older libraries behave so by default.
     context.options |= getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
     context.num_tickets = TICKETS
     asked = False
@@ -115,13 +116,13 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
     def no_password() -> str:
         nonlocal asked
         asked = True
-        return ""  # else the library would ask at the terminal
+        return ""  # if not, the library would ask at the terminal
 
     try:
         context.load_cert_chain(cert, key, password=no_password)
     except (OSError, ValueError) as error:
         if asked:
-            problem = "is locked with a password, and nobody is there to type it"
+            problem = "is encrypted with a password, which a server cannot ask for"
         elif getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             problem = f"is not the key of {cert}"
         else:

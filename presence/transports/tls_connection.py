@@ -1,12 +1,12 @@
-"""One TLS connection of the epoll transport: what `os.read` and `os.write` are to a plain one.
+"""One TLS connection of the epoll transport, with `read` and `write` in place of `os.read` and `os.write`.
 
-The library works on buffers in memory, and never on the descriptor. It would save 2 KB a connection to let it
-read by itself; but then a client that renews its keys without end, for which it owes nothing, keeps the
-library reading, and everybody else waiting, for as long as it likes: a second and more was measured. So a
-read hands the library a bounded number of bytes. They go in and out in pieces, for a buffer never shrinks.
+The TLS library works on memory buffers, never on the descriptor. Letting it read the descriptor would save 2
+KB per connection; but then a client that renews its keys without end, for which it has to do no work itself,
+keeps the library reading and all other connections waiting: more than a second was measured. So a read gives
+the library a bounded number of bytes. They go in and out in pieces, because a buffer never shrinks.
 
-A fresh wire is a descriptor and nothing else: whoever connects and is silent costs what he does on a plain
-port. The library's 16 KB come with the first byte, if that can be the beginning of a handshake.
+A fresh connection is only a descriptor: a silent client costs what it does on a plain port. The library's 16
+KB come with the first byte, if that can begin a handshake.
 """
 
 import errno
@@ -20,40 +20,40 @@ from presence.transports.tls import Certificate
 
 PIECE_BYTES = 2048
 RECORD_BYTES = 16_384  # what one record holds at most, RFC 8446, section 5.1
-# Nor does any take more than these (section 5.2): whoever sends so many and says nothing will say nothing.
-MUTE_BYTES = RECORD_BYTES + 256 + 5
-# A slow reader is read all the same, until what the library itself says to it is as much as a piece.
-REST_BYTES = 2 * PIECE_BYTES
-_QUICK_BYTES = 64  # any keepalive; such a small object costs no system allocation
-_HANDSHAKE = b"\x16"  # what the first record of a client is, section 4
+# A record takes at most these bytes (section 5.2): so many without any content will never yield content.
+MAX_SILENT_BYTES = RECORD_BYTES + 256 + 5
+# Reading a slow reader goes on until the library's own messages to it are as long as a piece.
+MAX_UNSENT_BYTES = 2 * PIECE_BYTES
+_QUICK_BYTES = 64  # any keepalive; an object this small needs no system allocation
+_HANDSHAKE = b"\x16"  # type of the first record of a client, section 4
 
 
 class NotTls(Exception):
-    """The connection does not begin with a handshake."""
+    """The connection does not begin with a TLS handshake."""
 
 
 class TlsConnectionState:
-    """A connection that is TLS, or is to be.
+    """A TLS connection, before, during and after its handshake.
 
     Args:
-        fd: the descriptor, non-blocking; it belongs to the caller.
+        fd: the descriptor, non-blocking; owned by the caller.
 
     Attributes:
-        fresh: whether the library knows nothing of the connection yet.
-        ready: whether something can be said: the handshake is over, and the sending side is open.
+        fresh: whether `begin` is still to be called.
+        ready: whether data can be sent: the handshake is over, and the sending side is open.
     """
 
-    # _rest: encrypted bytes that the kernel did not take; _ahead: how many of the caller's bytes are among
-    # them, who holds them for unsent; _mute: bytes that came since the last that meant something.
+    # _unsent: encrypted bytes that the kernel did not take; _ahead: how many of the caller's bytes they hold,
+    # which the caller counts as unsent; _silent_bytes: bytes received since the last content.
     __slots__ = (
         "_ahead",
         "_ended",
         "_fd",
         "_incoming",
-        "_mute",
         "_outgoing",
-        "_rest",
+        "_silent_bytes",
         "_tls",
+        "_unsent",
         "fresh",
         "ready",
     )
@@ -64,19 +64,19 @@ class TlsConnectionState:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._rest = b""
-        self._ahead = self._mute = 0
+        self._unsent = b""
+        self._ahead = self._silent_bytes = 0
         self._ended = False
         self.fresh = True
         self.ready = False
 
     def begin(self, certificate: Certificate) -> None:
-        """Let the library come in; the first byte is here.
+        """Create the library's state; the first byte has arrived.
 
         Raises:
-            NotTls: the connection is none of TLS, and as it was.
-            BlockingIOError: nothing is here after all.
-            OSError: the peer is gone.
+            NotTls: the connection does not speak TLS; nothing was read.
+            BlockingIOError: nothing has arrived.
+            OSError: the connection is lost.
         """
         with sockets.borrowed(self._fd) as sock:
             first = sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -88,15 +88,15 @@ class TlsConnectionState:
         self._tls = certificate.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.fresh = False
 
-    def shake(self) -> bool:
-        """Take the handshake as far as a piece of what has arrived allows; return whether it is over.
+    def handshake(self) -> bool:
+        """Continue the handshake with a piece of what has arrived; return whether it is over.
 
         Raises:
             BlockingIOError: nothing has arrived.
             ssl.SSLWantWriteError: the kernel takes no more at present.
-            OSError: it failed; the peer was told why, or is gone.
+            OSError: it failed; an alert was sent, or the connection is lost.
         """
-        if not self.ready and not self._rest:
+        if not self.ready and not self._unsent:
             piece = os.read(self._fd, PIECE_BYTES)
             if not piece:
                 raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
@@ -112,19 +112,19 @@ class TlsConnectionState:
         return self.ready
 
     def read(self, limit: int) -> bytes:
-        """As `os.read`: b"" at the end, with or without TLS's goodbye.
+        """As `os.read`: b"" at the end, with or without TLS's close notification.
 
-        What the library has decrypted is never left behind, for epoll would not tell of it: so it may be as
-        much as a record more than `limit`.
+        Everything that the library has decrypted is returned, because epoll would not report it: that may be
+        a record more than `limit`.
 
         Raises:
-            BlockingIOError: no complete record is here.
+            BlockingIOError: no complete record has arrived.
             ssl.SSLWantWriteError: the library must write first, and the kernel takes no more at present.
             OSError: the connection is broken.
         """
-        if self._rest:
+        if self._unsent:
             self._collect()
-            if len(self._rest) > REST_BYTES:
+            if len(self._unsent) > MAX_UNSENT_BYTES:
                 raise ssl.SSLWantWriteError
         data, taken = self._decrypt() if self._incoming.pending else b"", 0
         while not self._ended and len(data) < limit and taken < limit:
@@ -141,10 +141,10 @@ class TlsConnectionState:
             if len(piece) < PIECE_BYTES:
                 break
         if data or self._ended:
-            self._mute = 0
+            self._silent_bytes = 0
             return data
-        self._mute += taken
-        if self._mute > MUTE_BYTES:
+        self._silent_bytes += taken
+        if self._silent_bytes > MAX_SILENT_BYTES:
             raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -164,25 +164,25 @@ class TlsConnectionState:
         return data
 
     def _end(self) -> None:
-        """The peer said goodbye; with its side shut, epoll tells of that though data came with it."""
+        """Handle the peer's close notification; shutting its side makes epoll report it even behind data."""
         self._ended = True
         with suppress(OSError), sockets.borrowed(self._fd) as sock:
             sock.shutdown(socket.SHUT_RD)
 
     def write(self, data: bytes | bytearray) -> int:
-        """As `os.write`; what was not taken must be offered again, more behind it or not.
+        """As `os.write`; what was not taken must be offered again, with or without more behind it.
 
         Raises:
             BlockingIOError: the kernel takes nothing at present.
             OSError: the connection is broken.
         """
-        if self._rest and not self._flush():
+        if self._unsent and not self._flush():
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         sent, self._ahead = self._ahead, 0
         while sent < len(data):
             piece = data[sent : sent + PIECE_BYTES]
             self._tls.write(piece)
-            self._rest = self._outgoing.read()
+            self._unsent = self._outgoing.read()
             if not self._flush():
                 self._ahead = len(piece)
                 break
@@ -191,26 +191,26 @@ class TlsConnectionState:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return sent
 
-    def shut(self) -> None:
-        """Say that nothing more is coming; the peer's own goodbye is not waited for."""
+    def close_send(self) -> None:
+        """Send the close notification, without waiting for the peer's."""
         if self.ready:
             self.ready = False
-            with suppress(OSError, ValueError):  # he has not said goodbye yet
+            with suppress(OSError, ValueError):  # the peer has not closed its side yet
                 self._tls.unwrap()
             self._collect()
 
     def _collect(self) -> None:
-        """Send what the library has to say, as far as the kernel takes it."""
-        self._rest += self._outgoing.read()
-        with suppress(OSError):  # gone: the next read says so
+        """Send the library's output, as far as the kernel takes it."""
+        self._unsent += self._outgoing.read()
+        with suppress(OSError):  # lost: the next read reports it
             self._flush()
 
     def _flush(self) -> bool:
-        """Send what is encrypted; return whether all of it left."""
-        if self._rest:
+        """Send encrypted bytes; return whether the kernel took all of them."""
+        if self._unsent:
             with suppress(BlockingIOError):
-                self._rest = self._rest[os.write(self._fd, self._rest) :]
-        return not self._rest
+                self._unsent = self._unsent[os.write(self._fd, self._unsent) :]
+        return not self._unsent
 
     def _must_flush(self) -> None:
         if not self._flush():

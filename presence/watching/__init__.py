@@ -1,1 +1,1 @@
-"""Whom clients watch and ask about: states, watches, what is known of users, and who is told."""
+"""Watching and querying users: watches, cached states, and pushes of changes to clients."""

@@ -1,4 +1,4 @@
-"""How requests about users are answered: with states, or with a time to come back."""
+"""Answers to requests about users: states, or a refusal with a retry time."""
 
 import random
 from collections.abc import Mapping
@@ -12,34 +12,34 @@ from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
 from presence.watching.states import OFFLINE, UNKNOWN, WatchedState
 
-STATES_KEPT: Final = 10_000  # packed, some 5 MB: many ask about the same users
-RETRY_S: Final = 2.0  # on average: an outage lasts longer than a moment, and not all are to come back at once
+MAX_CACHED_STATES: Final = 10_000  # packed, some 5 MB: many clients ask about the same users
+RETRY_S: Final = 2.0  # on average; randomized, so that clients do not retry together
 
 
 def states_packet(id: int | None, states: Mapping[str, WatchedState]) -> bytes:
-    """Return the packed answer that tells states: the same of a user, wherever they were read.
+    """Return the packed answer with states, the same for a user wherever the state was read.
 
-    Redis keeps of a user offline only when he was last seen, so an answer tells no more of him even where an
-    event was heard that says more.
+    For an offline user Redis keeps only when they were last seen, so an answer has no more even if an event
+    said more.
     """
     return states_answer(id, {uid: _packed(state) for uid, state in states.items()})
 
 
-@lru_cache(STATES_KEPT)
+@lru_cache(MAX_CACHED_STATES)
 def _packed(state: WatchedState) -> bytes:
     if state.status == OFFLINE:
         state = WatchedState(OFFLINE, last_seen_ms=state.last_seen_ms)
     try:
         return pack_state(state.shown())
     except protocol.EncodeError:
-        return pack_state(sound(state).shown())
+        return pack_state(encodable(state).shown())
 
 
-def sound(state: WatchedState) -> WatchedState:
-    """Return as much of a state as a packet can tell.
+def encodable(state: WatchedState) -> WatchedState:
+    """Return as much of a state as a packet can encode.
 
-    What Redis holds of one user must not spoil the answer about all others: what no packet can tell is left
-    out, first what the client says of itself (`meta`), then all but that the state is unknown.
+    The record of one user must not spoil the answer about all others: what cannot be encoded is left out,
+    first the client's `meta`, then everything except that the state is unknown.
     """
     for each in (state, state._replace(meta="")):
         try:
@@ -51,17 +51,17 @@ def sound(state: WatchedState) -> WatchedState:
 
 
 def send(session: Session, packet: bytes) -> None:
-    """Send what is packed already; nothing if the connection is gone."""
+    """Send an encoded packet; do nothing if the connection is gone."""
     if session.link is not None:
         session.link.send(session.handle, packet)
 
 
 def refuse_failed(session: Session, id: int | None) -> None:
-    """Refuse because of a mistake of this server."""
+    """Refuse because of an error in this server."""
     requests.send_error(session, id, Code.SERVER_ERROR, "the server failed to carry this out")
 
 
 def refuse_busy(session: Session, id: int | None, message: str, retry_s: float = RETRY_S) -> None:
-    """Refuse for now; come back after about so many seconds."""
+    """Refuse for now, with a retry after about `retry_s` seconds."""
     retry_after = round(retry_s * random.uniform(0.5, 1.5), 2)  # noqa: S311 - spreads load, no secret
     requests.send_error(session, id, Code.BUSY, message, retry_after)

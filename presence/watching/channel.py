@@ -1,4 +1,4 @@
-"""What the watch over one shard needs of Redis."""
+"""The port to Redis that watching one shard needs."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -7,66 +7,67 @@ from typing import NamedTuple, Protocol, TypeAlias
 from presence.watching.states import EntryId, ShardSnapshot, UserEvent
 
 
-class Confirmed(NamedTuple):
-    """The subscription to a user stands."""
+class Subscribed(NamedTuple):
+    """The subscription to a user is active."""
 
     uid: str
 
 
-class Left(NamedTuple):
+class Unsubscribed(NamedTuple):
     """The subscription to a user has ended."""
 
     uid: str
 
 
 class Pong(NamedTuple):
-    """All that happened before `ping` was called with this has been heard."""
+    """Everything published before the `ping` with this position was received."""
 
     position: EntryId
 
 
-Heard: TypeAlias = Confirmed | Left | Pong | UserEvent
+ChannelMessage: TypeAlias = Subscribed | Unsubscribed | Pong | UserEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A part of a shard's stream."""
+    """Part of the stream of a shard."""
 
-    entries: Sequence[UserEvent]  # of the users who were asked for, in order
-    position: EntryId  # the id up to which it goes
-    size: int  # how many entries that were, of all users
-    is_end: bool  # whether that was the end of the stream
-    is_broken: bool = False  # entries after the position that was asked for are gone, or it ends before it
+    entries: Sequence[UserEvent]  # of the requested users, in order
+    position: EntryId  # the id of the last entry covered
+    size: int  # number of entries covered, of all users
+    is_end: bool  # whether it reaches the end of the stream
+    is_broken: bool = False  # entries after the requested position are gone, or the stream ends before it
 
 
 class ShardChannel(Protocol):
-    """The channels of users of one shard, and looks at its data on the same server.
+    """The channels of users of one shard, and reads of its data on the same server.
 
-    `open`, `hear` and `close` are for one thread at a time, `snapshot`, `replay` and `check` for another;
-    `order`, `ping` and `close` may be called by any, and never wait. What blocks raises `StoreUnavailable` or
-    `StoreError`; after `close`, which also ends calls that wait, it does so until the next `open`.
+    `open`, `receive` and `close` are called by one thread at a time, `snapshot`, `replay` and `check` by
+    another; `update_subscriptions`, `ping` and `close` may be called by any, and never wait. What blocks
+    raises `StoreUnavailable` or `StoreError`; after `close`, which also ends blocked calls, it does so until
+    the next `open`.
     """
 
     def open(self) -> None:
-        """Connect to the server that has the shard now."""
+        """Connect to the server that has the shard at present."""
 
-    def hear(self) -> list[Heard]:
-        """Wait until something is heard, however long; return all that is there, in order."""
+    def receive(self) -> list[ChannelMessage]:
+        """Wait for messages without a time limit; return all that have arrived, in order."""
 
-    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
-        """Subscribe to users and unsubscribe from others; `hear` confirms each."""
+    def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
+        """Subscribe to and unsubscribe from users; `receive` confirms each."""
 
     def ping(self, position: EntryId) -> None:
-        """Let `hear` return a `Pong` with this position, after all that was published before."""
+        """Make `receive` return a `Pong` with this position, after everything published before."""
 
     def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
-        """Look at some users, all at one moment."""
+        """Read the states of some users, all at one moment."""
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
-        """Read a part of what follows `after` in the stream."""
+        """Read part of the stream after an entry."""
 
     def check(self) -> EntryId:
-        """Return the id of the last entry; fails unless the server is there and has the shard still."""
+        """Return the id of the last entry; fails unless the server is reachable and still has the shard."""
 
     def close(self) -> None:
         """Close the connections."""

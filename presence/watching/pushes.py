@@ -1,12 +1,12 @@
-"""Who is told of a change: everybody who watches the user, each in order, nobody slower than he reads.
+"""Pushes of changes to the clients that watch a user: in order, at most as fast as each client reads.
 
-A change is packed once, whoever it is for. Changes wait in one queue and are handed out in slices with a turn
-for others between them, so a user with 10,000 watchers stalls nobody; what a slice has for one connection
-goes out as one write. A connection that has not taken what was sent before gets nothing more until it has;
-what happens meanwhile is put off, the newest change of each user only, so it costs at most an entry for each
-user that it watches (some 100 bytes; the packets are shared).
+A change is encoded once for all watchers. Changes wait in one queue and are sent in slices, with a turn for
+other tasks in between, so a user with 10,000 watchers stalls nothing; what a slice has for one connection
+goes out in one write. A connection that has not taken earlier packets gets nothing more until it has;
+meanwhile only the newest change of each user is deferred, so a slow client costs at most an entry per watched
+user (some 100 bytes; the packets are shared).
 
-Beyond `QUEUE_MAX` changes in the queue, a change takes the place of one of the same user that waits there.
+Beyond `MAX_QUEUED_CHANGES` changes, a new change replaces a queued one of the same user.
 """
 
 from collections import deque
@@ -22,35 +22,35 @@ from presence.common.faults import Faults
 from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
-from presence.watching.answers import sound
+from presence.watching.answers import encodable
 from presence.watching.states import REASON_CHARS, UserEvent, WatchedState
 from presence.watching.watches import Watches
 
-SLICE: Final = 256  # packets handed out without a turn for others: a millisecond or two
-QUEUE_MAX: Final = 20_000  # changes; some 10 MB
-JOINED_BYTES: Final = 16_384  # of what was put off, that are offered at once
-FRAME_MAX_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
+MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two
+MAX_QUEUED_CHANGES: Final = 20_000  # changes; some 10 MB
+MAX_JOINED_BYTES: Final = 16_384  # of deferred changes, offered in one write
+MAX_FRAME_BYTES: Final = STATE_MAX_BYTES + UID_MAX_BYTES + REASON_CHARS + 64
 
 
 @dataclass(slots=True)
 class PushStatistics:
-    """Counters since the start, and how things stand."""
+    """Counters since the start, and gauges."""
 
-    queued: int = 0  # changes that wait to be handed out
-    changes: int = 0  # that somebody watched
-    sent: int = 0  # packets that were taken by connections
-    put_off: int = 0  # packets that were not, for the connection had not taken what went before
-    replaced: int = 0  # changes in whose place a newer one of the same user was told
-    damaged: int = 0  # changes that no packet can tell as they are
-    slow: int = 0  # connections for which something is put off
+    queued: int = 0  # changes in the queue
+    changes: int = 0  # of watched users
+    sent: int = 0  # packets that connections took
+    put_off: int = 0  # packets deferred, because the connection had not taken earlier ones
+    replaced: int = 0  # changes replaced by a newer one of the same user
+    damaged: int = 0  # changes that cannot be encoded as they are
+    slow: int = 0  # connections with deferred changes
 
 
 _Frames: TypeAlias = list[tuple[str, bytes]]
-"""Packets of one connection, in order, each with the user that it tells of."""
+"""Packets of one connection, in order, each with its user."""
 
 
 class _Change:
-    """A change that waits to be handed out; `number`: see `Watches`."""
+    """A queued change; `number`: see `Watches`."""
 
     __slots__ = ("frame", "number", "uid")
 
@@ -60,30 +60,32 @@ class _Change:
 
 def _packed(uid: str, state: WatchedState, reason: str) -> bytes:
     frame = protocol.encode(protocol.presence(uid, state.shown(), reason))
-    if len(frame) > FRAME_MAX_BYTES:
+    if len(frame) > MAX_FRAME_BYTES:
         raise protocol.EncodeError(f"a change takes {len(frame)} bytes")
     return frame
 
 
 class Pushes:
-    """Hands out changes to those who watch; a connection that cannot be written to ends.
+    """Sends changes to watchers; a connection that cannot be written to is closed.
 
-    A watch that is answered now knows of all up to `number`, that of the change told last.
+    A watch answered now covers all changes up to `number`, that of the latest change.
     """
 
     def __init__(self, watches: Watches, faults: Faults) -> None:
         self._watches = watches
         self._faults = faults
         self._queue: deque[_Change] = deque()
-        self._last: dict[str, _Change] = {}  # of each user, among those in the queue
-        self._present: tuple[_Change, list[Session]] | None = None  # and who is still to be told, last first
-        self._put_off: dict[Session, dict[str, bytes]] = {}
+        self._last: dict[str, _Change] = {}  # the queued change of each user
+        self._current: tuple[_Change, list[Session]] | None = (
+            None  # with the watchers still to send to, last first
+        )
+        self._deferred: dict[Session, dict[str, bytes]] = {}
         self._filled = trio.Event()
         self._statistics = PushStatistics()
         self.number = 0
 
-    def tell(self, change: UserEvent) -> None:
-        """Tell all who watch a user now; never waits."""
+    def push(self, change: UserEvent) -> None:
+        """Queue a change for all clients that watch the user now."""
         uid = change.uid
         if not self._watches.is_watched(uid):
             return
@@ -93,10 +95,10 @@ class Pushes:
             frame = _packed(uid, change.state, change.reason)
         except protocol.EncodeError:
             self._statistics.damaged += 1
-            frame = _packed(uid, sound(change.state), change.reason)
-        waiting = self._last.get(uid)
-        if waiting is not None and len(self._queue) >= QUEUE_MAX:
-            waiting.frame, waiting.number = frame, self.number
+            frame = _packed(uid, encodable(change.state), change.reason)
+        queued = self._last.get(uid)
+        if queued is not None and len(self._queue) >= MAX_QUEUED_CHANGES:
+            queued.frame, queued.number = frame, self.number
             self._statistics.replaced += 1
             return
         self._last[uid] = _Change(uid, frame, self.number)
@@ -104,71 +106,71 @@ class Pushes:
         self._filled.set()
 
     async def run(self) -> None:
-        """Hand out for ever; cancel it to stop."""
+        """Send changes until cancelled."""
         while True:
-            if not self._queue and self._present is None:
+            if not self._queue and self._current is None:
                 self._filled = trio.Event()
                 await self._filled.wait()
             with self._faults.contained("push"):
-                self.hand_out()
+                self.send_slice()
             await trio.lowlevel.checkpoint()
 
-    def hand_out(self) -> None:
-        """Hand out one slice of what waits."""
+    def send_slice(self) -> None:
+        """Send one slice of the queue."""
         gathered: dict[Session, _Frames] = {}
-        left = SLICE
-        while left > 0 and (present := self._next()) is not None:
-            change, sessions = present
+        left = MAX_PACKETS_PER_SLICE
+        while left > 0 and (current := self._next()) is not None:
+            change, sessions = current
             turn = sessions[-left:]
             del sessions[-left:]
             left -= max(1, len(turn))
             for session in turn:
-                # He may have gone, or have been answered anew since his turn came up.
+                # The session may have ended, or its watch been answered anew, since it was listed.
                 if self._watches.is_due(session, change.uid, change.number):
                     gathered.setdefault(session, []).append((change.uid, change.frame))
         for session, frames in gathered.items():
-            # A change that is lost would leave a wrong view: its client returns and asks anew.
+            # A lost change would leave a wrong view, so the client is disconnected, and asks anew.
             with self._faults.contained("push", partial(self._faults.disconnect, session)):
-                self._hand_to(session, frames)
+                self._send_to(session, frames)
 
     def _next(self) -> tuple[_Change, list[Session]] | None:
-        if self._present is None or not self._present[1]:
-            self._present = None
+        if self._current is None or not self._current[1]:
+            self._current = None
             if self._queue:
                 change = self._queue.popleft()
                 if self._last[change.uid] is change:
                     del self._last[change.uid]
-                self._present = change, self._watches.watchers(change.uid, change.number)
-        return self._present
+                self._current = change, self._watches.watchers(change.uid, change.number)
+        return self._current
 
-    def _hand_to(self, session: Session, frames: _Frames) -> None:
-        waiting = self._put_off.get(session)
-        taken = 0 if waiting is not None else self._offer(session, frames)
+    def _send_to(self, session: Session, frames: _Frames) -> None:
+        deferred = self._deferred.get(session)
+        taken = 0 if deferred is not None else self._offer(session, frames)
         if taken == len(frames) or session.link is None:
             return
-        if waiting is None:
-            waiting = self._put_off[session] = {}
+        if deferred is None:
+            deferred = self._deferred[session] = {}
         self._statistics.put_off += len(frames) - taken
         for uid, frame in frames[taken:]:
-            self._statistics.replaced += uid in waiting
-            waiting[uid] = frame
+            self._statistics.replaced += uid in deferred
+            deferred[uid] = frame
 
     def drained(self, session: Session) -> None:
-        """A connection has taken all that was sent: what was put off may go, as far as it is taken."""
-        waiting = self._put_off.pop(session, None)
-        if waiting is None:
+        """Send deferred changes to a connection that has taken everything sent before."""
+        deferred = self._deferred.pop(session, None)
+        if deferred is None:
             return
-        frames = list(waiting.items())
+        frames = list(deferred.items())
         taken = self._offer(session, frames)
         if taken < len(frames) and session.link is not None:
-            self._put_off[session] = dict(frames[taken:])
+            self._deferred[session] = dict(frames[taken:])
 
     def _offer(self, session: Session, frames: _Frames) -> int:
-        """Offer packets to a connection, some at once; return how many it took."""
+        """Offer packets to a connection, several per write; return how many it took."""
         taken = 0
         while taken < len(frames) and session.link is not None:
             end, size = taken, 0
-            while end < len(frames) and size < JOINED_BYTES:
+            while end < len(frames) and size < MAX_JOINED_BYTES:
                 size += len(frames[end][1])
                 end += 1
             if not session.link.try_send(session.handle, b"".join([frame for _, frame in frames[taken:end]])):
@@ -177,18 +179,18 @@ class Pushes:
         self._statistics.sent += taken
         return taken
 
-    def forget(self, session: Session, uids: Iterable[str] | None = None) -> None:
-        """What was put off about these users is not to be told any more; None: about anybody."""
-        waiting = self._put_off.get(session)
-        if waiting is None:
+    def discard(self, session: Session, uids: Iterable[str] | None = None) -> None:
+        """Discard deferred changes of these users; None for all users."""
+        deferred = self._deferred.get(session)
+        if deferred is None:
             return
-        for uid in list(waiting) if uids is None else uids:
-            waiting.pop(uid, None)
-        if not waiting:
-            del self._put_off[session]
+        for uid in list(deferred) if uids is None else uids:
+            deferred.pop(uid, None)
+        if not deferred:
+            del self._deferred[session]
 
     def statistics(self) -> PushStatistics:
         """Return the counters."""
-        self._statistics.queued = len(self._queue) + (self._present is not None)
-        self._statistics.slow = len(self._put_off)
+        self._statistics.queued = len(self._queue) + (self._current is not None)
+        self._statistics.slow = len(self._deferred)
         return self._statistics

@@ -1,6 +1,6 @@
-"""Queries: gathered for a moment, and answered by one look at Redis for all of them.
+"""Queries: gathered for a moment, and answered by one read of Redis for all of them.
 
-Whoever asks gets an answer within `PATIENCE_S`, if only that Redis is away.
+Each query gets an answer within `QUERY_TIMEOUT_S`, if only that Redis is unreachable.
 """
 
 from collections import deque
@@ -19,26 +19,26 @@ from presence.core.registry import Session
 from presence.core.requests import Query
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.states import WatchedState
-from presence.watching.waiting import Patience
+from presence.watching.waiting import RequestTimeouts
 
 GATHER_S: Final = 0.003
-USERS_A_READ: Final = 2_000  # some milliseconds of Redis and of ours
-USERS_WAITING: Final = 50_000  # in queries that wait: a second's work
-PATIENCE_S: Final = 4.5
+MAX_USERS_PER_READ: Final = 2_000  # some milliseconds of Redis and of this process
+MAX_PENDING_USERS: Final = 50_000  # in pending queries: a second of work
+QUERY_TIMEOUT_S: Final = 4.5
 
 
 class States(Protocol):
-    """The states of users in Redis: calls that block, made from one thread at a time."""
+    """The states of users in Redis: blocking calls, made from one thread at a time."""
 
     def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
-        """Return the state of each, `unknown` where a user's nodes are silent.
+        """Return the state of each user, `unknown` if the leases of their nodes have expired.
 
         Raises:
-            StoreUnavailable, StoreError: Redis cannot be asked, or refuses.
+            StoreUnavailable, StoreError: Redis is unreachable, or refuses.
         """
 
-    def close(self) -> None:
-        """Close the connections; a call that waits fails. Any thread may do so."""
+    def shut_down(self) -> None:
+        """Close the connections for good; a call that waits fails. Any thread may do so."""
 
 
 @dataclass(slots=True)
@@ -53,25 +53,25 @@ class QueryStatistics:
 
 
 @dataclass(eq=False, slots=True)
-class _Asked:
+class _PendingQuery:
     session: Session
     query: Query
     uids: list[str]
-    users: int  # when it was asked; once it is answered, `uids` is empty
+    users: int  # number of `uids`, which are emptied with the answer
     is_settled: bool = False
 
 
 class Queries:
-    """Answers queries. Nobody else uses `states`; `faults` contains mistakes: the query is refused."""
+    """Answers queries. Only this object uses `states`; after an error the query is refused."""
 
     def __init__(self, states: States, runtime: Runtime, faults: Faults) -> None:
         self._states = states
         self._faults = faults
-        self._thread = runtime.thread_caller(states.close)
-        self._queue: deque[_Asked] = deque()
-        self._patience = Patience(PATIENCE_S, self._fail, faults, "query")
+        self._thread = runtime.thread_caller(states.shut_down)
+        self._queue: deque[_PendingQuery] = deque()
+        self._timeouts = RequestTimeouts(QUERY_TIMEOUT_S, self._refuse_unavailable, faults, "query")
         self._users = 0  # in the queue
-        self._asked = trio.Event()
+        self._arrived = trio.Event()
         self.statistics = QueryStatistics()
 
     def take(self, session: Session, query: Query) -> None:
@@ -82,41 +82,41 @@ class Queries:
             self.statistics.answered += 1
             requests.send_ok(session, query.id, {"presence": {}})
             return
-        if self._users + len(uids) > USERS_WAITING:
+        if self._users + len(uids) > MAX_PENDING_USERS:
             self._refuse(session, query.id, "too many queries wait")
             return
-        asked = _Asked(session, query, uids, len(uids))
-        self._queue.append(asked)
-        self._patience.add(asked)
+        pending = _PendingQuery(session, query, uids, len(uids))
+        self._queue.append(pending)
+        self._timeouts.add(pending)
         self._users += len(uids)
-        self._asked.set()
+        self._arrived.set()
 
     async def run(self) -> None:
-        """Answer for ever; cancel it to stop."""
+        """Answer queries until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._patience.run)
+            nursery.start_soon(self._timeouts.run)
             while True:
                 if not self._queue:
-                    self._asked = trio.Event()
-                    await self._asked.wait()
+                    self._arrived = trio.Event()
+                    await self._arrived.wait()
                     await trio.sleep(GATHER_S)
                 await self._read(self._next())
 
-    def _next(self) -> list[_Asked]:
-        batch: list[_Asked] = []
+    def _next(self) -> list[_PendingQuery]:
+        batch: list[_PendingQuery] = []
         size = 0
-        while self._queue and (not batch or size + len(self._queue[0].uids) <= USERS_A_READ):
-            asked = self._queue.popleft()
-            self._users -= asked.users
-            if asked.is_settled or asked.session.link is None:
-                self._settle(asked)
+        while self._queue and (not batch or size + len(self._queue[0].uids) <= MAX_USERS_PER_READ):
+            pending = self._queue.popleft()
+            self._users -= pending.users
+            if pending.is_settled or pending.session.link is None:
+                self._settle(pending)
                 continue
-            size += len(asked.uids)
-            batch.append(asked)
+            size += len(pending.uids)
+            batch.append(pending)
         return batch
 
-    async def _read(self, batch: Sequence[_Asked]) -> None:
-        uids = list(dict.fromkeys(uid for asked in batch for uid in asked.uids))
+    async def _read(self, batch: Sequence[_PendingQuery]) -> None:
+        uids = list(dict.fromkeys(uid for pending in batch for uid in pending.uids))
         if not uids:
             return
         self.statistics.reads += 1
@@ -124,48 +124,49 @@ class Queries:
             states = await self._thread.call(lambda: self._states.read(uids))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failures += 1
-            for asked in batch:
-                self._fail(asked, "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses")
+            message = "Redis is away" if isinstance(error, StoreUnavailable) else "Redis refuses"
+            for pending in batch:
+                self._refuse_unavailable(pending, message)
                 await trio.lowlevel.checkpoint()
             return
-        except Exception as error:  # one user's record, perhaps: the other queries are not to suffer from it
+        except Exception as error:  # perhaps one user's record: the other queries must not fail with it
             self.statistics.failures += 1
             if len(batch) > 1:
-                for asked in batch:
-                    await self._read([] if asked.is_settled else [asked])
+                for pending in batch:
+                    await self._read([] if pending.is_settled else [pending])
             else:
                 self._faults.record("query", error)
                 with self._faults.contained("query"):
-                    self._broken(batch[0])
+                    self._refuse_failed(batch[0])
             return
-        for asked in batch:
-            if not asked.is_settled:
-                with self._faults.contained("query", partial(self._broken, asked)):
-                    self._answer(asked, states)
+        for pending in batch:
+            if not pending.is_settled:
+                with self._faults.contained("query", partial(self._refuse_failed, pending)):
+                    self._answer(pending, states)
                 await trio.lowlevel.checkpoint()  # packing 500 states takes some milliseconds
 
-    def _answer(self, asked: _Asked, states: Mapping[str, WatchedState]) -> None:
-        packet = states_packet(asked.query.id, {uid: states[uid] for uid in asked.uids})
-        self._settle(asked)
+    def _answer(self, pending: _PendingQuery, states: Mapping[str, WatchedState]) -> None:
+        packet = states_packet(pending.query.id, {uid: states[uid] for uid in pending.uids})
+        self._settle(pending)
         self.statistics.answered += 1
-        send(asked.session, packet)
+        send(pending.session, packet)
 
-    def _fail(self, asked: _Asked, message: str = "Redis is away") -> None:
-        if not asked.is_settled:
-            self._settle(asked)
-            self._refuse(asked.session, asked.query.id, message)
+    def _refuse_unavailable(self, pending: _PendingQuery, message: str = "Redis is away") -> None:
+        if not pending.is_settled:
+            self._settle(pending)
+            self._refuse(pending.session, pending.query.id, message)
 
-    def _broken(self, asked: _Asked) -> None:
-        if asked.is_settled:  # its answer could not be sent
-            self._faults.disconnect(asked.session)
+    def _refuse_failed(self, pending: _PendingQuery) -> None:
+        if pending.is_settled:  # its answer could not be sent
+            self._faults.disconnect(pending.session)
             return
-        self._settle(asked)
+        self._settle(pending)
         self.statistics.refused += 1
-        refuse_failed(asked.session, asked.query.id)
+        refuse_failed(pending.session, pending.query.id)
 
     @staticmethod
-    def _settle(asked: _Asked) -> None:
-        asked.is_settled, asked.uids = True, []
+    def _settle(pending: _PendingQuery) -> None:
+        pending.is_settled, pending.uids = True, []
 
     def _refuse(self, session: Session, id: int | None, message: str) -> None:
         self.statistics.refused += 1

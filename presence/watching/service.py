@@ -1,15 +1,15 @@
-"""Watches, unwatches and queries of this node's clients.
+"""Watches, unwatches and queries of the clients of this node.
 
 | request | answered |
 | --- | --- |
-| watch of users who are known | in its turn, from memory |
-| … of others | when they are subscribed to and their records were looked at, or refused after `PATIENCE_S` |
-| unwatch | at once |
+| watch of known users | in its turn, from memory |
+| … of others | when they are subscribed to and their records were read, or refused after `WATCH_TIMEOUT_S` |
+| unwatch | immediately |
 | query | from Redis, see `queries.py` |
 
-A watch begins with its answer: what the answer contains is not told again, what comes after it is told, and
-nothing lies between, for both are decided in the same step. A watch that is refused watches nobody. Answers
-are packed one at a time with a turn for others between them: 500 states take some milliseconds.
+A watch begins with its answer: what the answer contains is not pushed again, what comes after it is pushed,
+and nothing gets lost in between, because both are decided in the same step. A refused watch watches nothing.
+Answers are encoded one at a time with a turn for other tasks in between: 500 states take some milliseconds.
 """
 
 import math
@@ -33,30 +33,30 @@ from presence.watching.channel import ShardChannel
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
-from presence.watching.waiting import Patience, PendingWatch, PendingWatches
-from presence.watching.watches import Shares, Watches
+from presence.watching.waiting import PendingWatch, PendingWatches, RequestTimeouts
+from presence.watching.watches import Watches, WatchQuota
 
-PATIENCE_S: Final = 5.0
-WAITING_MAX: Final = 200_000  # users in requests that wait; some 60 MB
-WAITING_SHARE: Final = 2  # of these one session may have so many times the users that it may watch
-ASKED_SHARE: Final = 4  # and it may ask about so many times that at once, and then
-ASKED_A_S: Final = 500.0  # about so many a second,
-REQUEST_COST: Final = 5  # a request by itself costing as much as so many users
-OWN_WATCHES: Final = 10  # that each connection may have, however many all have together
-FULL_S: Final = 15.0  # on average, after which a watch is worth another try where there was no room for it
+WATCH_TIMEOUT_S: Final = 5.0
+MAX_PENDING_USERS: Final = 200_000  # users in pending requests; some 60 MB
+PENDING_FACTOR: Final = 2  # pending users of one session, as a multiple of the users that it may watch
+BURST_FACTOR: Final = 4  # users that it may ask about in a burst, as the same multiple,
+USERS_PER_S: Final = 500.0  # and per second in the long run,
+REQUEST_COST: Final = 5  # where a request itself costs as much as so many users
+OWN_WATCHES: Final = 10  # of each connection, however many all have together
+FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 
 
 class Watching:
-    """Serves requests about other users.
+    """Serves requests of clients about other users.
 
     Args:
         shard_of: the shard of a user.
         channel: makes the channel of a shard.
         max_watches: users that one session may watch.
-        max_shared_watches: beyond `OWN_WATCHES` of each, all sessions together.
-        absence_s: see `View`.
-        runtime: makes calls that block.
-        faults: contains mistakes in what is done for one request or connection.
+        max_shared_watches: watches of all sessions together, beyond `OWN_WATCHES` of each.
+        absence_s: see `ShardView`.
+        runtime: makes blocking calls.
+        faults: contains errors in the handling of one request or connection.
     """
 
     def __init__(
@@ -79,29 +79,29 @@ class Watching:
         self._max_shared_watches = max_shared_watches
         self._absence_s = absence_s
         self._watches = Watches()
-        self._waiting = PendingWatches()
+        self._pending = PendingWatches()
         self._pushes = Pushes(self._watches, self._faults)
         self._queries = Queries(states, self._runtime, self._faults)
         self._shards: dict[int, ShardWatch] = {}
         self._nursery: trio.Nursery | None = None
-        self._patience = Patience(PATIENCE_S, self._give_up, self._faults, "watch")
+        self._timeouts = RequestTimeouts(WATCH_TIMEOUT_S, self._refuse_timed_out, self._faults, "watch")
         self._complete: deque[PendingWatch] = deque()
         self._completed = TrioWakeEvent()
         self._budget: KeyedRateLimiter[Session] = KeyedRateLimiter(
-            ASKED_A_S, ASKED_SHARE * max(max_watches, UIDS_MAX)
+            USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
-        self._shares = Shares(OWN_WATCHES, max_shared_watches)
+        self._quota = WatchQuota(OWN_WATCHES, max_shared_watches)
         self._taken = self._refused = self._full = self._timed_out = 0
 
     async def run(self) -> None:
-        """Serve for ever; cancel it to stop."""
+        """Serve until cancelled."""
         async with trio.open_nursery() as self._nursery:
             for watch in self._shards.values():
                 self._nursery.start_soon(watch.run)
             self._nursery.start_soon(self._pushes.run)
             self._nursery.start_soon(self._queries.run)
-            self._nursery.start_soon(self._answer)
-            self._nursery.start_soon(self._patience.run)
+            self._nursery.start_soon(self._answer_complete)
+            self._nursery.start_soon(self._timeouts.run)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
         """See `requests.Desk`."""
@@ -124,8 +124,8 @@ class Watching:
             self._watch(session, request)
 
     def watches(self, session: Session) -> int:
-        """Return how many users a session watches."""
-        return len(self._watches.of(session))
+        """Return the number of users that a session watches."""
+        return len(self._watches.watched_by(session))
 
     def drained(self, session: Session) -> None:
         """See `requests.Desk`."""
@@ -133,101 +133,101 @@ class Watching:
 
     def left(self, session: Session) -> None:
         """See `requests.Desk`."""
-        self._pushes.forget(session)
+        self._pushes.discard(session)
         self._budget.drop(session)
-        self._shares.hold(session, 0)
-        self._drop([*self._watches.remove(session), *self._waiting.left(session)])
+        self._quota.set_count(session, 0)
+        self._drop_unwanted([*self._watches.remove(session), *self._pending.remove_session(session)])
 
     # Watches
 
     def _watch(self, session: Session, request: Watch) -> None:
         self._taken += 1
         uids = list(dict.fromkeys(request.uids))
-        waiting = self._waiting.uids_of(session) + len(uids)
-        if waiting > WAITING_SHARE * max(self._max_watches, UIDS_MAX) or (
-            self._waiting.uids + len(uids) > WAITING_MAX
+        pending = self._pending.count_uids(session) + len(uids)
+        if pending > PENDING_FACTOR * max(self._max_watches, UIDS_MAX) or (
+            self._pending.uids + len(uids) > MAX_PENDING_USERS
         ):
             self._refused += 1
             refuse_busy(session, request.id, "too many requests wait")
             return
-        watched = self._watches.of(session) | self._waiting.of(session)
+        watched = self._watches.watched_by(session) | self._pending.wanted_by(session)
         count = len(watched.union(uids))
         if count > self._max_watches:
             self._refused += 1
             message = f"a connection may watch {self._max_watches} users; this one watches {len(watched)}"
             requests.send_error(session, request.id, Code.TOO_LARGE, message)
             return
-        if not self._shares.allow(session, count):
+        if not self._quota.allows(session, count):
             self._full += 1
             message = f"all connections together watch all that fit here; {OWN_WATCHES} are each one's own"
-            refuse_busy(session, request.id, message, FULL_S)
+            refuse_busy(session, request.id, message, FULL_RETRY_S)
             return
-        self._shares.hold(session, count)
+        self._quota.set_count(session, count)
         missing = [uid for uid in uids if not self._is_known(uid)]
-        waiter = PendingWatch(session, request.id, uids, set(missing))
-        self._waiting.add(waiter)
+        watch = PendingWatch(session, request.id, uids, set(missing))
+        self._pending.add(watch)
         if missing:
-            self._patience.add(waiter)
-            self._want(missing)
+            self._timeouts.add(watch)
+            self._subscribe(missing)
         else:
-            self._complete.append(waiter)
+            self._complete.append(watch)
             self._completed.set()
 
-    async def _answer(self) -> None:
-        """Answer watches that are complete, one after the other."""
+    async def _answer_complete(self) -> None:
+        """Answer complete watches, one after the other."""
         while True:
             if not self._complete:
                 await self._completed.wait(math.inf)
                 continue
-            waiter = self._complete.popleft()
-            if not waiter.is_over:  # its session has not left meanwhile
-                self._waiting.take_out(waiter)
-                with self._faults.contained("watch", partial(self._broken, waiter)):
-                    self._begin(waiter)
+            watch = self._complete.popleft()
+            if not watch.is_over:  # its session is still connected
+                self._pending.remove(watch)
+                with self._faults.contained("watch", partial(self._refuse_broken, watch)):
+                    self._answer_watch(watch)
             await trio.lowlevel.checkpoint()
 
-    def _begin(self, waiter: PendingWatch) -> None:
-        """Answer a watch: it begins."""
-        session = waiter.session
-        # Who was known once is so for as long as somebody waits; meanwhile they may have changed.
-        latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in waiter.uids}
-        packet = states_packet(waiter.id, {uid: state for uid, state in latest.items() if state is not None})
-        wanted = list(waiter.wanted)
+    def _answer_watch(self, watch: PendingWatch) -> None:
+        """Answer a watch, which begins it."""
+        session = watch.session
+        # A known user stays known while a watch is pending, but may have changed since.
+        latest = {uid: self._shards[self._shard_of(uid)].view.latest(uid) for uid in watch.uids}
+        packet = states_packet(watch.id, {uid: state for uid, state in latest.items() if state is not None})
+        wanted = list(watch.wanted)
         with self._faults.contained("watch", partial(self._faults.disconnect, session)):
-            self._pushes.forget(session, wanted)
+            self._pushes.discard(session, wanted)
             self._watches.add(session, wanted, self._pushes.number)
             send(session, packet)
-        self._let_go(session, waiter.unwatched)
+        self._release(session, watch.unwatched)
 
-    def _broken(self, waiter: PendingWatch) -> None:
-        """Refuse a watch that could not be answered."""
+    def _refuse_broken(self, watch: PendingWatch) -> None:
+        """Refuse a watch whose answer failed."""
         self._refused += 1
-        self._let_go(waiter.session, waiter.uids)
-        refuse_failed(waiter.session, waiter.id)
+        self._release(watch.session, watch.uids)
+        refuse_failed(watch.session, watch.id)
 
     def _unwatch(self, session: Session, request: Unwatch) -> None:
-        self._waiting.unwatch(session, request.uids)
-        self._pushes.forget(session, request.uids)
-        self._let_go(session, self._watches.remove(session, request.uids))
+        self._pending.unwatch(session, request.uids)
+        self._pushes.discard(session, request.uids)
+        self._release(session, self._watches.remove(session, request.uids))
         requests.send_ok(session, request.id, {})
 
-    def _give_up(self, waiter: PendingWatch) -> None:
+    def _refuse_timed_out(self, watch: PendingWatch) -> None:
         """Refuse a watch that could not be answered in time."""
         self._timed_out += 1
-        self._waiting.take_out(waiter)
-        self._let_go(waiter.session, waiter.uids)
-        refuse_busy(waiter.session, waiter.id, "Redis is away")
+        self._pending.remove(watch)
+        self._release(watch.session, watch.uids)
+        refuse_busy(watch.session, watch.id, "Redis is away")
 
-    def _let_go(self, session: Session, uids: Iterable[str]) -> None:
-        """A session does not watch these, or not any more."""
+    def _release(self, session: Session, uids: Iterable[str]) -> None:
+        """Release users that a session does not watch, or no longer."""
         if session.link is not None:
-            watched, waiting = self._watches.of(session), self._waiting.of(session)
-            self._shares.hold(session, len(watched | waiting if waiting else watched))
-        self._drop(uids)
+            watched, pending = self._watches.watched_by(session), self._pending.wanted_by(session)
+            self._quota.set_count(session, len(watched | pending if pending else watched))
+        self._drop_unwanted(uids)
 
     # Shards
 
-    def _want(self, uids: Iterable[str]) -> None:
+    def _subscribe(self, uids: Iterable[str]) -> None:
         for number, some in self._by_shard(uids).items():
             shard = self._shards.get(number)
             if shard is None:
@@ -235,8 +235,8 @@ class Watching:
                     number,
                     self._channel(number),
                     self._absence_s,
-                    self._pushes.tell,
-                    self._known,
+                    self._pushes.push,
+                    self._on_known,
                     runtime=self._runtime,
                     faults=self._faults,
                 )
@@ -245,12 +245,12 @@ class Watching:
                     self._nursery.start_soon(shard.run)
             shard.want(some)
 
-    def _drop(self, uids: Iterable[str]) -> None:
-        """Let go of those of some users about whom nobody wants to know."""
+    def _drop_unwanted(self, uids: Iterable[str]) -> None:
+        """Unsubscribe from those users that no client watches or waits for."""
         unwanted = [
             uid
             for uid in dict.fromkeys(uids)
-            if not (self._watches.is_watched(uid) or self._waiting.is_awaited(uid))
+            if not (self._watches.is_watched(uid) or self._pending.is_awaited(uid))
         ]
         for number, some in self._by_shard(unwanted).items():
             if (shard := self._shards.get(number)) is not None:
@@ -264,26 +264,26 @@ class Watching:
 
     def _is_known(self, uid: str) -> bool:
         shard = self._shards.get(self._shard_of(uid))
-        return shard is not None and shard.view.answer(uid) is not None
+        return shard is not None and shard.view.current(uid) is not None
 
-    def _known(self, uids: Iterable[str]) -> None:
-        """Let requests be answered that have waited for these only."""
+    def _on_known(self, uids: Iterable[str]) -> None:
+        """Complete the watches that were waiting for these users."""
         for uid in uids:
-            if self._waiting.is_awaited(uid) and self._is_known(uid):
-                self._complete.extend(self._waiting.came(uid))
+            if self._pending.is_awaited(uid) and self._is_known(uid):
+                self._complete.extend(self._pending.resolve(uid))
         if self._complete:
             self._completed.set()
 
     def report(self) -> dict[str, Any]:
-        """Return all figures, for the log."""
+        """Return all metrics, for the log."""
         shards = [asdict(shard.statistics) for shard in self._shards.values()]
         views = [asdict(shard.view.statistics) for shard in self._shards.values()]
         return {
             "watchers": self._watches.sessions,
             "watches": len(self._watches),
             "users": sum(len(shard.view) for shard in self._shards.values()),
-            "waiting": len(self._waiting),
-            "shared": self._shares.used,
+            "waiting": len(self._pending),
+            "shared": self._quota.used,
             "max_shared": self._max_shared_watches,
             "taken": self._taken,
             "refused": self._refused,

@@ -1,7 +1,6 @@
-"""How others are shown a user, and what tells it: entries of the streams, and looks at the records.
+"""The state of a user as others see it, and its sources: stream entries and records. Pure.
 
-Pure. Entry ids are compared as pairs of numbers; of two entries of a user the one with the higher id is the
-newer.
+Entry ids are compared as pairs of numbers; of two entries of a user the one with the higher id is newer.
 """
 
 import json
@@ -14,19 +13,19 @@ from presence.protocol import Code
 EntryId: TypeAlias = tuple[int, int]
 
 NO_ENTRY: Final[EntryId] = (0, 0)
-REASON_CHARS: Final = 64  # far more than any code's
+REASON_CHARS: Final = 64  # far more than any code has
 ONLINE, AWAY, OFFLINE, UNKNOWN = "online", "away", "offline", "unknown"
 _REASONS: Final = {ONLINE: Code.RETURNED.reason, AWAY: Code.AWAY.reason, OFFLINE: Code.NODE_DOWN.reason}
 
 
 class WatchedState(NamedTuple):
-    """A user as others are shown him."""
+    """The state of a user as others see it."""
 
     status: str  # `online`, `away`, `offline`; in answers to queries also `unknown`
-    since_ms: int | None = None  # Unix milliseconds since when it is that; None: not known
-    last_seen_ms: int | None = None  # of a user offline, of the last sign of life; None: not known
-    id: str = ""  # the entry id of the event that led to it; "" if that is not known
-    meta: str = ""  # JSON text of what his client says of itself; "" if nothing
+    since_ms: int | None = None  # Unix milliseconds since when; None: not known
+    last_seen_ms: int | None = None  # of an offline user, when last active; None: not known
+    id: str = ""  # entry id of the event that led to it; "" if not known
+    meta: str = ""  # JSON text set by the client; "" if none
 
     def shown(self) -> dict[str, Any]:
         """Return the state as packets have it."""
@@ -42,16 +41,16 @@ class WatchedState(NamedTuple):
 
 
 class UserEvent(NamedTuple):
-    """An event of a user, read from a stream or heard on a channel."""
+    """An event of a user, from a stream or a channel."""
 
     uid: str
     id: EntryId
-    state: WatchedState  # the user's from then on
-    reason: str  # name of the code that caused it
+    state: WatchedState  # of the user from then on
+    reason: str  # name of its code
 
 
 class ShardSnapshot(NamedTuple):
-    """Users of one shard at one moment: all who were asked about, and the last entry that it had by then."""
+    """The requested users of one shard at one moment, and the last entry of its stream by then."""
 
     states: Mapping[str, WatchedState]
     as_of: EntryId
@@ -61,7 +60,7 @@ def id_of(text: str) -> EntryId:
     """Return an entry id from its text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no entry id.
     """
     milliseconds, _, number = text.partition("-")
     return int(milliseconds), int(number or 0)
@@ -73,21 +72,26 @@ def id_text(entry_id: EntryId) -> str:
 
 
 def reason_for(state: WatchedState) -> str:
-    """Return the likeliest reason of a state whose event was missed."""
+    """Return the most likely reason of a state whose event was missed."""
     return _REASONS.get(state.status, Code.UPDATED.reason)
 
 
 def read_hint(text: str | bytes) -> UserEvent | None:
-    """Return the entry that a user's channel tells as JSON; None: of no kind known here."""
+    """Return the event in the JSON of a user's channel; None if its kind is unknown."""
     try:
         fields = json.loads(text)
         return read_entry(fields["id"], fields)
-    except (ValueError, KeyError, TypeError, RecursionError):  # whoever may publish may send anything
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):  # any client of Redis with the right to publish may send anything
         return None
 
 
 def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
-    """Return an entry from its fields, texts or numbers; None: it is of no user, or of no kind known here."""
+    """Return an event from the fields of an entry; None if it is of no user, or of an unknown kind."""
     try:
         kind, uid, order = fields["type"], fields["uid"], id_of(entry_id)
         since_ms = int(fields.get("status_ms") or fields.get("since_ms") or fields["at_ms"])
@@ -109,13 +113,13 @@ def read_entry(entry_id: str, fields: Mapping[str, Any]) -> UserEvent | None:
 
 
 def _reason(fields: Mapping[str, Any]) -> str:
-    """Return the reason that an entry names; "" if no packet could."""
+    """Return the reason in an entry; "" if a packet cannot hold it."""
     said = str(fields.get("reason") or "")
     return said if said.isascii() and len(said) <= REASON_CHARS else ""
 
 
 def _meta(text: str) -> dict[str, Any]:
-    """Return what a client said of itself; a text that no server wrote counts as nothing."""
+    """Return a client's `meta`; {} for a text that no server wrote."""
     try:
         return meta_json.from_text(text)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Requests that are not answered yet.
+"""Pending watches, and time-outs of requests.
 
-A watch waits for the states of some users. It is complete when all are there, and then answered in its turn;
-it is refused when its time is up before, and forgotten when its session has left. What its session has
-unwatched meanwhile is answered all the same, and not watched.
+A watch waits for the states of some users. It is answered in its turn when all are known, refused when it
+times out before, and dropped when its session disconnects. Users that the session unwatches meanwhile are in
+the answer all the same, but are not watched.
 """
 
 import math
@@ -18,39 +18,39 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.registry import Session
 
 
-class Waits(Protocol):
-    """What waits until its time is up, or something else settles it."""
+class Settleable(Protocol):
+    """A request that waits until it is settled, or times out."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether it does not wait any more."""
+        """Whether it no longer waits."""
 
 
-W = TypeVar("W", bound=Waits)
+W = TypeVar("W", bound=Settleable)
 
 
-class Patience(Generic[W]):
-    """Gives up what has waited for so many seconds, whatever a call to Redis is at.
+class RequestTimeouts(Generic[W]):
+    """Times out requests after a fixed number of seconds, even while a call to Redis hangs.
 
     Args:
-        seconds: the same for all.
-        give_up: refuses one; mistakes in it are contained.
+        seconds: the time-out, the same for all.
+        on_timeout: refuses a request; errors in it are contained.
         work: the kind of work, see `Faults`.
     """
 
-    def __init__(self, seconds: float, give_up: Callable[[W], None], faults: Faults, work: str) -> None:
-        self._seconds, self._give_up, self._faults, self._work = seconds, give_up, faults, work
+    def __init__(self, seconds: float, on_timeout: Callable[[W], None], faults: Faults, work: str) -> None:
+        self._seconds, self._on_timeout, self._faults, self._work = seconds, on_timeout, faults, work
         self._by_age: deque[tuple[float, W]] = deque()  # some may be settled by now
         self._bell = TrioWakeEvent()
 
-    def add(self, waiter: W) -> None:
-        """Let one wait from now on."""
-        self._by_age.append((trio.current_time() + self._seconds, waiter))
-        if len(self._by_age) == 1:  # nobody's time is up before that of those who wait already
+    def add(self, request: W) -> None:
+        """Start the time-out of a request."""
+        self._by_age.append((trio.current_time() + self._seconds, request))
+        if len(self._by_age) == 1:  # otherwise an earlier request times out first
             self._bell.set()
 
     async def run(self) -> None:
-        """Give up for ever; cancel it to stop."""
+        """Time out requests until cancelled."""
         while True:
             while self._by_age and self._by_age[0][1].is_settled:
                 self._by_age.popleft()
@@ -59,102 +59,103 @@ class Patience(Generic[W]):
                 await self._bell.wait(left_s)
                 continue
             with self._faults.contained(self._work):
-                self._give_up(self._by_age.popleft()[1])
+                self._on_timeout(self._by_age.popleft()[1])
             await trio.lowlevel.checkpoint()  # thousands may expire together
 
 
 @dataclass(eq=False, slots=True)
 class PendingWatch:
-    """A watch that waits."""
+    """A pending watch."""
 
     session: Session
     id: int | None  # of the packet
-    uids: list[str]  # whom about; each once
-    missing: set[str]  # of these, whose states are not there yet
-    unwatched: set[str] = field(default_factory=set)  # whom the session wants to watch no more
-    is_over: bool = False  # answered, refused or forgotten
+    uids: list[str]  # to watch; each once
+    missing: set[str]  # of these, users whose states are not known yet
+    unwatched: set[str] = field(default_factory=set)  # of these, unwatched by the session meanwhile
+    is_over: bool = False  # answered, refused or dropped
 
     @property
     def wanted(self) -> Iterator[str]:
-        """Whom the session still wants to watch."""
+        """The users that the session still wants to watch."""
         return (uid for uid in self.uids if uid not in self.unwatched)
 
     @property
     def is_settled(self) -> bool:
-        """See `Waits`: it is complete, if not over."""
+        """See `Settleable`: it is complete, if not over."""
         return self.is_over or not self.missing
 
 
 class PendingWatches:
-    """All watches that wait.
+    """All pending watches.
 
     Attributes:
-        uids: of how many users states are waited for, those of each watch counted.
+        uids: the number of users of all pending watches.
     """
 
     def __init__(self) -> None:
-        self._for: dict[str, dict[PendingWatch, None]] = {}  # in order
-        self._of: dict[Session, list[PendingWatch]] = {}
+        self._by_uid: dict[str, dict[PendingWatch, None]] = {}  # in order
+        self._by_session: dict[Session, list[PendingWatch]] = {}
         self._count = self.uids = 0
 
     def __len__(self) -> int:
-        """Return how many watches wait."""
+        """Return the number of pending watches."""
         return self._count
 
     def is_awaited(self, uid: str) -> bool:
-        """Whether a watch that waits is about a user."""
-        return uid in self._for
+        """Whether a pending watch includes a user."""
+        return uid in self._by_uid
 
-    def of(self, session: Session) -> set[str]:
-        """Return whom a session will watch when its requests are answered."""
-        return {uid for waiter in self._of.get(session, ()) for uid in waiter.wanted}
+    def wanted_by(self, session: Session) -> set[str]:
+        """Return the users that a session will watch when its watches are answered."""
+        return {uid for watch in self._by_session.get(session, ()) for uid in watch.wanted}
 
-    def uids_of(self, session: Session) -> int:
-        """Return of how many users the watches of a session are, those of each counted."""
-        return sum(len(waiter.uids) for waiter in self._of.get(session, ()))
+    def count_uids(self, session: Session) -> int:
+        """Return the number of users of the pending watches of a session."""
+        return sum(len(watch.uids) for watch in self._by_session.get(session, ()))
 
-    def add(self, waiter: PendingWatch) -> None:
-        """Let one wait."""
-        self._of.setdefault(waiter.session, []).append(waiter)
+    def add(self, watch: PendingWatch) -> None:
+        """Add a watch."""
+        self._by_session.setdefault(watch.session, []).append(watch)
         self._count += 1
-        self.uids += len(waiter.uids)
-        for uid in waiter.uids:
-            self._for.setdefault(uid, {})[waiter] = None
+        self.uids += len(watch.uids)
+        for uid in watch.uids:
+            self._by_uid.setdefault(uid, {})[watch] = None
 
-    def came(self, uid: str) -> list[PendingWatch]:
-        """The state of a user is known; return the watches that are complete with it, to be taken out."""
+    def resolve(self, uid: str) -> list[PendingWatch]:
+        """Record that the state of a user is known; return the watches that are complete now, to be
+        removed."""
         complete = []
-        for waiter in self._for.get(uid, ()):
-            if uid in waiter.missing:
-                waiter.missing.remove(uid)
-                if not waiter.missing:
-                    complete.append(waiter)
+        for watch in self._by_uid.get(uid, ()):
+            if uid in watch.missing:
+                watch.missing.remove(uid)
+                if not watch.missing:
+                    complete.append(watch)
         return complete
 
     def unwatch(self, session: Session, uids: Iterable[str] | None) -> None:
-        """A session does not want to watch these any more; None: nobody."""
+        """Record that a session no longer wants to watch these users; None for any user."""
         gone = None if uids is None else set(uids)
-        for waiter in self._of.get(session, ()):
-            waiter.unwatched.update(waiter.uids if gone is None else gone.intersection(waiter.uids))
+        for watch in self._by_session.get(session, ()):
+            watch.unwatched.update(watch.uids if gone is None else gone.intersection(watch.uids))
 
-    def left(self, session: Session) -> list[str]:
-        """Take out the watches of a session; return whom they are about."""
-        gone = list(self._of.get(session, ()))
-        for waiter in gone:
-            self.take_out(waiter)
-        return [uid for waiter in gone for uid in waiter.uids]
+    def remove_session(self, session: Session) -> list[str]:
+        """Remove the watches of a session; return their users."""
+        gone = list(self._by_session.get(session, ()))
+        for watch in gone:
+            self.remove(watch)
+        return [uid for watch in gone for uid in watch.uids]
 
-    def take_out(self, waiter: PendingWatch) -> None:
-        """Forget one that is not over yet."""
-        waiter.is_over = True
+    def remove(self, watch: PendingWatch) -> None:
+        """Remove a watch that is not over yet."""
+        watch.is_over = True
         self._count -= 1
-        self.uids -= len(waiter.uids)
-        mine = self._of[waiter.session]
-        mine.remove(waiter)
+        self.uids -= len(watch.uids)
+        mine = self._by_session[watch.session]
+        mine.remove(watch)
         if not mine:
-            del self._of[waiter.session]
-        for uid in waiter.uids:
-            awaiting = self._for[uid]
-            del awaiting[waiter]
+            del self._by_session[watch.session]
+        for uid in watch.uids:
+            awaiting = self._by_uid[uid]
+            del awaiting[watch]
             if not awaiting:
-                del self._for[uid]
+                del self._by_uid[uid]

@@ -1,7 +1,7 @@
-"""Who watches whom, and how much of that there may be: pure.
+"""The watches between sessions and users, and their number limits. Pure.
 
-A watch counts from the moment at which it was answered, and that has a number: who was answered after a
-change knows of it already. An entry costs some 200 bytes, whichever way it is found.
+A watch counts from the change number at which it was answered: a watch answered after a change includes that
+change already. An entry costs some 200 bytes, both directions together.
 """
 
 from collections.abc import Iterable
@@ -9,34 +9,34 @@ from collections.abc import Iterable
 from presence.core.registry import Session
 
 
-class Shares:
-    """How many watches all connections of a worker may hold together; `used` of the pool are held.
+class WatchQuota:
+    """The number of watches that the connections of a worker may have; `used` counts those of the pool.
 
     A watch costs memory here and, through the subscription to its user, in Redis. So each connection has a
-    few of its own, which nobody can take from it, and what goes beyond these comes out of one pool for all.
+    few of its own, reserved for it, and further ones come out of one pool for all connections.
     """
 
     def __init__(self, own: int, pool: int) -> None:
         self._own = own
         self._pool = pool
-        self._held: dict[Session, int] = {}
+        self._beyond: dict[Session, int] = {}
         self.used = 0
 
-    def allow(self, session: Session, watches: int) -> bool:
-        """Whether a session may hold so many watches, those that it has among them."""
+    def allows(self, session: Session, watches: int) -> bool:
+        """Whether a session may have so many watches in total."""
         beyond = watches - self._own
-        return beyond <= 0 or self.used - self._held.get(session, 0) + beyond <= self._pool
+        return beyond <= 0 or self.used - self._beyond.get(session, 0) + beyond <= self._pool
 
-    def hold(self, session: Session, watches: int) -> None:
-        """A session holds so many watches from now on."""
+    def set_count(self, session: Session, watches: int) -> None:
+        """Set the total number of watches of a session."""
         beyond = max(0, watches - self._own)
-        self.used += beyond - self._held.pop(session, 0)
+        self.used += beyond - self._beyond.pop(session, 0)
         if beyond:
-            self._held[session] = beyond
+            self._beyond[session] = beyond
 
 
 class Watches:
-    """Sessions and the users that they watch, both ways."""
+    """Sessions and the users that they watch, in both directions."""
 
     def __init__(self) -> None:
         self._watchers: dict[str, dict[Session, int]] = {}
@@ -44,33 +44,33 @@ class Watches:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return how many pairs there are."""
+        """Return the number of watches."""
         return self._count
 
     @property
     def sessions(self) -> int:
-        """How many sessions watch somebody."""
+        """The number of sessions that watch any user."""
         return len(self._watched)
 
-    def of(self, session: Session) -> set[str]:
-        """Return whom a session watches; not to be changed."""
+    def watched_by(self, session: Session) -> set[str]:
+        """Return the users that a session watches; the caller must not change the set."""
         return self._watched.get(session, set())
 
     def is_watched(self, uid: str) -> bool:
-        """Whether anybody watches a user."""
+        """Whether any session watches a user."""
         return uid in self._watchers
 
     def watchers(self, uid: str, number: int) -> list[Session]:
-        """Return those who watch a user and were answered before the change of that number."""
+        """Return the sessions whose watch of a user was answered before the change `number`."""
         return [session for session, since in self._watchers.get(uid, {}).items() if since < number]
 
     def is_due(self, session: Session, uid: str, number: int) -> bool:
-        """Whether a session watches a user and was answered before the change of that number."""
+        """Whether a session's watch of a user was answered before the change `number`."""
         since = self._watchers.get(uid, {}).get(session)
         return since is not None and since < number
 
     def add(self, session: Session, uids: Iterable[str], number: int) -> None:
-        """A session was told the states of these users, all changes up to `number` included."""
+        """Add watches answered with the states of these users, including all changes up to `number`."""
         watched = self._watched.setdefault(session, set())
         for uid in uids:
             if uid not in watched:
@@ -81,7 +81,7 @@ class Watches:
             del self._watched[session]
 
     def remove(self, session: Session, uids: Iterable[str] | None = None) -> list[str]:
-        """A session watches these no more; None: nobody. Return those whom nobody watches now."""
+        """Remove watches of a session, None for all; return the users that no session watches now."""
         unwatched: list[str] = []
         watched = self._watched.get(session, set())
         for uid in list(watched) if uids is None else uids:

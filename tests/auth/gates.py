@@ -52,7 +52,7 @@ def token(uid: str = "ann", alg: str = "HS256", ttl_s: float = 60.0, **claims: A
 BOUNDLESS = TokenBucket(1.0, 1e9, 0.0)  # a budget that is never spent
 
 
-class Gated:
+class TimedAuthenticator:
     """A gate, and the time by which it decides.
 
     Args:
@@ -74,7 +74,7 @@ class Gated:
     ) -> None:
         self.now = BEGUN
         self.step_s = 0.0
-        self.gate = TokenAuthenticator(
+        self.authenticator = TokenAuthenticator(
             ring or every_key(),
             TokenRules(AUDIENCE, leeway_s),
             BOUNDLESS if share is None else budget_of(share, self.now),
@@ -82,18 +82,18 @@ class Gated:
         )
 
     def login(self, text: object, uid: str | None = None, address: str = ADDRESS) -> AuthResult:
-        return self.gate.login(text, uid, address, self.now)
+        return self.authenticator.login(text, uid, address, self.now)
 
     def renewal(self, text: object, uid: str = "ann") -> AuthResult:
-        return self.gate.renewal(text, uid, ADDRESS, self.now)
+        return self.authenticator.renewal(text, uid, ADDRESS, self.now)
 
     def refused(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Denied:
-        verdict = self.login(text, uid, address)
-        assert isinstance(verdict, Denied), verdict
-        return verdict
+        result = self.login(text, uid, address)
+        assert isinstance(result, Denied), result
+        return result
 
 
-class WordGate:
+class WordAuthenticator:
     """Takes ``UID:SECONDS`` for a good token of that user, and nothing else.
 
     Attributes:
@@ -107,12 +107,12 @@ class WordGate:
 
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         self.addresses.append(address)
-        return self._verdict(token, uid, now)
+        return self._result(token, uid, now)
 
     def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
-        return self._verdict(token, uid, now)
+        return self._result(token, uid, now)
 
-    def _verdict(self, token: object, uid: str | None, now: float) -> AuthResult:
+    def _result(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
             return Denied(Code.BUSY, "busy", 2.5)
         name, _, seconds = str(token).partition(":")

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from jwt.algorithms import HMACAlgorithm
 
-from presence.auth.issuing import Signer, make_key, public_part
+from presence.auth.issuing import Signer, make_key, public_entry
 from presence.auth.keys import ALGORITHMS, PUBLIC
 
 TTL_S = 3600
@@ -138,7 +138,7 @@ class Mutator:
             headers["alg"] = self._random.choice(_WRONG_ALGS)
             return self._signed_as(headers, self._random.choice((None, lambda _: b"")))
         if how == 1:  # what is public of a key, taken for a secret
-            public = json.dumps(public_part(self._entry) if self._entry["alg"] != "HS256" else {}).encode()
+            public = json.dumps(public_entry(self._entry) if self._entry["alg"] != "HS256" else {}).encode()
             return self._signed_as({**headers, "alg": "HS256"}, _hmac(public, "HS256"))
         if how == 2:  # the same secret with another hash
             secret = base64.urlsafe_b64decode(self._entry[PUBLIC[self._entry["alg"]][-1]] + "==")
@@ -181,7 +181,7 @@ class Mutator:
     def _header(self) -> str:
         """Return a token whose header brings its own key, or asks for what is not understood."""
         stranger = self._stranger
-        brought = {"jwk": dict(public_part(stranger))} if stranger["alg"] != "HS256" else {"x5u": "file:///"}
+        brought = {"jwk": dict(public_entry(stranger))} if stranger["alg"] != "HS256" else {"x5u": "file:///"}
         asked = ({"crit": ["exp"]}, {"b64": False, "crit": ["b64"]}, {"b64": True})
         if how := self._random.randrange(4):
             return self._signed_as({**self._headers(), **asked[how - 1]})

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from presence.auth.issuing import key_set, public_part
-from presence.auth.key_file import FILE_MAX_BYTES, KEYS_MAX, KeyFileError, load
+from presence.auth.issuing import key_set, public_entry
+from presence.auth.key_file import MAX_FILE_BYTES, MAX_KEYS, KeyFileError, load
 from tests.auth.gates import ALGORITHMS, entry
 
 CANARY = "canary-canary-canary-canary-canary-canary-x"
@@ -70,7 +70,7 @@ def test_a_key_that_is_not_sound_is_refused_and_named(
 def test_a_public_key_that_is_not_sound_is_refused(
     tmp_path: Path, alg: str, change: dict[str, Any], says: str
 ) -> None:
-    text = key_set([{**public_part(entry(alg)), **change}])
+    text = key_set([{**public_entry(entry(alg)), **change}])
     assert f"key 'key-{alg}': {says}" in complaint(written(tmp_path, text))
 
 
@@ -81,8 +81,8 @@ def test_a_public_key_that_is_not_sound_is_refused(
         *((text, "must be a JSON Web Key Set") for text in ("[]", '{"keys": {}}', json.dumps(GOOD))),
         ('{"keys": []}', "holds no key"),
         ('{"keys": ["a"]}', "key 1 of the list: must be an object"),
-        (key_set([{**GOOD, "kid": f"{n}"} for n in range(KEYS_MAX + 1)]), "holds more than 100 keys"),
-        (" " * (FILE_MAX_BYTES + 1), "is larger than 262,144 bytes"),
+        (key_set([{**GOOD, "kid": f"{n}"} for n in range(MAX_KEYS + 1)]), "holds more than 100 keys"),
+        (" " * (MAX_FILE_BYTES + 1), "is larger than 262,144 bytes"),
     ],
 )
 def test_a_file_that_is_no_key_set_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -107,6 +107,6 @@ def test_secrets_may_be_read_by_few(tmp_path: Path, alg: str) -> None:
 
 @pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
 def test_public_parts_may_be_read_by_everybody_and_written_by_few(tmp_path: Path, alg: str) -> None:
-    text = key_set([public_part(entry(alg))])
+    text = key_set([public_entry(entry(alg))])
     assert len(load(written(tmp_path, text, 0o644))) == 1
     assert "everybody may write it" in complaint(written(tmp_path, text, 0o646))

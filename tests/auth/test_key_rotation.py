@@ -61,15 +61,15 @@ def lines() -> Iterator[list[dict[str, object]]]:
 async def test_other_keys_come_into_use(scene: Scene, lines: list[dict[str, object]]) -> None:
     ring = scene.user.keyring
     for _ in range(3):
-        await scene.rotation.look()
+        await scene.rotation.poll()
     assert scene.user.keyring is ring, "nothing has changed"
     scene.write("one", "two")
     async with trio.open_nursery() as nursery:
         for _ in range(5):  # in turns
-            nursery.start_soon(scene.rotation.look)
+            nursery.start_soon(scene.rotation.poll)
     assert scene.kids == {"one", "two"}
     scene.write("two")
-    await scene.rotation.look()
+    await scene.rotation.poll()
     assert scene.kids == {"two"}
     told = [{name: line[name] for name in ("keys", "added", "removed")} for line in lines]
     assert told == [
@@ -83,7 +83,7 @@ async def test_other_keys_come_into_use(scene: Scene, lines: list[dict[str, obje
 async def test_a_bad_file_keeps_the_keys_and_is_told_once(
     scene: Scene, lines: list[dict[str, object]], damage: str
 ) -> None:
-    await scene.rotation.look()
+    await scene.rotation.poll()
     if damage == "text":
         scene.text('{"keys": [{"kid": "two", "alg": "HS256", "kty": "oct", "k": "canary"}]}')
     elif damage == "gone":
@@ -94,7 +94,7 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
     else:
         scene.path.chmod(0o644)
     for _ in range(3):
-        await scene.rotation.look()
+        await scene.rotation.poll()
     assert scene.kids == {"one"}
     assert [line["log_level"] for line in lines] == ["error"]
     assert str(scene.path) in str(lines[0]["error"])
@@ -103,11 +103,11 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
 
     scene.path.unlink(missing_ok=True)
     scene.write("one")
-    await scene.rotation.look()
+    await scene.rotation.poll()
     assert [line["event"] for line in lines[1:]] == ["the file of the token keys is good again"]
     assert scene.rotation.statistics() == RotationStatistics(0, 1, True)
     scene.write("two")
-    await scene.rotation.look()
+    await scene.rotation.poll()
     assert scene.kids == {"two"}
     assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
 
@@ -115,7 +115,7 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
 async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
     scene: Scene, lines: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await scene.rotation.look()
+    await scene.rotation.poll()
     scene.write("two")
     disk, read = threading.Event(), key_file.read
 
@@ -126,7 +126,7 @@ async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
     monkeypatch.setattr(key_file, "read", hangs)
     monkeypatch.setattr(runtime, "CALL_TIMEOUT_S", 0.05)
     for _ in range(3):
-        await scene.rotation.look()
+        await scene.rotation.poll()
     assert scene.kids == {"one"}
     assert [line["log_level"] for line in lines] == ["error"]
     assert scene.rotation.statistics() == RotationStatistics(0, 1, False)
@@ -134,13 +134,13 @@ async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
     disk.set()
     with trio.fail_after(PATIENCE_S):
         while scene.kids != {"two"}:
-            await scene.rotation.look()
+            await scene.rotation.poll()
             await trio.sleep(0.01)
     assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
 
 
 async def test_the_file_is_looked_at_again_and_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_rotation, "LOOK_S", 0.01)
+    monkeypatch.setattr(key_rotation, "POLL_INTERVAL_S", 0.01)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.rotation.run, Faults())
         for kids in ({"two"}, {"three"}):

@@ -11,7 +11,7 @@ import pytest
 from presence.auth import tokens
 from presence.auth.keys import Key
 from presence.core.authenticator import Granted
-from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, token
+from tests.auth.gates import ALGORITHMS, WALL, TimedAuthenticator, entry, token
 from tests.auth.mutations import mutations
 
 RUNS = 3000
@@ -24,19 +24,19 @@ def changed() -> Iterator[tuple[str, str]]:
     return islice(chain.from_iterable(zip(*each, strict=True)), RUNS)
 
 
-def accepted(gated: Gated) -> Counter[str]:
-    return Counter(kind for kind, text in changed() if isinstance(gated.login(text), Granted))
+def accepted(timed: TimedAuthenticator) -> Counter[str]:
+    return Counter(kind for kind, text in changed() if isinstance(timed.login(text), Granted))
 
 
 def test_no_changed_token_is_taken_and_all_are_refused_alike() -> None:
-    gated = Gated()
-    refusal = gated.refused("no token at all")
+    timed = TimedAuthenticator()
+    refusal = timed.refused("no token at all")
     kinds: Counter[str] = Counter()
     for kind, text in changed():
-        assert gated.login(text, None if kinds[kind] % 2 else "ann") == refusal, (kind, text)
+        assert timed.login(text, None if kinds[kind] % 2 else "ann") == refusal, (kind, text)
         kinds[kind] += 1
-    assert isinstance(gated.login(token()), Granted), "good ones are"
-    print(f"test_no_changed_token_is_taken: {RUNS} tries, {gated.gate.statistics().refused}")
+    assert isinstance(timed.login(token()), Granted), "good ones are"
+    print(f"test_no_changed_token_is_taken: {RUNS} tries, {timed.authenticator.statistics().refused}")
     assert kinds.keys() == KINDS
     assert min(kinds.values()) > RUNS / 10
 
@@ -45,9 +45,9 @@ def test_without_the_check_of_signatures_they_are_taken(monkeypatch: pytest.Monk
     def blindly(_key: Key, text: str) -> bytes:
         return base64.urlsafe_b64decode(text.split(".")[1] + "==")
 
-    gated = Gated()  # its keys are measured with the check that they have
+    timed = TimedAuthenticator()  # its keys are measured with the check that they have
     monkeypatch.setattr(Key, "open", blindly)
-    assert {"signature", "sub"} <= accepted(gated).keys()
+    assert {"signature", "sub"} <= accepted(timed).keys()
 
 
 def test_without_the_check_of_claims_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +57,9 @@ def test_without_the_check_of_claims_they_are_taken(monkeypatch: pytest.MonkeyPa
         return good({**claims, "aud": terms.audience, "exp": wall + 60}, terms, wall)
 
     monkeypatch.setattr(tokens, "_claims", anybodys)
-    assert accepted(Gated()).keys() == {"aud", "exp"}
+    assert accepted(TimedAuthenticator()).keys() == {"aud", "exp"}
 
 
 def test_without_the_rule_for_the_form_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_COMPACT", re.compile(f"{tokens._COMPACT.pattern}=*", re.ASCII))
-    assert accepted(Gated()).keys() == {"form"}
+    assert accepted(TimedAuthenticator()).keys() == {"form"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from presence.auth.operator_tokens import FILE_MAX_BYTES, TokenFileError, load, make_line, parse
+from presence.auth.operator_tokens import MAX_FILE_BYTES, TokenFileError, load, make_line, parse
 
 READ, ACT = "secret-of-read-0123", "secret-of-act-0123456"
 
@@ -62,7 +62,7 @@ def test_a_file_that_is_none_or_open_to_everybody_or_too_much_is_refused(path: P
     for text, problem in (
         ("", "no token"),
         ("\n# nobody yet\n", "no token"),
-        ("#" * (FILE_MAX_BYTES + 1), "larger"),
+        ("#" * (MAX_FILE_BYTES + 1), "larger"),
         (lines, "more than 200"),
     ):
         path.write_text(text)

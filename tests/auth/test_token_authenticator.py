@@ -7,7 +7,7 @@ from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, CallerT
 from presence.common.rate_limit import TokenBucket
 from presence.core.authenticator import Denied, Granted
 from presence.protocol import Code
-from tests.auth.gates import ALGORITHMS, WALL, Gated, entry, keyring, signer, token
+from tests.auth.gates import ALGORITHMS, WALL, TimedAuthenticator, entry, keyring, signer, token
 
 BAD = [
     "x",
@@ -23,65 +23,65 @@ BAD = [
 @pytest.mark.parametrize("uid", ["ann", None])
 @pytest.mark.parametrize("alg", ALGORITHMS)
 def test_a_good_token_lets_its_bearer_in(alg: str, uid: str | None) -> None:
-    assert Gated().login(token(alg=alg), uid) == Granted("ann", 50.0 + 60.0)
+    assert TimedAuthenticator().login(token(alg=alg), uid) == Granted("ann", 50.0 + 60.0)
 
 
 @pytest.mark.parametrize("slept_s", [3600.0, -3600.0])
 def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) -> None:
     """Which was set since the start, or went on while the machine slept and monotonic time stood still."""
-    gated = Gated()
-    gated.step_s = slept_s
+    timed = TimedAuthenticator()
+    timed.step_s = slept_s
     made = WALL + slept_s
     fresh = token(exp=made + 60, nbf=made)
-    assert gated.login(fresh) == Granted("ann", 50.0 + 60.0)
-    assert gated.renewal(fresh) == Granted("ann", 50.0 + 60.0)
+    assert timed.login(fresh) == Granted("ann", 50.0 + 60.0)
+    assert timed.renewal(fresh) == Granted("ann", 50.0 + 60.0)
     for dead in (token(exp=made), token(exp=made + 60, nbf=made + 1)):
-        assert gated.refused(dead).code is Code.AUTH_FAILED
-        assert isinstance(gated.renewal(dead), Denied)
-    assert gated.gate.statistics().refused == {"expired": 1, "not_yet": 1}
+        assert timed.refused(dead).code is Code.AUTH_FAILED
+        assert isinstance(timed.renewal(dead), Denied)
+    assert timed.authenticator.statistics().refused == {"expired": 1, "not_yet": 1}
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_every_refusal_is_the_same(bad: object) -> None:
-    missing, refusal = Gated().refused(None), Gated().refused("no token at all")
-    assert Gated().refused(bad, "ann") == refusal
+    missing, refusal = TimedAuthenticator().refused(None), TimedAuthenticator().refused("no token at all")
+    assert TimedAuthenticator().refused(bad, "ann") == refusal
     assert missing.message.startswith("no token was given")
     assert missing.code is refusal.code is Code.AUTH_FAILED
 
 
 def test_a_renewal_moves_the_end() -> None:
-    gated = Gated()
-    gated.now += 30
-    assert gated.renewal(token(ttl_s=90)) == Granted("ann", 50.0 + 90)
+    timed = TimedAuthenticator()
+    timed.now += 30
+    assert timed.renewal(token(ttl_s=90)) == Granted("ann", 50.0 + 90)
     for bad in (token("bob"), "x", token(exp=1)) * 5:
-        assert gated.renewal(bad) == Denied(Code.AUTH_FAILED, gated.refused("x", None, "").message)
-    figures = gated.gate.statistics()
+        assert timed.renewal(bad) == Denied(Code.AUTH_FAILED, timed.refused("x", None, "").message)
+    figures = timed.authenticator.statistics()
     assert figures.renewed == 1
     assert figures.renewals_refused == {"other_uid": 5, "malformed": 5, "expired": 5}
 
 
 def test_beyond_the_budget_nothing_is_checked() -> None:
-    gated = Gated(share=0.01, ring=dear(0.5))
+    timed = TimedAuthenticator(share=0.01, ring=dear(0.5))
     bad = token()[:-8] + "AAAAAAAA"
-    while (verdict := gated.refused(bad)).code is Code.AUTH_FAILED:
+    while (result := timed.refused(bad)).code is Code.AUTH_FAILED:
         pass
-    assert verdict.code is Code.BUSY
-    assert verdict.retry_after is not None
-    assert verdict.retry_after >= 1.0
-    assert gated.refused(token()).code is Code.BUSY, "a good one neither"
-    assert gated.renewal(token()) == Granted("ann", 110.0), "who is logged in is"
-    assert gated.gate.statistics().unchecked == 2
+    assert result.code is Code.BUSY
+    assert result.retry_after is not None
+    assert result.retry_after >= 1.0
+    assert timed.refused(token()).code is Code.BUSY, "a good one neither"
+    assert timed.renewal(token()) == Granted("ann", 110.0), "who is logged in is"
+    assert timed.authenticator.statistics().unchecked == 2
 
 
 def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> None:
-    gated = Gated(share=0.01, ring=dear(0.06))
+    timed = TimedAuthenticator(share=0.01, ring=dear(0.06))
     for _ in range(100):
-        gated.refused(token()[:-8] + "AAAAAAAA", "bob")
-    assert gated.refused(token("bob"), "bob").code is Code.BUSY
-    assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
-    assert gated.gate.statistics().addresses_kept == 1
-    gated.now += 3 * BAD_TOKENS_BURST
-    assert gated.login(token(exp=WALL + 300)) == Granted("ann", 50.0 + 300.0), "and it is forgiven"
+        timed.refused(token()[:-8] + "AAAAAAAA", "bob")
+    assert timed.refused(token("bob"), "bob").code is Code.BUSY
+    assert timed.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
+    assert timed.authenticator.statistics().addresses_kept == 1
+    timed.now += 3 * BAD_TOKENS_BURST
+    assert timed.login(token(exp=WALL + 300)) == Granted("ann", 50.0 + 300.0), "and it is forgiven"
 
 
 COST_S = 0.001
@@ -106,8 +106,8 @@ def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(call
 @pytest.mark.parametrize(
     ("caller", "flood"),
     [
-        (CallerTrust.CONNECTED, (CallerTrust.SUSPECT, CallerTrust.STRANGER)),
-        (CallerTrust.STRANGER, (CallerTrust.SUSPECT,)),
+        (CallerTrust.CONNECTED, (CallerTrust.SUSPECT, CallerTrust.ANONYMOUS)),
+        (CallerTrust.ANONYMOUS, (CallerTrust.SUSPECT,)),
     ],
 )
 def test_who_has_more_to_lose_is_checked_beside_any_flood(
@@ -124,10 +124,10 @@ def test_who_has_more_to_lose_is_checked_beside_any_flood(
 
 
 def test_what_is_no_token_costs_nothing() -> None:
-    gated = Gated(share=0.01, ring=dear(1.0))
+    timed = TimedAuthenticator(share=0.01, ring=dear(1.0))
     for _ in range(100):
-        assert gated.refused("x").code is Code.AUTH_FAILED
-    assert gated.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
+        assert timed.refused("x").code is Code.AUTH_FAILED
+    assert timed.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
 
 
 def dear(cost_s: float) -> Keyring:

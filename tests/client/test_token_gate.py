@@ -24,12 +24,12 @@ LIFE_S = 3600.0
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Harness]:
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
-    async with serving("stream", listen=False, gate=lambda clock: made(settings, clock)) as harness:
+    async with serving("stream", listen=False, authenticator=lambda clock: made(settings, clock)) as harness:
         yield harness
 
 
 def made(settings: Settings, clock: Clock) -> TokenAuthenticator:
-    found = credentials.gate(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
+    found = credentials.load_authenticator(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
     assert found is not None
     return found
 

@@ -12,7 +12,7 @@ from presence.core.engine import MAX_REPORTED_SLOTS
 from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
-from tests.auth.gates import WordGate
+from tests.auth.gates import WordAuthenticator
 from tests.support.cells import brief
 from tests.support.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
 
@@ -215,7 +215,7 @@ def test_a_login_while_stopping_is_refused_with_a_retry_time(world: World) -> No
 
 
 def test_an_ended_session_is_not_in_any_table() -> None:
-    world = World(away_after=100.0, gate=WordGate())
+    world = World(away_after=100.0, authenticator=WordAuthenticator())
     for device in (None, "phone", "tablet", "desk"):
         handle = world.sockets.connect()
         login = protocol.login(None, token="ada:60", device=device, meta={"a": 1})

@@ -9,7 +9,7 @@ from presence.core.changes import Op
 from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.core.ticks import SLOTS_PER_TICK
 from presence.protocol import Code, Kind, Packet
-from tests.auth.gates import WordGate
+from tests.auth.gates import WordAuthenticator
 from tests.support.cells import brief
 from tests.support.worlds import GRACE, LOGIN, TICK, T, World, ended
 
@@ -18,13 +18,13 @@ GRANTED = (Kind.OK, 7, None)
 
 
 @pytest.fixture
-def gate() -> WordGate:
-    return WordGate()
+def authenticator() -> WordAuthenticator:
+    return WordAuthenticator()
 
 
 @pytest.fixture
-def world(gate: WordGate) -> World:
-    return World(gate=gate)
+def world(authenticator: WordAuthenticator) -> World:
+    return World(authenticator=authenticator)
 
 
 def login(world: World, token: str | None = "ada:60", uid: str | None = None, **parts: Any) -> int:
@@ -46,10 +46,10 @@ def update(world: World, handle: int, **parts: Any) -> Packet:
 
 
 @pytest.mark.parametrize("uid", ["ada", None])
-def test_the_user_is_the_tokens(world: World, gate: WordGate, uid: str | None) -> None:
+def test_the_user_is_the_tokens(world: World, authenticator: WordAuthenticator, uid: str | None) -> None:
     assert world.heard(login(world, uid=uid))[0][0] == Kind.OK
     assert world.story() == [LOGIN]
-    assert gate.addresses == ["127.0.0.1"]
+    assert authenticator.addresses == ["127.0.0.1"]
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,11 @@ def test_all_invalid_tokens_are_refused_with_the_same_bytes(
     assert world.engine.statistics().refused == {"auth_failed": 1}
 
 
-def test_a_busy_authenticator_refuses_with_a_retry_time(world: World, gate: WordGate) -> None:
+def test_a_busy_authenticator_refuses_with_a_retry_time(
+    world: World, authenticator: WordAuthenticator
+) -> None:
     handle = login(world)
-    gate.busy = True
+    authenticator.busy = True
     strangers = login(world, "bob:60")
     (answer,) = world.sockets.answers(strangers)
     assert brief(answer) == (Kind.ERROR, None, Code.BUSY)
@@ -79,13 +81,15 @@ def test_a_busy_authenticator_refuses_with_a_retry_time(world: World, gate: Word
     assert not world.is_hung_up(handle)
 
 
-def test_a_login_refused_by_admission_costs_no_token_check(world: World, gate: WordGate) -> None:
+def test_a_login_refused_by_admission_costs_no_token_check(
+    world: World, authenticator: WordAuthenticator
+) -> None:
     world.engine.refuse_logins(lambda: 1.0)
     login(world)
     world.engine.server_protocol.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
-    assert gate.addresses == []
+    assert authenticator.addresses == []
 
 
 def test_without_an_authenticator_tokens_are_ignored_and_renewals_not_supported() -> None:
@@ -118,8 +122,8 @@ def test_an_expired_token_closes_its_connection_with_a_grace(world: World, secon
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
-def test_without_a_grace_the_session_ends_with_its_token(gate: WordGate) -> None:
-    world = World(gate=gate, grace=0.0)
+def test_without_a_grace_the_session_ends_with_its_token(authenticator: WordAuthenticator) -> None:
+    world = World(authenticator=authenticator, grace=0.0)
     login(world, "ada:1")
     world.pass_time(1 + SLOT_S)
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
@@ -199,8 +203,8 @@ def test_new_tokens_are_limited_like_other_updates(world: World) -> None:
     assert set(codes[10:]) == {Code.RATE_LIMITED}
 
 
-def test_a_new_token_does_not_end_auto_away(gate: WordGate) -> None:
-    world = World(gate=gate, away_after=40.0)
+def test_a_new_token_does_not_end_auto_away(authenticator: WordAuthenticator) -> None:
+    world = World(authenticator=authenticator, away_after=40.0)
     handle = login(world, "ada:1000")
     for _ in range(5):
         world.stay(handle, 10)

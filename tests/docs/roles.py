@@ -47,7 +47,7 @@ from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
-from presence.watching.channel import Confirmed, Left, Pong
+from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.states import UserEvent as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
@@ -139,27 +139,30 @@ def show(stage: Stage) -> None:
 
 def watch(stage: Stage, hand: Hand) -> None:
     """What servers do for clients who watch users and ask about them."""
-    with closing(StoredStates(stage.url, KEYS)) as states:
+    states = StoredStates(stage.url, KEYS)
+    try:
         assert {uid: state.status for uid, state in states.read(["ann", "cy"]).items()} == {
             "ann": "unknown",
             "cy": "offline",
         }
+    finally:
+        states.shut_down()
     channel = WatchChannel(stage.url, KEYS, 0)
     with closing(channel):
         channel.open()
-        channel.order(["bob"], [])
-        assert channel.hear() == [Confirmed("bob")]
+        channel.update_subscriptions(["bob"], [])
+        assert channel.receive() == [Subscribed("bob")]
         seen = channel.snapshot(["bob"])
         assert seen.states["bob"].status == "online"
         hand.apply(change(Op.UPDATE, "bob", "s2", profile=Profile(away=True)))
-        (entry,) = channel.hear()
+        (entry,) = channel.receive()
         assert isinstance(entry, WatchedEntry)
         assert channel.check() == entry.id
         assert channel.replay(seen.as_of, {"bob"}).entries == [entry]
         channel.ping(entry.id)
-        assert channel.hear() == [Pong(entry.id)]
-        channel.order([], ["bob"])
-        assert channel.hear() == [Left("bob")]
+        assert channel.receive() == [Pong(entry.id)]
+        channel.update_subscriptions([], ["bob"])
+        assert channel.receive() == [Unsubscribed("bob")]
 
 
 def read(stage: Stage) -> None:

@@ -87,7 +87,7 @@ def make_gate(clock: Clock, *, is_poor: bool) -> TokenAuthenticator:
     """
     budget = budget_of(1e-9, clock.now())
     if is_poor:
-        spent = BURST_S * (1 - CallerTrust.STRANGER.value) - (CHECKS_LEFT + 0.5) * _cost_s()
+        spent = BURST_S * (1 - CallerTrust.ANONYMOUS.value) - (CHECKS_LEFT + 0.5) * _cost_s()
         assert budget.take(clock.now(), spent)
     return TokenAuthenticator(
         KEYRINGS[0], TokenRules(AUDIENCE), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000
@@ -98,7 +98,12 @@ def _cost_s() -> float:
     return max(key.cost_s for ring in KEYRINGS for key in ring._keys.values())
 
 
-def is_good(token: object, uid: str | None, gate: TokenAuthenticator, wall: float) -> bool:
+def is_good(token: object, uid: str | None, authenticator: TokenAuthenticator, wall: float) -> bool:
     """Whether a token is to be let in, as `uid` if that is given."""
     made = GOOD.get(token) if isinstance(token, str) else None
-    return made is not None and made.kid in gate.keyring.kids and wall < made.ends and uid in (None, made.uid)
+    return (
+        made is not None
+        and made.kid in authenticator.keyring.kids
+        and wall < made.ends
+        and uid in (None, made.uid)
+    )

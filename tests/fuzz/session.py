@@ -58,7 +58,7 @@ class Story:
                 returns=flags >> 4 & 1,
                 served=not flags & 32,
                 is_tight=bool(flags & 64),
-                gate=bool(flags & 128),
+                authenticator=bool(flags & 128),
             )
         )
         self.registering = self.stage.engine.registrations([*self.stage.registry])
@@ -226,8 +226,8 @@ class Story:
 
     def rotate(self) -> None:
         """Tokens are checked with other keys from now on."""
-        if self.stage.gate is not None:
-            self.stage.gate.keyring = self.choices.of(KEYRINGS)
+        if self.stage.authenticator is not None:
+            self.stage.authenticator.keyring = self.choices.of(KEYRINGS)
 
     def answer(self) -> None:
         """The desk answers the oldest requests, or says that a connection is drained."""

@@ -59,7 +59,7 @@ class Scene(NamedTuple):
     returns: int = 0
     served: bool = True
     is_tight: bool = False  # a few logins and packets are too many, and few tokens are checked
-    gate: bool = False
+    authenticator: bool = False
     credit: bool = True
 
 
@@ -127,7 +127,7 @@ class Stage(Link):
         self.tick = self.ticks.at_or_before(self.now)
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
         grace = GRACE_S if scene.grace else 0.0
-        self.gate = make_gate(self.clock, is_poor=scene.is_tight) if scene.gate else None
+        self.authenticator = make_gate(self.clock, is_poor=scene.is_tight) if scene.authenticator else None
         self.engine = Engine(
             self.registry,
             ServerProtocol(
@@ -137,7 +137,7 @@ class Stage(Link):
                 LOGIN_TIMEOUT_S,
                 Admission(limits, self.now),
                 session_limit=scene.limit,
-                authenticator=self.gate,
+                authenticator=self.authenticator,
             ),
             self,
             ticks=self.ticks,
@@ -253,7 +253,9 @@ class Stage(Link):
         """Whoever is let in has shown a good token, where one is asked for; no good one is called bad."""
         token, uid = login.get("token"), login.get("uid")
         wall = WALL_S + (self.now - START_S)
-        is_proved = uid is not None if self.gate is None else is_good(token, uid, self.gate, wall)
+        is_proved = (
+            uid is not None if self.authenticator is None else is_good(token, uid, self.authenticator, wall)
+        )
         if isinstance(peer, Session):
             assert is_proved, "let in without proof of who it is"
             assert peer.uid == (GOOD[str(token)].uid if uid is None else uid)

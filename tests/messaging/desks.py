@@ -41,7 +41,7 @@ class Wire(Line):
         return self.packets()
 
 
-class FakePost:
+class FakeBus:
     """A `MessageBus` that knows where users are.
 
     Attributes:
@@ -64,20 +64,20 @@ class FakePost:
         self.during: Callable[[], object] = lambda: None
 
     def deliver(
-        self, node: str, letters: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
+        self, node: str, messages: Sequence[OutgoingMessage], here: Mapping[str, Mapping[str, int]]
     ) -> list[RouteResult | StoreUnavailable | StoreError]:
         self.here = here
-        self.calls.append([letter.to for letter in letters])
+        self.calls.append([message.to for message in messages])
         if self.failures:
-            return [self.failures.pop(0)] * len(letters)
-        return [self._deliver(node, letter) for letter in letters]
+            return [self.failures.pop(0)] * len(messages)
+        return [self._deliver(node, message) for message in messages]
 
-    def _deliver(self, node: str, letter: OutgoingMessage) -> RouteResult:
-        others = {name: each for name, each in self.records.get(letter.to, {}).items() if name != node}
+    def _deliver(self, node: str, message: OutgoingMessage) -> RouteResult:
+        others = {name: each for name, each in self.records.get(message.to, {}).items() if name != node}
         handed = 0
         for name, devices in others.items():
             if name not in self.deaf:
-                self.sent.append((name, tuple(devices), letter.frame))
+                self.sent.append((name, tuple(devices), message.frame))
                 handed += len(devices)
         return RouteResult(handed, tuple(device for devices in others.values() for device in devices))
 
@@ -88,15 +88,15 @@ class FakePost:
 class InlineRuntime(TrioRuntime):
     """Calls take a moment of the mock clock and no thread."""
 
-    def __init__(self, post: FakePost) -> None:
-        self._post = post
+    def __init__(self, bus: FakeBus) -> None:
+        self._bus = bus
 
     def thread_caller(self, interrupt: Callable[[], None]) -> Any:
         return self
 
     async def call(self, blocking: Callable[[], T]) -> T:
         await trio.sleep(CALL_S)
-        self._post.during()
+        self._bus.during()
         return blocking()
 
 
@@ -105,17 +105,17 @@ class Office:
 
     def __init__(self, bounds: QueueBounds | None = None, *, shards: int = 1) -> None:
         self.wire = Wire()
-        self.post = FakePost()
+        self.bus = FakeBus()
         self.clock = Clock(trio.current_time, lambda: 1_700_000_000.0)
         self.registry = Registry("boot", self.clock)
         self.ended: list[Session] = []
         self.faults = Faults(self.ended.append)
-        self.courier = MessageRouter(
+        self.router = MessageRouter(
             self.registry,
             Keys(shards=shards).shard,
-            self.post,
+            self.bus,
             self.clock,
-            InlineRuntime(self.post),
+            InlineRuntime(self.bus),
             node=lambda: HERE,
             ends_at=lambda session: session.last_seen + 5.0,
             bounds=bounds or QueueBounds(),
@@ -137,7 +137,7 @@ class Office:
         self.registry.end(session, protocol.Code.LOGOUT, self.clock.now())
 
     def say(self, sender: Session, to: str, body: Any = "hello", id: int | None = 1) -> None:
-        self.courier.take(sender, Message(id, to, body))
+        self.router.submit(sender, Message(id, to, body))
 
     def packets(self, uid: str, device: str = "") -> list[Packet]:
         return self.wire.packets_of((uid, device))

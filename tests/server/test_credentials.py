@@ -39,15 +39,15 @@ def opened(settings: Settings) -> Credentials:
 
 
 def let_in(found: Credentials, shown: str) -> bool:
-    assert found.gate
-    verdict = found.gate.login(shown, None, "192.0.2.1", CLOCK.now())
-    assert isinstance(verdict, Granted) or verdict.code == Code.AUTH_FAILED
-    return isinstance(verdict, Granted)
+    assert found.authenticator
+    result = found.authenticator.login(shown, None, "192.0.2.1", CLOCK.now())
+    assert isinstance(result, Granted) or result.code == Code.AUTH_FAILED
+    return isinstance(result, Granted)
 
 
 def test_a_server_without_files_has_neither() -> None:
     found = opened(Settings())
-    assert (found.gate, found.certificate, found.report()) == (None, None, {})
+    assert (found.authenticator, found.certificate, found.report()) == (None, None, {})
     assert problems(Settings()) == []
 
 
@@ -56,14 +56,14 @@ def test_tokens_are_checked_as_the_settings_say(tmp_path: Path) -> None:
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
     settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
-    gate = credentials.gate(settings, CLOCK)
-    assert gate is not None
+    authenticator = credentials.load_authenticator(settings, CLOCK)
+    assert authenticator is not None
     for age_s, is_good in ((65, True), (75, False)):
         shown = signer("HS256").token("ann", audience="app", now=time.time() - age_s, ttl_s=60)
-        assert isinstance(gate.login(shown, None, "192.0.2.1", CLOCK.now()), Granted) is is_good
+        assert isinstance(authenticator.login(shown, None, "192.0.2.1", CLOCK.now()), Granted) is is_good
     os.truncate(path, 10)
     with pytest.raises(CredentialsError, match="token_keys"):
-        credentials.gate(settings, CLOCK)
+        credentials.load_authenticator(settings, CLOCK)
 
 
 @pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])

@@ -18,7 +18,7 @@ from presence.server.session_report import (
     SessionReporter,
 )
 from presence.server.stats_socket import ANSWER_BYTES
-from tests.auth.gates import WordGate
+from tests.auth.gates import WordAuthenticator
 from tests.support.worlds import GRACE, TICK, T, World
 
 WALL_MS = 1_700_000_000_000
@@ -129,7 +129,7 @@ def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
 
 
 def test_when_it_is_away_and_when_its_token_ends_is_told() -> None:
-    world = World(away_after=20.0, gate=WordGate())
+    world = World(away_after=20.0, authenticator=WordAuthenticator())
     handle = world.sockets.connect()
     world.say(handle, protocol.login(None, token="ada:100"))
     world.pass_time(5)

@@ -122,8 +122,8 @@ GUARDS: Final = (
             Change("apply", "if its_device == device and its_session == session then", "if true then"),
             Change(
                 "apply",
-                "if present and present.session == session then\n    depart",
-                "if present then depart",
+                "if present and present.session == session then\n    remove_session",
+                "if present then remove_session",
             ),
             Change(
                 "lib/changes",
@@ -208,7 +208,8 @@ GUARDS: Final = (
         (
             Change(
                 "lib/changes",
-                "    tell_shown(uid, record, status, meta, device, present.session, at_ms)\n    write_record",
+                "    emit_if_shown_changed(uid, record, status, meta, device, present.session, at_ms)\n"
+                "    write_record",
                 "    write_record",
             ),
         ),
@@ -227,7 +228,13 @@ GUARDS: Final = (
     ),
     Guard(
         "registrations-limited",
-        (Change("apply", "    limit(uid, record)\n", "    if op == 'login' then limit(uid, record) end\n"),),
+        (
+            Change(
+                "apply",
+                "    enforce_session_limit(uid, record)\n",
+                "    if op == 'login' then enforce_session_limit(uid, record) end\n",
+            ),
+        ),
         seed=10928,
     ),
     Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22499),

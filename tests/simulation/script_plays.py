@@ -13,7 +13,7 @@ from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys
-from presence.store.script_arguments import FIELDS_A_CALL, Shape
+from presence.store.script_arguments import MAX_FIELDS_PER_CALL, Shape
 from presence.store.script_runner import Call, source
 from tests.simulation.twins import Twins
 
@@ -177,7 +177,7 @@ class ScriptPlay:
             for _ in range(chance.randrange(6))
         )
         shown = tuple(chance.choice(PROFILES) for _ in names)
-        return self._shape.call(Compare(0, counter, self._history(), "0", FIELDS_A_CALL, names, shown))
+        return self._shape.call(Compare(0, counter, self._history(), "0", MAX_FIELDS_PER_CALL, names, shown))
 
     def lease(self) -> Call:
         sweeping = self._random.sample(NODES, self._random.choice((0, 0, 1, 2)))

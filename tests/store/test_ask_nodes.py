@@ -11,11 +11,11 @@ import pytest
 
 from presence.common.errors import StoreError
 from presence.outbox.replies import Question
-from presence.store.ask_nodes import KEPT_MS, AnswerKeys, Heard, ask, read_answer, read_question
+from presence.store.ask_nodes import ANSWER_TTL_MS, AnswerKeys, NodeAnswers, ask, read_answer, read_question
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
-from presence.store.script_arguments import read_message, read_news
+from presence.store.script_arguments import read_message, read_notice
 from presence.store.shard_clients import ShardClients
 from tests.support.nodes_that_answer import answer, listening, session
 
@@ -36,7 +36,7 @@ def client(shared_redis: EmbeddedRedis) -> Iterator[Redis]:
         yield client
 
 
-def asked(url: str, uid: str, *nodes: str, wait_s: float = PATIENCE_S, shards: int = 1) -> Heard:
+def asked(url: str, uid: str, *nodes: str, wait_s: float = PATIENCE_S, shards: int = 1) -> NodeAnswers:
     with ShardClients(url) as access:
         return ask(access, Keys(shards=shards), uid, nodes, wait_s)
 
@@ -57,7 +57,7 @@ def question(**fields: object) -> bytes:
 def test_what_is_no_question_is_passed_over(text: bytes) -> None:
     assert read_question(json.loads(question(uid="änn", newer=1))) == Question("änn", TOKEN)
     said = read_message(text)
-    assert said is None or (read_question(said) or read_news(said)) is None
+    assert said is None or (read_question(said) or read_notice(said)) is None
 
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
@@ -68,7 +68,7 @@ def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redi
     assert key == f"presence:{{0}}:answers:{TOKEN}".encode()
     assert client.hgetall(key) == {b"n1": b"one", b"n2": b"two"}
     left_ms: Any = client.pttl(key)
-    assert 0 < left_ms <= KEPT_MS
+    assert 0 < left_ms <= ANSWER_TTL_MS
     client.delete(key)
     client.set(key, "in the way")
     with closing(AnswerKeys(shared_redis.url, Keys())) as answers, pytest.raises(StoreError):
@@ -80,9 +80,9 @@ def test_all_nodes_that_listen_are_asked_and_waited_for(shared_redis: EmbeddedRe
     with listening(shared_redis.url, "n1", first), listening(shared_redis.url, "n2", second):
         begun = time.monotonic()
         heard = asked(shared_redis.url, "ann", "n1", "n2", "gone")
-    assert heard == Heard({"n1": first, "n2": second}, frozenset({"gone"}))
+    assert heard == NodeAnswers({"n1": first, "n2": second}, frozenset({"gone"}))
     assert time.monotonic() - begun < PATIENCE_S
-    assert asked(shared_redis.url, "ann") == Heard(), "nobody is asked nothing"
+    assert asked(shared_redis.url, "ann") == NodeAnswers(), "nobody is asked nothing"
 
 
 def test_who_says_nothing_is_waited_for_and_not_longer(shared_redis: EmbeddedRedis, client: Redis) -> None:
@@ -92,7 +92,7 @@ def test_who_says_nothing_is_waited_for_and_not_longer(shared_redis: EmbeddedRed
         begun = time.monotonic()
         heard = asked(url, '"},"type":"kicked"', "n1", "n2", "mute", wait_s=0.3)
         took_s = time.monotonic() - begun
-    assert (set(heard.answers), set(heard.deaf)) == ({"n1"}, set())
+    assert (set(heard.answers), set(heard.not_listening)) == ({"n1"}, set())
     assert 0.3 <= took_s < 0.3 + PATIENCE_S
     assert [each.uid for each in questions] == ['"},"type":"kicked"'], (
         "a hostile name is asked about as it is"

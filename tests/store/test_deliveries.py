@@ -16,7 +16,7 @@ from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Questio
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.subscription import MESSAGES_A_CALL, ControlChannel, read_deliveries
+from presence.store.subscription import MAX_MESSAGES_PER_READ, ControlChannel, read_deliveries
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
 from tests.support.proxy import Proxy
@@ -55,7 +55,7 @@ def channels(server: Server) -> Iterator[dict[str, ControlChannel]]:
         channel.close()
 
 
-def letter(to: str, body: Any = "hello") -> OutgoingMessage:
+def message(to: str, body: Any = "hello") -> OutgoingMessage:
     return OutgoingMessage(to, protocol.encode(protocol.deliver("ann", body, 5)))
 
 
@@ -118,7 +118,7 @@ def test_who_gets_a_letter(post: Deliveries, hands: Hands, channels: Channels, n
     for number, (node, device, age_s) in enumerate(sessions):
         hands[node].apply(login("bob", f"s{number}", device, age_s=age_s))
     hands["c"].fence("f")
-    sent = letter("bob", {"t": [1, None, b"\x00\xff", "ü"]})
+    sent = message("bob", {"t": [1, None, b"\x00\xff", "ü"]})
     (found,) = post.deliver("a", [sent], {"bob": here})
     assert isinstance(found, RouteResult)
     assert (found.handed, " ".join(sorted(found.elsewhere))) == (handed, elsewhere)
@@ -132,19 +132,19 @@ def test_a_channel_is_read_as_far_as_it_goes_and_by_so_many(
 ) -> None:
     hands["b"].apply(login("bob", "s1"), login("dee", "s2"))
     hands["c"].apply(login("cy", "s3"))
-    letters = [letter(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody"])]
-    assert post.deliver("a", letters, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
-    for _ in range(MESSAGES_A_CALL):
+    messages = [message(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody"])]
+    assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
+    for _ in range(MAX_MESSAGES_PER_READ):
         server.client.publish(KEYS.control_channel("b"), KICK)
     counts, all_told = list[int](), list[NodeNotice | Delivery | Question | Erasure]()
-    while len(all_told) < 3 + MESSAGES_A_CALL:
+    while len(all_told) < 3 + MAX_MESSAGES_PER_READ:
         before = len(all_told)
         all_told += told(channels["b"])
         counts.append(len(all_told) - before)
-    assert max(counts) <= MESSAGES_A_CALL + 2, "three letters were one message"
-    assert len(counts) < MESSAGES_A_CALL
+    assert max(counts) <= MAX_MESSAGES_PER_READ + 2, "three letters were one message"
+    assert len(counts) < MAX_MESSAGES_PER_READ
     assert [each.uid for each in all_told if isinstance(each, Delivery)] == ["bob", "dee", "bob"]
-    assert all_told[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MESSAGES_A_CALL
+    assert all_told[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MAX_MESSAGES_PER_READ
 
 
 def test_what_was_read_before_a_connection_broke_is_told_first(server: Server, channels: Channels) -> None:
@@ -166,9 +166,9 @@ def test_letters_that_no_script_packed_are_passed_over(packed: bytes) -> None:
 
 def test_a_full_call_is_carried_whole(post: Deliveries, hands: Hands, channels: Channels) -> None:
     hands["b"].apply(*(login(f"u{n}", f"s{n}") for n in range(100)))
-    letters = [letter(f"u{n % 100}", "x" * 2000) for n in range(512)]
-    assert post.deliver("a", letters, {}) == [RouteResult(1, ("",))] * 512
-    assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in letters]
+    messages = [message(f"u{n % 100}", "x" * 2000) for n in range(512)]
+    assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 512
+    assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in messages]
 
 
 def test_what_becomes_of_a_letter_is_told_and_it_arrives_once(
@@ -176,21 +176,21 @@ def test_what_becomes_of_a_letter_is_told_and_it_arrives_once(
 ) -> None:
     hands["b"].apply(login("bob", "s1"))
     with Proxy(str(folder / "redis.sock")) as proxy, closing(Deliveries(proxy.url, SHAPE)) as post:
-        assert post.deliver("a", [letter("bob", "before")], {}) == [RouteResult(1, ("",))]
+        assert post.deliver("a", [message("bob", "before")], {}) == [RouteResult(1, ("",))]
         proxy.drop_reply(1)
-        (answer,) = post.deliver("a", [letter("bob", "lost")], {})
+        (answer,) = post.deliver("a", [message("bob", "lost")], {})
         assert isinstance(answer, StoreInterrupted)
-        assert post.deliver("a", [letter("bob", "after")], {}) == [RouteResult(1, ("",))]
+        assert post.deliver("a", [message("bob", "after")], {}) == [RouteResult(1, ("",))]
         assert bodies(channels["b"], 3) == ["before", "lost", "after"]
     with closing(Deliveries(server.url, SHAPE)) as post:
         server.client.hset(KEYS.online(0), "bob", "no record")
-        assert post.deliver("a", [letter("bob")], {}) == [RouteResult(0)]
+        assert post.deliver("a", [message("bob")], {}) == [RouteResult(0)]
         server.client.delete(KEYS.online(0))
         server.client.set(KEYS.online(0), "somebody else's")
-        assert [type(each) for each in post.deliver("a", [letter("bob")], {})] == [StoreError]
+        assert [type(each) for each in post.deliver("a", [message("bob")], {})] == [StoreError]
         server.kill()
-        assert [type(each) for each in post.deliver("a", [letter("bob")], {})] == [StoreUnavailable], (
+        assert [type(each) for each in post.deliver("a", [message("bob")], {})] == [StoreUnavailable], (
             "not sent"
         )
         server.start()
-        assert post.deliver("a", [letter("bob")], {}) == [RouteResult(0)]
+        assert post.deliver("a", [message("bob")], {}) == [RouteResult(0)]

@@ -9,7 +9,15 @@ from redis.exceptions import ResponseError
 from presence.common.errors import StoreError
 from presence.store.client import Redis
 from presence.store.keys import Keys
-from presence.store.privileges import EVENTS, FOLLOWUPS, OTHERS_KEYS, SERVER, TOO_MUCH, MissingRight, look
+from presence.store.privileges import (
+    EVENTS,
+    EXCESSIVE,
+    FOLLOWUPS,
+    OTHERS_KEYS,
+    SERVER,
+    MissingRight,
+    check_rights,
+)
 from tests.docs.roles import ask, permissions
 from tests.store.servers import Server
 
@@ -31,7 +39,7 @@ def make(admin: Redis, rules: list[str]) -> None:
 def refusal(server: Server, rules: list[str], *, followups: bool = False) -> str:
     make(server.client, rules)
     with pytest.raises(MissingRight) as caught:
-        look(as_tried(server.url), KEYS, followups=followups)
+        check_rights(as_tried(server.url), KEYS, followups=followups)
     return str(caught.value)
 
 
@@ -55,7 +63,7 @@ FOUND: list[tuple[list[str], bool, tuple[list[str], str]]] = [
     (rights("server", "followups"), True, ([], "")),
     ([rule for rule in SERVES if rule[1:] not in EVENTS], False, ([], "ACL SETUSER tried +xread +xrevrange")),
     ([*SERVES, "+config|set", "~*"], False, (sorted(["CONFIG SET", OTHERS_KEYS]), "")),
-    (["on", "+@all", "~*", "&*"], True, (sorted([*TOO_MUCH, OTHERS_KEYS]), "")),
+    (["on", "+@all", "~*", "&*"], True, (sorted([*EXCESSIVE, OTHERS_KEYS]), "")),
 ]
 
 
@@ -65,7 +73,7 @@ def test_who_may_serve_may_lack_little_and_have_too_much(
 ) -> None:
     server.client.set("others", "value")
     make(server.client, rules)
-    assert look(as_tried(server.url), KEYS, followups=followups) == found
+    assert check_rights(as_tried(server.url), KEYS, followups=followups) == found
     assert server.client.keys() == [b"others"], "nothing was done"
 
 
@@ -74,7 +82,7 @@ def test_every_missing_rule_is_in_the_command_that_mends_it(server: Server) -> N
         assert refusal(server, rules).endswith(f"ACL SETUSER tried {missing}")
     assert refusal(server, SERVES, followups=True).endswith("tried +hincrby +zscan")
     with pytest.raises(StoreError, match="invalid username-password") as caught:
-        look(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
+        check_rights(server.url.replace("://", "://tried:wrong@"), KEYS, followups=False)
     assert not isinstance(caught.value, MissingRight)
 
 
@@ -89,7 +97,7 @@ def test_where_no_transaction_can_be_opened_nothing_is_asked(binary: str, folder
     renamed = ("--rename-command", "MULTI", "")
     with contextlib.closing(Server(binary, folder, extra=renamed)) as server:
         with pytest.raises(StoreError, match="unknown command"):
-            look(server.url, KEYS, followups=True)
+            check_rights(server.url, KEYS, followups=True)
         assert server.client.keys() == []
 
 

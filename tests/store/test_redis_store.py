@@ -123,9 +123,9 @@ def test_a_channel_that_may_not_be_heard_is_refused(server: Server) -> None:
         ControlChannel(url, Keys()).subscribe("a")
     watch = WatchChannel(url, Keys(), 0)
     watch.open()
-    watch.order(["ann"], [])
+    watch.update_subscriptions(["ann"], [])
     with pytest.raises(StoreError, match="NoPermission"):
-        watch.hear()
+        watch.receive()
 
 
 # Later

@@ -7,7 +7,7 @@ import pytest
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, ReplyStatus
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
-from presence.store.script_arguments import FENCE_KEPT_S, FIELDS_A_CALL
+from presence.store.script_arguments import FENCE_TTL_S, MAX_FIELDS_PER_CALL
 from presence.store.script_runner import Call
 from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions, probed, story
 from tests.store.servers import Server
@@ -55,7 +55,7 @@ def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
     assert check_alternation(events(server.client)) == {"w"}
     assert dead.apply(login("v", "s2")).status is ReplyStatus.FENCED
     kept: int = server.client.ttl(KEYS.node(0, "a"))
-    assert FENCE_KEPT_S - 10 < kept <= FENCE_KEPT_S
+    assert FENCE_TTL_S - 10 < kept <= FENCE_TTL_S
     b.fence("a")
     assert not server.client.hexists(KEYS.traces(0), "a"), "a fence after the sweep leaves no trace"
 
@@ -85,7 +85,7 @@ def test_last_seen_is_the_last_renewal_at_most(a: Hand, b: Hand, server: Server)
 
 @pytest.mark.parametrize("how", ["sweep", "retirement"])
 def test_a_large_hash_is_covered_in_bounded_calls(a: Hand, b: Hand, server: Server, how: str) -> None:
-    count = 3 * FIELDS_A_CALL
+    count = 3 * MAX_FIELDS_PER_CALL
     a.apply(*(login(f"u{i}", f"s{i}") for i in range(count)))
     if how == "sweep":
         b.fence("a")
@@ -97,7 +97,7 @@ def test_a_large_hash_is_covered_in_bounded_calls(a: Hand, b: Hand, server: Serv
         cursor = reply.cursor
         ended.append(reply.ended)
     assert sum(ended) == count
-    assert max(ended) < 2 * FIELDS_A_CALL
+    assert max(ended) < 2 * MAX_FIELDS_PER_CALL
     assert online_sessions(server.client) == set()
 
 

@@ -23,7 +23,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.subscription import WatchChannel
-from presence.watching.channel import Confirmed, Heard, Pong
+from presence.watching.channel import ChannelMessage, Pong, Subscribed
 from tests.store.servers import Server
 
 pytestmark = pytest.mark.needs("redis-server")  # the wheel's has no TLS
@@ -170,17 +170,17 @@ def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None
             failures.append(error)
 
 
-@pytest.mark.parametrize("use", ["hear", "snapshot"])
+@pytest.mark.parametrize("use", ["receive", "snapshot"])
 def test_a_channel_can_be_closed_from_another_thread_at_any_moment(tls: TlsServer, use: str) -> None:
     chance = random.Random(1)
     for _ in range(25):
         channel = WatchChannel(tls.url(), Keys(), 0)
         channel.open()
-        call = channel.hear if use == "hear" else partial(channel.snapshot, ["ann"])
+        call = channel.receive if use == "receive" else partial(channel.snapshot, ["ann"])
         failures: list[Exception] = []
         thread = threading.Thread(target=until_it_fails, args=(call, failures))
         thread.start()
-        channel.order(["ann"], ["bob"])
+        channel.update_subscriptions(["ann"], ["bob"])
         time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be under way
         channel.close()
         thread.join(2)
@@ -192,10 +192,10 @@ def test_all_is_heard_over_tls(tls: TlsServer) -> None:
     uids = [f"user-{number}" for number in range(2_000)]
     with closing(WatchChannel(tls.url(), Keys(), 0)) as channel:
         channel.open()
-        channel.order(uids, [])
+        channel.update_subscriptions(uids, [])
         channel.ping(channel.check())
-        heard: list[Heard] = []
+        heard: list[ChannelMessage] = []
         while len(heard) <= len(uids):
-            heard += channel.hear()
-        assert heard == [*map(Confirmed, uids), Pong((0, 0))]
+            heard += channel.receive()
+        assert heard == [*map(Subscribed, uids), Pong((0, 0))]
         assert channel.snapshot(["ann"]).as_of == (0, 0)

@@ -11,7 +11,7 @@ from presence.core.changes import Profile
 from presence.store.client import open_client
 from presence.store.keys import Keys
 from presence.store.subscription import WatchChannel
-from presence.watching.channel import Confirmed, Heard, Left, Pong
+from presence.watching.channel import ChannelMessage, Pong, Subscribed, Unsubscribed
 from presence.watching.states import UserEvent, WatchedState, id_text
 from tests.store.driving import NOW_MS, Hand, end, login, update
 from tests.store.servers import Server
@@ -28,15 +28,15 @@ def channel(server: Server) -> Iterator[WatchChannel]:
     channel.close()
 
 
-def hear(channel: WatchChannel, count: int) -> list[Heard]:
-    heard: list[Heard] = []
+def hear(channel: WatchChannel, count: int) -> list[ChannelMessage]:
+    heard: list[ChannelMessage] = []
     while len(heard) < count:
-        heard += channel.hear()
+        heard += channel.receive()
     assert len(heard) == count
     return heard
 
 
-def entries(heard: list[Heard]) -> list[tuple[str, str]]:
+def entries(heard: list[ChannelMessage]) -> list[tuple[str, str]]:
     return [(each.uid, each.state.status) for each in heard if isinstance(each, UserEvent)]
 
 
@@ -46,7 +46,7 @@ def waiting(channel: WatchChannel) -> "queue.Queue[object]":
 
     def listen() -> None:
         try:
-            came.put(channel.hear())
+            came.put(channel.receive())
         except (StoreUnavailable, StoreError) as error:
             came.put(error)
 
@@ -56,8 +56,8 @@ def waiting(channel: WatchChannel) -> "queue.Queue[object]":
 
 def test_what_a_user_does_is_heard_as_the_stream_says(channel: WatchChannel, a: Hand) -> None:
     came = waiting(channel)
-    channel.order(["ann"], [])
-    assert came.get(timeout=PATIENCE_S) == [Confirmed("ann")], "an order wakes whoever waits"
+    channel.update_subscriptions(["ann"], [])
+    assert came.get(timeout=PATIENCE_S) == [Subscribed("ann")], "an order wakes whoever waits"
     begun = channel.check()
     a.apply(login("ann", "s1", profile=Profile(True, "{}")), login("cy", "s3"))
     a.apply(login("ann", "s2", "phone"))
@@ -69,14 +69,14 @@ def test_what_a_user_does_is_heard_as_the_stream_says(channel: WatchChannel, a: 
     assert (updated.state.meta, offline.reason, offline.state.last_seen_ms) == ('{"m":2}', "logout", NOW_MS)
     assert heard[1:] == list(channel.replay(first.id, ["ann"]).entries)
     assert channel.replay((begun[0], begun[1] + 1), ["ann"]).is_broken, "nothing was written by then"
-    channel.order(["bob"], ["ann"])
-    assert hear(channel, 2) == [Left("ann"), Confirmed("bob")]
+    channel.update_subscriptions(["bob"], ["ann"])
+    assert hear(channel, 2) == [Unsubscribed("ann"), Subscribed("bob")]
     a.apply(login("ann", "s1"), login("bob", "s2"))
     assert entries(hear(channel, 1)) == [("bob", "online")]
 
 
 def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, a: Hand) -> None:
-    channel.order(["ann"], [])
+    channel.update_subscriptions(["ann"], [])
     hear(channel, 1)
     a.apply(login("ann", "s1"))
     position = channel.check()
@@ -90,12 +90,12 @@ def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, a: Han
 def test_a_loss_is_told_and_another_connection_can_be_opened(
     server: Server, channel: WatchChannel, what: str
 ) -> None:
-    channel.order(["ann"], [])
+    channel.update_subscriptions(["ann"], [])
     hear(channel, 1)
     came = waiting(channel)
     if what == "kill":
         server.kill()
-        for call in (channel.open, channel.hear, channel.check):
+        for call in (channel.open, channel.receive, channel.check):
             with pytest.raises(StoreUnavailable):
                 call()
         server.start()
@@ -105,10 +105,10 @@ def test_a_loss_is_told_and_another_connection_can_be_opened(
         server.client.client_kill_filter(_type="pubsub")
     assert isinstance(came.get(timeout=PATIENCE_S), StoreUnavailable)
     with pytest.raises(StoreUnavailable):
-        channel.hear()
+        channel.receive()
     channel.open()
-    channel.order(["bob"], [])
-    assert hear(channel, 1) == [Confirmed("bob")]
+    channel.update_subscriptions(["bob"], [])
+    assert hear(channel, 1) == [Subscribed("bob")]
 
 
 def test_a_replica_is_nobody_to_listen_to(server: Server, channel: WatchChannel) -> None:
@@ -169,8 +169,8 @@ def test_a_channel_hears_a_prefix_that_is_not_ascii(server: Server) -> None:
     keys = Keys("präsenz")
     channel = WatchChannel(server.url, keys, 0)
     channel.open()
-    channel.order(["jürgen"], [])
-    assert hear(channel, 1) == [Confirmed("jürgen")]
+    channel.update_subscriptions(["jürgen"], [])
+    assert hear(channel, 1) == [Subscribed("jürgen")]
     with open_client(server.url) as client:
         client.publish(keys.user_channel("jürgen"), '{"id":"1-0","type":"offline","uid":"jürgen","at_ms":1}')
     assert entries(hear(channel, 1)) == [("jürgen", "offline")]

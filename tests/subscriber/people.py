@@ -93,7 +93,7 @@ class People:
             if not passes(error):
                 raise
             self.refused += 1
-            self._access.doubt(answer=error)
+            self._access.invalidate(answer=error)
             return False
         self.online ^= {uid}
         return True

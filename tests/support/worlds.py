@@ -126,7 +126,7 @@ class World:
         returns: int = 0,  # so many a minute lengthen nobody's grace; 0: any
         session_limit: SessionQuota = NO_LIMIT,
         packet_rate: PacketRate | None = None,
-        gate: Authenticator | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self.now = START
         self.changes: list[Change] = []
@@ -149,7 +149,7 @@ class World:
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
                 session_limit=session_limit,
-                authenticator=gate,
+                authenticator=authenticator,
             ),
             self,
             ticks=self.ticks,

@@ -131,7 +131,7 @@ class Harness:
         idle_timeout: float,
         grace: float,
         admission: AdmissionLimits,
-        gate: Callable[[Clock], Authenticator] | None,
+        authenticator: Callable[[Clock], Authenticator] | None,
         packet_rate: PacketRate | None,
     ) -> None:
         self.limits = limits
@@ -155,7 +155,7 @@ class Harness:
             clamped,
             limits.login_timeout,
             self.admission,
-            authenticator=gate and gate(self.clock),
+            authenticator=authenticator and authenticator(self.clock),
         )
         self.engine = Engine(
             self.registry,
@@ -261,7 +261,7 @@ async def serving(
     listen: bool = True,
     admission: AdmissionLimits | None = None,
     handshakes: int = HANDSHAKES,
-    gate: Callable[[Clock], Authenticator] | None = None,
+    authenticator: Callable[[Clock], Authenticator] | None = None,
     proxies: str = "",
     packet_rate: PacketRate | None = None,
 ) -> AsyncIterator[Harness]:
@@ -277,12 +277,12 @@ async def serving(
         listen: False for memory streams alone.
         admission: see `AdmissionLimits`.
         handshakes: of TLS, at once.
-        gate: makes what checks tokens.
+        authenticator: makes what checks tokens.
         packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.
     """
     harness = Harness(
-        limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), gate, packet_rate
+        limits or Limits(), idle_timeout, grace, admission or AdmissionLimits(), authenticator, packet_rate
     )
     listeners = sockets.open_listeners("127.0.0.1", 0) if listen else []
     for listener in listeners:

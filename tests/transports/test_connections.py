@@ -16,7 +16,7 @@ from presence.core.server_protocol import ARRIVAL_ERROR_S, Outcome, ServerProtoc
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
-from presence.transports.limits import PACKETS_A_SLICE, Limits
+from presence.transports.limits import MAX_PACKETS_PER_SLICE, Limits
 from tests.support.cells import AT_TRANSPORT, Cell, brief, frames
 from tests.transports.harness import (
     FAILING_WISH_S,
@@ -205,7 +205,9 @@ async def test_a_hung_up_client_that_keeps_talking_is_cut_off(
     kind: TransportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for transport in (connections, stream):
-        monkeypatch.setattr(transport, "DRAIN_S", 10 * PATIENCE_S)  # what he sends is too much by then
+        monkeypatch.setattr(
+            transport, "DRAIN_TIMEOUT_S", 10 * PATIENCE_S
+        )  # the client sends too much by then
     async with serving(kind) as server:
         client = await server.connect()
         await client.stream.send_all(KEEPALIVE)
@@ -288,7 +290,8 @@ async def test_a_handler_that_raises_ends_its_connection_only(
 
             monkeypatch.setattr(ServerProtocol, "receive", poisoned)
         with structlog.testing.capture_logs() as logs:
-            await victim.stream.send_all(KEEPALIVE * (3 * PACKETS_A_SLICE) if when == "later slice" else bad)
+            burst = KEEPALIVE * (3 * MAX_PACKETS_PER_SLICE)
+            await victim.stream.send_all(burst if when == "later slice" else bad)
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         assert [each["event"] for each in logs] == ["connection_failed"]
         assert server.counted.failures == 1

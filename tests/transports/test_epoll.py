@@ -15,9 +15,9 @@ import trio
 
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
-from presence.transports.acceptor import ADMISSIONS_A_TURN
-from presence.transports.connections import ATTENTIVE, CALM_BEATS, PATIENT, PROMPT, SHAKING
-from presence.transports.limits import DRAIN_S
+from presence.transports.acceptor import MAX_ADMISSIONS_PER_TURN
+from presence.transports.connections import BATCHED, DEMOTE_AFTER_BEATS, HANDSHAKING, IMMEDIATE, SHORT
+from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.support.cells import brief
 from tests.support.desks import NotingDesk
 from tests.transports import certificates
@@ -31,9 +31,9 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def pace_of(server: Harness, uid: str = "ada") -> int:
+def class_of(server: Harness, uid: str = "ada") -> int:
     fd: int = server.session(uid).handle
-    return server.epoll._connections.pace[fd]
+    return server.epoll._connections.latency_class[fd]
 
 
 async def many(server: Harness, count: int) -> list[Client]:
@@ -110,8 +110,8 @@ async def test_cycles_leave_nothing_behind(kind: TransportKind, batch: int, batc
             await cycle(batch)
         assert open_descriptors() == before
         connections = server.epoll._connections
-        assert not any(connections.occupants)
-        assert [*connections.wires, *connections.shaking, *connections.unsent] == []
+        assert not any(connections.fd_states)
+        assert [*connections.tls, *connections.handshaking, *connections.unsent] == []
         assert len(connections.deadlines) == 0
         assert server.counted.connections == server.counted.handshakes_underway == len(server.registry) == 0
         assert kind == "epoll" or server.counted.handshakes_failed > 0
@@ -182,23 +182,23 @@ async def test_who_calms_down_is_watched_with_more_patience_step_by_step(kind: T
     async with serving(kind, window_s=0.03) as server:
         server.engine.request_handler = desk = NotingDesk()
         client = await server.logged_in()
-        assert pace_of(server) == PATIENT
+        assert class_of(server) == BATCHED
         await client.beat()
-        await server.until(lambda: pace_of(server) == PROMPT)
+        await server.until(lambda: class_of(server) == SHORT)
         await client.send(protocol.message("bob", "hello"))
         await server.until(lambda: desk.taken)
-        assert pace_of(server) == ATTENTIVE, "though no answer is there yet"
-        for _ in range(CALM_BEATS - 1):
+        assert class_of(server) == IMMEDIATE, "though no answer is there yet"
+        for _ in range(DEMOTE_AFTER_BEATS - 1):
             await client.beat()
-        assert pace_of(server) == ATTENTIVE
+        assert class_of(server) == IMMEDIATE
         await client.beat()
-        assert pace_of(server) == PROMPT
-        await plain_beats(server, client, CALM_BEATS - 1)
+        assert class_of(server) == SHORT
+        await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
         await client.beat()  # asks for an answer, and so for more of the same
-        await plain_beats(server, client, CALM_BEATS - 1)
-        assert pace_of(server) == PROMPT
+        await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
+        assert class_of(server) == SHORT
         await plain_beats(server, client, 2)
-        assert pace_of(server) == PATIENT
+        assert class_of(server) == BATCHED
 
 
 async def test_a_guest_is_served_at_once_whatever_the_window() -> None:
@@ -265,7 +265,7 @@ async def test_a_hung_up_client_that_stays_is_closed_after_the_drain() -> None:
         await client.stream.send_all(KEEPALIVE)
         assert [brief(each) for each in await client.rest()] == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
         await server.remain(0)
-        assert trio.current_time() - began < DRAIN_S + 0.5
+        assert trio.current_time() - began < DRAIN_TIMEOUT_S + 0.5
 
 
 async def test_stopping_takes_in_who_waits_already_by_turns() -> None:
@@ -287,7 +287,7 @@ async def test_stopping_takes_in_who_waits_already_by_turns() -> None:
             nursery.start_soon(count)
             await server.transport.stop_accepting()
             nursery.cancel_scope.cancel()
-        assert turns >= 1000 / ADMISSIONS_A_TURN / 2
+        assert turns >= 1000 / MAX_ADMISSIONS_PER_TURN / 2
         for sock in sockets:
             sock.settimeout(2)
             assert protocol.decode(sock.recv(4096)[4:]).kind == Kind.OK
@@ -321,19 +321,19 @@ class FullSet:
         return getattr(self._epoll, name)
 
 
-def fill(server: Harness, pace: int) -> FullSet:
-    """Let the set of that pace be full."""
+def fill(server: Harness, latency_class: int) -> FullSet:
+    """Let the set of that latency class be full."""
     sets: list[Any] = server.epoll._connections.sets
-    full = sets[pace] = FullSet(sets[pace])
+    full = sets[latency_class] = FullSet(sets[latency_class])
     return full
 
 
-@pytest.mark.parametrize(("kind", "pace"), [("epoll", ATTENTIVE), ("tls", SHAKING)])
+@pytest.mark.parametrize(("kind", "latency_class"), [("epoll", IMMEDIATE), ("tls", HANDSHAKING)])
 async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow(
-    kind: TransportKind, pace: int
+    kind: TransportKind, latency_class: int
 ) -> None:
     async with serving(kind) as server:
-        full = fill(server, pace)
+        full = fill(server, latency_class)
         refused = await server.dial()
         assert await refused.all_bytes() == b""
         full.full = False
@@ -344,7 +344,7 @@ async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow(
 async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() -> None:
     async with serving("epoll", grace=0.2) as server:
         other = await server.logged_in("other")
-        fill(server, PATIENT)
+        fill(server, BATCHED)
         client = await server.connect()
         await client.send(protocol.login("ada"))
         assert await client.rest() == []

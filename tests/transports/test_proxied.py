@@ -15,7 +15,7 @@ from presence.core.admission import AdmissionLimits
 from presence.protocol import Code, Kind
 from presence.transports import proxy_protocol
 from presence.transports.limits import Limits
-from presence.transports.proxy_protocol import FIXED_BYTES, HEADER_MAX_BYTES, SIGNATURE, HeaderError, missing
+from presence.transports.proxy_protocol import FIXED_BYTES, MAX_HEADER_BYTES, SIGNATURE, HeaderError, missing
 from tests.transports.certificates import client_hello
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, serving
 from tests.transports.proxies import LOCAL, PROXY, TCP4, TCP6, UNIX, header, of_client
@@ -50,7 +50,7 @@ def parsed(data: bytes) -> str | None:
         (of_client("192.0.2.1"), "192.0.2.1"),
         (of_client("2001:db8::7"), "2001:db8::7"),
         (of_client("192.0.2.1", tlvs=b"\x01\x00\x02h2\x04\x00\x01\0"), "192.0.2.1"),
-        (of_client("192.0.2.1", tlvs=bytes(HEADER_MAX_BYTES - FIXED_BYTES - 12)), "192.0.2.1"),
+        (of_client("192.0.2.1", tlvs=bytes(MAX_HEADER_BYTES - FIXED_BYTES - 12)), "192.0.2.1"),
         (header(LOCAL, 0x00, b""), None),
         (header(LOCAL, TCP4, b"\x7f\0\0\1" * 2 + b"\0" * 4), None),
         (header(LOCAL, 0xFF, b""), None),
@@ -73,7 +73,7 @@ def test_a_header_names_the_client_or_leaves_it_to_the_kernel(data: bytes, addre
         *(header(command, TCP4, bytes(12)) for command in (0x10, 0x22, 0x2F)),
         *(header(PROXY, kind, bytes(36)) for kind in (0x12, 0x22, 0x41)),
         *(header(PROXY, kind, bytes(size)) for kind, size in ((TCP4, 11), (TCP6, 35), (UNIX, 215))),
-        header(PROXY, TCP4, bytes(HEADER_MAX_BYTES - FIXED_BYTES + 1)),
+        header(PROXY, TCP4, bytes(MAX_HEADER_BYTES - FIXED_BYTES + 1)),
         header(PROXY, TCP4, bytes(65_535))[:FIXED_BYTES],  # before anything behind it is read
     ],
 )
@@ -223,7 +223,7 @@ async def test_after_a_pause_of_ours_a_header_and_a_login_that_waited_are_read()
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
         os.write(client.tcp.socket.fileno(), of_client(CLIENT) + LOGIN)
         (fd,) = server.epoll._acceptor.headers.awaited
-        server.epoll._time_is_up(fd)  # before the set of those who wait is looked at
+        server.epoll._timed_out(fd)  # before the set of those who wait is looked at
         assert (await client.take(1))[0].kind == Kind.OK
         assert address(server) == CLIENT
 

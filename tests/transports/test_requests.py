@@ -12,8 +12,8 @@ from presence.core.admission import PacketRate
 from presence.core.registry import Session
 from presence.core.requests import Message, Query, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
-from presence.transports.connections import PATIENT
-from presence.transports.limits import PACKETS_A_SLICE, PROGRESS_BYTES, READ_BYTES, Limits
+from presence.transports.connections import BATCHED
+from presence.transports.limits import MAX_PACKETS_PER_SLICE, MIN_PROGRESS_BYTES, READ_BYTES, Limits
 from tests.support.cells import brief
 from tests.support.desks import NotingDesk
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
@@ -122,7 +122,7 @@ async def test_a_bystander_does_not_wait_for_what_others_send_in_heaps(kind: Tra
 async def test_packets_that_wait_are_handled_in_order_with_what_follows(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.logged_in()
-        ids = range(10 * PACKETS_A_SLICE + 1)
+        ids = range(10 * MAX_PACKETS_PER_SLICE + 1)
         data = b"".join(protocol.encode(protocol.keepalive(id)) for id in ids)
         await client.stream.send_all(data[:-3])
         await client.stream.send_all(data[-3:] + protocol.encode(protocol.logout(id=1000)))
@@ -135,7 +135,7 @@ async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
         client = await server.logged_in()
         session = server.session("ada")
         # Without a checkpoint, so that nothing else reads or handles them.
-        os.write(client.tcp.socket.fileno(), KEEPALIVE * (3 * PACKETS_A_SLICE))
+        os.write(client.tcp.socket.fileno(), KEEPALIVE * (3 * MAX_PACKETS_PER_SLICE))
         for _ in range(2):
             session.last_seen = 0.0
             assert server.epoll.poll_now(session.handle)
@@ -145,15 +145,15 @@ async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
 
 
 async def test_a_flood_ends_after_few_packets_more_than_are_allowed() -> None:
-    burst = 5 * PACKETS_A_SLICE
+    burst = 5 * MAX_PACKETS_PER_SLICE
     async with serving("epoll", packet_rate=PacketRate(10, burst)) as server:
         client = await server.logged_in()
         before = server.engine.statistics().frames
         await client.stream.send_all(UNKNOWN * A_READ)
         *answers, goodbye = await client.rest()
         assert goodbye.payload["code"] == Code.RATE_LIMITED
-        assert server.engine.statistics().frames - before <= burst + PACKETS_A_SLICE
-        assert len(answers) <= burst + PACKETS_A_SLICE
+        assert server.engine.statistics().frames - before <= burst + MAX_PACKETS_PER_SLICE
+        assert len(answers) <= burst + MAX_PACKETS_PER_SLICE
 
 
 # Connections that go
@@ -309,7 +309,7 @@ async def test_a_reader_that_goes_on_reading_is_left_all_the_time_it_takes(kind:
     limits = Limits(unsent_bytes=10_000_000, unsent_timeout=1.0)
     async with asking(kind, limits, is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(4000)))
-        await server.until(lambda: queued(server, session) > 4 * PROGRESS_BYTES)
+        await server.until(lambda: queued(server, session) > 4 * MIN_PROGRESS_BYTES)
         begun = trio.current_time()
         for number in range(4000):
             assert (await client.receive() or Packet(0)).id == number
@@ -324,7 +324,7 @@ async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
         await client.send(*(Packet(9, number) for number in range(1000)))
         await server.until(lambda: server.engine.statistics().frames >= 1000)
         goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
-        server.epoll._connections.begin_parting(session.handle, goodbye)
+        server.epoll._connections.begin_close(session.handle, goodbye)
         *answers, last = await client.rest()  # the farewell's turn has not come when all else is read
         assert len(answers) == 1000
         assert last.payload["code"] == Code.SERVER_DRAIN
@@ -340,7 +340,7 @@ async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has
         for client, data in ((slow, KEEPALIVE), (other, protocol.encode(protocol.query(["x"])))):
             os.write(client.tcp.socket.fileno(), data)
         before = server.counted.slow_readers
-        server.epoll._reading.serve([(each.handle, 1) for each in sessions], PATIENT)
+        server.epoll._reader.serve([(each.handle, 1) for each in sessions], BATCHED)
         assert server.counted.slow_readers == before + 1
         await server.until(server.ends, 3.0)
         assert [each.uid for each in server.ends()] == ["slow"]

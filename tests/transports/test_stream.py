@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from presence import protocol
 from presence.protocol import Kind, Packet
-from presence.transports.limits import DRAIN_S
+from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.transports.harness import Client, Harness, serving
 
 T = 30.0
@@ -61,4 +61,4 @@ async def test_a_hung_up_connection_drains_for_a_bounded_time(
     await client.stream.send_all(b"\0\0\0\0")
     began = trio.current_time()
     await server.until(lambda: server.counted.connections == 0)
-    assert trio.current_time() - began == pytest.approx(DRAIN_S, abs=0.05)
+    assert trio.current_time() - began == pytest.approx(DRAIN_TIMEOUT_S, abs=0.05)

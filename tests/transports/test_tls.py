@@ -134,10 +134,10 @@ async def test_a_login_that_came_with_the_handshake_while_the_server_stood_still
         incoming.write(await client.tcp.receive_some(16_384))
         tls.do_handshake()
         tls.write(protocol.encode(protocol.login("ada")))
-        (fd,) = server.epoll._connections.wires
+        (fd,) = server.epoll._connections.tls
         sock = client.tcp.socket._sock  # type: ignore[attr-defined] # what trio wraps, and gives others a turn
         sock.send(outgoing.read())
-        server.epoll._time_is_up(fd)
+        server.epoll._timed_out(fd)
         assert server.registry.get("ada") is not None
         assert server.counted.login_timeouts == 0
 

@@ -40,7 +40,7 @@ def test_a_certificate_with_its_key_is_taken_from_two_files_or_one(tmp_path: Pat
         ("key", "cert", "holds no private key in PEM form"),
         ("key", "another's", "is not the key of {cert}"),
         ("key", "damaged", "cannot be used with {cert}"),
-        ("key", "locked", "is locked with a password, and nobody is there to type it"),
+        ("key", "locked", "is encrypted with a password, which a server cannot ask for"),
     ],
 )
 def test_what_cannot_be_used_is_named_at_once_and_nothing_of_it_said(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from presence.common.errors import StoreUnavailable
-from presence.watching.channel import Confirmed, Heard, Left, Pong, Replay
+from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_text
 
 PAGE = 2
@@ -20,7 +20,7 @@ class Shard:
     shown: dict[str, WatchedState] = field(default_factory=dict)  # of users online
     seen: dict[str, int] = field(default_factory=dict)  # of users offline
     subscribed: set[str] = field(default_factory=set)
-    wire: deque[Heard] = field(default_factory=deque)
+    wire: deque[ChannelMessage] = field(default_factory=deque)
     told: dict[tuple[str, str], WatchedState] = field(default_factory=dict)  # every entry there ever was
     number: int = 0
 
@@ -79,17 +79,17 @@ class MemoryChannel:
             raise StoreUnavailable("away")
         self.is_connected = True
 
-    def hear(self) -> list[Heard]:
+    def receive(self) -> list[ChannelMessage]:
         """Return what there is, though it be nothing: whoever calls it waits."""
         self._check()
         heard = list(self.shard.wire)
         self.shard.wire.clear()
         return [] if self.is_mute else heard
 
-    def order(self, ask: Sequence[str], leave: Sequence[str]) -> None:
+    def update_subscriptions(self, ask: Sequence[str], leave: Sequence[str]) -> None:
         self.shard.subscribed.difference_update(leave)
         self.shard.subscribed.update(ask)
-        self.shard.wire.extend([*map(Left, leave), *map(Confirmed, ask)])
+        self.shard.wire.extend([*map(Unsubscribed, leave), *map(Subscribed, ask)])
 
     def ping(self, position: EntryId) -> None:
         self.shard.wire.append(Pong(position))

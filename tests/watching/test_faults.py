@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from presence.common.faults import Faults
 from presence.core.requests import Query
 from presence.protocol import Code, Kind, Packet
-from presence.watching.service import PATIENCE_S
+from presence.watching.service import WATCH_TIMEOUT_S
 from presence.watching.states import ShardSnapshot, WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel
@@ -109,7 +109,7 @@ async def test_a_subscription_that_fails_is_made_anew(autojump_clock: MockClock)
     async with running(node):
         node.shard.write("ann", "online")
         _, line = node.watch("ann")
-        await trio.sleep(PATIENCE_S)
+        await trio.sleep(WATCH_TIMEOUT_S)
         assert codes(line.packets()) == [(1, None)]
         node.shard.write("ann", "away")
         await trio.sleep(1)

@@ -26,7 +26,7 @@ class Desk:
             self.watches.add(watcher, ["ann", "bob"], 0)
 
     def tell(self, uid: str, number: int, status: str = "online") -> None:
-        self.pushes.tell(entry(uid, number, status))
+        self.pushes.push(entry(uid, number, status))
 
     def told(self, watcher: int = 0) -> list[tuple[str, str]]:
         return [(packet.payload["uid"], packet.payload["id"]) for packet in self.lines[watcher].packets()]
@@ -35,7 +35,7 @@ class Desk:
 def test_a_packet_has_the_state_and_the_reason() -> None:
     desk = Desk()
     desk.tell("ann", 7, "offline")
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     (packet,) = desk.lines[0].packets()
     assert packet.payload == {
         "uid": "ann",
@@ -48,12 +48,12 @@ def test_a_packet_has_the_state_and_the_reason() -> None:
 
 
 def test_a_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE", 4)
+    monkeypatch.setattr(module, "MAX_PACKETS_PER_SLICE", 4)
     desk = Desk(10)
     desk.tell("ann", 1)
     turns = []
     while desk.pushes.statistics().queued:
-        desk.pushes.hand_out()
+        desk.pushes.send_slice()
         turns.append(sum(line.offers for line in desk.lines))
     assert turns[:3] == [4, 8, 10]
     assert all(desk.told(number) == [("ann", "1-0")] for number in range(10))
@@ -63,16 +63,16 @@ def test_a_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_leaves_or_is_answered_between_two_slices_is_not_told(
     monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
-    monkeypatch.setattr(module, "SLICE", 1)
+    monkeypatch.setattr(module, "MAX_PACKETS_PER_SLICE", 1)
     desk = Desk(2)
     desk.tell("ann", 1)
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     late = next(number for number in range(2) if not desk.lines[number].offers)
     if is_answered:
         desk.watches.add(desk.sessions[late], ["ann"], desk.pushes.number)
     else:
         desk.watches.remove(desk.sessions[late])
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     assert desk.lines[late].offers == 0
 
 
@@ -81,24 +81,24 @@ def test_a_slow_reader_gets_the_newest_of_each_user_in_order_of_their_first_chan
     desk.lines[0].slow = True
     for number, uid in enumerate(("bob", "ann", "bob", "ann", "bob"), 1):
         desk.tell(uid, number)
-        desk.pushes.hand_out()
+        desk.pushes.send_slice()
     assert desk.lines[0].offers == 1, "not asked again before it has drained"
     desk.lines[0].slow = False
     desk.pushes.drained(desk.sessions[0])
     assert desk.told() == [("bob", "5-0"), ("ann", "4-0")]
     desk.tell("ann", 6)
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     assert desk.told() == [("ann", "6-0")]
 
 
 def test_a_reader_that_is_slow_again_keeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOINED_BYTES", 1)
+    monkeypatch.setattr(module, "MAX_JOINED_BYTES", 1)
     desk = Desk()
     line = desk.lines[0]
     line.slow = True
     desk.tell("ann", 1)
     desk.tell("bob", 2)
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     answers = iter([True, False])
 
     def try_send(handle: object, data: bytes) -> bool:
@@ -117,8 +117,8 @@ def test_what_was_put_off_is_forgotten_with_the_watch() -> None:
     desk.lines[0].slow = True
     desk.tell("ann", 1)
     desk.tell("bob", 2)
-    desk.pushes.hand_out()
-    desk.pushes.forget(desk.sessions[0], ["ann"])
+    desk.pushes.send_slice()
+    desk.pushes.discard(desk.sessions[0], ["ann"])
     desk.lines[0].slow = False
     desk.pushes.drained(desk.sessions[0])
     assert desk.told() == [("bob", "2-0")]
@@ -129,26 +129,26 @@ def test_nothing_is_put_off_for_whoever_is_gone() -> None:
     desk = Desk()
     desk.tell("ann", 1)
     desk.sessions[0].link = None
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     assert desk.pushes.statistics().slow == 0
 
 
 def test_a_full_queue_keeps_the_newest_change_of_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUEUE_MAX", 2)
+    monkeypatch.setattr(module, "MAX_QUEUED_CHANGES", 2)
     desk = Desk()
     for number in range(1, 100):
         desk.tell("ann", number)
     desk.tell("bob", 100)
     assert desk.pushes.statistics().queued == 3
-    desk.pushes.hand_out()
+    desk.pushes.send_slice()
     assert desk.told() == [("ann", "1-0"), ("ann", "99-0"), ("bob", "100-0")]
 
 
 def test_a_state_that_no_packet_can_tell_is_told_as_unknown() -> None:
     desk = Desk()
     change = entry("ann", 1)
-    desk.pushes.tell(change._replace(state=change.state._replace(since_ms=-1)))
-    desk.pushes.hand_out()
+    desk.pushes.push(change._replace(state=change.state._replace(since_ms=-1)))
+    desk.pushes.send_slice()
     (packet,) = desk.lines[0].packets()
     assert packet.payload["status"] == "unknown"
     assert desk.pushes.statistics().damaged == 1

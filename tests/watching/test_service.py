@@ -17,9 +17,9 @@ from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
 from presence.protocol import Code, Kind
 from presence.watching import service
-from presence.watching.queries import PATIENCE_S as QUERY_PATIENCE_S
-from presence.watching.service import OWN_WATCHES, PATIENCE_S, Watching
-from presence.watching.shard import CHECK_S, LINGER_S, WALK_CYCLE_S
+from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
+from presence.watching.service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
+from presence.watching.shard import CHECK_INTERVAL_S, COMPARE_CYCLE_S, LINGER_S
 from presence.watching.states import WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel, Shard
@@ -68,7 +68,7 @@ class Records:
             raise StoreUnavailable("away")
         return self.shard.look(list(uids)).states
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         pass
 
 
@@ -150,11 +150,11 @@ async def test_a_watch_that_redis_does_not_answer_is_refused_and_watches_nobody(
         node.channel.is_up = False
         begun = trio.current_time()
         _, line = node.watch("ann")
-        await trio.sleep(PATIENCE_S + 0.1)
+        await trio.sleep(WATCH_TIMEOUT_S + 0.1)
         (refusal,) = line.packets()
         assert refusal.payload["code"] == Code.BUSY
         assert refusal.payload["retry_after"] > 0
-        assert trio.current_time() - begun < PATIENCE_S + 1
+        assert trio.current_time() - begun < WATCH_TIMEOUT_S + 1
         node.channel.is_up = True
         await trio.sleep(5)
         node.shard.write("ann", "online")
@@ -167,7 +167,7 @@ async def test_what_happens_during_a_loss_is_told_in_order(autojump_clock: MockC
     async with running() as node:
         _, line = await node.watched("ann", "bob")
         node.shard.write("ann", "online")
-        await trio.sleep(CHECK_S)
+        await trio.sleep(CHECK_INTERVAL_S)
         line.packets()
         node.channel.is_up = False
         await trio.sleep(1)
@@ -200,10 +200,10 @@ async def test_a_subscription_on_which_nothing_comes_is_given_up(autojump_clock:
         _, line = await node.watched("ann")
         node.channel.is_mute = True
         node.shard.write("ann", "online")
-        await trio.sleep(CHECK_S)
+        await trio.sleep(CHECK_INTERVAL_S)
         node.channel.is_mute = False
         node.shard.wire.clear()  # the pong, too
-        await trio.sleep(2 * CHECK_S)
+        await trio.sleep(2 * CHECK_INTERVAL_S)
         assert told(line) == [("ann", "online")]
         assert node.figures("shards")["losses"] == 1
 
@@ -212,7 +212,7 @@ async def test_a_server_that_is_a_replica_is_left(autojump_clock: MockClock) -> 
     async with running() as node:
         await node.watched("ann")
         node.channel.is_primary = False
-        await trio.sleep(CHECK_S + 0.1)
+        await trio.sleep(CHECK_INTERVAL_S + 0.1)
         assert node.figures("shards")["losses"] >= 1
 
 
@@ -221,7 +221,7 @@ async def test_what_was_published_to_nobody_is_found_by_a_walk(autojump_clock: M
         _, line = await node.watched("ann")
         node.shard.subscribed.clear()  # and nobody says so
         node.shard.write("ann", "online")
-        await trio.sleep(2 * WALK_CYCLE_S)
+        await trio.sleep(2 * COMPARE_CYCLE_S)
         assert told(line) == [("ann", "online")]
         assert node.figures("views")["corrected"] == 1
 
@@ -240,7 +240,7 @@ async def test_who_is_watched_no_more_is_left_and_in_the_end_the_server_too(
         node.watching.left(other)
         await trio.sleep(0.1)
         connected = [node.channel.is_connected]
-        await trio.sleep(LINGER_S + CHECK_S)
+        await trio.sleep(LINGER_S + CHECK_INTERVAL_S)
         connected.append(node.channel.is_connected)
         await node.watched("ann")
         connected.append(node.channel.is_connected)
@@ -322,7 +322,7 @@ async def test_who_asks_too_much_is_told_when_he_may_again(autojump_clock: MockC
 async def test_only_so_many_states_are_waited_for(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "WAITING_MAX", 3)
+    monkeypatch.setattr(service, "MAX_PENDING_USERS", 3)
     async with running() as node:
         node.channel.is_up = False
         for _ in range(2):
@@ -330,7 +330,7 @@ async def test_only_so_many_states_are_waited_for(
             _, line = node.watch("cy", "dee")
             (refusal,) = line.packets()
             assert refusal.payload["code"] == Code.BUSY
-            await trio.sleep(PATIENCE_S + 0.1)
+            await trio.sleep(WATCH_TIMEOUT_S + 0.1)
         node.channel.is_up = True
         await trio.sleep(5)
         await node.watched("ann", "bob")
@@ -433,7 +433,7 @@ async def test_others_have_turns_while_all_that_waits_is_refused(
             for id in range(5):
                 node.watching.take(watcher, request_of(id, ["ann"]))
         trio.lowlevel.add_instrument(steps)
-        await trio.sleep(PATIENCE_S + 0.1)
+        await trio.sleep(WATCH_TIMEOUT_S + 0.1)
         trio.lowlevel.remove_instrument(steps)
         assert (steps.refused, steps.most) == (100, 1)
 

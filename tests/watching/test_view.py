@@ -29,9 +29,9 @@ class Watched(ShardView):
     def subscribe(self, *uids: str) -> None:
         for uid in uids:
             self.want(uid)
-        ask, _ = self.orders(99)
+        ask, _ = self.next_subscriptions(99)
         for uid in ask:
-            self.confirmed(uid)
+            self.subscribed(uid)
 
     def reconnect(self) -> None:
         self.lost()
@@ -46,41 +46,41 @@ def known(**states: WatchedState) -> Watched:
 
 
 def told(view: ShardView, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
-    view.looking(snapshot.states)
-    return view.looked(snapshot, now)
+    view.begin_snapshot(snapshot.states)
+    return view.apply_snapshot(snapshot, now)
 
 
 def test_a_stranger_is_passed_over() -> None:
-    assert known(ann=OFFLINE).heard(entry("bob", 11)) is None
+    assert known(ann=OFFLINE).receive(entry("bob", 11)) is None
 
 
 def test_an_entry_id_that_no_server_wrote_is_none() -> None:
     view = known(ann=WatchedState("online", 1, None, "no id"))
-    assert view.answer("ann") is not None
+    assert view.current("ann") is not None
     assert told(view, look(11, ann=WatchedState("online", 1, None, "1-x")), 1.0) == []
 
 
 def test_who_is_dropped_is_left_and_forgotten() -> None:
     view = known(ann=online(5))
     view.drop("ann")
-    assert view.answer("ann") is None
-    assert view.orders(99) == ([], ["ann"])
-    assert view.heard(entry("ann", 11)) is None
-    view.left("ann")
+    assert view.current("ann") is None
+    assert view.next_subscriptions(99) == ([], ["ann"])
+    assert view.receive(entry("ann", 11)) is None
+    view.unsubscribed("ann")
     assert len(view) == 0
 
 
 def test_a_look_does_not_count_after_a_loss() -> None:
     view = Watched("ann")
-    view.looking(["ann"])
+    view.begin_snapshot(["ann"])
     view.reconnect()
-    view.looked(look(10, ann=OFFLINE), 0.0)
-    assert view.answer("ann") is None
+    view.apply_snapshot(look(10, ann=OFFLINE), 0.0)
+    assert view.current("ann") is None
 
 
 def test_a_stream_is_read_from_where_the_channel_was_heard() -> None:
     view = known(ann=online(5))
-    view.heard(entry("ann", 12))
+    view.receive(entry("ann", 12))
     assert view.position == (12, 0)
     view.caught_up((20, 0))
     view.lost()
@@ -98,7 +98,7 @@ def test_who_is_dropped_while_all_are_subscribed_to_again_is_not_waited_for() ->
 
 def test_a_look_of_before_tells_nothing() -> None:
     view = known(ann=online(5))
-    view.heard(entry("ann", 15, "away"))
+    view.receive(entry("ann", 15, "away"))
     assert told(view, look(14, ann=online(5)), 0.0) == []
     assert told(view, look(14, ann=OFFLINE), 0.0) == []
     assert told(view, look(15, ann=entry("ann", 15, "away").state), 1.0) == []
@@ -120,5 +120,5 @@ def test_who_is_seen_between_two_looks_is_not_absent(by: str) -> None:
     if by == "look":
         told(view, look(21, ann=online(5)), 1.0)
     else:
-        view.heard(entry("ann", 22))
+        view.receive(entry("ann", 22))
     assert told(view, look(30, ann=OFFLINE), ABSENCE_S) == []

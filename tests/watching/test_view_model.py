@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, sampled_from, sets
 
-from presence.watching.channel import Confirmed, Left, Pong, Replay
+from presence.watching.channel import Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_of, id_text
 from presence.watching.view import Phase, ShardView
 from tests.watching.shard import Shard
@@ -110,7 +110,7 @@ class Views(RuleBasedStateMachine):
     @precondition(lambda self: self.view.phase is not Phase.DOWN)
     @rule(most=integers(1, 3))
     def order(self, most: int) -> None:
-        ask, leave = self.view.orders(most)
+        ask, leave = self.view.next_subscriptions(most)
         self.orders.extend((False, uid) for uid in leave)
         self.orders.extend((True, uid) for uid in ask)
 
@@ -124,7 +124,7 @@ class Views(RuleBasedStateMachine):
                 self.shard.subscribed.add(uid)
             else:
                 self.shard.subscribed.remove(uid)
-            self.shard.wire.append(Confirmed(uid) if is_asked else Left(uid))
+            self.shard.wire.append(Subscribed(uid) if is_asked else Unsubscribed(uid))
 
     @precondition(lambda self: self.view.phase is not Phase.DOWN)
     @rule()
@@ -135,14 +135,14 @@ class Views(RuleBasedStateMachine):
     def hear(self, most: int) -> None:
         for _ in range(min(most, len(self.shard.wire))):
             match self.shard.wire.popleft():
-                case Confirmed(uid):
-                    self.view.confirmed(uid)
-                case Left(uid):
-                    self.view.left(uid)
+                case Subscribed(uid):
+                    self.view.subscribed(uid)
+                case Unsubscribed(uid):
+                    self.view.unsubscribed(uid)
                 case Pong(position):
                     self.view.caught_up(position)
                 case UserEvent() as entry:
-                    self.tell([self.view.heard(entry)])
+                    self.tell([self.view.receive(entry)])
         self.answer()
 
     @precondition(lambda self: self.view.phase is not Phase.DOWN and self.call is None)
@@ -157,11 +157,11 @@ class Views(RuleBasedStateMachine):
             self.walk = self.walk or self.view.known()
             self.look(self.walk[:2])
             self.walk = self.walk[2:]
-        elif unseen := self.view.unseen(2):
+        elif unseen := self.view.users_to_read(2):
             self.look(unseen)
 
     def look(self, uids: list[str], *, is_reread: bool = False) -> None:
-        self.view.looking(uids)
+        self.view.begin_snapshot(uids)
         self.is_reread = is_reread
         self.call = self.shard.look(uids)
 
@@ -173,9 +173,9 @@ class Views(RuleBasedStateMachine):
         if isinstance(call, Replay):
             self.take_replay(call)
         elif call is not None:
-            unseen = set(self.view.unseen(9))
-            changes = self.view.looked(call, self.now)
-            for uid in unseen.difference(self.view.unseen(9)):
+            unseen = set(self.view.users_to_read(9))
+            changes = self.view.apply_snapshot(call, self.now)
+            for uid in unseen.difference(self.view.users_to_read(9)):
                 self.looked_at[uid] = call.as_of
             self.tell(changes)
             if self.is_reread and self.positions is not None:
@@ -190,13 +190,13 @@ class Views(RuleBasedStateMachine):
             self.rest, self.positions = self.view.known(), []
             self.end_rereading()
             return
-        self.tell(self.view.replayed(part.entries, part.position))
+        self.tell(self.view.apply_replay(part.entries, part.position))
         if part.is_end:
-            self.tell(self.view.recovered())
+            self.tell(self.view.finish_recovery())
 
     def end_rereading(self) -> None:
         if not self.rest:
-            self.tell(self.view.recovered(min(self.positions or [self.view.position])))
+            self.tell(self.view.finish_recovery(min(self.positions or [self.view.position])))
             self.positions = None
 
     @precondition(lambda self: self.view.phase is not Phase.DOWN)
@@ -250,7 +250,7 @@ class Views(RuleBasedStateMachine):
 
     def answer(self) -> None:
         for uid, seen in self.seen.items():
-            state = self.view.answer(uid)
+            state = self.view.current(uid)
             if not seen and state is not None:
                 seen.append(state)
 
@@ -264,7 +264,7 @@ class Views(RuleBasedStateMachine):
     @invariant()
     def whoever_was_answered_is_told_what_is_known(self) -> None:
         for uid, seen in getattr(self, "seen", {}).items():
-            if seen and (known := self.view.answer(uid)) is not None:
+            if seen and (known := self.view.current(uid)) is not None:
                 assert seen[-1] == known
 
     def settle(self) -> None:
@@ -285,8 +285,8 @@ class Views(RuleBasedStateMachine):
             if not self.is_torn:
                 self.compare()
             known = self.view.known()
-            self.view.looking(known)
-            self.tell(self.view.looked(self.shard.look(known), self.now))
+            self.view.begin_snapshot(known)
+            self.tell(self.view.apply_snapshot(self.shard.look(known), self.now))
             self.now += ABSENCE_S
         self.compare()
         self.settle()
@@ -295,7 +295,7 @@ class Views(RuleBasedStateMachine):
     def compare(self) -> None:
         for uid, seen in self.seen.items():
             truth = self.shard.shown.get(uid, WatchedState("offline"))
-            known = self.view.answer(uid)
+            known = self.view.current(uid)
             assert known is not None
             assert seen[-1].status == known.status == truth.status
             if truth.status != "offline":

@@ -4,34 +4,34 @@
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 n, the batch's number in its generation, from 1
 --   11 items, MessagePack: one flat array, of ITEM_VALUES values for each item, in order
---      "login", "register", "reclaim" (a registration after Redis went back), "update" or "hold" (a login that will
---      follow: see the marks in lib/changes.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms, profile: how
---      the session shows itself, see `show_as`
---      "end" or "restore" (an end that may have to tell its period whole), uid, device, session, code, at_ms,
+--      "login", "register", "reclaim" (a registration after Redis lost recent writes), "update" or "hold" (a login that
+--      will follow: see pending logins in lib/changes.lua), uid, device, session, code, at_ms, age_ms, idle_timeout_ms,
+--      profile (see `show_as`)
+--      "end" or "restore" (an end that may have to write its whole online period), uid, device, session, code, at_ms,
 --      last_seen_ms, age_ms, grace_ms
---      of which code, at_ms and last_seen_ms are digits, and grace_ms too or ""
---   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: changes
---      that were skipped (0: no gap entry). `floor`: highest entry id the node has seen. `before`: the node id
---      that the caller had in its generation before this one
+--      where code, at_ms and last_seen_ms are digits, and grace_ms is digits or ""
+--   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: skipped
+--      changes (0: no gap entry). `floor`: highest entry id that the node has seen. `before`: the node id of the
+--      caller in its previous generation
 --   13 reasons, MessagePack: {code: reason} of the codes that occur
---   14 flags: "c": with this batch all live sessions of the node are registered under this generation, or marked;
---      "s": with it no login is held back any more
---   15 how many sessions a user may have
---   16 which have to go if there are more: "oldest", or "newest"
---   17 ms that this shard's clock had surely reached when the call was sent; 0: not known
+--   14 flags: "c": with this batch all live sessions of the node are registered under this generation, or pending;
+--      "s": with it no login is pending any more
+--   15 most sessions of a user
+--   16 sessions to end if there are more: "oldest" or "newest"
+--   17 ms that this shard's clock had surely reached when the call was sent; 0: unknown
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused, else
 --   {status = "ok", last_id, superseded = [[uid, device, session, may return]...], told = type, code, number... of the
---   entries written}, and of an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
---   and told of that n]...]: how the counters of the generations before stood until now, the latest first.
+--   entries written}, and for an opening batch `traces` (as in probe) and `trail` = [[node, generation, n, superseded
+--   and told of that n]...]: the counters of the previous generations, the latest first.
 --
 -- Refusals, in this order: history (another replication history), fenced, unknown (no such counter or
--- generation), gap (a number is missing). A number that was applied gets its reply again and changes nothing.
+-- generation), gap (a number is missing). A number applied before gets its reply again and changes nothing.
 
-local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: somebody younger may stand here
-local UNSURE_LOGIN_MS = 5000   -- where nothing is known of clocks, logins nearer than this may be in the wrong order
-local CLOCK_ERROR = 0.05       -- of ages that a machine tells by its own clock, far above what any is wrong by
+local LATE_LOGIN_MS = 1000     -- a login this old waited in an outbox: the record may have a newer one
+local UNCERTAIN_LOGIN_MS = 5000   -- without knowledge of clocks, the order of logins nearer than this is uncertain
+local CLOCK_ERROR = 0.05       -- of ages by the clock of a node, far above any real error
 local ITEM_VALUES = 9
-local TRAIL_LIMIT = 4          -- answers of openings in a row that may get lost
+local TRAIL_LIMIT = 4          -- lost answers of openings in a row
 
 local n, max_sessions, sent_ms = tonumber(ARGV[10]), tonumber(ARGV[15]), tonumber(ARGV[17])
 local opening = ARGV[12] ~= '' and cmsgpack.unpack(ARGV[12])
@@ -56,7 +56,7 @@ local function numbers(id)
   return tonumber(ms), tonumber(seq)
 end
 
--- Entry ids go on above the highest that the node has seen, whatever this server's clock and memory say.
+-- Makes entry ids continue above the highest that the node has seen, whatever the clock and data of this server.
 local function raise_floor(floor)
   local ms, seq = numbers(floor)
   local last_ms, last_seq = numbers(last_id())
@@ -65,16 +65,16 @@ local function raise_floor(floor)
   end
 end
 
--- `before`: gen, n, reply and trail of the generation that went before. If that was under another id, nothing
--- is taken from it any more: what of it is still under way must not be applied after this answer.
+-- `before`: gen, n, reply and trail of the previous generation. If it had another node id, that id is fenced: its
+-- delayed calls must not be applied after this answer.
 local function open_generation(before)
-  trace(node)
+  write_trace(node)
   if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
   if opening.dropped > 0 then
     highest_id = redis.call('XADD', events_key, '*', 'v', 1, 'type', 'gap', 'node', node,
       'dropped', opening.dropped, 'from_ms', opening.from_ms, 'to_ms', opening.to_ms)
-    note_told('gap', '0')
+    count_event('gap', '0')
   end
   local last = before[3] and cmsgpack.unpack(before[3]) or {}
   local trail = {{opening.before, count(before[1]), count(before[2]), last.superseded or {}, last.told or {}}}
@@ -85,46 +85,46 @@ local function open_generation(before)
   return trail
 end
 
--- Whether it is unsure which of two logins of a (uid, device) is the later one. Ages are told when a call is sent:
--- one that was under way for long makes its logins younger than they are. So `present.login_ms` is no sooner than that
--- login was, and a later one is surely later if it is so even by the earliest moment at which it can have been.
-local function unsure(present, login_ms, age_ms)
+-- Whether it is uncertain which of two logins of a (uid, device) is the later one. Ages are those of the sending of a
+-- call: a long delay makes logins look younger. So `present.login_ms` is not before the real login, and another login is
+-- surely later if it is later even by its earliest possible time.
+local function login_order_uncertain(present, login_ms, age_ms)
   if sent_ms > 0 and sent_ms <= now_ms and sent_ms - age_ms > present.login_ms + 1 then return false end
-  return login_ms - present.login_ms < UNSURE_LOGIN_MS
-    or present.arrived_ms - present.login_ms > UNSURE_LOGIN_MS or age_ms > UNSURE_LOGIN_MS
+  return login_ms - present.login_ms < UNCERTAIN_LOGIN_MS
+    or present.arrived_ms - present.login_ms > UNCERTAIN_LOGIN_MS or age_ms > UNCERTAIN_LOGIN_MS
 end
 
--- Whether `present`, another session of the same (uid, device), goes before the one that arrives. A node's own
--- older session never does (its outbox is in order), nor does one of a fenced node. A registration yields: of a
--- machine that slept the ages are too small. Unless Redis went back: then what it has may be of a session that
--- has ended since, and the one that is surely the younger goes before.
+-- Whether a new session yields to `present`, another session of the same (uid, device). It never yields to an older
+-- session of its own node (the outbox is in order), nor to one of a fenced node. A registration yields, because the ages
+-- of a machine that slept are too small; unless Redis lost recent writes: then the record may be of a session that has
+-- ended since, and the surely younger session wins.
 local function yields_to(present, op, login_ms, age_ms)
   if present.node == node or is_fenced(present.node) then return false end
   if op == 'register' then return true end
-  if op == 'reclaim' then return login_ms - present.login_ms <= UNSURE_LOGIN_MS + CLOCK_ERROR * age_ms end
+  if op == 'reclaim' then return login_ms - present.login_ms <= UNCERTAIN_LOGIN_MS + CLOCK_ERROR * age_ms end
   return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms
 end
 
-local is_holding = false
-for _, id in ipairs(holding()) do is_holding = is_holding or id == node end
+local has_pending_logins = false
+for _, id in ipairs(nodes_with_pending_logins()) do has_pending_logins = has_pending_logins or id == node end
 
-local function mark(uid, device, session, age_ms, idle_timeout_ms, profile)
-  local marks = read_marks(node, uid)
-  marks[#marks + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile}
-  own(node_key, marks_field(uid), cjson.encode(marks))
-  if not is_holding then redis.call('SADD', holding_key, node) end
-  is_holding = true
+local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, profile)
+  local pending = read_pending_logins(node, uid)
+  pending[#pending + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile}
+  set_owned(node_key, pending_field(uid), cjson.encode(pending))
+  if not has_pending_logins then redis.call('SADD', holding_key, node) end
+  has_pending_logins = true
 end
 
--- Whether a session is known to live: its node takes part, and has told of it since it last began anew.
+-- Whether a session surely lives: its node is not fenced, and has registered it in its present generation.
 local function is_known(session)
   local counter = redis.call('HMGET', node_prefix .. session.node, 'gen', 'fence')
   return count(counter[1]) == session.generation and not counter[2]
 end
 
--- Tells nodes which sessions of a user are too many. Until they have gone they may be told again, which harms nothing.
--- What may have ended while its node could not tell counts when that node registers it.
-local function limit(uid, record)
+-- Notifies nodes of sessions above the limit of a user. Repeated notices until they have ended are harmless.
+-- A session that may have ended while its node was disconnected counts when that node registers it.
+local function enforce_session_limit(uid, record)
   local sessions, names, devices = record.sessions, {}, 0
   for _ in pairs(sessions) do devices = devices + 1 end
   if devices <= max_sessions then return end
@@ -140,14 +140,14 @@ local function limit(uid, record)
   local first = ARGV[16] == 'newest' and max_sessions + 1 or 1
   for i = first, first + #names - max_sessions - 1 do
     local victim = sessions[names[i]]
-    tell(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
+    notify(victim.node, {type = 'limited', uid = uid, device = names[i], session = victim.session, by = node,
       return_allowed = false})
   end
 end
 
-local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
+local function add_session(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
-  if is_holding then own(node_key, marks_field(uid), false) end
+  if has_pending_logins then set_owned(node_key, pending_field(uid), false) end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
@@ -156,15 +156,15 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
   if present and present.session == session then
     entry.login_ms, entry.arrived_ms = present.login_ms, present.arrived_ms
   elseif present and yields_to(present, op, login_ms, age_ms) then
-    local surely = op == 'login' and present.login_ms - login_ms > UNSURE_LOGIN_MS
+    local surely = op == 'login' and present.login_ms - login_ms > UNCERTAIN_LOGIN_MS
     superseded[#superseded + 1] = {uid, device, session, not surely}
     return
   end
   if present and present.node ~= node then
-    own(node_prefix .. present.node, field, false)
+    set_owned(node_prefix .. present.node, field, false)
     if present.session ~= session and not is_fenced(present.node) then
-      tell(present.node, {type = 'displaced', uid = uid, device = device, session = present.session,
-        by = node, return_allowed = unsure(present, login_ms, age_ms)})
+      notify(present.node, {type = 'displaced', uid = uid, device = device, session = present.session,
+        by = node, return_allowed = login_order_uncertain(present, login_ms, age_ms)})
     end
   end
   if not record then
@@ -175,33 +175,33 @@ local function arrive(op, uid, device, session, code, reason, at_ms, age_ms, idl
     local shows_otherwise = not present or present.session ~= session or present.away ~= entry.away
       or present.meta ~= entry.meta
     record.sessions[device] = entry
-    if shows_otherwise then tell_shown(uid, record, status, meta, device, session, at_ms) end
-    limit(uid, record)
+    if shows_otherwise then emit_if_shown_changed(uid, record, status, meta, device, session, at_ms) end
+    enforce_session_limit(uid, record)
   end
   write_record(uid, record)
-  own(node_key, field, digits(generation) .. ' ' .. session)
+  set_owned(node_key, field, digits(generation) .. ' ' .. session)
 end
 
--- Changes how a session that the record names shows itself.
+-- Changes the profile of a session in the record.
 local function update(uid, device, session, at_ms, profile)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if not present or present.session ~= session then return end
   local status, meta = shown(record)
   show_as(present, profile)
-  tell_shown(uid, record, status, meta, device, session, at_ms)
+  emit_if_shown_changed(uid, record, status, meta, device, session, at_ms)
   write_record(uid, record)
 end
 
-local function finish(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms, grace_ms)
+local function end_session(op, uid, device, session, code, reason, at_ms, last_seen_ms, age_ms, grace_ms)
   local text = record_text(uid)
   local since_id, since_ms, its_device, its_session, its_node
-  if text and #holding() == 0 then
-    since_id, since_ms, its_device, its_session, its_node = string.match(text, LONE)
+  if text and #nodes_with_pending_logins() == 0 then
+    since_id, since_ms, its_device, its_session, its_node = string.match(text, PLAIN_RECORD)
   end
   if since_id then
     if its_device == device and its_session == session then
-      own(node_prefix .. its_node, uid .. ' ' .. device, false)
+      set_owned(node_prefix .. its_node, uid .. ' ' .. device, false)
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
     end
     return
@@ -209,14 +209,14 @@ local function finish(op, uid, device, session, code, reason, at_ms, last_seen_m
   local record = text and read_record(uid)
   local present = record and record.sessions[device]
   if present and present.session == session then
-    depart(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
+    remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, now_ms - age_ms, grace_ms)
   elseif op == 'restore' and not record then
-    -- Redis lost the period that ends here: it is told whole, and leaves nothing behind but what others hold back.
+    -- Redis lost the period that ends here: write it whole; only pending logins of other nodes remain.
     since_ms = tonumber(last_seen_ms) < tonumber(at_ms) and last_seen_ms or at_ms
     since_id = go_online(uid, device, session, CODE_RETURNED, 'returned', since_ms)
     record = {id = since_id, since_ms = tonumber(since_ms), sessions = {}}
-    if give_over(record, uid, now_ms - age_ms) then
-      tell_shown(uid, record, 'online', nil, device, session, at_ms)
+    if hand_to_pending_login(record, uid, now_ms - age_ms) then
+      emit_if_shown_changed(uid, record, 'online', nil, device, session, at_ms)
       write_record(uid, record)
     else
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
@@ -226,36 +226,36 @@ end
 
 local before = opens and redis.call('HMGET', node_prefix .. opening.before, 'gen', 'n', 'reply', 'trail')
 
--- A write that needs memory goes first: a full server refuses it, and so the whole batch. Later writes of a
--- script are never refused.
+-- A write that needs memory comes first: a full server refuses it, and so the whole batch. Later writes of a script
+-- are never refused.
 redis.call('HSET', node_key, 'gen', generation)
 local trail = opens and open_generation(before)
 local items, reasons = cmsgpack.unpack(ARGV[11]), cmsgpack.unpack(ARGV[13])
 local uids = {}
 for i = 1, #items, ITEM_VALUES do uids[#uids + 1] = items[i + 1] end
 read_ahead(uids)
-ask_watched(uids)
+read_watchers(uids)
 for i = 1, #items, ITEM_VALUES do
   local op, uid, device, session, code, at_ms = unpack(items, i, i + 5)
   if op == 'end' or op == 'restore' then
-    finish(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
+    end_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   elseif op == 'hold' then
-    mark(uid, device, session, unpack(items, i + 6, i + 8))
+    add_pending_login(uid, device, session, unpack(items, i + 6, i + 8))
   elseif op == 'update' then
     update(uid, device, session, at_ms, items[i + 8])
   else
-    arrive(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
+    add_session(op, uid, device, session, code, reasons[code], at_ms, unpack(items, i + 6, i + 8))
   end
 end
 write_back()
 trim_seen(16 + 2 * #uids)
 if string.find(ARGV[14], 'c', 1, true) then
   redis.call('HSET', node_key, 'complete', generation)
-  trace(node, history)
+  write_trace(node, history)
 end
 if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 
-local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = told}
+local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
 if opens then reply.traces, reply.trail = redis.call('HGETALL', traces_key), trail end
 local packed = cmsgpack.pack(reply)
 redis.call('HSET', node_key, 'n', n, 'reply', packed)

@@ -1,18 +1,18 @@
 -- requires: shard records
--- Compares some of what a node has in memory with the records, and shows some of what it owns. Writes nothing.
+-- Compares some sessions of a node with the records, and returns some of those it owns in Redis. Writes nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 cursor of HSCAN over what the node owns, "0" first
---   11 how many fields to look at, roughly
---   12 sessions that the node has, MessagePack: flat, uid, device, session, how it shows itself (see `fingerprint`)...
+--   11 approximate number of fields to read
+--   12 sessions of the node, MessagePack: flat, uid, device, session, profile (see `fingerprint`)...
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
 -- fenced, unknown, as in apply), else {status = "ok", cursor, owned = uid, device, session... of the page,
--- missing = numbers, from 0, of the sessions in ARGV 12 that no record names as this node's and shows so}.
+-- missing = numbers, from 0, of the sessions in ARGV 12 that no record has for this node with this profile}.
 
 local refusal = refuse_outdated()
 if refusal then return refusal end
 
--- "" plain; else "a" (away) or "-", and the SHA-1 of `meta` if there is any.
+-- "" if plain; otherwise "a" (away) or "-", and the SHA-1 of `meta` if there is any.
 local function fingerprint(session)
   if not session.away and not session.meta then return '' end
   return (session.away and 'a' or '-') .. (session.meta and redis.sha1hex(session.meta) or '')

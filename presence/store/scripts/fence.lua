@@ -1,5 +1,5 @@
 -- requires: shard
--- Fences another node in one shard: nothing that it writes under this id is taken any more.
+-- Fences another node in one shard: no writes under its id are accepted any more.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 the other node's id

@@ -1,11 +1,11 @@
 -- requires: shard records
--- Forgets of users who are offline when they were last seen.
+-- Erases when offline users were last seen.
 --
--- KEYS and ARGV 1-9: see lib/shard.lua (none of ARGV is looked at: the caller is no node). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (ARGV is not used: the caller is no node). ARGV
 --   10... uids
--- Returns [answer, replication id of now]; answer is MessagePack: {online = uids of which nothing was forgotten,
--- seen = number of those of whom something was, last_id}. Entries up to last_id belong to online periods that
--- have ended, for everybody who was forgotten.
+-- Returns [answer, replication id of now]; answer is MessagePack: {online = uids that were skipped,
+-- seen = number of users with something erased, last_id}. Entries up to last_id belong to finished online periods
+-- of the erased users.
 
 local online, forgotten = {}, 0
 for i = 10, #ARGV do

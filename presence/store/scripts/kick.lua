@@ -1,12 +1,12 @@
 -- requires: shard records news
--- Tells the nodes of a user's sessions to end them.
+-- Notifies the nodes of a user's sessions to end them.
 --
--- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are looked at: the caller is no node). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used: the caller is no node). ARGV
 --   10 uid
---   11 who asked for it, in words for the nodes' logs
---   12 device, if only its session is meant ("" is the default device)
+--   11 the operator, as text for the logs of nodes
+--   12 device, to end only its session ("" is the default device)
 -- Returns [answer, replication id of now]; answer is MessagePack: {sessions = [[device, session, node, fenced]...]},
--- empty if the user, or the device, is offline. A fenced node is told nothing: its sessions are about to be swept.
+-- empty if the user, or the device, is offline. A fenced node is not notified: its sessions are about to be swept.
 
 local found = {}
 local record = read_record(ARGV[10])
@@ -15,10 +15,10 @@ for device, present in pairs(record and record.sessions or {}) do
     local fenced = is_fenced(present.node)
     found[#found + 1] = {device, present.session, present.node, fenced}
     if not fenced then
-      tell(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = ARGV[11],
+      notify(present.node, {type = 'kicked', uid = ARGV[10], device = device, session = present.session, by = ARGV[11],
         return_allowed = false})
     end
   end
 end
-write_news()
+write_notices()
 return {cmsgpack.pack({sessions = found}), history}

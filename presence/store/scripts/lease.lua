@@ -1,16 +1,16 @@
 -- Renews a node's lease and returns the table of all leases.
 --
 -- KEYS (one hash slot, another than any shard's)
---   1 nodes    sorted set: node id -> ms of this server's clock at which its lease ends; to be shown, never a
---              reason to act: that is the counter, watched by each observer's own clock
+--   1 nodes    sorted set: node id -> ms of this server's clock at which its lease expires; to be shown, never
+--              a reason to act: nodes observe the counter, by their own clocks
 --   2 leases   hash: node id -> "<counter>"; "<counter> left <ms>" once it has drained and ended; "<counter>
---              <sweeper> <n>" once it has its death certificate
---   3 stats    hash: node id -> JSON, what the node tells of itself
---   4 tombs    sorted set: id of a node that was swept -> ms at which it may be forgotten
+--              <sweeper> <n>" once it is declared dead
+--   3 stats    hash: node id -> JSON, the stats of the node
+--   4 tombs    sorted set: id of a node that was swept -> ms at which the tombstone is removed
 -- ARGV
 --   1 node id   2 counter, higher with each renewal   3 lease, ms   4 stats
---   5 MessagePack: the ids whose certificate names the caller as the sweeper: their n is advanced
--- Returns MessagePack: {status = "dead"} if the id has left, has a certificate or was swept, else {status = "ok", now_ms,
+--   5 MessagePack: the dead nodes that the caller sweeps: their n is advanced
+-- Returns MessagePack: {status = "dead"} if the id has left, was declared dead or swept, else {status = "ok", now_ms,
 -- rows = [[node, text of the row, lease's end in ms]...]}.
 
 local nodes_key, leases_key, stats_key, tombs_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -35,7 +35,7 @@ local function renew()
   end
 end
 
--- A renewal that is carried out after a later one, perhaps long after its node has died, is no sign of life.
+-- A renewal executed after a later one, perhaps long after its node has died, is no sign of life.
 if tonumber(ARGV[2]) > (tonumber(row or '') or -1) then renew() end
 
 local ends = {}

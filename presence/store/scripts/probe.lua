@@ -1,12 +1,12 @@
 -- requires: shard
--- How one shard stands to one node. Writes nothing, but fails where writes would: a server that has no memory left,
--- is a replica by now or lacks replicas takes nothing from anybody, and ends have to wait as in an outage.
+-- The state of one node in one shard. Writes nothing, but fails if writes would: a server that is out of memory, has
+-- become a replica or lacks replicas refuses all writes, and ends have to wait as in an outage.
 --
--- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 1 and 4 are looked at). ARGV
+-- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 1 and 4 are used). ARGV
 --   10 the inbox number up to which the node has read
 -- Returns [answer, replication id of now]; answer is MessagePack: {fenced, generation, n, last_id, now_ms, traces
---   = what `traces` holds, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
---   where there is no counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all are given.
+--   = the content of `traces`, flat, inbox_n, inbox = JSON texts of the entries after ARGV 10}. Generation and n are 0
+--   without a counter. An inbox number below ARGV 10 means that Redis lost the inbox: then all entries are returned.
 
 redis.call('SETRANGE', absent_key, 0, '')  -- a write that changes nothing: there is no key, and no text to put there
 
@@ -15,7 +15,7 @@ local inbox_n, after = count(counter[5]), tonumber(ARGV[10])
 if inbox_n < after then after = 0 end
 
 -- A damaged entry counts as absent, as a damaged record does.
-local function is_news(entry)
+local function is_notice(entry)
   return type(entry) == 'table' and type(entry.n) == 'number' and type(entry.type) == 'string' and type(entry.uid) == 'string'
     and type(entry.device) == 'string' and type(entry.session) == 'string' and type(entry.by) == 'string'
     and type(entry.return_allowed) == 'boolean'
@@ -25,7 +25,7 @@ local unread = {}
 if inbox_n > after and counter[4] then
   local ok, inbox = pcall(cjson.decode, counter[4])
   for _, entry in ipairs(ok and type(inbox) == 'table' and inbox or {}) do
-    if is_news(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
+    if is_notice(entry) and entry.n > after then unread[#unread + 1] = cjson.encode(entry) end
   end
 end
 

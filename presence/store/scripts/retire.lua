@@ -1,11 +1,11 @@
 -- requires: shard records news events changes
--- Ends what the node's generations before this one still own: sessions that it no longer has, whose end
--- was skipped or lost; and marks that Redis went back to. One bounded call of several.
+-- Ends the sessions that previous generations of the node still own, whose end was skipped or lost, and removes
+-- pending logins that came back with lost writes of Redis. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 cursor of HSCAN, "0" first
---   11 how many fields to look at, roughly
---   12 ms by which these sessions were last seen at the latest; 0: not known, then now
+--   11 approximate number of fields to read
+--   12 latest ms at which these sessions can have been seen; 0: unknown, then now
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when refused (history,
 -- fenced, unknown, as in apply), else {status = "ok", last_id, told (as in apply), cursor, ended = number of
 -- sessions}. Cursor "0": done. Sending a call again changes nothing, since an end compares session, node and
@@ -22,11 +22,11 @@ local function retire(field, uid, device, owned_generation, session)
   end
 end
 
--- A mark that Redis went back to goes: nothing is held back any more.
-local function is_no_mark(field)
+-- Pending logins are removed: none is held back any more.
+local function is_not_pending(field)
   return not string.find(field, '  held$')
 end
 
-local cursor = scan_owned(node_key, ARGV[10], ARGV[11], retire, is_no_mark)
+local cursor = scan_owned(node_key, ARGV[10], ARGV[11], retire, is_not_pending)
 write_back()
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = cursor, ended = ended}), history}
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended}), history}

@@ -1,17 +1,17 @@
 -- requires: shard records news events changes
--- Ends what a fenced node owns in one shard. One bounded call of several.
+-- Ends the sessions that a fenced node owns in one shard. One bounded call of several.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV
 --   10 the fenced node's id
 --   11 cursor of HSCAN, "0" first
---   12 how many fields to look at, roughly
---   13 ms for which the caller has seen the fence: a session whose own time-out is longer is left for later
---   14 ms by which its sessions were last seen at the latest; 0: not known, then when each arrived
---   15 ms for which fence and counter are kept when nothing is left
+--   12 approximate number of fields to read
+--   13 ms since the caller first saw the fence: a session with a longer time-out is left for later
+--   14 latest ms at which its sessions can have been seen; 0: unknown, then when each arrived
+--   15 ms for which fence and counter are kept after the last session
 -- Returns [reply, replication id of now]; reply is MessagePack: {status, generation} when the caller is refused
 -- (history, fenced, unknown, as in apply) or the other is not fenced (unfenced), else {status = "ok", last_id,
--- told (as in apply), cursor, ended = number of sessions, wait_ms = until the next of those left for later is due;
--- 0: none was left, done = whether nothing is owned any more}. An end compares session, node and generation, so two
+-- told (as in apply), cursor, ended = number of sessions, wait_ms = until the next session left for later is due;
+-- 0: none was left, done = whether the node owns nothing any more}. An end compares session, node and generation, so two
 -- sweepers harm nothing.
 
 local refusal = refuse_outdated() or refuse_unpermitted()
@@ -21,11 +21,11 @@ local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(
 local dead_key = node_prefix .. dead
 if not is_fenced(dead) then return refuse('unfenced', 0) end
 
--- What is kept of a swept node: all that is no session.
+-- Fields of a node that are no sessions, and are kept.
 local COUNTERS = {gen = true, n = true, reply = true, trail = true, complete = true, fence = true, inbox = true,
   inbox_n = true}
 
-node = dead  -- of the events
+node = dead  -- in the events
 local ended, wait_ms = 0, 0
 
 local function sweep(field, uid, device, owned_generation, session)
@@ -53,5 +53,5 @@ if done then
   redis.call('SREM', holding_key, dead)
   redis.call('PEXPIRE', dead_key, ARGV[15])
 end
-return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = told, cursor = cursor, ended = ended,
+return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
   wait_ms = wait_ms, done = done}), history}

@@ -115,7 +115,7 @@ def test_who_calls_scripts_asks_whether_a_server_is_back(cluster: Cluster, role:
 def answer_after_doubt(cluster: Cluster, rules: list[str]) -> Any:
     make_everywhere(cluster, rules)
     with closing(Scripting(cluster.url.replace("://", "://tried:secret@"))) as scripts:
-        scripts._routes.doubt(scripts._routes.client(SHAPE.keys.events(0)))  # as when a call has failed
+        scripts._routes.invalidate(scripts._routes.client(SHAPE.keys.events(0)))  # as when a call has failed
         (answer,) = scripts.evaluate([SHAPE.operator_call("kick", 0, ["ann"])])
     return answer
 

@@ -271,11 +271,11 @@ async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Authenticator:
-        found = credentials.gate(settings, clock)
+        found = credentials.load_authenticator(settings, clock)
         assert found is not None
         return found
 
-    async with serving("tls", idle_timeout=5.0, gate=made) as harness:
+    async with serving("tls", idle_timeout=5.0, authenticator=made) as harness:
         yield harness
 
 

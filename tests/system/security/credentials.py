@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from loadtest.client_loop import LOGIN_ID
 from presence import protocol
-from presence.auth.issuing import Signer, key_set, make_key, public_part
+from presence.auth.issuing import Signer, key_set, make_key, public_entry
 
 AUDIENCE = "presence"
 HOST = IPv4Address("127.0.0.1")
@@ -54,7 +54,7 @@ def spoilt(token: str) -> str:
 def write_keys(path: Path, issuer: Issuer) -> None:
     """Write the file of keys that a server checks tokens with."""
     path.touch(mode=0o600)
-    path.write_text(key_set([public_part(issuer.entry)]))
+    path.write_text(key_set([public_entry(issuer.entry)]))
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence.store.keys import Keys
-from presence.store.privileges import OTHERS_KEYS, MissingRight, look
+from presence.store.privileges import OTHERS_KEYS, MissingRight, check_rights
 from tests.docs.roles import ask, permissions
 from tests.store.test_privileges import as_tried, make, rights
 from tests.support.redis_cluster import Cluster
@@ -23,9 +23,9 @@ def test_each_server_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
     rules = [*rights("server"), *permissions("server", "cluster")]
     for member in cluster.members:
         make(member.client, rules)
-    assert look(as_tried(cluster.url), keys, followups=False) == ([], "")
+    assert check_rights(as_tried(cluster.url), keys, followups=False) == ([], "")
     make(cluster.primary_of("{0}").client, [rule for rule in rules if rule != "+xadd"])
     with pytest.raises(MissingRight, match=r"\+xadd$"):
-        look(as_tried(cluster.url), keys, followups=False)
+        check_rights(as_tried(cluster.url), keys, followups=False)
     make(cluster.primary_of("{0}").client, [*rules, "allkeys"])
-    assert look(as_tried(cluster.url), keys, followups=False).too_much == [OTHERS_KEYS]
+    assert check_rights(as_tried(cluster.url), keys, followups=False).too_much == [OTHERS_KEYS]

@@ -98,7 +98,7 @@ def test_what_was_learned_holds_until_that_server_fails_or_says_otherwise(
     key = KEYS.events(0)
     wrong = next(member for member in cluster.primaries() if member is not cluster.primary_of(key))
     address = {"another": f"127.0.0.1:{wrong.port}", "nobody": "127.0.0.1:1", "": ":1"}[named]
-    scripting._routes.learn(MovedError(f"{cluster.slot_of(key)} {address}"))
+    scripting._routes.note_redirect(MovedError(f"{cluster.slot_of(key)} {address}"))
     if named:
         with pytest.raises(StoreUnavailable):
             scripting.commands(key, [("XLEN", key)])
@@ -116,7 +116,7 @@ def test_the_new_primary_is_found_after_a_failover(cluster: Cluster) -> None:
     promoted = cluster.fail_over(lost)
     with pytest.raises(RedisConnectionError):
         routes.client(key).xlen(key)
-    routes.doubt(routes.client(key))
+    routes.invalidate(routes.client(key))
     assert routes.client(key).xlen(key) == 0
     assert routes.client(key).connection_pool.connection_kwargs["port"] == promoted.port
     cluster.start(lost)

@@ -19,7 +19,7 @@ def test_a_shard_that_has_moved_is_heard_where_it_is(redis_cluster: Cluster) -> 
     node = Hand(store, "node")
     node.open()
     channel.open()
-    channel.order(["ann"], [])
+    channel.update_subscriptions(["ann"], [])
     hear(channel, 1)
     channel.check()
     source = redis_cluster.primary_of(keys.events(0))
@@ -28,7 +28,7 @@ def test_a_shard_that_has_moved_is_heard_where_it_is(redis_cluster: Cluster) -> 
     with pytest.raises(StoreUnavailable):
         channel.check()
     channel.open()
-    channel.order(["ann"], [])
+    channel.update_subscriptions(["ann"], [])
     hear(channel, 1)
     store.check_meta()
     store.apply([node.batch([], node.n + 1)])  # finds out where to go

@@ -14,13 +14,13 @@ import trio
 
 from presence import protocol
 from presence.protocol import Code, Kind, Other
-from presence.transports.connections import ATTENTIVE, PROMPT
+from presence.transports.connections import IMMEDIATE, SHORT
 from presence.transports.epoll import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
 from tests.support.cells import AT_TRANSPORT, Cell, brief
 from tests.transports.harness import serving
 from tests.transports.test_connections import try_cell
-from tests.transports.test_epoll import many, pace_of
+from tests.transports.test_epoll import class_of, many
 
 
 @pytest.mark.parametrize("cell", [cell for cell in AT_TRANSPORT if cell[1] is Other.LOGIN_TIMEOUT], ids=str)
@@ -95,9 +95,9 @@ async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_
     async with serving("epoll", window_s=60.0) as server:
         client = await server.logged_in()
         message = protocol.encode(protocol.message("bob", "hello", id=1))
-        for packet, pace, most_s in (
-            (protocol.encode(protocol.keepalive(1)), PROMPT, 2 * ANSWER_WINDOW_S),
-            (message, ATTENTIVE, ANSWER_WINDOW_S / 2),
+        for packet, latency_class, most_s in (
+            (protocol.encode(protocol.keepalive(1)), SHORT, 2 * ANSWER_WINDOW_S),
+            (message, IMMEDIATE, ANSWER_WINDOW_S / 2),
         ):
             waits = []
             for _ in range(21):
@@ -105,7 +105,7 @@ async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_
                 await client.stream.send_all(packet)
                 await client.take(1)
                 waits.append(time.perf_counter() - begun)
-                assert pace_of(server) == pace
+                assert class_of(server) == latency_class
             assert sorted(waits[1:])[10] < most_s
 
 

@@ -1,7 +1,7 @@
--- How sessions come out of records and other nodes' marked ones into them, and how all of it is written in the end.
+-- Removes sessions from records, moves pending logins into them, and writes all changes at the end of a call.
 
--- What follows the first event that a call writes.
-local function needed()
+-- The commands that follow the first event of a call.
+local function needed_commands()
   return {
     {'XADD', events_key}, {'XTRIM', events_key}, {'HGET', online_key}, {'HSET', online_key}, {'HDEL', online_key},
     {'HEXISTS', node_key}, {'HMGET', node_key}, {'ZADD', seen_key}, {'ZREM', seen_key}, {'ZRANGEBYSCORE', seen_key},
@@ -10,27 +10,27 @@ local function needed()
   }
 end
 
--- The refusal of a user who may not call all of that; nil: it may. A call that Redis stops half-way leaves what it has
--- written, and would tell its events again with each retry. (Before Redis 7 nobody can know beforehand.)
+-- Returns a refusal if the Redis user may not call all of these, otherwise nil. A call that Redis stops half-way leaves
+-- what it has written, and would write its events again with each retry. (Before Redis 7 this cannot be checked.)
 local function refuse_unpermitted()
-  for _, command in ipairs(redis.acl_check_cmd and needed() or {}) do
+  for _, command in ipairs(redis.acl_check_cmd and needed_commands() or {}) do
     if not redis.acl_check_cmd(unpack(command)) then
       return redis.error_reply('NOPERM this user may not call ' .. table.concat(command, ' '))
     end
   end
 end
 
--- The record of one plain session, with captures: id, since_ms, device, session, node. Nearly all users have one, and a
--- pattern takes a third of the time of a JSON parser. A record that does not match is left to the parser.
-local LONE = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
+-- Pattern of a record with one plain session; captures id, since_ms, device, session, node. Nearly all users have such a
+-- record, and a pattern takes a third of the time of a JSON parser. Other records go to the parser.
+local PLAIN_RECORD = '^{"id":"([%d%-]+)","since_ms":(%d+),"sessions":{"([^"\\]*)":{"session":"([^"\\]+)","node":"([^"\\]+)",'
   .. '"generation":%d+,"login_ms":%d+,"arrived_ms":%d+,"idle_timeout_ms":%d+}}}$'
 
--- Whether a text can stand in JSON as it is.
+-- Whether a text needs no escapes in JSON.
 local function is_plain(text)
   return not string.find(text, '[%c"\\]')
 end
 
--- Returns the JSON of a record; of one plain session in the form of LONE where that can be.
+-- Returns the JSON of a record, in the form of PLAIN_RECORD if possible.
 local function encode_record(record)
   local device, session = next(record.sessions)
   if next(record.sessions, device) ~= nil or record.state ~= nil or session.away ~= nil or session.meta ~= nil
@@ -48,7 +48,7 @@ local function write_record(uid, record)
   written[uid] = encode_record(record)
 end
 
-local function own(key, field, value)
+local function set_owned(key, field, value)
   local fields = owned[key]
   if not fields then
     fields = {}
@@ -57,55 +57,55 @@ local function own(key, field, value)
   fields[field] = value
 end
 
--- Marks. After an outage a node's ends wait until others have registered, and what follows an end of the same user
--- waits with it. A login that waits so is marked: an end of the user's last session elsewhere must not make him
--- offline, but gives his record over to the marked session. A mark: [device, session, generation, login_ms,
--- idle_timeout_ms, profile].
-local holders
-local function holding()
-  holders = holders or redis.call('SMEMBERS', holding_key)
-  return holders
+-- Pending logins. After an outage the ends of a node wait until other nodes have registered, and later changes of the
+-- same user wait with them. A login that waits so is stored as pending: the end of the user's last session elsewhere must
+-- not make the user offline, but hands the record to the pending login. A pending login: [device, session, generation,
+-- login_ms, idle_timeout_ms, profile].
+local pending_nodes
+local function nodes_with_pending_logins()
+  pending_nodes = pending_nodes or redis.call('SMEMBERS', holding_key)
+  return pending_nodes
 end
 
-local function marks_field(uid)
+local function pending_field(uid)
   return uid .. '  held'
 end
 
-local function read_marks(id, uid)
-  local key, field = node_prefix .. id, marks_field(uid)
+local function read_pending_logins(id, uid)
+  local key, field = node_prefix .. id, pending_field(uid)
   local text = owned[key] and owned[key][field]
   if text == nil then text = redis.call('HGET', key, field) end
   local ok, marks = pcall(cjson.decode, text or '[]')
   return ok and type(marks) == 'table' and marks or {}
 end
 
--- Gives the record over to sessions that other nodes have marked, of logins before `ended_ms`; false: there are none.
-local function give_over(record, uid, ended_ms)
-  for _, id in ipairs(holding()) do
+-- Puts pending logins of other nodes from before `ended_ms` into the record; returns false if there are none.
+local function hand_to_pending_login(record, uid, ended_ms)
+  for _, id in ipairs(nodes_with_pending_logins()) do
     local is_other = id ~= node and not is_fenced(id)
     local present = count(redis.call('HGET', node_prefix .. id, 'gen'))
-    for _, mark in ipairs(is_other and read_marks(id, uid) or {}) do
-      if type(mark) ~= 'table' then mark = {} end
-      local entry = {session = mark[2], node = id, generation = mark[3], login_ms = mark[4], arrived_ms = now_ms,
-        idle_timeout_ms = mark[5]}
-      if type(mark[1]) == 'string' and is_session(entry) and mark[3] == present and mark[4] <= ended_ms then
-        if type(mark[6]) == 'string' then show_as(entry, mark[6]) end
-        record.sessions[mark[1]] = entry
-        own(node_prefix .. id, uid .. ' ' .. mark[1], digits(mark[3]) .. ' ' .. mark[2])
+    for _, login in ipairs(is_other and read_pending_logins(id, uid) or {}) do
+      if type(login) ~= 'table' then login = {} end
+      local entry = {session = login[2], node = id, generation = login[3], login_ms = login[4], arrived_ms = now_ms,
+        idle_timeout_ms = login[5]}
+      if type(login[1]) == 'string' and is_session(entry) and login[3] == present and login[4] <= ended_ms then
+        if type(login[6]) == 'string' then show_as(entry, login[6]) end
+        record.sessions[login[1]] = entry
+        set_owned(node_prefix .. id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
       end
     end
   end
   return next(record.sessions) ~= nil
 end
 
--- Takes a session that `record` names out of it: an offline event if it was the user's last, when it ended.
-local function depart(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
+-- Removes a session from a record; writes an offline event if it was the last of the user.
+local function remove_session(record, uid, device, code, reason, at_ms, last_seen_ms, ended_ms, grace_ms)
   local present = record.sessions[device]
   local status, meta = shown(record)
   record.sessions[device] = nil
-  own(node_prefix .. present.node, uid .. ' ' .. device, false)
-  if next(record.sessions) or give_over(record, uid, ended_ms) then
-    tell_shown(uid, record, status, meta, device, present.session, at_ms)
+  set_owned(node_prefix .. present.node, uid .. ' ' .. device, false)
+  if next(record.sessions) or hand_to_pending_login(record, uid, ended_ms) then
+    emit_if_shown_changed(uid, record, status, meta, device, present.session, at_ms)
     write_record(uid, record)
   else
     go_offline(record.id, digits(record.since_ms), uid, device, present.session, code, reason, at_ms, last_seen_ms,
@@ -113,19 +113,19 @@ local function depart(record, uid, device, code, reason, at_ms, last_seen_ms, en
   end
 end
 
--- Ends what a node owns under a field, "<uid> <device>", if the record still names that session, node and
--- generation; returns whether it did. `latest_ms`: when it was last seen at the latest; 0: not known.
+-- Ends the session that a node owns under a field, "<uid> <device>", if the record still has that session, node and
+-- generation; returns whether it did. `latest_ms`: latest time at which it can have been seen; 0: unknown.
 local function end_owned(of_node, field, uid, device, owned_generation, session, latest_ms)
   local record = read_record(uid)
   local present = record and record.sessions[device]
   if not (present and present.session == session and present.node == of_node
       and present.generation == owned_generation) then
-    own(node_prefix .. of_node, field, false)
+    set_owned(node_prefix .. of_node, field, false)
     return false
   end
   if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
   local last_seen_ms = math.max(record.since_ms, latest_ms)
-  depart(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
+  remove_session(record, uid, device, CODE_NODE_DOWN, 'node_down', digits(math.max(now_ms, last_seen_ms)),
     digits(last_seen_ms), now_ms)
   return true
 end
@@ -151,37 +151,36 @@ local function write_all(key, changes, set, remove, value_first)
   end
 end
 
--- Looks at some of what a node owns, from a cursor of HSCAN on; returns the next. `visit` takes each session: field,
--- uid, device, generation, session. What is damaged is removed, and so are fields that are no session's, but for those
--- that `is_kept`.
+-- Scans some of the fields of a node from an HSCAN cursor on; returns the next cursor. Calls `visit` with each session:
+-- field, uid, device, generation, session. Removes damaged fields, and other fields unless `is_kept`.
 local function scan_owned(key, cursor, limit, visit, is_kept)
   local scan = redis.call('HSCAN', key, cursor, 'COUNT', limit)
   local found, uids = scan[2], {}
   for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
   read_ahead(uids)
-  ask_watched(uids)
+  read_watchers(uids)
   for i = 1, #found, 2 do
     local uid, device = string.match(found[i], '^(%S+) (%S*)$')
     local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
     if uid and owned_generation then
       visit(found[i], uid, device, tonumber(owned_generation), session)
     elseif uid or not is_kept(found[i]) then
-      own(key, found[i], false)
+      set_owned(key, found[i], false)
     end
   end
   return scan[1]
 end
 
--- The last thing that a call does to records, `seen`, what nodes own, and the stream's length.
+-- Writes the changes of a call to records, `seen` and owned sessions, then trims the stream.
 local function write_back()
   write_all(online_key, written, 'HSET', 'HDEL')
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
   for key, fields in pairs(owned) do write_all(key, fields, 'HSET', 'HDEL') end
-  write_news()
+  write_notices()
   if highest_id ~= '' then redis.call('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
 end
 
--- Forgets a few users whose `seen` is older than the retention; more than one batch can add.
+-- Removes a few users whose `seen` is older than the retention; more than one batch can add.
 local function trim_seen(limit)
   local old = redis.call('ZRANGEBYSCORE', seen_key, '-inf', now_ms - ARGV[9], 'LIMIT', 0, limit)
   if #old > 0 then redis.call('ZREM', seen_key, unpack(old)) end

@@ -1,28 +1,28 @@
--- Entries of the stream, and what is published of them.
+-- Entries of the stream, and their publication.
 
--- Of the channels of its users: of the same database as the channel of online events, with the shard's tag.
+-- Prefix of the channels of users: of the same database as the channel of online events, with the shard's tag.
 local user_prefix = string.sub(ARGV[5], 1, -string.len('online') - 1) .. string.match(events_key, '{%d+}') .. ':user:'
 
 local CODE_RETURNED, CODE_NODE_DOWN = '2', '402'
 local CODE_AWAY, CODE_BACK, CODE_UPDATED = '3', '4', '5'
 
-local highest_id = ''  -- of the entries written by this call
+local highest_id = ''  -- of the entries of this call
 
--- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It travels with the
--- reply, and what is stored of it, so that the caller's node counts each entry once.
-local told, told_at = {}, {}
-local function note_told(type, code)
+-- How many entries of each kind this call has written, flat: type, code ("0": a gap), number... It is part of
+-- the reply, also of the stored one, so that the caller's node counts each entry once.
+local event_counts, count_places = {}, {}
+local function count_event(type, code)
   local kind = type .. code
-  local at = told_at[kind]
+  local at = count_places[kind]
   if not at then
-    at = #told + 3
-    told[at - 2], told[at - 1], told[at] = type, code, 0
-    told_at[kind] = at
+    at = #event_counts + 3
+    event_counts[at - 2], event_counts[at - 1], event_counts[at] = type, code, 0
+    count_places[kind] = at
   end
-  told[at] = told[at] + 1
+  event_counts[at] = event_counts[at] + 1
 end
 
-local known_digits = {}  -- many items of a batch have the same times
+local known_digits = {}  -- items of a batch share many times
 local function digits(number)
   local text = known_digits[number]
   if not text then
@@ -32,28 +32,27 @@ local function digits(number)
   return text
 end
 
--- Whether somebody may hear what is published on a channel. Of subscribers at replicas and at other nodes of a
--- cluster this server knows nothing.
-local heard = {}
-local function is_heard(channel)
-  local answer = heard[channel]
+-- Whether a channel may have subscribers. This server does not know those at replicas and at other nodes of a cluster.
+local has_subscribers_cache = {}
+local function has_subscribers(channel)
+  local answer = has_subscribers_cache[channel]
   if answer == nil then
     answer = string.match(replication, 'connected_slaves:(%d+)') ~= '0'
       or string.match(redis.call('INFO', 'cluster'), 'cluster_enabled:(%d)') ~= '0'
       or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 or redis.call('PUBSUB', 'NUMPAT') > 0
-    heard[channel] = answer
+    has_subscribers_cache[channel] = answer
   end
   return answer
 end
 
--- The same of the channels of users. Only nodes whose clients watch a user listen there, each at the server that has the
--- shard, and so this server knows. A node that listens to any of them listens to the channel of nobody, too: where
--- nobody watches, which is what most calls find, one look tells it.
-local watched = {}  -- uid -> whether somebody listens
+-- The same for the channels of users. Only nodes whose clients watch a user subscribe there, each at the server of the
+-- shard, so this server knows. Such a node also subscribes to the prefix itself as a channel: so one command tells most
+-- calls that no user is watched.
+local watched = {}  -- uid -> whether the channel has subscribers
 local has_watchers
 
--- Asks for several users at once.
-local function ask_watched(uids)
+-- Reads the subscriber counts of several users.
+local function read_watchers(uids)
   if has_watchers == nil then has_watchers = redis.call('PUBSUB', 'NUMSUB', user_prefix)[2] > 0 end
   if not has_watchers then return end
   for first = 1, #uids, VALUES_A_CALL do
@@ -65,7 +64,7 @@ local function ask_watched(uids)
 end
 
 local function is_watched(uid)
-  if watched[uid] == nil and has_watchers ~= false then ask_watched({uid}) end
+  if watched[uid] == nil and has_watchers ~= false then read_watchers({uid}) end
   return watched[uid]
 end
 
@@ -74,24 +73,24 @@ local function optional(name, value)
   if value then return name, value end
 end
 
--- The fields of an online event that only who is not plain has.
+-- The fields of an online event for sessions that are not plain.
 local function show_fields(is_away, meta)
   if is_away then return 'status', 'away', optional('meta', meta) end
   return optional('meta', meta)
 end
 
--- Writes an entry about a user; returns its id. The code and the times are digits: Redis is slow at turning Lua's
--- numbers into text. Hints of it, as JSON, cost as much as the entry, so they are published only where somebody listens.
--- `channel`: of all events of the type, or nil; that of the user is told what he shows, too: `status`, since
--- `status_ms`. What follows are names and values that not every entry has.
+-- Writes an entry about a user; returns its id. The code and the times are digits, because Redis converts Lua numbers to
+-- text slowly. Publishing it as JSON costs as much as the entry, so it is published only to channels with subscribers.
+-- `channel`: of all events of the type, or nil; the channel of the user also gets `status` and its start `status_ms`.
+-- Further arguments are optional names and values.
 local function emit(channel, type, code, reason, uid, device, session, since_ms, last_seen_ms, at_ms, status, status_ms,
     ...)
   local id = redis.call('XADD', events_key, '*', 'v', '1', 'type', type, 'uid', uid, 'code', code,
     'reason', reason, 'node', node, 'session', session, 'device', device, 'since_ms', since_ms,
     'last_seen_ms', last_seen_ms, 'at_ms', at_ms, ...)
   highest_id = id
-  note_told(type, code)
-  channel = channel and is_heard(channel) and channel
+  count_event(type, code)
+  channel = channel and has_subscribers(channel) and channel
   if not channel and not is_watched(uid) then return id end
   local entry, more = {v = 1, id = id, type = type, uid = uid, code = tonumber(code), reason = reason, node = node,
     session = session, device = device, since_ms = tonumber(since_ms), last_seen_ms = tonumber(last_seen_ms),
@@ -105,15 +104,15 @@ local function emit(channel, type, code, reason, uid, device, session, since_ms,
   return id
 end
 
--- Writes the transition of a user who comes; returns its entry id. `is_away` and `meta`: as the session shows itself.
+-- Writes the online event of a user; returns its entry id. `is_away` and `meta`: the profile of the session.
 local function go_online(uid, device, session, code, reason, at_ms, is_away, meta)
   seen[uid] = false
   return emit(ARGV[5], 'online', code, reason, uid, device, session, at_ms, at_ms, at_ms,
     is_away and 'away' or 'online', at_ms, show_fields(is_away, meta))
 end
 
--- Writes the transition of a user who goes, whose online event was entry `since_id`. `grace_ms`: digits of the grace
--- that the lost connection had, if it was lengthened; else "" or nil.
+-- Writes the offline event of a user whose online event was entry `since_id`. `grace_ms`: digits of the grace of the lost
+-- connection if it was lengthened, otherwise "" or nil.
 local function go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
   -- `since_ms` may be by another node's clock, and is rounded up where `last_seen_ms` is rounded down.
   if tonumber(last_seen_ms) < tonumber(since_ms) then last_seen_ms = since_ms end
@@ -123,13 +122,13 @@ local function go_offline(since_id, since_ms, uid, device, session, code, reason
     'since_id', since_id, optional('grace_ms', grace_ms ~= '' and grace_ms))
 end
 
--- How a session shows itself travels as a text: "" plain; else "a" (away) or "-", and what follows is its `meta`.
+-- Sets the profile of a session from its text: "" is plain, otherwise "a" (away) or "-", followed by its `meta`.
 local function show_as(session, profile)
   session.away = string.sub(profile, 1, 1) == 'a' or nil
   session.meta = #profile > 1 and string.sub(profile, 2) or nil
 end
 
--- Whether a text goes before another by its bytes, wherever this server runs.
+-- Whether a text is before another by its bytes, independent of the locale of this server.
 local function is_before(text, other)
   for i = 1, math.min(#text, #other) do
     local ours, theirs = string.byte(text, i), string.byte(other, i)
@@ -138,26 +137,25 @@ local function is_before(text, other)
   return #text < #other
 end
 
--- Whether the user shows himself as one of two sessions rather than as the other: as one that is not away, then as the
--- one that logged in last, then as that of the later device.
-local function goes_before(session, device, other, other_device)
+-- Whether a session is shown rather than another: one that is not away, then the later login, then the later device.
+local function takes_precedence(session, device, other, other_device)
   if (session.away == true) ~= (other.away == true) then return other.away == true end
   if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end
   return is_before(other_device, device)
 end
 
--- Returns how a user with several sessions shows himself: the status, and `meta`, nil if there is none.
+-- Returns the shown status of a user with several sessions, and `meta`, nil if none.
 local function shown(record)
   local device, session = next(record.sessions)
   for another, candidate in next, record.sessions, device do
-    if goes_before(candidate, another, session, device) then device, session = another, candidate end
+    if takes_precedence(candidate, another, session, device) then device, session = another, candidate end
   end
   return session.away == true and 'away' or 'online', type(session.meta) == 'string' and session.meta or nil
 end
 
--- Tells that a user who stays online shows himself otherwise than before, if he does. The session is the one by which
--- it came so; it may be gone.
-local function tell_shown(uid, record, status_before, meta_before, device, session, at_ms)
+-- Writes an event if the shown state of a user who stays online has changed. The session is the one that caused it; it
+-- may be gone.
+local function emit_if_shown_changed(uid, record, status_before, meta_before, device, session, at_ms)
   local status, meta = shown(record)
   local type, code, reason, status_ms = 'away', CODE_AWAY, 'away', at_ms
   if status == status_before then

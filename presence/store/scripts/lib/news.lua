@@ -1,16 +1,16 @@
--- What nodes are told about their sessions.
+-- Notices to nodes about their sessions.
 
--- Tells a node about one of its sessions; see `write_news`.
-local news = {}  -- node id -> entries
-local function tell(id, entry)
-  news[id] = news[id] or {}
-  table.insert(news[id], entry)
+-- Queues a notice to a node about one of its sessions; see `write_notices`.
+local notices = {}  -- node id -> entries
+local function notify(id, entry)
+  notices[id] = notices[id] or {}
+  table.insert(notices[id], entry)
 end
 
--- News are numbered in the inbox of a node, which its probe reads, and go over its control channel, which only hastens.
-local INBOX_LIMIT = 50  -- a node that misses more finds out by comparing
-local function write_news()
-  for id, entries in pairs(news) do
+-- Notices are numbered in the inbox of a node, which its probe reads; the control channel only makes them faster.
+local INBOX_LIMIT = 50  -- a node that misses more detects it by comparing
+local function write_notices()
+  for id, entries in pairs(notices) do
     local key = node_prefix .. id
     local present = redis.call('HMGET', key, 'inbox', 'inbox_n')
     local ok, inbox = pcall(cjson.decode, #entries < INBOX_LIMIT and present[1] or '[]')

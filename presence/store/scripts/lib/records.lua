@@ -1,20 +1,20 @@
--- Records of users, as this call has read them and will have written them.
+-- Records of users: as read by this call, and as it will write them.
 
 local function is_session(value)
   return type(value) == 'table' and type(value.session) == 'string' and type(value.node) == 'string'
     and type(value.login_ms) == 'number' and type(value.arrived_ms) == 'number'
 end
 
--- What this call has read, and what it will have written when it ends (`write_back`): one call of Redis takes a few
--- hundred fields at the price of a handful. Until then reads go by these tables, never by Redis.
-local read = {}     -- uid -> JSON of its record as Redis has it; false: none
-local written = {}  -- uid -> the same as it is to be; false: the user goes offline
+-- What this call has read, and what it will write at its end (`write_back`): one command with a few hundred fields costs
+-- as much as a few small ones. Until then reads use these tables, never Redis.
+local read = {}     -- uid -> JSON of its record in Redis; false: none
+local written = {}  -- uid -> its new JSON; false: the user goes offline
 local seen = {}     -- uid -> digits of the ms last seen; false: to be removed
 local owned = {}    -- key of a node's hash -> {field -> value; false: to be removed}
 
-local VALUES_A_CALL = 1000  -- even, and well within what unpack can put on the stack
+local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
 
--- Reads the records of several users at once.
+-- Reads the records of several users.
 local function read_ahead(uids)
   for first = 1, #uids, VALUES_A_CALL do
     local last = math.min(first + VALUES_A_CALL - 1, #uids)
@@ -23,7 +23,7 @@ local function read_ahead(uids)
   end
 end
 
--- Returns the JSON of a user's record as it is now; nil or false: none.
+-- Returns the current JSON of a user's record; nil or false: none.
 local function record_text(uid)
   local text = written[uid]
   if text == nil then text = read[uid] end

@@ -1,41 +1,41 @@
--- What all scripts of one shard share. What else a script has before it, its first line names: each is in this folder.
+-- Shared by all scripts of one shard. The first line of a script names the parts of this folder put before it.
 --
 -- KEYS (one hash slot: all carry the shard's tag)
 --   1 events   stream: every transition, in order
 --   2 online   hash: uid -> JSON record {id, since_ms, sessions: {device: {session, node, generation,
---              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Where it is
---              so, a session has `away` (true) and `meta` (a text, opaque here), and the record has `state`: {id,
---              since_ms}, its latest "away" or "update" entry and since when the present status stands
+--              login_ms, arrived_ms, idle_timeout_ms}}}; login_ms and arrived_ms by this shard's clock. Optional:
+--              a session has `away` (true) and `meta` (a text, opaque here), the record has `state`: {id, since_ms},
+--              its latest "away" or "update" entry and the start of the present status
 --   3 seen     sorted set: uid -> ms last seen, of users offline
---   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and what it owns:
---              "<uid> <device>" -> "<generation> <session>". `trail`: the counters before this generation;
---              `complete`: the generation under which all its live sessions have been registered; `fence`: ms
---              since when nothing is taken from this id any more. "<uid>  held" (two spaces) -> JSON of `marks`
---   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <history>"; what the
---              node's own hash says, where all can be read at once. `history`: the replication id under which it
+--   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and the sessions it owns:
+--              "<uid> <device>" -> "<generation> <session>". `trail`: the counters of previous
+--              generations; `complete`: the generation in which all its live sessions have been registered; `fence`:
+--              ms since when no writes of this id are accepted. "<uid>  held" (two spaces) -> JSON of pending logins
+--   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <history>"; a
+--              summary of that hash, so that all can be read together. `history`: the replication id under which it
 --              became complete, or "-"
---   6 holding  set: ids of the nodes that have marks
---   7 absent   never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is
---              not there, so that no script works on half of a shard: undeclared keys would fail it midway
+--   6 holding  set: ids of the nodes with pending logins
+--   7 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
+--              script works on half of a shard: undeclared keys would fail it midway
 -- ARGV
 --   1 node id
 --   2 generation
 --   3 replication id under which the caller opened the generation; "" in an opening call only
---   4 what the keys of node hashes begin with in this shard. The hash of another node (who owned a displaced
---     session) is computed from it: not declared in KEYS, but in the same slot by the same tag
---   5 channel of online events   6 channel of offline events   7 what control channels begin with
---   8 entries that the stream is capped to, roughly   9 retention of `seen`, ms
+--   4 prefix of the keys of node hashes in this shard. The hash of another node (the owner of a displaced session) is
+--     computed from it: not declared in KEYS, but in the same slot by the same tag
+--   5 channel of online events   6 channel of offline events   7 prefix of control channels
+--   8 approximate maximum of entries in the stream   9 retention of `seen`, ms
 --   10... the script's own
 --
--- The clock is TIME of this server and no other. A record that is not of the form above counts as absent, so
--- that one damaged value cannot stop a shard.
+-- The only clock is TIME of this server. A record that is not of the form above counts as absent, so that one damaged
+-- value cannot stop a shard.
 
 local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local holding_key, absent_key = KEYS[6], KEYS[7]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
 
--- The number that a field holds; 0 if none.
+-- Returns the number in a field; 0 if none.
 local function count(text)
   return text and tonumber(text) or 0
 end
@@ -53,19 +53,19 @@ local function is_fenced(id)
   return redis.call('HEXISTS', node_prefix .. id, 'fence') == 1
 end
 
--- Notes what the hash of a node says; `completed_under`: the replication id, if it has just become complete.
-local function trace(id, completed_under)
+-- Writes the summary of a node's hash; `completed_under`: the replication id, if it has just become complete.
+local function write_trace(id, completed_under)
   local counter = redis.call('HMGET', node_prefix .. id, 'gen', 'complete', 'fence')
   redis.call('HSET', traces_key, id, string.format('%.0f %.0f %d %s', count(counter[1]), count(counter[2]),
     counter[3] and 1 or 0, completed_under or '-'))
 end
 
--- Takes nothing from a node id any more. One that was fenced before may have been swept since: no new trace of it.
+-- Fences a node id. One fenced before may have been swept since, so it gets no new trace.
 local function fence(id)
-  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then trace(id) end
+  if redis.call('HSETNX', node_prefix .. id, 'fence', string.format('%.0f', now_ms)) == 1 then write_trace(id) end
 end
 
--- The refusal of a caller that is not the node of that generation any more; nil: it is. Order as in apply.
+-- Returns a refusal if the caller is no longer the node of its generation, otherwise nil. Order as in apply.
 local function refuse_outdated()
   local counter = redis.call('HMGET', node_key, 'gen', 'fence')
   local present = count(counter[1])
