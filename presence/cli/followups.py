@@ -25,7 +25,7 @@ from presence.cli.options import (
 from presence.cli.redis_errors import asks_redis, subscriber_complains
 from presence.common.text import json_line, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
-from presence.followups.turning import FollowUpScheduler, SchedulerOutage
+from presence.followups.scheduler import FollowUpScheduler, SchedulerOutage
 from presence.ops.explain_text import moment
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler

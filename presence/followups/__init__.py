@@ -8,8 +8,8 @@ The page is `docs/followups.md`.
 """
 
 from presence.config.followup_rules import Rule
+from presence.followups.consumer import FollowUp, due, due_sync
 from presence.followups.planned import Added, FollowUps, PlannedFollowUp
-from presence.followups.reading import FollowUp, due, due_sync
 from presence.subscriber.events import Gap
 
 __all__ = ["Added", "FollowUp", "FollowUps", "Gap", "PlannedFollowUp", "Rule", "due", "due_sync"]

@@ -30,8 +30,8 @@ from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo, Session
 from presence.core.requests import Message, Request
-from presence.followups.task import SchedulerTask
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
 from presence.protocol import Code
 from presence.server import listeners

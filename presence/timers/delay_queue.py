@@ -1,8 +1,8 @@
 """A delay queue: a sorted set of due times in Redis, and payloads beside it."""
 
 from presence.store.script_runner import Scripting
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 
 class DelayQueue(SharedTimer):

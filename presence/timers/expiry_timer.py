@@ -9,8 +9,8 @@ import msgpack
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.key_events import ExpiriesOff, KeyExpirations
 from presence.store.script_runner import Scripting
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, Due, TimerError
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 RECONCILE_S: Final = 5.0
 HEARD_MAX: Final = 100_000  # names that wait in a process: about 10 MB

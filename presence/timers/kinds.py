@@ -9,8 +9,8 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.ring_timer import RingTimer
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 KINDS: Final = ("ring", "queue", "expiry")
 

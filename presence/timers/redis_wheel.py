@@ -38,7 +38,7 @@ from presence.protocol import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import TimerError
-from presence.timers.packing import checked_id
+from presence.timers.script_batches import checked_id
 
 UIDS_A_CALL: Final = 500  # of a script: 2 ms of Redis, in which it answers nobody else
 SLOTS_A_CALL: Final = 1000  # that passed: about 1 ms where all are empty

@@ -5,9 +5,9 @@ from typing import Final
 import msgpack
 
 from presence.store.script_runner import Scripting
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import EVENTS_MAX, TimerError
-from presence.timers.packing import delay_ms
+from presence.timers.script_batches import delay_ms
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 SLOTS_MAX: Final = 86_400
 TICK_S_MAX: Final = 3600.0

@@ -37,11 +37,11 @@ from presence.common.runtime import ThreadCaller, TrioThreadCaller, TrioWakeEven
 from presence.outbox.outage_log import Outage
 from presence.prefork.control_pipe import ControlPipe
 from presence.timers import handlers
-from presence.timers.handing import Leasing
 from presence.timers.handlers import Handler, HandlerError, RetryLater
 from presence.timers.interface import Due, LeasedTimer, TimerError
 from presence.timers.kinds import TimerLocation
-from presence.timers.reporting import FAILURES, MAX_HELD, Leases
+from presence.timers.leases import FAILURES, MAX_HELD, Leases
+from presence.timers.shared_timer import Leasing
 
 OK: Final = 0  # exit statuses of a worker
 FAILED: Final = 1

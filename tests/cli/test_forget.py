@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from presence.followups import FollowUps
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.ops import operator_calls
 from presence.ops.operator_calls import Operator
 from presence.store.client import Redis

@@ -37,7 +37,7 @@ from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_T
 from presence.client.reconnect import Backoff
 from presence.client.session import ASK_EVERY, BEAT_JITTER, RETRY_S, Beats
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import KEEPALIVE, Driven, login_ok
+from tests.client.machine_driver import KEEPALIVE, Driven, login_ok
 
 RETURN = [code for code in Code if code >= 100 and code.reconnect]
 NO_RETURN = [code for code in Code if code >= 100 and not code.reconnect]

@@ -13,7 +13,7 @@ from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_T
 from presence.client.reconnect import RETURN_MAX_S
 from presence.client.session import Caused, RequestResult
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import KEEPALIVE, SERVER_TIME_S, login_ok, token
+from tests.client.machine_driver import KEEPALIVE, SERVER_TIME_S, login_ok, token
 
 RETRY_AFTER_MAX_S = 30.0
 

@@ -10,7 +10,7 @@ from presence.client import Connected, Disconnected, Goodbye, LoginRefused, NoTo
 from presence.client.connection import ANSWER_TIMEOUT_S, RETRY_MIN_S, TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import SERVER_TIME_S, Driven, login_ok, token
+from tests.client.machine_driver import SERVER_TIME_S, Driven, login_ok, token
 
 LIFE_S = 3600.0
 FIRST = token(SERVER_TIME_S + LIFE_S, 1)

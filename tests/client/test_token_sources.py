@@ -12,7 +12,7 @@ from presence import protocol
 from presence.client import Disconnected, NoToken, State, connect, connect_blocking
 from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.protocol import Kind, Packet
-from tests.client.driving import SERVER_TIME_S, login_ok, token
+from tests.client.machine_driver import SERVER_TIME_S, login_ok, token
 from tests.client.scripted_server import ScriptedServer
 
 LIFE_S = 600.0

@@ -18,7 +18,7 @@ from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.followups import FollowUps
 from presence.followups.keys import script_keys
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
 from presence.ops.operator_calls import Operator
@@ -43,10 +43,10 @@ from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
+from presence.timers.shared_timer import Leasing, SharedTimer
 from presence.watching.channel import Confirmed, Left, Pong
 from presence.watching.states import UserEvent as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed

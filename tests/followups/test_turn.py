@@ -7,7 +7,7 @@ import pytest
 
 from presence.config.followup_rules import Rule
 from presence.followups import keys
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.timers.handing import Leasing
 from presence.timers.handlers import RetryLater, handler
 from presence.timers.interface import Due, Event, TimerError
-from presence.timers.reporting import MAX_HELD
+from presence.timers.leases import MAX_HELD
 from presence.timers.runner import START_TIMEOUT_S, Runner, WorkerOptions
+from presence.timers.shared_timer import Leasing
 
 Handle = Callable[[Due], Awaitable[None]]
 LEASE_S = 30.0

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import structlog
 import trio
 
-from presence.followups.turning import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
+from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
 
 log = structlog.get_logger("presence.followups")
 

@@ -15,7 +15,7 @@ import msgpack
 from presence.common.backoff import backoff_s, jittered
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
-from presence.timers.packing import ITEMS_A_CALL, batches, checked_id, delay_ms, names, tokens
+from presence.timers.script_batches import ITEMS_A_CALL, batches, checked_id, delay_ms, names, tokens
 
 LEASE_S_MAX: Final = 86_400.0
 ATTEMPTS_MAX: Final = 1000

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from presence.timers.interface import DELAY_S_MAX, ID_BYTES_MAX, PAYLOAD_BYTES_MAX, Event, TimerError
-from presence.timers.packing import ITEMS_A_CALL, batches, delay_ms, names
+from presence.timers.script_batches import ITEMS_A_CALL, batches, delay_ms, names
 
 
 @pytest.mark.parametrize(

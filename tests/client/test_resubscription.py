@@ -6,7 +6,7 @@ from presence import protocol
 from presence.client import Ended, LimitReached, NotConnected, RequestTimeout, UserState, WatchEnded
 from presence.client.connection import ANSWER_TIMEOUT_S, AT_ONCE
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import Driven
+from tests.client.machine_driver import Driven
 
 
 def state(status: str, id: str | None = None, **rest: object) -> dict[str, object]:

@@ -8,10 +8,10 @@ import trio
 
 from presence.common.errors import StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.followups import task as task_room
-from presence.followups import turning
-from presence.followups.task import SchedulerTask
-from presence.followups.turning import LOOK_S, META_LOOK_S, FollowUpScheduler, SchedulerOutage
+from presence.followups import scheduler
+from presence.followups import scheduler_task as task_room
+from presence.followups.scheduler import LOOK_S, META_LOOK_S, FollowUpScheduler, SchedulerOutage
+from presence.followups.scheduler_task import SchedulerTask
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard
@@ -70,7 +70,7 @@ def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
 
 
 async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turning, "RETRY_MAX_S", 0.02)
+    monkeypatch.setattr(scheduler, "RETRY_MAX_S", 0.02)
     shard.goes("ann")
     shard.anybody()
     shard.client.rename("presence:{0}:events", "elsewhere")

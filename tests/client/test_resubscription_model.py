@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from presence import protocol
 from presence.client import PresenceChanged, State, WatchEnded
 from presence.protocol import Code, Kind
-from tests.client.driving import Driven
+from tests.client.machine_driver import Driven
 
 UIDS = ("ann", "bob", "eve")
 STATUSES = ("online", "away", "offline")
