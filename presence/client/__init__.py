@@ -1,4 +1,4 @@
-"""A client of the presence server: it beats, notices a dead server, and comes back by itself.
+"""A client of the presence server: it keepalives, notices a dead server, and comes back by itself.
 
 On trio::
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
-from presence.client.session import Caused, RequestResult
-from presence.client.shell import READ_BYTES, why
+from presence.client.session import Effects, RequestResult
+from presence.client.shell import READ_BYTES, error_text
 from presence.client.types import BlockingTokenSource, Payload, State
 
 READABLE = select.POLLIN
@@ -36,7 +36,7 @@ class ServerEndpoint(NamedTuple):
 class BlockingLink:
     """Runs a machine over sockets, in a thread of its own, which is started once.
 
-    The machine and its inbox are used under the lock of `news` only, which is told of pushes, answers and
+    The machine and its inbox are used under the lock of `changed` only, which is told of pushes, answers and
     another state; after each change of the machine, call `perform`.
     """
 
@@ -49,82 +49,82 @@ class BlockingLink:
     ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
-        self.news = threading.Condition()
+        self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="presence client", daemon=True)
         self._server = server
         self._source = source
-        self._fetching: threading.Thread | None = None  # the source may block, and beats must go on
+        self._token_thread: threading.Thread | None = None  # the source may block, and keepalives must go on
         self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not here yet
         self._waiter = SocketWaiter()
 
-    def answer(self, id: int) -> Payload:
+    def wait_for_answer(self, id: int) -> Payload:
         """Wait for the answer to a request, under the lock; raise it if it is an error."""
         self._answers[id] = None
-        self.wake()
+        self.wake_thread()
         try:
-            self.news.wait_for(lambda: self._answers[id] is not None)
+            self.changed.wait_for(lambda: self._answers[id] is not None)
         finally:
             result = self._answers.pop(id)
         if isinstance(result, PresenceError):
             raise result.with_traceback(None)
         return result or {}
 
-    def perform(self, caused: Caused) -> None:
-        """Hand on what the machine caused, under the lock."""
-        for each in caused:
+    def perform(self, effects: Effects) -> None:
+        """Hand on what the machine effects, under the lock."""
+        for each in effects:
             if not isinstance(each, RequestResult):
                 self.inbox.put(each)
             elif each.id in self._answers:
                 self._answers[each.id] = each.result
-        if caused or self.machine.state is State.ENDED:
-            self.news.notify_all()
+        if effects or self.machine.state is State.ENDED:
+            self.changed.notify_all()
 
-    def wake(self) -> None:
+    def wake_thread(self) -> None:
         """Let the thread look at what the machine wants now."""
         self._waiter.interrupt()
 
     def close(self) -> None:
         """End the machine and the thread, and free what they held."""
-        with self.news:
+        with self.changed:
             self.perform(self.machine.close())
-        self.wake()
+        self.wake_thread()
         self.thread.join()
-        with self.news:
-            fetching = self._fetching
-        if fetching is not None:
-            fetching.join()
+        with self.changed:
+            token_thread = self._token_thread
+        if token_thread is not None:
+            token_thread.join()
         self._waiter.close()
 
     # The thread
 
     def _run(self) -> None:
         try:
-            self._live()
+            self._run_until_ended()
         finally:  # whatever happens here, no caller waits for ever
-            with self.news:
+            with self.changed:
                 self.perform(self.machine.close())
 
-    def _live(self) -> None:
+    def _run_until_ended(self) -> None:
         while True:
-            with self.news:
+            with self.changed:
                 self._tick()
                 state, deadline = self.machine.state, self.machine.deadline
             if state is State.ENDED:
                 return
             if state in (State.FETCHING_TOKEN, State.WAITING):
-                self._rest(None, 0, deadline)
+                self._wait(None, 0, deadline)
             elif (sock := self._open(deadline)) is not None:
                 with sock:
-                    self._converse(sock)
+                    self._run_connection(sock)
 
     def _tick(self) -> None:
         """Look at the clock, and have a token fetched if one is wanted and none is on its way; locked."""
         self.perform(self.machine.tick(time.monotonic()))
-        if self._source is not None and self.machine.wants_token and self._fetching is None:
-            self._fetching = threading.Thread(
+        if self._source is not None and self.machine.wants_token and self._token_thread is None:
+            self._token_thread = threading.Thread(
                 target=self._fetch, args=[self._source], name="presence token", daemon=True
             )
-            self._fetching.start()
+            self._token_thread.start()
 
     def _fetch(self, source: BlockingTokenSource) -> None:
         token: str | Exception
@@ -132,12 +132,12 @@ class BlockingLink:
             token = source()
         except Exception as error:  # the program's own, whatever it is: the machine tells it
             token = error
-        with self.news:
-            self.perform(self.machine.fetched(token, time.monotonic()))
-            self.wake()
-            self._fetching = None  # and with it this thread needs nothing that `close` frees
+        with self.changed:
+            self.perform(self.machine.token_fetched(token, time.monotonic()))
+            self.wake_thread()
+            self._token_thread = None  # and with it this thread needs nothing that `close` frees
 
-    def _rest(self, sock: socket.socket | None, events: int, deadline: float) -> None:
+    def _wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
         with suppress(TimeoutError, WaitInterrupted):
             self._waiter.wait(sock, events, deadline)
 
@@ -147,22 +147,22 @@ class BlockingLink:
         except WaitInterrupted:
             return None  # by `close`; whatever else it was is looked at before the next attempt
         except (OSError, UnicodeError) as error:
-            with self.news:
+            with self.changed:
                 self.perform(self.machine.tick(time.monotonic()))  # knows best if the time is over
-                self.perform(self.machine.disconnected(why(error), time.monotonic()))
+                self.perform(self.machine.disconnected(error_text(error), time.monotonic()))
             return None
-        with self.news:
+        with self.changed:
             if self.machine.state is State.ENDED:
                 sock.close()
                 return None
             self.machine.established(time.monotonic())
         return sock
 
-    def _converse(self, sock: socket.socket) -> None:
+    def _run_connection(self, sock: socket.socket) -> None:
         unsent = bytearray()
-        deaf = False
+        send_failed = False
         while True:
-            with self.news:
+            with self.changed:
                 self._tick()
                 if not self.machine.connected:
                     return
@@ -171,10 +171,10 @@ class BlockingLink:
             try:
                 send(sock, unsent)
             except OSError:  # the answer to what was sent before may still be there to be read
-                deaf = True
-            if deaf:
+                send_failed = True
+            if send_failed:
                 unsent.clear()
-            self._rest(sock, READABLE | (WRITABLE if unsent else 0), deadline)
+            self._wait(sock, READABLE | (WRITABLE if unsent else 0), deadline)
             self._read(sock)
 
     def _read(self, sock: socket.socket) -> None:
@@ -182,14 +182,14 @@ class BlockingLink:
         message = "the server closed it"
         try:
             while data := receive(sock):
-                with self.news:
+                with self.changed:
                     self.perform(self.machine.received(data, time.monotonic()))
                     if not self.machine.connected:
                         return
         except OSError as error:
-            data, message = b"", why(error)
+            data, message = b"", error_text(error)
         if data is not None:
-            with self.news:
+            with self.changed:
                 self.perform(self.machine.disconnected(message, time.monotonic()))
 
 
@@ -255,7 +255,7 @@ def open_socket(host: str, port: int, ssl_context: ssl.SSLContext | None, wait: 
             _connect(sock, address, wait)
             if ssl_context is not None:
                 sock = ssl_context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-                _shake_hands(sock, wait)
+                _handshake(sock, wait)
         except OSError as error:
             sock.close()
             failure = error
@@ -278,7 +278,7 @@ def _connect(sock: socket.socket, address: Any, wait: Wait) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _shake_hands(sock: ssl.SSLSocket, wait: Wait) -> None:
+def _handshake(sock: ssl.SSLSocket, wait: Wait) -> None:
     while True:
         try:
             sock.do_handshake()

@@ -12,9 +12,9 @@ class Inbox:
     reads on sees the newest state of everybody. Only where there is none the oldest push goes, of any type.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting: OrderedDict[int, Push] = OrderedDict()
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._pushes: OrderedDict[int, Push] = OrderedDict()
         self._latest: dict[str, int] = {}  # uid to its newest change that waits
         self._stale: deque[int] = deque()  # changes that a later one supersedes; some may be taken by now
         self._next = 0
@@ -22,33 +22,33 @@ class Inbox:
         self.superseded = 0  # how many stale changes went
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._pushes)
 
     def put(self, push: Push) -> None:
         """Append a push."""
         if isinstance(push, PresenceChanged):
             if (before := self._latest.get(push.uid)) is not None:
                 self._stale.append(before)
-                if len(self._stale) > 2 * self._most:
-                    self._stale = deque(number for number in self._stale if number in self._waiting)
+                if len(self._stale) > 2 * self._capacity:
+                    self._stale = deque(number for number in self._stale if number in self._pushes)
             self._latest[push.uid] = self._next
-        if len(self._waiting) >= self._most:
+        if len(self._pushes) >= self._capacity:
             self._make_room()
-        self._waiting[self._next] = push
+        self._pushes[self._next] = push
         self._next += 1
 
-    def take(self) -> Push:
+    def pop(self) -> Push:
         """Return the oldest; `LookupError`: there is none."""
-        number, push = self._waiting.popitem(last=False)
+        number, push = self._pushes.popitem(last=False)
         if isinstance(push, PresenceChanged) and self._latest.get(push.uid) == number:
             del self._latest[push.uid]
         return push
 
     def _make_room(self) -> None:
         while self._stale:
-            if self._waiting.pop(self._stale.popleft(), None) is not None:
+            if self._pushes.pop(self._stale.popleft(), None) is not None:
                 self.superseded += 1
                 return
-        if self._waiting:
-            self.take()
+        if self._pushes:
+            self.pop()
             self.dropped += 1

@@ -20,7 +20,7 @@ class Connected:
 
     session: str  # the server's name for this session, as in its logs and events
     idle_timeout: float  # seconds of silence after which the server ends the session
-    keepalive: float  # seconds between two beats, as the server wants them
+    keepalive: float  # seconds between two keepalives, as the server wants them
     time_ms: int | None  # the server's clock, Unix milliseconds; None if it did not tell
     again: bool  # whether this client was online before
 
@@ -76,7 +76,7 @@ class UserState:
 
     def is_newer_than(self, other: "UserState") -> bool:
         """Say which of two states of one user is the newer; True too where one of them has no id."""
-        mine, others = _position(self.id), _position(other.id)
+        mine, others = _id_numbers(self.id), _id_numbers(other.id)
         return mine is None or others is None or mine > others
 
 
@@ -110,7 +110,7 @@ class WatchEnded:
 Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded
 
 
-def _position(id: str | None) -> tuple[int, int] | None:
+def _id_numbers(id: str | None) -> tuple[int, int] | None:
     """Return an entry id as numbers: as text, 9-0 is above 10-0."""
     found = _ENTRY_ID.fullmatch(id or "")
     return (int(found[1]), int(found[2])) if found else None

@@ -11,8 +11,8 @@ from presence.protocol import Code
 
 Chance = Callable[[], float]
 
-RETURN_FIRST_S = 1.0
-RETURN_MAX_S = 60.0
+RECONNECT_FIRST_S = 1.0
+RECONNECT_MAX_S = 60.0
 STABLE_S = 60.0  # so long online, and the next return is quick again
 
 
@@ -23,7 +23,7 @@ class Backoff:
     """
 
     def __init__(self) -> None:
-        self._returns = 0
+        self._attempts = 0
 
     def next_s(self, chance: Chance, online_s: float = 0.0, retry_after_s: float | None = None) -> float:
         """Return how long to stay away after a connection that had been logged in for `online_s`, in seconds.
@@ -32,10 +32,10 @@ class Backoff:
         come at the same moment.
         """
         if online_s >= STABLE_S:
-            self._returns = 0
-        most_s = min(RETURN_MAX_S, RETURN_FIRST_S * 2.0 ** min(self._returns, 16))
-        self._returns += 1
-        return (retry_after_s or 0.0) + most_s * chance()
+            self._attempts = 0
+        max_s = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._attempts, 16))
+        self._attempts += 1
+        return (retry_after_s or 0.0) + max_s * chance()
 
 
 class Loss(NamedTuple):
@@ -48,14 +48,14 @@ class Loss(NamedTuple):
     failure: PresenceError | None = None  # of a first attempt that decides; None: `Unreachable`
 
     @classmethod
-    def told(cls, payload: Mapping[str, Any]) -> Self:
+    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
         """Return what an error or a goodbye says; as a failure it is a refused login."""
         code, reason, message = payload["code"], payload["reason"], payload.get("message", "")
         retry_after = payload.get("retry_after")
         return cls(reason, message, code, retry_after, LoginRefused(code, reason, message, retry_after))
 
 
-class Returning:
+class ReconnectPolicy:
     """What a client has tried so far.
 
     Args:
@@ -74,12 +74,12 @@ class Returning:
         self.logins = 0  # how often it came online
         self.losses = 0  # how often a connection was lost, or could not be had
 
-    def online(self) -> None:
+    def login_granted(self) -> None:
         """A login was granted."""
         self.logins += 1
         self.refusal = None
 
-    def lost(self, loss: Loss, online_s: float) -> float | PresenceError:
+    def connection_lost(self, loss: Loss, online_s: float) -> float | PresenceError:
         """Return for how many seconds to stay away, or what ends the client; count the loss.
 
         `online_s`: for how long the connection had been logged in.
@@ -89,7 +89,7 @@ class Returning:
             return loss.failure or Unreachable(self._server, loss.message or loss.reason)
         return self._backoff.next_s(self._chance, online_s, loss.retry_after)
 
-    def refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
+    def login_refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
         """Return the same after a login that the server refused.
 
         A refused token is a reason to ask the program for another. Only the refusal of that one, which is not
@@ -104,4 +104,4 @@ class Returning:
             reconnect = loss.code not in list(Code) or Code(loss.code).reconnect
         if not reconnect and loss.failure is not None:
             return loss.failure
-        return self.lost(loss, 0.0)
+        return self.connection_lost(loss, 0.0)

@@ -40,13 +40,13 @@ def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
     return (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
 
 
-def delivered(payload: Payload) -> int:
+def delivered_count(payload: Payload) -> int:
     """Return the number of sessions that a message went to."""
-    count: int = payload.get("delivered", 0)
+    count: int = payload.get("delivered_count", 0)
     return count
 
 
-def why(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return in words what broke a connection: trio wraps the system's own error, once for each address."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):

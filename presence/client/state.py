@@ -12,8 +12,8 @@ from presence import protocol
 from presence.client.pushes import MEANWHILE, WATCHED, PresenceChanged, UserState, user_states
 from presence.protocol import UIDS_MAX, Kind, Packet
 
-REQUEST_UIDS_BYTES = 15_000  # of uids in one request: a client's frame holds 16 KiB
-_UNTOLD = UserState("unknown")  # of a user of whom an answer says nothing
+MAX_UIDS_BYTES_PER_REQUEST = 15_000  # of uids in one request: a client's frame holds 16 KiB
+_UNKNOWN = UserState("unknown")  # of a user of whom an answer says nothing
 
 
 class WatchedUsers:
@@ -21,7 +21,7 @@ class WatchedUsers:
 
     def __init__(self) -> None:
         self._known: dict[str, UserState] = {}
-        self._asked: dict[int, dict[str, None]] = {}
+        self._requested: dict[int, dict[str, None]] = {}
 
     def states(self) -> dict[str, UserState]:
         """Return the newest known state of everybody who is watched."""
@@ -37,7 +37,7 @@ class WatchedUsers:
         size = 0
         for uid in list(self._known):
             cost = len(uid.encode()) + 2  # its header in MessagePack
-            if batch and (len(batch) == UIDS_MAX or size + cost > REQUEST_UIDS_BYTES):
+            if batch and (len(batch) == UIDS_MAX or size + cost > MAX_UIDS_BYTES_PER_REQUEST):
                 yield batch
                 batch, size = [], 0
             batch.append(uid)
@@ -45,40 +45,40 @@ class WatchedUsers:
         if batch:
             yield batch
 
-    def expect(self, uids: Iterable[str]) -> list[str]:
+    def add(self, uids: Iterable[str]) -> list[str]:
         """Watch some of whom nothing is known yet; return those who were not watched before."""
         new = [uid for uid in dict.fromkeys(uids) if uid not in self._known]
-        self._known.update(dict.fromkeys(new, _UNTOLD))
+        self._known.update(dict.fromkeys(new, _UNKNOWN))
         return new
 
-    def ask(self, id: int, uids: Iterable[str]) -> None:
+    def request_sent(self, id: int, uids: Iterable[str]) -> None:
         """A request to watch these was sent."""
-        self._asked[id] = dict.fromkeys(uids)
+        self._requested[id] = dict.fromkeys(uids)
 
-    def grant(self, id: int, states: Mapping[str, UserState]) -> list[PresenceChanged]:
+    def request_granted(self, id: int, states: Mapping[str, UserState]) -> list[PresenceChanged]:
         """The request was granted; return what has changed of those who were watched before."""
         changed = []
-        for uid in self._asked.pop(id, ()):
-            state = states.get(uid, _UNTOLD)
+        for uid in self._requested.pop(id, ()):
+            state = states.get(uid, _UNKNOWN)
             known = self._known.get(uid)
             if known is None:
                 self._known[uid] = state
             elif _differs(state, known):
                 self._known[uid] = state
-                changed.append(PresenceChanged(uid, state, WATCHED if known is _UNTOLD else MEANWHILE))
+                changed.append(PresenceChanged(uid, state, WATCHED if known is _UNKNOWN else MEANWHILE))
             elif known.id is None:
                 self._known[uid] = state  # the same, and by now it may have an id
         return changed
 
-    def refuse(self, id: int) -> list[str]:
+    def request_failed(self, id: int) -> list[str]:
         """The request came to nothing; return those of its users who are not watched otherwise."""
-        return [uid for uid in self._asked.pop(id, ()) if uid not in self._known]
+        return [uid for uid in self._requested.pop(id, ()) if uid not in self._known]
 
-    def left(self) -> None:
+    def connection_lost(self) -> None:
         """The connection is gone, and with it what was asked for on it."""
-        self._asked.clear()
+        self._requested.clear()
 
-    def change(self, push: PresenceChanged) -> bool:
+    def apply_change(self, push: PresenceChanged) -> bool:
         """Take a change; return whether it is one, and of somebody who is watched."""
         known = self._known.get(push.uid)
         if known is None or not push.state.is_newer_than(known):
@@ -86,12 +86,12 @@ class WatchedUsers:
         self._known[push.uid] = push.state
         return True
 
-    def forget(self, uids: Iterable[str] | None) -> None:
+    def remove(self, uids: Iterable[str] | None) -> None:
         """Watch some no more, or nobody if `uids` is None, not by requests under way either."""
         gone = list(self._known) if uids is None else list(uids)
-        for asked in self._asked.values():
-            for uid in list(asked) if uids is None else gone:
-                asked.pop(uid, None)
+        for requested in self._requested.values():
+            for uid in list(requested) if uids is None else gone:
+                requested.pop(uid, None)
         for uid in gone:
             self._known.pop(uid, None)
 
@@ -110,17 +110,17 @@ def _shown(state: UserState) -> tuple[object, ...]:
     return state.status, state.last_seen_ms, dict(state.meta)
 
 
-class Lasting:
+class PersistentState:
     """Follows what the server has granted, so that the next connection is as the last one was.
 
     A request that failed, in whatever way, changes nothing here; only an unwatch holds from the moment it is
-    sent, for nothing that the server says can make it void. With `names_token` a token is put into the login
-    later. `EncodeError` is raised where the login breaks a rule of the protocol.
+    sent, for nothing that the server says can make it void. With `token_comes_later` a token is put into the
+    login later. `EncodeError` is raised where the login breaks a rule of the protocol.
     """
 
-    def __init__(self, login: Packet, *, names_token: bool = False) -> None:
-        self._names_token = names_token
-        self.login = self._checked(login)
+    def __init__(self, login: Packet, *, token_comes_later: bool = False) -> None:
+        self._token_comes_later = token_comes_later
+        self.login = self._validated(login)
         self.watches = WatchedUsers()
 
     @property
@@ -148,25 +148,25 @@ class Lasting:
             del payload["meta"]
         if payload.get("status") == "online":  # as everybody is who says nothing
             del payload["status"]
-        self.login = self._checked(self.login._replace(payload=payload))
+        self.login = self._validated(self.login._replace(payload=payload))
 
-    def asked(self, id: int, packet: Packet) -> None:
+    def request_sent(self, id: int, packet: Packet) -> None:
         """A request was sent."""
         if packet.kind == Kind.WATCH:
-            self.watches.ask(id, packet.payload["uids"])
+            self.watches.request_sent(id, packet.payload["uids"])
         elif packet.kind == Kind.UNWATCH:
-            self.watches.forget(packet.payload.get("uids"))
+            self.watches.remove(packet.payload.get("uids"))
 
-    def granted(self, id: int, packet: Packet, answer: Mapping[str, Any]) -> list[PresenceChanged]:
+    def request_granted(self, id: int, packet: Packet, answer: Mapping[str, Any]) -> list[PresenceChanged]:
         """A request was granted; return what that tells of those who were watched before."""
         if packet.kind == Kind.WATCH:
-            return self.watches.grant(id, user_states(answer))
+            return self.watches.request_granted(id, user_states(answer))
         if packet.kind == Kind.UPDATE:
             self.log_in_with(**packet.payload)
         return []
 
-    def _checked(self, login: Packet) -> Packet:
-        any_token = {"token": "-"} if self._names_token else {}
+    def _validated(self, login: Packet) -> Packet:
+        any_token = {"token": "-"} if self._token_comes_later else {}
         trial = login._replace(payload={**any_token, **login.payload})
         protocol.encode(trial, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         return login

@@ -12,7 +12,7 @@ from presence import protocol
 from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestError
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
 from presence.client.trio_link import OpenStream, TrioLink, open_tcp
 from presence.client.types import Payload, State, Statistics, TokenSource
 from presence.protocol import Packet
@@ -38,7 +38,7 @@ async def connect(
 ) -> AsyncIterator["Client"]:
     """Be online for the length of an ``async with`` block.
 
-    The client beats as the server dictates, notices a dead server, and comes back by itself, until the
+    The client keepalives as the server dictates, notices a dead server, and comes back by itself, until the
     server forbids it. Leaving the block logs out; leaving it by an exception (or being cancelled) only
     closes the connection, so that the user stays online for the server's grace, in which the program may
     be back. Afterwards no task and no socket is left.
@@ -64,7 +64,7 @@ async def connect(
         request_timeout: seconds that a request waits for its answer; ``trio.fail_after`` makes it less.
         max_pushes: how many may wait to be taken; beyond it one goes and is counted: a change of presence
             for which a later one of the same user waits, or else the oldest.
-        ask_every: one of so many beats wants an answer: a dead server is noticed within ``ask_every + 1``
+        ask_every: every n-th keepalive asks for an answer: a dead server is noticed within ``ask_every + 1``
             intervals. 3 spares the server two of three answers.
         open_stream: makes the connection in place of host and port (for tunnels, proxies, tests). It may
             raise OSError, and is cancelled when it takes too long.
@@ -136,11 +136,11 @@ class Client:
             NotConnected, Ended: not logged in; nothing was sent.
             EncodeError: an argument breaks a rule of the protocol.
         """
-        return delivered(await self._ask(protocol.message(to, body), retries=retry))
+        return delivered_count(await self._request(protocol.message(to, body), retries=retry))
 
     async def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users. Raises as `send_message`."""
-        return user_states(await self._ask(protocol.query(uids)))
+        return user_states(await self._request(protocol.query(uids)))
 
     async def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows for each change.
@@ -155,12 +155,12 @@ class Client:
         machine = self._link.machine
         id = machine.request(protocol.watch(uids), self._request_timeout_s, trio.current_time())
         try:
-            answer = await self._link.answer(id)
+            answer = await self._link.wait_for_answer(id)
         except trio.Cancelled:
-            machine.give_up(id)
+            machine.abandon_request(id)
             self._link.perform([])
             raise
-        return machine.lasting.watches.newest(user_states(answer))
+        return machine.persistent_state.watches.newest(user_states(answer))
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
         """Watch at most 500 users from now on, whether the client is logged in or not.
@@ -185,7 +185,7 @@ class Client:
             await trio.lowlevel.checkpoint()
             return
         with suppress(ConnectionLost):  # and with the connection went the watch
-            await self._link.answer(id)
+            await self._link.wait_for_answer(id)
 
     async def update(
         self,
@@ -199,11 +199,11 @@ class Client:
         Once granted it is also what later logins carry, so that a user who is away stays so when the
         connection breaks and comes back. `meta` takes the place of the former, an empty one removes it.
         `status` is ``away`` or ``online``; a server may have set the user away by itself, because nothing but
-        beats came for long: any request ends that.
+        keepalives came for long: any request ends that.
 
         Raises as `send_message`, and is then not remembered.
         """
-        await self._ask(protocol.update(meta=meta, token=token, status=status))
+        await self._request(protocol.update(meta=meta, token=token, status=status))
 
     async def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
@@ -224,7 +224,7 @@ class Client:
 
         Raises `EncodeError` if a part breaks a rule of the protocol.
         """
-        self._link.machine.lasting.log_in_with(token=token, meta=meta, status=status)
+        self._link.machine.persistent_state.log_in_with(token=token, meta=meta, status=status)
 
     async def logout(self, reason: str | None = None) -> None:
         """Log out: the user is offline at once, and the client has ended, whatever is raised.
@@ -237,7 +237,7 @@ class Client:
         except NotConnected:
             self._link.perform([])
             raise
-        await self._link.answer(id)
+        await self._link.wait_for_answer(id)
 
     def close(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
@@ -256,7 +256,7 @@ class Client:
 
         While the client is offline, and until the server has answered after a return, it is what was known.
         """
-        return self._link.machine.lasting.watches.states()
+        return self._link.machine.persistent_state.watches.states()
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
@@ -271,8 +271,8 @@ class Client:
         await trio.lowlevel.checkpoint()
         while self._link.machine.state is not State.ONLINE:
             if self._link.machine.state is State.ENDED:
-                raise self._link.machine.over().with_traceback(None)
-            await self._link.news.park()
+                raise self._link.machine.end_error().with_traceback(None)
+            await self._link.changed.park()
 
     def __aiter__(self) -> Self:
         return self
@@ -284,10 +284,10 @@ class Client:
                 if self._link.machine.error is None:
                     raise StopAsyncIteration
                 raise self._link.machine.error.with_traceback(None)
-            await self._link.news.park()
-        return self._link.inbox.take()
+            await self._link.changed.park()
+        return self._link.inbox.pop()
 
-    async def _ask(self, packet: Packet, *, retries: bool = False) -> Payload:
+    async def _request(self, packet: Packet, *, retries: bool = False) -> Payload:
         now = trio.current_time()
         id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
-        return await self._link.answer(id)
+        return await self._link.wait_for_answer(id)

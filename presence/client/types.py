@@ -48,7 +48,7 @@ class Statistics:
 # Tokens come from the program. Whether they are good, the server says.
 
 
-def given(token: object) -> str:
+def checked_token(token: object) -> str:
     """Return what a source gave; raise it if it is an exception.
 
     Raises:
@@ -60,7 +60,7 @@ def given(token: object) -> str:
     return str(token)
 
 
-def left_s(token: str, server_time_s: float | None) -> float | None:
+def remaining_lifetime_s(token: str, server_time_s: float | None) -> float | None:
     """Return for how many seconds more a token is good; None if that cannot be read in it.
 
     Nothing is verified, and no clock of the client is asked, which may be wrong by hours.

@@ -25,7 +25,7 @@ CONSTANTS = {
     "presence.protocol.UIDS_MAX": "users in one query or watch",
     "presence.protocol.META_MAX_BYTES": "bytes of `meta`, packed",
     "presence.protocol.FRAME_LIMIT_BYTES": "bytes of a frame of a client",
-    "presence.client.reconnect.RETURN_MAX_S": "seconds at most before a client tries to connect again",
+    "presence.client.reconnect.RECONNECT_MAX_S": "seconds at most before a client tries to connect again",
     "presence.cluster.membership.BEATS_A_LEASE": "heartbeats of a node within `lease`",
     "presence.outbox.relay.PROBE_INTERVAL_S": "seconds between two checks that Redis has lost nothing",
     "presence.outbox.peer_barrier.RETURN_SETTLE_S": "seconds without ends after Redis is back",
