@@ -29,8 +29,8 @@ from presence.store.nodes import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
 from presence.store.shard_clients import ShardClients
 
-SHARDS_KEPT_S = 60.0  # the number of shards changes only if somebody empties Redis
-PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
+SHARD_COUNT_TTL_S = 60.0  # the number of shards changes only if somebody empties Redis
+USERS_PER_PAGE = 1000  # some 300 KB, in well under a millisecond of Redis' time
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
 
 
@@ -61,7 +61,7 @@ class PresenceReader:
     """
 
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
-        self._access = ShardClients(url)
+        self._clients = ShardClients(url)
         self._prefix = prefix
         self._database = database(url)
         self._shards: tuple[int, float] | None = None  # how many, and until when that is believed
@@ -72,7 +72,7 @@ class PresenceReader:
         It is as `read_states` gives it, but `meta` is the map that the client gave.
         """
         wanted = list(uids)
-        return _with_maps(self._access.read(lambda access: read_states(access, self._keys(), wanted)))
+        return _with_maps(self._clients.read(lambda clients: read_states(clients, self._keys(), wanted)))
 
     def state(self, uid: str) -> State:
         """Return the state of one user."""
@@ -83,9 +83,9 @@ class PresenceReader:
 
         Those of nodes that are silent are among them: nobody has told that they are gone.
         """
-        return self._access.read(lambda access: count_online(access, self._keys()))
+        return self._clients.read(lambda clients: count_online(clients, self._keys()))
 
-    def page(self, cursor: str | None = None, *, size: int = PAGE_USERS) -> Page:
+    def page(self, cursor: str | None = None, *, size: int = USERS_PER_PAGE) -> Page:
         """Return some of those who are online, and where to go on.
 
         Whoever is online from the first page to the last is in one of them, unless another Redis goes on
@@ -103,12 +103,12 @@ class PresenceReader:
         keys = self.keys()
         if not found or int(found[1]) >= keys.shards:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
-        states, shard, position = self._access.read(
-            lambda access: read_page(access, keys, int(found[1]), int(found[2]), size)
+        states, shard, position = self._clients.read(
+            lambda clients: read_page(clients, keys, int(found[1]), int(found[2]), size)
         )
         return Page(_with_maps(states), f"{shard}-{position}" if shard < keys.shards else None)
 
-    def pages(self, *, size: int = PAGE_USERS) -> Iterator[Page]:
+    def pages(self, *, size: int = USERS_PER_PAGE) -> Iterator[Page]:
         """Return all pages, one after the other: never more than one is held in memory."""
         page = self.page(size=size)
         yield page
@@ -118,28 +118,28 @@ class PresenceReader:
 
     def nodes(self) -> list[NodeState]:
         """Return all nodes, by id, as they told of themselves when they renewed their lease last."""
-        return self._access.read(lambda access: read_nodes(access, Keys(self._prefix)))
+        return self._clients.read(lambda clients: read_nodes(clients, Keys(self._prefix)))
 
     def keys(self) -> Keys:
         """Return how keys are called, and over how many shards the users are spread."""
-        return self._access.read(lambda _access: self._keys())
+        return self._clients.read(lambda _clients: self._keys())
 
     def close(self) -> None:
         """Close the connections."""
-        self._access.close()
+        self._clients.close()
 
     def _keys(self) -> Keys:
         known, now = self._shards, time.monotonic()
         if known and now < known[1]:
             return Keys(self._prefix, known[0], self._database)
         try:
-            stored = stored_shards(self._access, self._prefix)
+            stored = stored_shards(self._clients, self._prefix)
         except RedisError as error:
             # In a cluster the server that tells it may be away while others answer.
-            if not (known and self._access.is_cluster and passes(error)):
+            if not (known and self._clients.is_cluster and passes(error)):
                 raise
             stored = known[0]
-        self._shards = (stored, now + SHARDS_KEPT_S) if stored else None
+        self._shards = (stored, now + SHARD_COUNT_TTL_S) if stored else None
         return Keys(self._prefix, stored or 1, self._database)
 
     def __enter__(self) -> Self:

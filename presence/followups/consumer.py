@@ -85,9 +85,9 @@ def due(
     """
     from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
-    member = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
     return Subscription(
-        GroupConsumer(RedisConnections(url), prefix, member, after, kind=FollowupKeys), decode
+        GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode
     )
 
 
@@ -103,7 +103,7 @@ def due_sync(
     prefetch: int = 100,
 ) -> BlockingSubscription[FollowUp | Gap]:
     """Return a plain iterator of what is due; arguments and guarantees are those of `due`."""
-    member = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
     return BlockingSubscription(
-        GroupConsumer(RedisConnections(url), prefix, member, after, kind=FollowupKeys), decode
+        GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode
     )

@@ -180,9 +180,9 @@ def _source(
         return Follower(RedisConnections(url), prefix, after)
     if group is None or consumer is None:
         raise ValueError("group and consumer belong together")
-    member = ConsumerOptions(group, consumer, *limits)
+    options = ConsumerOptions(group, consumer, *limits)
     if after is None or isinstance(after, str):
-        return GroupConsumer(RedisConnections(url), prefix, member, after)
+        return GroupConsumer(RedisConnections(url), prefix, options, after)
     raise ValueError("after: a group keeps its own place in each shard")
 
 

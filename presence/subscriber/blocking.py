@@ -11,7 +11,7 @@ from presence.subscriber.connection import Retry, Source, log
 T = TypeVar("T")
 
 
-class Face(Generic[T]):
+class SubscriptionBase(Generic[T]):
     """What both kinds of subscription do without waiting.
 
     `decode` makes of an item what is handed out, or None for one that is passed over.
@@ -22,13 +22,13 @@ class Face(Generic[T]):
         self._decode = decode
         self._retry = Retry(source.redis)
 
-    def _take(self) -> T | None:
+    def _next_event(self) -> T | None:
         """Return the next event of those that are ready; what is passed over is acknowledged."""
-        while (item := self._source.take()) is not None:
+        while (item := self._source.next()) is not None:
             if (event := self._decode(item)) is not None:
                 return event
             log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
-            self._source.settle()
+            self._source.ack()
         return None
 
     def fail(self, error: BaseException | str) -> None:
@@ -36,14 +36,14 @@ class Face(Generic[T]):
 
         The error is kept for the dead letter, without secrets in URLs.
         """
-        self._source.fail(described(error))
+        self._source.fail(error_line(error))
 
     def close(self) -> None:
         """Close the connection. What was not acknowledged stays with the group."""
         self._source.close()
 
 
-class BlockingSubscription(Face[T]):
+class BlockingSubscription(SubscriptionBase[T]):
     """An iterator of events that never ends by itself; used from one thread.
 
     An event is acknowledged when the next one is asked for. Leaving the loop, by ``break`` or by an
@@ -53,7 +53,7 @@ class BlockingSubscription(Face[T]):
     """
 
     def __iter__(self) -> Self:
-        self._source.reenter()
+        self._source.rewind()
         return self
 
     def __next__(self) -> T:
@@ -70,15 +70,15 @@ class BlockingSubscription(Face[T]):
             RedisError: Redis could not be reached at first, or answered with an error that does not pass.
             ValueError: what Redis holds is no data of a presence server.
         """
-        self._source.settle()
+        self._source.ack()
         if self._source.has_work:
             try:
                 self._source.fetch()
             except Exception as error:
                 time.sleep(self._retry.delay_after(error))
                 return None
-            self._retry.worked()
-        return self._take()
+            self._retry.succeeded()
+        return self._next_event()
 
     def acknowledge(self) -> None:
         """Acknowledge the present event at once, for example before a ``break``.
@@ -86,7 +86,7 @@ class BlockingSubscription(Face[T]):
         Raises:
             RedisError: Redis could not be reached; it is acknowledged with the next event.
         """
-        self._source.settle()
+        self._source.ack()
         self._source.flush()
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class BlockingSubscription(Face[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            self._source.leave(described(error))
+            self._source.abandon(error_line(error))
             try:
                 self._source.flush()
             except RedisError as failure:
@@ -104,6 +104,6 @@ class BlockingSubscription(Face[T]):
         self.close()
 
 
-def described(error: BaseException | str) -> str:
+def error_line(error: BaseException | str) -> str:
     """Return an error as a line of text."""
     return error if isinstance(error, str) else f"{type(error).__name__}: {error}"

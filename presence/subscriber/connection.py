@@ -17,9 +17,11 @@ from presence.store.shard_clients import ShardClients
 
 BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
 BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
-LOOK_FIRST_S = 0.02  # between two looks where Redis cannot wait for us: in a cluster, after something came;
-LOOK_MAX_S = 0.2  # and while nothing comes, so that a subscriber at rest costs next to nothing
-LOOK_GROWTH = 1.5
+# Between two polls where no read can wait for all streams, in a cluster: first after something came, and at
+# most while nothing comes, so that an idle subscriber costs next to nothing.
+POLL_INTERVAL_FIRST_S = 0.02
+POLL_INTERVAL_MAX_S = 0.2
+POLL_INTERVAL_GROWTH = 1.5
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0  # between two attempts while Redis is away
 
@@ -45,73 +47,73 @@ class RedisConnections:
         self._reconnects = reconnects
         self.name = redacted(url)
         self.losses = 0
-        self._left_out: set[int] = set()  # shards, as the log was told
-        self._access: ShardClients | None = self._open()
+        self._excluded: set[int] = set()  # shards, as the log was told
+        self._clients: ShardClients | None = self._open()
 
     def _open(self) -> ShardClients:
-        in_time_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
-        return ShardClients(self._url, call_timeout_s=in_time_s, reconnects=self._reconnects)
+        timeout_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
+        return ShardClients(self._url, call_timeout_s=timeout_s, reconnects=self._reconnects)
 
     @contextmanager
-    def calling(self) -> Iterator[ShardClients]:
+    def borrow(self) -> Iterator[ShardClients]:
         """Lend the way to Redis for some calls; if one fails or is interrupted, all connections are closed.
 
         So in a cluster whatever sends a call elsewhere lets the next one begin with a new look at who has
         what.
         """
-        access = self._access
-        if access is None:
-            access = self._access = self._open()
+        clients = self._clients
+        if clients is None:
+            clients = self._clients = self._open()
         try:
-            yield access
+            yield clients
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, RedisError):
                 # redis-py may raise anything if another thread closes the connection it is using.
                 # In that case the error is "closed".
-                access.check()
+                clients.check()
             self.close()
             raise
 
-    def turn(self, work: Callable[[ShardClients], None], shards: "Shards") -> None:
+    def run_on_reachable(self, work: Callable[[ShardClients], None], shards: "Shards") -> None:
         """Do some work on the shards that are `reachable`; if it fails, do it again without who failed it.
 
         So a server of a cluster that is away delays the events of its shards and of no others. Whoever is
         left out is asked again before long. `RedisError`: no shard can be reached, or what failed is no
         connection.
         """
-        with self.calling() as access:
-            access.readmit()
+        with self.borrow() as clients:
+            clients.readmit()
             while True:
                 try:
-                    work(access)
+                    work(clients)
                 except CONNECTION_LOST as error:
-                    self._go_on_without(access, error, shards.keys)
+                    self._exclude_lost_shards(clients, error, shards.keys)
                 else:
-                    self._tell_return(access.reachable(shards.keys))
+                    self._log_restored(clients.reachable(shards.keys))
                     return
 
-    def _go_on_without(self, access: ShardClients, error: RedisError, keys: Keys) -> None:
-        if not access.is_cluster or not passes(error):
+    def _exclude_lost_shards(self, clients: ShardClients, error: RedisError, keys: Keys) -> None:
+        if not clients.is_cluster or not passes(error):
             raise error
-        lost = access.leave_out(keys)
-        if not lost or not access.reachable(keys):
+        lost = clients.leave_out(keys)
+        if not lost or not clients.reachable(keys):
             raise error
         self.losses += 1
-        if not self._left_out.issuperset(lost):
+        if not self._excluded.issuperset(lost):
             log.warning("lost shards %s of Redis at %s, trying again: %s", lost, self.name, error)
-            self._left_out.update(lost)
+            self._excluded.update(lost)
 
-    def _tell_return(self, reachable: list[int]) -> None:
-        if back := self._left_out.intersection(reachable):
+    def _log_restored(self, reachable: list[int]) -> None:
+        if back := self._excluded.intersection(reachable):
             log.warning("shards %s of Redis at %s are back", sorted(back), self.name)
-            self._left_out -= back
+            self._excluded -= back
 
     def close(self) -> None:
         """Close the connections; a call that waits in another thread fails at once, and makes no other."""
-        access, self._access = self._access, None
-        if access is not None:
+        clients, self._clients = self._clients, None
+        if clients is not None:
             self.losses += 1
-            access.close()
+            clients.close()
 
 
 class PollInterval:
@@ -121,9 +123,9 @@ class PollInterval:
     """
 
     def __init__(self) -> None:
-        self._pause_s = LOOK_FIRST_S
+        self._pause_s = POLL_INTERVAL_FIRST_S
 
-    def wait(self, wait_s: float, access: ShardClients, look: Callable[[], list[T]]) -> list[T]:
+    def wait(self, wait_s: float, clients: ShardClients, poll: Callable[[], list[T]]) -> list[T]:
         """Look until there is something, for about so many seconds; after that soon again, for more may come.
 
         Raises:
@@ -131,11 +133,11 @@ class PollInterval:
         """
         while wait_s > 0:
             pause_s = min(self._pause_s, wait_s)
-            access.pause(pause_s)
+            clients.pause(pause_s)
             wait_s -= pause_s
-            self._pause_s = min(self._pause_s * LOOK_GROWTH, LOOK_MAX_S)
-            if found := look():
-                self._pause_s = LOOK_FIRST_S
+            self._pause_s = min(self._pause_s * POLL_INTERVAL_GROWTH, POLL_INTERVAL_MAX_S)
+            if found := poll():
+                self._pause_s = POLL_INTERVAL_FIRST_S
                 return found
         return []
 
@@ -150,7 +152,7 @@ class Shards:
         self.keys = kind(prefix, 0)
         self._is_final = False
 
-    def after(self, taken_up: int, access: ShardClients) -> range:
+    def new_shards(self, known_count: int, clients: ShardClients) -> range:
         """Return the shards beyond those that were already taken up.
 
         Raises:
@@ -158,10 +160,10 @@ class Shards:
             ValueError: what is stored is not a number of shards.
         """
         if not self._is_final:
-            stored = stored_shards(access, self.keys.prefix)
+            stored = stored_shards(clients, self.keys.prefix)
             self._is_final = stored is not None
             self.keys = replace(self.keys, shards=max(self.keys.shards, stored or 1))
-        return range(taken_up, self.keys.shards)
+        return range(known_count, self.keys.shards)
 
 
 class Retry:
@@ -173,9 +175,9 @@ class Retry:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._has_worked = False
+        self._has_succeeded = False
         self._failures = 0
-        self._told = ""
+        self._logged = ""
 
     def delay_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next attempt.
@@ -183,28 +185,28 @@ class Retry:
         Raises:
             Exception: `error` itself, which waiting will not cure.
         """
-        if not (self._has_worked and (passes(error) or needs_operator(error))):
+        if not (self._has_succeeded and (passes(error) or needs_operator(error))):
             raise error
         if self._failures or code_of(error) != "MOVED":  # that a shard was moved once is no outage
-            self._tell(error)
+            self._log_failure(error)
         self._failures += 1
         return jittered(backoff_s(self._failures - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
-    def worked(self) -> None:
+    def succeeded(self) -> None:
         """Take note of a call that did not fail."""
-        if self._told:
+        if self._logged:
             log.warning("Redis at %s is back", self._name)
-        self._has_worked = True
+        self._has_succeeded = True
         self._failures = 0
-        self._told = ""
+        self._logged = ""
 
-    def _tell(self, error: Exception) -> None:
-        if needs_operator(error) and self._told != str(error):
+    def _log_failure(self, error: Exception) -> None:
+        if needs_operator(error) and self._logged != str(error):
             log.error("Redis at %s refuses what it granted before, trying again: %s", self._name, error)
-            self._told = str(error)
-        elif not self._told:
+            self._logged = str(error)
+        elif not self._logged:
             log.warning("lost Redis at %s, trying again: %s", self._name, error)
-            self._told = str(error)
+            self._logged = str(error)
 
 
 class Source(ABC, Generic[Raw]):
@@ -214,12 +216,12 @@ class Source(ABC, Generic[Raw]):
     error to: most methods do nothing.
     """
 
-    def __init__(self, link: RedisConnections) -> None:
-        self._link = link  # nobody else uses it
+    def __init__(self, connections: RedisConnections) -> None:
+        self._connections = connections  # nobody else uses it
 
     @property
     def has_work(self) -> bool:
-        """Whether `fetch` has something to do before `take` can give."""
+        """Whether `fetch` has something to do before `next` can give."""
         return True
 
     @abstractmethod
@@ -232,29 +234,29 @@ class Source(ABC, Generic[Raw]):
         """
 
     @abstractmethod
-    def take(self) -> Raw | None:
+    def next(self) -> Raw | None:
         """Return the next item that is ready; it is then the present one. Never blocks."""
 
     def close(self) -> None:
         """Close the connection, from any thread. The place is kept; what was read ahead stays pending."""
-        self._link.close()
+        self._connections.close()
 
     @property
     def redis(self) -> str:
         """What to call Redis in the log."""
-        return self._link.name
+        return self._connections.name
 
     def flush(self) -> None:
         """Acknowledge what is settled, and no more; raises `RedisError`."""
 
-    def settle(self) -> None:
+    def ack(self) -> None:
         """The present item was handled: it will be acknowledged with the next call."""
 
-    def reenter(self) -> None:
+    def rewind(self) -> None:
         """The loop was left and is entered again: the present item was not handled, and comes again."""
 
     def fail(self, error: str) -> None:
         """The present item was not handled, for this reason: it comes again after `claim_idle_s`."""
 
-    def leave(self, error: str) -> None:
+    def abandon(self, error: str) -> None:
         """The loop was left because of this error: the present item comes again when it is entered."""

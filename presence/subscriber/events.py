@@ -15,7 +15,7 @@ NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
 ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, beside those in ``_ms``
 ZERO_ID = "0-0"
-NAMES_KEPT = 64  # names of fields; the same dozen comes with each entry
+MAX_CACHED_NAMES = 64  # names of fields; the same dozen comes with each entry
 
 
 class Entry(NamedTuple):
@@ -199,6 +199,6 @@ def id_order(entry_id: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
-@lru_cache(NAMES_KEPT)
+@lru_cache(MAX_CACHED_NAMES)
 def _name(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")

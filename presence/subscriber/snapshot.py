@@ -67,82 +67,82 @@ class Snapshot:
 class SnapshotFollower(Source[Item | Snapshot]):
     """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot."""
 
-    def __init__(self, link: RedisConnections, prefix: str, shows: bool = False) -> None:
-        super().__init__(link)
-        self._shows = shows
-        self._follower = Follower(link, prefix)
+    def __init__(self, connections: RedisConnections, prefix: str, with_shown: bool = False) -> None:
+        super().__init__(connections)
+        self._with_shown = with_shown
+        self._follower = Follower(connections, prefix)
         self._buffer: deque[Item | Snapshot] = deque()
-        self._is_due = True
+        self._snapshot_due = True
 
     @property
     def has_work(self) -> bool:
         """See `Source`."""
-        return not self._buffer and (self._is_due or self._follower.has_work)
+        return not self._buffer and (self._snapshot_due or self._follower.has_work)
 
     def fetch(self) -> None:
         """See `Source`: a snapshot where one is due, else as `Follower.fetch`."""
         if self._buffer:
             return
-        if not self._is_due:
+        if not self._snapshot_due:
             self._follower.fetch()
             return
-        with self._link.calling() as access:
-            access.readmit(is_early=True)  # it needs all
-            snapshot = self._snapshot(access)
+        with self._connections.borrow() as clients:
+            clients.readmit(is_early=True)  # it needs all
+            snapshot = self._snapshot(clients)
         if snapshot is not None:
             self._buffer.append(snapshot)
-            self._is_due = False
+            self._snapshot_due = False
 
-    def take(self) -> Item | Snapshot | None:
+    def next(self) -> Item | Snapshot | None:
         """See `Source`."""
         if self._buffer:
             return self._buffer.popleft()
-        if self._is_due:
+        if self._snapshot_due:
             return None
-        item = self._follower.take()
+        item = self._follower.next()
         # Entries that the server dropped show in what follows; those that were not read do not.
         if isinstance(item, Gap):
-            self._is_due = True
-            self._follower.drop()
+            self._snapshot_due = True
+            self._follower.discard_buffer()
         return item
 
-    def _snapshot(self, access: ShardClients) -> Snapshot | None:
+    def _snapshot(self, clients: ShardClients) -> Snapshot | None:
         """Return a snapshot, or None if entries were removed meanwhile: then try again."""
         follower = self._follower
-        follower.add_shards(access)
-        follower.seek_ends(access)
-        online, shown = self._scan(access)
-        ends = follower.ends(access)
+        follower.add_shards(clients)
+        follower.seek_ends(clients)
+        online, shown = self._scan(clients)
+        ends = follower.ends(clients)
         while True:
-            items = follower.read(access)
+            items = follower.read(clients)
             if any(isinstance(item, Gap) for item in items):
                 return None
             _apply(online, shown, items)
             if all(id_order(follower.positions[shard]) >= id_order(end) for shard, end in ends.items()):
-                return Snapshot(online, follower.positions, shown if self._shows else {})
+                return Snapshot(online, follower.positions, shown if self._with_shown else {})
 
-    def _scan(self, access: ShardClients) -> tuple[dict[str, Period], dict[str, Shown]]:
+    def _scan(self, clients: ShardClients) -> tuple[dict[str, Period], dict[str, Shown]]:
         online: dict[str, Period] = {}
         shown: dict[str, Shown] = {}
         for shard in range(self._follower.shards.keys.shards):
             key = self._follower.shards.keys.online(shard)
             # One connection for all pages: if it breaks, another server may go on, to which the cursor means
             # nothing, or this one may have started again.
-            with access.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
-                for page in _pages(access, client, key):
+            with clients.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
+                for page in _pages(clients, client, key):
                     for name, text in page.items():
                         uid = name.decode("utf-8", "backslashreplace")
                         if period := _period(text):
                             online[uid] = period
-                        if self._shows and (found := _shown(text)):
+                        if self._with_shown and (found := _shown(text)):
                             shown[uid] = found
         return online, shown
 
 
-def _pages(access: ShardClients, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
+def _pages(clients: ShardClients, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
     cursor = 0
     while True:
-        access.check()
+        clients.check()
         answer: Any = client.hscan(key, cursor, count=USERS_PER_PAGE)
         cursor, page = answer
         yield page

@@ -132,7 +132,7 @@ def show(stage: Stage) -> None:
         assert trio.run(pages.page, {0: "0-0"}).items
     with closing(Follower(RedisConnections(stage.url), KEYS.prefix, "0")) as follower:
         assert fetched(follower, 1)
-        while follower.take():
+        while follower.next():
             pass
         follower.fetch()  # waits in vain
 
@@ -180,7 +180,7 @@ def follow(stage: Stage) -> None:
     snapshots = SnapshotFollower(RedisConnections(stage.url), KEYS.prefix)
     with closing(snapshots):
         snapshots.fetch()
-        snapshot = snapshots.take()
+        snapshot = snapshots.next()
         assert isinstance(snapshot, Snapshot)
         assert list(snapshot.online) == ["ann"]
     follower = Follower(RedisConnections(stage.url), KEYS.prefix, "0")
@@ -196,19 +196,19 @@ def follow(stage: Stage) -> None:
 
 def share(stage: Stage) -> None:
     """What subscribers with a group do: reading, acknowledging, claiming and giving up."""
-    link, member = (
+    link, options = (
         RedisConnections(stage.url),
         ConsumerOptions("g", "c1", max_deliveries=2, claim_idle_s=0.001, prefetch=10),
     )
-    with closing(GroupConsumer(link, KEYS.prefix, member, "0")) as consumer:
+    with closing(GroupConsumer(link, KEYS.prefix, options, "0")) as consumer:
         consumer.fetch()  # makes the group, and finds nothing
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
         assert fetched(consumer, 1)
-        consumer.settle()
+        consumer.ack()
         assert fetched(consumer, 1)
         for _ in range(2):
             consumer.fail("cannot handle this")
-            while not (again := consumer.take()) and not stage.admin.xlen(KEYS.dead(0)):
+            while not (again := consumer.next()) and not stage.admin.xlen(KEYS.dead(0)):
                 consumer.fetch()
         assert again is None
     assert pending(stage) == 0
@@ -356,7 +356,7 @@ def fetched(source: Follower | GroupConsumer, count: int) -> list[Told]:
     """Take so many items."""
     items: list[Told] = []
     while len(items) < count:
-        if (item := source.take()) is None:
+        if (item := source.next()) is None:
             source.fetch()
         else:
             items.append(item)
