@@ -13,7 +13,7 @@ from presence.config.followup_rules import AFTER_MAX_S, NAME_CHARS_MAX, PAYLOAD_
 from presence.followups.keys import Addition, add_call, cancel_call, script_keys
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
-from presence.timers.interface import ID_BYTES_MAX, TimerError, TimerFull
+from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
 
 PAGE: Final = 500  # follow-ups, roughly
 _ARMED: Final = 0
@@ -75,8 +75,8 @@ class FollowUps:
         """
         _check(uid, after, name, payload, key)
         followup_id = f"{name}:{uid}:{key or secrets.token_hex(8)}"
-        if len(followup_id.encode()) > ID_BYTES_MAX:
-            raise TimerError(f"name, uid and key are longer than {ID_BYTES_MAX} bytes")
+        if len(followup_id.encode()) > MAX_ID_BYTES:
+            raise TimerError(f"name, uid and key are longer than {MAX_ID_BYTES} bytes")
         what = Addition(followup_id, uid, name, after, payload)
         status, *rest = self._one(add_call(self._keys(), what))
         if status == "full":

@@ -1,7 +1,7 @@
 """A delay queue: a sorted set of due times in Redis, and payloads beside it."""
 
 from presence.store.script_runner import Scripting
-from presence.timers.interface import EVENTS_MAX
+from presence.timers.interface import MAX_EVENTS
 from presence.timers.shared_timer import Leasing, SharedTimer
 
 
@@ -30,6 +30,6 @@ class DelayQueue(SharedTimer):
         base: str,
         leasing: Leasing | None = None,
         *,
-        events_max: int = EVENTS_MAX,
+        events_max: int = MAX_EVENTS,
     ) -> None:
-        super().__init__(scripting, base, leasing or Leasing(), events_max, place=(b"", "due"))
+        super().__init__(scripting, base, leasing or Leasing(), events_max, index=(b"", "due"))

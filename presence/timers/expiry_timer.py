@@ -9,11 +9,11 @@ import msgpack
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.key_events import ExpiriesOff, KeyExpirations
 from presence.store.script_runner import Scripting
-from presence.timers.interface import EVENTS_MAX, Due, TimerError
+from presence.timers.interface import MAX_EVENTS, Due, TimerError
 from presence.timers.shared_timer import Leasing, SharedTimer
 
-RECONCILE_S: Final = 5.0
-HEARD_MAX: Final = 100_000  # names that wait in a process: about 10 MB
+RECONCILE_INTERVAL_S: Final = 5.0
+MAX_QUEUED_NAMES: Final = 100_000  # names that wait in a process: about 10 MB
 
 
 class NotificationsOff(TimerError):
@@ -66,15 +66,15 @@ class ExpiryTimer(SharedTimer):
         base: str,
         leasing: Leasing | None = None,
         *,
-        events_max: int = EVENTS_MAX,
-        reconcile_s: float = RECONCILE_S,
-        heard_max: int = HEARD_MAX,
+        events_max: int = MAX_EVENTS,
+        reconcile_s: float = RECONCILE_INTERVAL_S,
+        heard_max: int = MAX_QUEUED_NAMES,
     ) -> None:
         if not 0.01 <= reconcile_s < math.inf:
             raise TimerError(f"reconcile_s {reconcile_s!r} is not 0.01 or more")
         alarms = f"{base}:alarm:"
         super().__init__(
-            scripting, base, leasing or Leasing(), events_max, place=(msgpack.packb([alarms]), "due")
+            scripting, base, leasing or Leasing(), events_max, index=(msgpack.packb([alarms]), "due")
         )
         self._expiries = KeyExpirations(scripting.url, alarms, heard_max)
         self._reconcile_s = reconcile_s
@@ -151,9 +151,9 @@ class ExpiryTimer(SharedTimer):
                 self.trouble = ""
             except (StoreUnavailable, StoreError) as error:
                 self.trouble = str(error)
-        dues, is_more = self._hand_out("due", limit)
+        dues, is_more = self._run_claim_script("due", limit)
         while is_more and not dues:  # a slice of dead letters is no answer
-            dues, is_more = self._hand_out("due", limit)
+            dues, is_more = self._run_claim_script("due", limit)
         self.scans += 1
         self.found += len(dues)
         self._next_scan = None if is_more else time.monotonic() + self._reconcile_s
@@ -161,7 +161,7 @@ class ExpiryTimer(SharedTimer):
 
     def _claim(self, names: list[str]) -> list[Due]:
         next_scan, self._next_scan = self._next_scan, None  # nobody names them again, should this fail
-        dues, is_more = self._hand_out("claim", msgpack.packb(names, use_bin_type=False))
+        dues, is_more = self._run_claim_script("claim", msgpack.packb(names, use_bin_type=False))
         self.heard += len(names)
         if not is_more:
             self._next_scan = next_scan

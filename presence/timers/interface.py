@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-ID_BYTES_MAX: Final = 512
-PAYLOAD_BYTES_MAX: Final = 65_536
-DELAY_S_MAX: Final = 366 * 86_400.0
-EVENTS_MAX: Final = 1_000_000  # in one timer: about 300 MB of Redis
+MAX_ID_BYTES: Final = 512
+MAX_PAYLOAD_BYTES: Final = 65_536
+MAX_DELAY_S: Final = 366 * 86_400.0
+MAX_EVENTS: Final = 1_000_000  # in one timer: about 300 MB of Redis
 
 
 class TimerError(Exception):
@@ -28,19 +28,19 @@ def check_delay(delay_s: float) -> None:
     """Refuse a delay that no timer can have.
 
     Raises:
-        TimerError: it is negative, no number, or more than `DELAY_S_MAX`.
+        TimerError: it is negative, no number, or more than `MAX_DELAY_S`.
     """
-    if not 0 <= delay_s <= DELAY_S_MAX:
-        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+    if not 0 <= delay_s <= MAX_DELAY_S:
+        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {MAX_DELAY_S:.0f}")
 
 
 class Event(NamedTuple):
     """What is to come.
 
     Attributes:
-        id: names it in its timer; at most `ID_BYTES_MAX` bytes of UTF-8.
+        id: names it in its timer; at most `MAX_ID_BYTES` bytes of UTF-8.
         delay_s: seconds from the moment at which the timer takes it; 0 is due at once.
-        payload: what the handler gets; at most `PAYLOAD_BYTES_MAX` bytes. Equal payloads are two events.
+        payload: what the handler gets; at most `MAX_PAYLOAD_BYTES` bytes. Equal payloads are two events.
     """
 
     id: str

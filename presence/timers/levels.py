@@ -23,7 +23,7 @@ Invariants:
 Costs: add and remove O(1); step O(entries taken or moved + occupied slots passed), never empty ones. An
 entry moves once a level: with 256 slots a lap and ticks of 10 ms not at all within 2.5 s, once within 11
 minutes, twice within 46 hours. Cancelling leaves a husk (8 bytes) in the slot's list, not the entry: a
-slot that is half husks is rewritten, so there are fewer husks than entries, `SPARSE` a slot aside.
+slot that is half husks is rewritten, so there are fewer husks than entries, `HUSKS_TOLERATED` a slot aside.
 
 The wheel knows no clock and no tasks: whoever drives it says which tick it is.
 """
@@ -37,9 +37,9 @@ from typing import Any, Final, Generic, TypeVar
 LEVELS: Final = 5
 MOVES_PER_TICK: Final = 2_000  # about 1 ms of work in a tick of 10 ms
 UNKNOWN: Final = -1
-SPARSE: Final = 32  # husks that a slot may hold whatever else it holds
+HUSKS_TOLERATED: Final = 32  # husks that a slot may hold whatever else it holds
 SPAN_BITS: Final = 8  # 256 slots a lap
-RING: Final = 2 << SPAN_BITS  # two laps: the one that runs, and the next, which fills ahead of its beginning
+RING_SLOTS: Final = 2 << SPAN_BITS  # two laps: the current one, and the next, which fills ahead of time
 NEVER: Final = 1 << 62
 
 
@@ -74,12 +74,12 @@ class Slot(list[E]):
         self.husks = 0
         self.position = 0
 
-    def take(self, limit: int) -> list[E]:
+    def pop_entries(self, limit: int) -> list[E]:
         """Take the entries of the next `limit` places; they stand in no slot then."""
-        part = self[self.position : self.position + limit]
-        self.position += len(part)
+        places = self[self.position : self.position + limit]
+        self.position += len(places)
         taken = []
-        for entry in part:
+        for entry in places:
             # Who left and came back stands in two places, and the first one counts.
             if entry.slot is self:
                 entry.slot = None
@@ -117,49 +117,49 @@ class Level(Generic[E]):
         self.shift = SPAN_BITS * number
         self.horizon = horizon_after(cursor, number)
         self.occupied = 0
-        self.ring: list[Slot[E] | None] = [None] * RING
-        self.reach = (RING - 1) << self.shift
+        self.ring: list[Slot[E] | None] = [None] * RING_SLOTS
+        self.reach = (RING_SLOTS - 1) << self.shift
 
-    def open(self, index: int) -> Slot[E]:
+    def open_slot(self, index: int) -> Slot[E]:
         """Put a new slot into the ring at `index`, where there is none."""
         slot: Slot[E] = Slot()
         self.ring[index] = slot
         self.occupied |= 1 << index
         return slot
 
-    def put_all(self, entries: Iterable[E]) -> None:
+    def insert_all(self, entries: Iterable[E]) -> None:
         """Let entries stand in the slots of their ticks."""
         ring, shift = self.ring, self.shift
         for entry in entries:
-            index = entry.tick >> shift & RING - 1
+            index = entry.tick >> shift & RING_SLOTS - 1
             slot = ring[index]
             if slot is None:
-                slot = self.open(index)
+                slot = self.open_slot(index)
             slot.append(entry)
             entry.slot = slot
 
-    def first(self, tick: int) -> int | None:
+    def first_occupied(self, tick: int) -> int | None:
         """Return at which tick the first slot with entries begins, that of `tick` or one after it."""
         base = tick >> self.shift
         while self.occupied:
-            index = base & RING - 1
+            index = base & RING_SLOTS - 1
             ahead = self.occupied >> index
-            window = base + _lowest(ahead) if ahead else base - index + RING + _lowest(self.occupied)
-            slot = self.ring[window & RING - 1]
+            window = base + _lowest(ahead) if ahead else base - index + RING_SLOTS + _lowest(self.occupied)
+            slot = self.ring[window & RING_SLOTS - 1]
             if slot is not None and slot.husks < len(slot) - slot.position:
                 return window << self.shift
-            self.pop(window << self.shift)
+            self.pop_slot(window << self.shift)
         return None
 
     def slot(self, tick: int) -> Slot[E]:
         """Return the slot of `tick`, which is there."""
-        slot = self.ring[tick >> self.shift & RING - 1]
+        slot = self.ring[tick >> self.shift & RING_SLOTS - 1]
         assert slot is not None  # noqa: S101 # the bitmap said so
         return slot
 
-    def pop(self, tick: int) -> Slot[E]:
+    def pop_slot(self, tick: int) -> Slot[E]:
         """Take the slot of `tick` out of the ring."""
-        slot, index = self.slot(tick), tick >> self.shift & RING - 1
+        slot, index = self.slot(tick), tick >> self.shift & RING_SLOTS - 1
         self.ring[index] = None
         self.occupied ^= 1 << index
         return slot
@@ -187,16 +187,24 @@ class Levels(Generic[E]):
         cursor: the last tick that was handed out, or passed with nothing due.
     """
 
-    __slots__ = ("_above", "_due", "_levels", "_moves_per_tick", "_near", "_uppers", "cursor")
+    __slots__ = (
+        "_cascade_at",
+        "_due",
+        "_levels",
+        "_lowest_level",
+        "_moves_per_tick",
+        "_upper_levels",
+        "cursor",
+    )
 
     def __init__(self, cursor: int = 0, *, moves_per_tick: int = MOVES_PER_TICK) -> None:
         self._moves_per_tick = moves_per_tick
         self.cursor = cursor
         self._levels: list[Level[E]] = [Level(number, cursor) for number in range(LEVELS)]
         self._levels[-1].horizon = NEVER
-        self._near, *self._uppers = self._levels
+        self._lowest_level, *self._upper_levels = self._levels
         self._due: Slot[E] | None = None  # the slot that is being handed out; in no ring any more
-        self._above = NEVER  # no level above has to do anything before this tick
+        self._cascade_at = NEVER  # no level above has to do anything before this tick
 
     def __len__(self) -> int:
         """Count the entries: O(occupied slots), so that adding need not count."""
@@ -216,13 +224,13 @@ class Levels(Generic[E]):
         """
         if tick <= self.cursor:
             tick = self.cursor + 1
-        level = self._near
+        level = self._lowest_level
         if tick >= level.horizon:
             level = self._level_above(tick)
-        index = tick >> level.shift & RING - 1
+        index = tick >> level.shift & RING_SLOTS - 1
         slot = level.ring[index]
         if slot is None:
-            slot = level.open(index)
+            slot = level.open_slot(index)
         slot.append(entry)
         entry.slot = slot
         entry.tick = tick
@@ -234,7 +242,7 @@ class Levels(Generic[E]):
             return False
         entry.slot = None
         slot.husks = husks = slot.husks + 1
-        if husks > SPARSE and 2 * husks > len(slot):
+        if husks > HUSKS_TOLERATED and 2 * husks > len(slot):
             slot.rewrite()
         return True
 
@@ -246,10 +254,10 @@ class Levels(Generic[E]):
         """
         if self._due is not None:
             return self.cursor
-        first = self._near.first(self.cursor + 1)
-        if self._above == UNKNOWN:
-            self._find_above(self.cursor, self.cursor)
-        soonest = self._above if first is None else min(first, self._above)
+        first = self._lowest_level.first_occupied(self.cursor + 1)
+        if self._cascade_at == UNKNOWN:
+            self._find_cascade(self.cursor, self.cursor)
+        soonest = self._cascade_at if first is None else min(first, self._cascade_at)
         return None if soonest == NEVER else soonest
 
     def step(self, tick: int, limit: int) -> list[E] | None:
@@ -263,56 +271,56 @@ class Levels(Generic[E]):
             if found is None:
                 return None
             level, start = found
-            if level is not self._near:
-                self._lower(level, start, limit)
+            if level is not self._lowest_level:
+                self._cascade(level, start, limit)
                 return []
             self.cursor = start
-            self._due = level.pop(start)
+            self._due = level.pop_slot(start)
         slot = self._due
-        taken = slot.take(limit)
+        taken = slot.pop_entries(limit)
         if slot.position == len(slot):
             self._due = None
         return taken
 
     def _level_above(self, tick: int) -> Level[E]:
-        self._above = UNKNOWN
-        for level in self._uppers:
+        self._cascade_at = UNKNOWN
+        for level in self._upper_levels:
             if tick < level.horizon:
-                if level is self._uppers[-1] and tick - self.cursor > level.reach:
+                if level is self._upper_levels[-1] and tick - self.cursor > level.reach:
                     break
                 return level
         raise OverflowError("beyond the reach of the wheel")
 
     def _find(self, tick: int) -> tuple[Level[E], int] | None:
         """Return what is to be done first at `tick`: a level, and where its tick or window begins."""
-        due = self._near.first(self.cursor + 1)
+        due = self._lowest_level.first_occupied(self.cursor + 1)
         start = tick + 1 if due is None or due > tick else due
-        lowers = self._find_above(tick, start) if self._above <= tick else None
-        if lowers is not None and lowers[1] <= start:
-            self._pass(lowers[1] - 1)
-            return lowers
+        cascade = self._find_cascade(tick, start) if self._cascade_at <= tick else None
+        if cascade is not None and cascade[1] <= start:
+            self._advance_to(cascade[1] - 1)
+            return cascade
         if start <= tick:
-            return self._near, start
-        self._pass(tick)
-        return lowers
+            return self._lowest_level, start
+        self._advance_to(tick)
+        return cascade
 
-    def _find_above(self, tick: int, due: int) -> tuple[Level[E], int] | None:
+    def _find_cascade(self, tick: int, due: int) -> tuple[Level[E], int] | None:
         """Return the window that is to go down: the first that begins by `due`, or else one that is near."""
-        self._above = NEVER
-        begins = nears = None
-        for level in self._uppers:
-            start = level.first(self.cursor + 1) if level.occupied else None
+        self._cascade_at = NEVER
+        due_window = near_window = None
+        for level in self._upper_levels:
+            start = level.first_occupied(self.cursor + 1) if level.occupied else None
             if start is None:
                 continue
             if start <= due:
-                begins, due = (level, start), start
-            goes_down = self._goes_down(level, start)
-            self._above = min(self._above, goes_down)
-            if goes_down <= tick:
-                nears = level, start
-        return begins or nears
+                due_window, due = (level, start), start
+            cascade_tick = self._cascade_tick(level, start)
+            self._cascade_at = min(self._cascade_at, cascade_tick)
+            if cascade_tick <= tick:
+                near_window = level, start
+        return due_window or near_window
 
-    def _goes_down(self, level: Level[E], start: int) -> int:
+    def _cascade_tick(self, level: Level[E], start: int) -> int:
         """Return the tick at which the window that begins at `start` is to go down.
 
         In time to be done when the windows in it are to go down themselves, and never before the level
@@ -327,21 +335,21 @@ class Levels(Generic[E]):
             before -= 1 << self._levels[level.number - 1].shift
         return max(before, start - (1 << level.shift), self.cursor)
 
-    def _lower(self, level: Level[E], start: int, limit: int) -> None:
+    def _cascade(self, level: Level[E], start: int, limit: int) -> None:
         """Move at most `limit` entries of the window that begins at `start` to the levels below."""
         slot = level.slot(start)
         below = self._levels[level.number - 1]
-        below.put_all(slot.take(limit))
+        below.insert_all(slot.pop_entries(limit))
         if slot.position == len(slot):
-            level.pop(start)
+            level.pop_slot(start)
             below.horizon = max(below.horizon, start + (1 << level.shift))
 
-    def _pass(self, tick: int) -> None:
+    def _advance_to(self, tick: int) -> None:
         """Nothing is due up to `tick`: the windows around it, all empty or gone down, are open."""
         if tick <= self.cursor:
             return
         self.cursor = tick
-        if tick < self._near.horizon:
+        if tick < self._lowest_level.horizon:
             return  # nor has any level above come to an end of a lap
         for level in self._levels[:-1]:
             level.horizon = max(level.horizon, horizon_after(tick, level.number))

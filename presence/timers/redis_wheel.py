@@ -40,10 +40,10 @@ from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import TimerError
 from presence.timers.script_batches import checked_id
 
-UIDS_A_CALL: Final = 500  # of a script: 2 ms of Redis, in which it answers nobody else
-SLOTS_A_CALL: Final = 1000  # that passed: about 1 ms where all are empty
-MAXLEN: Final = 1_000_000  # entries of a shard's stream, as of a presence server
-NAME_BYTES_MAX: Final = 128
+MAX_UIDS_PER_CALL: Final = 500  # of a script: 2 ms of Redis, in which it answers nobody else
+MAX_SLOTS_PER_CALL: Final = 1000  # that passed: about 1 ms where all are empty
+STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream, as of a presence server
+MAX_NAME_BYTES: Final = 128
 
 
 class Silence(NamedTuple):
@@ -99,7 +99,7 @@ class RedisWheel:
         tick_s: float = 1.0,
         shards: int | None = None,
         prefix: str = "presence",
-        maxlen: int = MAXLEN,
+        maxlen: int = STREAM_MAXLEN,
     ) -> None:
         _check_name(name)
         if not (0.001 <= tick_s <= idle_timeout_s < float("inf")) or not round(tick_s * 1000, 6).is_integer():
@@ -108,7 +108,7 @@ class RedisWheel:
         self.prefix = f"{prefix}:timer:{name}"
         self._keys = Keys(self.prefix, shards)
         self._settings = {"version": "1", "shards": str(shards), "tick_ms": str(round(tick_s * 1000))}
-        self._shared = [self._settings["tick_ms"], str(idle_timeout_s * 1000), name, str(maxlen)]
+        self._common_arguments = [self._settings["tick_ms"], str(idle_timeout_s * 1000), name, str(maxlen)]
         self._scripting = Scripting(url)
         self._is_checked = False
 
@@ -116,7 +116,7 @@ class RedisWheel:
         """Hear of a user; return whether he came online, for he was not there. Costs one call of Redis.
 
         Raises:
-            TimerError: the wheel's settings are others, or a uid is none: 1 to `ID_BYTES_MAX` bytes of UTF-8.
+            TimerError: the wheel's settings are others, or a uid is none: 1 to `MAX_ID_BYTES` bytes of UTF-8.
             StoreUnavailable, StoreError: Redis cannot be reached, or refused. It may have been done.
         """
         return bool(self.touch_many([uid]))
@@ -127,7 +127,7 @@ class RedisWheel:
         Raises:
             As `touch`, when all that could be done is done.
         """
-        answers = self._over_shards("touch", uids, [])
+        answers = self._call_shards("touch", uids, [])
         if any(is_new for is_new, *_ in answers):  # or Redis has lost what it had
             self._check_settings()
         return [uid.decode() for _, *came in answers for uid in came]
@@ -138,8 +138,8 @@ class RedisWheel:
 
     def forget_many(self, uids: Iterable[str]) -> list[str]:
         """Many leave; return those who were there. Raises as `touch_many`."""
-        why = [int(Code.LOGOUT), Code.LOGOUT.reason]
-        return [uid.decode() for some in self._over_shards("forget", uids, why) for uid in some]
+        arguments = [int(Code.LOGOUT), Code.LOGOUT.reason]
+        return [uid.decode() for some in self._call_shards("forget", uids, arguments) for uid in some]
 
     def due(self, limit: int = 100) -> Sequence[Silence]:
         """Take users who were silent for too long, at most `limit`, longest first in each shard.
@@ -154,21 +154,21 @@ class RedisWheel:
         self._check_once()
         taken: list[Silence] = []
         failure: Exception | None = None
-        waiting = [*range(self._keys.shards)]
-        while waiting and len(taken) < limit:
-            asked = waiting[: limit - len(taken)]
-            share = min(UIDS_A_CALL, (limit - len(taken)) // len(asked))
-            why = [int(Code.IDLE_TIMEOUT), Code.IDLE_TIMEOUT.reason, share, SLOTS_A_CALL]
-            answers = self._scripting.evaluate([self._call("expire", shard, why) for shard in asked])
-            waiting = waiting[len(asked) :]
+        pending = [*range(self._keys.shards)]
+        while pending and len(taken) < limit:
+            asked = pending[: limit - len(taken)]
+            share = min(MAX_UIDS_PER_CALL, (limit - len(taken)) // len(asked))
+            arguments = [int(Code.IDLE_TIMEOUT), Code.IDLE_TIMEOUT.reason, share, MAX_SLOTS_PER_CALL]
+            answers = self._scripting.evaluate([self._call("expire", shard, arguments) for shard in asked])
+            pending = pending[len(asked) :]
             for shard, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, Exception):
                     failure = answer
                     continue
-                has_more, silences = _read(answer)
+                has_more, silences = _parsed_answer(answer)
                 taken += silences
                 if has_more:
-                    waiting.append(shard)
+                    pending.append(shard)
         if failure and not taken:
             raise failure
         return taken
@@ -198,12 +198,12 @@ class RedisWheel:
         """Close the connections; what is called next opens them anew."""
         self._scripting.close()
 
-    def _over_shards(self, script: str, uids: Iterable[str], own: Sequence[Any]) -> list[Any]:
+    def _call_shards(self, script: str, uids: Iterable[str], arguments: Sequence[Any]) -> list[Any]:
         self._check_once()
         calls = [
-            self._call(script, shard, [*own, *members[first : first + UIDS_A_CALL]])
+            self._call(script, shard, [*arguments, *members[first : first + MAX_UIDS_PER_CALL]])
             for shard, members in self._by_shard(uids).items()
-            for first in range(0, len(members), UIDS_A_CALL)
+            for first in range(0, len(members), MAX_UIDS_PER_CALL)
         ]
         answers = self._scripting.evaluate(calls)
         for answer in answers:
@@ -221,9 +221,9 @@ class RedisWheel:
         at = f"{self.prefix}:{{{shard}}}"
         return [f"{at}:users", f"{at}:wheel", self._keys.events(shard), self._keys.absent(shard)]
 
-    def _call(self, script: str, shard: int, own: Sequence[Any]) -> Call:
+    def _call(self, script: str, shard: int, arguments: Sequence[Any]) -> Call:
         slots = f"{self.prefix}:{{{shard}}}:slot:"
-        return Call(f"wheel/{script}", self._keys_of(shard), [slots, *self._shared, *own])
+        return Call(f"wheel/{script}", self._keys_of(shard), [slots, *self._common_arguments, *arguments])
 
     def _check_once(self) -> None:
         if not self._is_checked:
@@ -241,11 +241,11 @@ class RedisWheel:
 
 
 def _check_name(name: str) -> None:
-    if not 0 < len(name.encode()) <= NAME_BYTES_MAX or set(name) & set("{} ") or not name.isprintable():
-        raise TimerError(f"a timer's name has 1 to {NAME_BYTES_MAX} bytes, no braces and no spaces: {name!r}")
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES or set(name) & set("{} ") or not name.isprintable():
+        raise TimerError(f"a timer's name has 1 to {MAX_NAME_BYTES} bytes, no braces and no spaces: {name!r}")
 
 
-def _read(answer: Sequence[Any]) -> tuple[bool, list[Silence]]:
+def _parsed_answer(answer: Sequence[Any]) -> tuple[bool, list[Silence]]:
     has_more, *values = answer
     rows = zip(*[iter(values)] * 4, strict=True)
     silences = [Silence(uid.decode(), int(seen), int(due), int(now)) for uid, seen, due, now in rows]

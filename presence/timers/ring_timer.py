@@ -5,12 +5,12 @@ from typing import Final
 import msgpack
 
 from presence.store.script_runner import Scripting
-from presence.timers.interface import EVENTS_MAX, TimerError
+from presence.timers.interface import MAX_EVENTS, TimerError
 from presence.timers.script_batches import delay_ms
 from presence.timers.shared_timer import Leasing, SharedTimer
 
-SLOTS_MAX: Final = 86_400
-TICK_S_MAX: Final = 3600.0
+MAX_SLOTS: Final = 86_400
+MAX_TICK_S: Final = 3600.0
 
 
 class RingTimer(SharedTimer):
@@ -47,11 +47,11 @@ class RingTimer(SharedTimer):
         *,
         slots: int = 60,
         tick_s: float = 1.0,
-        events_max: int = EVENTS_MAX,
+        events_max: int = MAX_EVENTS,
     ) -> None:
-        if not 1 <= slots <= SLOTS_MAX:
-            raise TimerError(f"slots {slots!r} is not between 1 and {SLOTS_MAX}")
-        if not 0.001 <= tick_s <= TICK_S_MAX:
-            raise TimerError(f"tick_s {tick_s!r} is not between 0.001 and {TICK_S_MAX:.0f}")
-        place = msgpack.packb([slots, delay_ms(tick_s), f"{base}:slot:"])
-        super().__init__(scripting, base, leasing or Leasing(), events_max, place=(place, "ring"))
+        if not 1 <= slots <= MAX_SLOTS:
+            raise TimerError(f"slots {slots!r} is not between 1 and {MAX_SLOTS}")
+        if not 0.001 <= tick_s <= MAX_TICK_S:
+            raise TimerError(f"tick_s {tick_s!r} is not between 0.001 and {MAX_TICK_S:.0f}")
+        variant = msgpack.packb([slots, delay_ms(tick_s), f"{base}:slot:"])
+        super().__init__(scripting, base, leasing or Leasing(), events_max, index=(variant, "ring"))

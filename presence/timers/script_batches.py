@@ -6,10 +6,10 @@ from typing import Final
 
 import msgpack
 
-from presence.timers.interface import ID_BYTES_MAX, PAYLOAD_BYTES_MAX, Due, Event, TimerError, check_delay
+from presence.timers.interface import MAX_ID_BYTES, MAX_PAYLOAD_BYTES, Due, Event, TimerError, check_delay
 
-ITEMS_A_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
-BYTES_A_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
+MAX_ITEMS_PER_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
+MAX_BYTES_PER_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
 
 
 def delay_ms(delay_s: float) -> int:
@@ -25,21 +25,21 @@ def checked_id(event_id: str) -> str:
         size = len(event_id.encode())
     except UnicodeEncodeError:
         raise TimerError(f"an id that is no UTF-8: {event_id[:40]!r}") from None
-    if not 1 <= size <= ID_BYTES_MAX:
-        raise TimerError(f"an id has 1 to {ID_BYTES_MAX} bytes: {event_id[:40]!r}")
+    if not 1 <= size <= MAX_ID_BYTES:
+        raise TimerError(f"an id has 1 to {MAX_ID_BYTES} bytes: {event_id[:40]!r}")
     return event_id
 
 
-def batches(events: Iterable[Event]) -> Iterator[bytes]:
+def event_batches(events: Iterable[Event]) -> Iterator[bytes]:
     """Pack events as schedule.lua takes them, each bounded in items and bytes."""
     flat: list[object] = []
     size = 0
     for event_id, delay_s, payload in events:
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise TimerError(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes: {event_id!r}: {len(payload)}")
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise TimerError(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes: {event_id!r}: {len(payload)}")
         flat += (checked_id(event_id), delay_ms(delay_s), payload)
         size += len(event_id) + len(payload)
-        if len(flat) == 3 * ITEMS_A_CALL or size >= BYTES_A_CALL:
+        if len(flat) == 3 * MAX_ITEMS_PER_CALL or size >= MAX_BYTES_PER_CALL:
             yield _pack(flat)
             flat, size = [], 0
     if flat:
@@ -55,12 +55,12 @@ def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
     return (_pack(values[first : first + step]) for first in range(0, len(values), step))
 
 
-def tokens(dues: Iterable[Due]) -> Iterator[bytes]:
+def claim_batches(dues: Iterable[Due]) -> Iterator[bytes]:
     """Pack what events that were handed out are known by, in bounded pieces."""
     flat = [value for due in dues for value in (due.id, due.due_ms, due.attempt)]
-    return _packed(flat, 3 * ITEMS_A_CALL)
+    return _packed(flat, 3 * MAX_ITEMS_PER_CALL)
 
 
-def names(event_ids: Iterable[str]) -> Iterator[bytes]:
+def id_batches(event_ids: Iterable[str]) -> Iterator[bytes]:
     """Pack ids, in bounded pieces."""
-    return _packed([checked_id(each) for each in event_ids], ITEMS_A_CALL)
+    return _packed([checked_id(each) for each in event_ids], MAX_ITEMS_PER_CALL)

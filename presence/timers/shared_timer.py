@@ -14,11 +14,18 @@ import msgpack
 
 from presence.common.backoff import backoff_s, jittered
 from presence.store.script_runner import Call, Scripting
-from presence.timers.interface import DELAY_S_MAX, Due, Event, TimerError, TimerFull
-from presence.timers.script_batches import ITEMS_A_CALL, batches, checked_id, delay_ms, names, tokens
+from presence.timers.interface import MAX_DELAY_S, Due, Event, TimerError, TimerFull
+from presence.timers.script_batches import (
+    MAX_ITEMS_PER_CALL,
+    checked_id,
+    claim_batches,
+    delay_ms,
+    event_batches,
+    id_batches,
+)
 
-LEASE_S_MAX: Final = 86_400.0
-ATTEMPTS_MAX: Final = 1000
+MAX_LEASE_S: Final = 86_400.0
+MAX_ATTEMPTS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +49,11 @@ class Leasing:
     backoff_max_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.lease_s <= LEASE_S_MAX:
-            raise TimerError(f"lease_s {self.lease_s!r} is not between 0.001 and {LEASE_S_MAX:.0f}")
-        if not 1 <= self.attempts_max <= ATTEMPTS_MAX:
-            raise TimerError(f"attempts_max {self.attempts_max!r} is not between 1 and {ATTEMPTS_MAX}")
-        if not 0 <= self.backoff_s <= self.backoff_max_s <= DELAY_S_MAX:
+        if not 0.001 <= self.lease_s <= MAX_LEASE_S:
+            raise TimerError(f"lease_s {self.lease_s!r} is not between 0.001 and {MAX_LEASE_S:.0f}")
+        if not 1 <= self.attempts_max <= MAX_ATTEMPTS:
+            raise TimerError(f"attempts_max {self.attempts_max!r} is not between 1 and {MAX_ATTEMPTS}")
+        if not 0 <= self.backoff_s <= self.backoff_max_s <= MAX_DELAY_S:
             raise TimerError("backoff_s is not between 0 and backoff_max_s, or that is too long")
 
     def pause_s(self, attempt: int) -> float:
@@ -102,17 +109,17 @@ class SharedTimer:
         base: what the keys begin with, see `Keys.timer`; its hash tag puts them into one slot.
         leasing: how events are handed out; workers of one timer should agree, but need not.
         events_max: how many it may hold, dead letters among them.
-        place: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
+        index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
     """
 
     def __init__(
-        self, scripting: Scripting, base: str, leasing: Leasing, events_max: int, place: tuple[bytes, str]
+        self, scripting: Scripting, base: str, leasing: Leasing, events_max: int, index: tuple[bytes, str]
     ) -> None:
         self.leasing = leasing
         self._scripting = scripting
         self._events_max = events_max
-        self._place, where = place
-        self._keys = [f"{base}:{name}" for name in ("work", where, "leased", "dead", "counts", "absent")]
+        self._variant, index_name = index
+        self._keys = [f"{base}:{name}" for name in ("work", index_name, "leased", "dead", "counts", "absent")]
 
     def schedule(self, event: Event) -> bool:
         """Add an event; return False, and change nothing, if its id is known and not done yet.
@@ -123,16 +130,18 @@ class SharedTimer:
         return self.schedule_many([event]) == 1
 
     def schedule_many(self, events: Iterable[Event]) -> int:
-        """Add events, a call for each `ITEMS_A_CALL` or `BYTES_A_CALL`; return how many were added.
+        """Add events in calls of at most `MAX_ITEMS_PER_CALL`; return how many were added.
 
         Raises:
             TimerError: see `schedule`; what was added before stays.
         """
-        return sum(self._run("schedule", batch, self._events_max)[1] for batch in batches(events))
+        return sum(
+            self._run_script("schedule", batch, self._events_max)[1] for batch in event_batches(events)
+        )
 
     def cancel(self, event_id: str) -> bool:
         """Remove an event, wherever it is, a dead letter too; return whether it was there."""
-        return bool(self._run("cancel", checked_id(event_id))[1])
+        return bool(self._run_script("cancel", checked_id(event_id))[1])
 
     def reschedule(self, event_id: str, delay_s: float) -> bool:
         """Make a waiting event due `delay_s` from now; False if it is not known or was handed out."""
@@ -143,8 +152,8 @@ class SharedTimer:
         after_ms = delay_ms(delay_s)
         return [
             name.decode()
-            for batch in names(event_ids)
-            for name in self._run("reschedule", batch, after_ms)[1]
+            for batch in id_batches(event_ids)
+            for name in self._run_script("reschedule", batch, after_ms)[1]
         ]
 
     def due(self, limit: int = 100) -> list[Due]:
@@ -155,31 +164,33 @@ class SharedTimer:
         self._check_limit(limit)
         while True:
             # A call may find only dead letters, or empty slots of a ring: that is no answer.
-            dues, is_more = self._hand_out("due", limit)
+            dues, is_more = self._run_claim_script("due", limit)
             if dues or not is_more:
                 return dues
 
     def done(self, dues: Iterable[Due]) -> int:
         """Forget events that were handled; see `LeasedTimer.done`."""
-        return sum(self._run("done", batch)[1] for batch in tokens(dues))
+        return sum(self._run_script("done", batch)[1] for batch in claim_batches(dues))
 
     def extend(self, dues: Iterable[Due]) -> int:
         """Let leases begin anew; see `LeasedTimer.extend`."""
-        return sum(self._run("extend", batch, self._lease_ms())[1] for batch in tokens(dues))
+        return sum(self._run_script("extend", batch, self._lease_ms())[1] for batch in claim_batches(dues))
 
     def give_back(self, dues: Iterable[Due]) -> int:
         """Let others have what was not begun or cut off; see `LeasedTimer.give_back`."""
-        return sum(self._run("give_back", batch)[1] for batch in tokens(dues))
+        return sum(self._run_script("give_back", batch)[1] for batch in claim_batches(dues))
 
     def retry(self, due: Due, delay_s: float | None = None) -> bool:
         """See `LeasedTimer.retry`; without `delay_s` the pause is `Leasing.pause_s`."""
         pause_s = self.leasing.pause_s(due.attempt) if delay_s is None else delay_s
         attempts_max = self.leasing.attempts_max
-        return bool(self._run("retry", due.id, due.due_ms, due.attempt, delay_ms(pause_s), attempts_max)[1])
+        return bool(
+            self._run_script("retry", due.id, due.due_ms, due.attempt, delay_ms(pause_s), attempts_max)[1]
+        )
 
     def dead(self, limit: int = 100, skip: int = 0) -> list[DeadLetter]:
         """List dead letters, the oldest first, after leaving out `skip` of them; fewer if they are large."""
-        flat = self._run("dead", skip, min(limit, ITEMS_A_CALL))[1]
+        flat = self._run_script("dead", skip, min(limit, MAX_ITEMS_PER_CALL))[1]
         return [
             DeadLetter(name.decode(), payload, due_ms, died_ms, attempt)
             for name, due_ms, attempt, payload, died_ms in zip(*[iter(flat)] * 5, strict=True)
@@ -188,15 +199,15 @@ class SharedTimer:
     def requeue(self, event_ids: Iterable[str], delay_s: float = 0.0) -> int:
         """Let dead letters wait again, with all their attempts; return how many of them there were."""
         after_ms = delay_ms(delay_s)
-        return sum(self._run("requeue", batch, after_ms)[1] for batch in names(event_ids))
+        return sum(self._run_script("requeue", batch, after_ms)[1] for batch in id_batches(event_ids))
 
     def purge(self, event_ids: Iterable[str]) -> int:
         """Forget dead letters; return how many of them there were."""
-        return sum(self._run("requeue", batch, "")[1] for batch in names(event_ids))
+        return sum(self._run_script("requeue", batch, "")[1] for batch in id_batches(event_ids))
 
     def state(self) -> TimerState:
         """Return how the timer stands."""
-        _, now_ms, next_ms, events, leased, dead, counts = self._run("state")
+        _, now_ms, next_ms, events, leased, dead, counts = self._run_script("state")
         return TimerState(
             waiting=events - leased - dead,
             leased=leased,
@@ -206,12 +217,12 @@ class SharedTimer:
         )
 
     def _check_limit(self, limit: int) -> None:
-        if not 1 <= limit <= ITEMS_A_CALL:
-            raise TimerError(f"limit {limit!r} is not between 1 and {ITEMS_A_CALL}")
+        if not 1 <= limit <= MAX_ITEMS_PER_CALL:
+            raise TimerError(f"limit {limit!r} is not between 1 and {MAX_ITEMS_PER_CALL}")
 
-    def _hand_out(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
+    def _run_claim_script(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
         """Run a script that hands out; return also whether it left some that it should have."""
-        _, now_ms, is_more, flat = self._run(script, what, self._lease_ms(), self.leasing.attempts_max)
+        _, now_ms, is_more, flat = self._run_script(script, what, self._lease_ms(), self.leasing.attempts_max)
         dues = [
             Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)
             for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True)
@@ -221,8 +232,8 @@ class SharedTimer:
     def _lease_ms(self) -> int:
         return math.ceil(self.leasing.lease_s * 1000)
 
-    def _run(self, script: str, *arguments: Any) -> Any:
-        call = Call(f"timers/{script}", self._keys, [self._place, *arguments])
+    def _run_script(self, script: str, *arguments: Any) -> Any:
+        call = Call(f"timers/{script}", self._keys, [self._variant, *arguments])
         answer = msgpack.unpackb(self._scripting.one(call), raw=True)
         if answer[0] == b"full":
             raise TimerFull(f"the timer holds {answer[1]} events of {self._events_max}")
