@@ -10,14 +10,14 @@ from presence.config.followup_rules import Rule
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
-PENDING_MAX: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
-PENDING_OF_USER_MAX: Final = 100
-EVENTS_A_TURN: Final = 200  # of a shard: a few ms of Redis' time
-TOLD_A_TURN: Final = 200
-TURN_LEASE_MS: Final = (
+MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
+MAX_PENDING_PER_USER: Final = 100
+MAX_EVENTS_PER_RUN: Final = 200  # of a shard: a few ms of Redis' time
+MAX_DUE_PER_RUN: Final = 200
+RUN_LEASE_MS: Final = (
     1500  # above the longest pause of a runner: who holds it is only followed when it has died
 )
-TOLD_MAX: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
+STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def packed_rules(rules: Iterable[Rule] | None) -> bytes:
     return packed
 
 
-def turn_call(keys: Keys, shard: int, runner: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
+def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
     """Return the call of one turn by a runner, with rules as of `packed_rules`.
 
     Args:
@@ -64,8 +64,8 @@ def turn_call(keys: Keys, shard: int, runner: str, rules: bytes, *, has_begun: b
         kept: entries that the stream of follow-ups is capped to, roughly.
     """
     begun = "1" if has_begun else ""
-    bounds = [EVENTS_A_TURN, TOLD_A_TURN, kept, PENDING_MAX]
-    arguments = ["", runner, TURN_LEASE_MS, rules, begun, *bounds]
+    bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD]
+    arguments = ["", scheduler, RUN_LEASE_MS, rules, begun, *bounds]
     return Call("followups/turn", script_keys(keys, shard), arguments)
 
 
@@ -83,7 +83,7 @@ class Addition:
 def add_call(keys: Keys, what: Addition) -> Call:
     """Return the call that adds a follow-up of one user."""
     arguments: list[Any] = ["", what.id, what.uid, what.name, _ms(what.after_s), what.payload.encode()]
-    bounds = [PENDING_MAX, PENDING_OF_USER_MAX]
+    bounds = [MAX_PENDING_PER_SHARD, MAX_PENDING_PER_USER]
     return Call("followups/add", script_keys(keys, keys.shard(what.uid)), [*arguments, *bounds])
 
 

@@ -15,7 +15,7 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
 
-PAGE: Final = 500  # follow-ups, roughly
+PAGE_SIZE: Final = 500  # follow-ups, roughly
 _ARMED: Final = 0
 
 
@@ -103,15 +103,15 @@ class FollowUps:
         (packed,) = self._scripting.commands(of_key, [("HGET", of_key, uid)])
         return self._read(keys, shard, msgpack.unpackb(packed, raw=True) if packed else [])
 
-    def earliest(self, limit: int = PAGE) -> list[PlannedFollowUp]:
+    def earliest(self, limit: int = PAGE_SIZE) -> list[PlannedFollowUp]:
         """Return those that are due first, of all users; armed ones come last."""
         keys = self._keys()
         found: list[PlannedFollowUp] = []
         for shard in range(keys.shards):
             due_key = script_keys(keys, shard)[1]
             (ids,) = self._scripting.commands(due_key, [("ZRANGE", due_key, 0, limit - 1)])
-            for first in range(0, len(ids), PAGE):
-                found += self._read(keys, shard, ids[first : first + PAGE])
+            for first in range(0, len(ids), PAGE_SIZE):
+                found += self._read(keys, shard, ids[first : first + PAGE_SIZE])
         return sorted(found, key=lambda each: (each.due_ms is None, each.due_ms or 0, each.id))[:limit]
 
     def pages(self) -> Iterator[list[PlannedFollowUp]]:
@@ -120,7 +120,7 @@ class FollowUps:
         for shard in range(keys.shards):
             work_key, position = script_keys(keys, shard)[0], b"0"
             while True:
-                command = ("HSCAN", work_key, position, "COUNT", PAGE)
+                command = ("HSCAN", work_key, position, "COUNT", PAGE_SIZE)
                 ((position, flat),) = self._scripting.commands(work_key, [command])
                 yield _pending(_pairs(flat))
                 if int(position) == 0:

@@ -16,17 +16,17 @@ import msgpack
 from presence.common.backoff import backoff_s, jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.followups.keys import TOLD_MAX, packed_rules, turn_call
+from presence.followups.keys import STREAM_MAXLEN, packed_rules, run_call
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 
-LOOK_S: Final = 1.0  # between two turns of a shard that has nothing to do: so late is an event read at most
-LOOK_LEAST_S: Final = 0.05  # where a rule wants its follow-ups sooner than after that
-GATHER_S: Final = 0.02  # between two turns of a shard: those that are due meanwhile are told together
-BUSY_SPREAD_S: Final = 0.3  # so that those who wait for one that died do not come all at once
+POLL_INTERVAL_S: Final = 1.0  # between two runs of an idle shard: an event is read at most this late
+MIN_POLL_INTERVAL_S: Final = 0.05  # where a rule's delay is shorter than that
+MIN_RUN_INTERVAL_S: Final = 0.02  # between two runs of a shard: follow-ups due meanwhile share a run
+BUSY_JITTER_S: Final = 0.3  # spreads the schedulers that wait for one that died
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is away
-META_LOOK_S: Final = 1.0  # until the first server has stored how many shards there are
+META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored how many shards there are
 
 
 @dataclass(slots=True)
@@ -46,11 +46,11 @@ class SchedulerCounters:
 
     def add(self, numbers: Iterable[int]) -> None:
         """Take note of an answer: the numbers of turn.lua, in its order."""
-        for name, number in zip(_TOLD_BY_TURN, numbers, strict=True):
+        for name, number in zip(_COUNTED_BY_SCRIPT, numbers, strict=True):
             setattr(self, name, getattr(self, name) + number)
 
 
-_TOLD_BY_TURN: Final = ("events", "planned", "cancelled", "told", "dropped", "refused", "holes")
+_COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "told", "dropped", "refused", "holes")
 
 
 class FollowUpScheduler:
@@ -64,7 +64,7 @@ class FollowUpScheduler:
         kept: entries that each stream of follow-ups is capped to, roughly.
 
     Attributes:
-        tally: what was done so far.
+        counters: what was done so far.
         failure: of the last turn, if it failed somewhere.
     """
 
@@ -75,7 +75,7 @@ class FollowUpScheduler:
         rules: Iterable[Rule] | None = None,
         *,
         shards: int | None = None,
-        kept: int = TOLD_MAX,
+        kept: int = STREAM_MAXLEN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scripting = Scripting(url)
@@ -84,17 +84,17 @@ class FollowUpScheduler:
         self._kept = kept
         self._clock = clock
         self._name = secrets.token_hex(8)
-        known = None if rules is None else tuple(rules)
-        self._rules = packed_rules(known)
-        shortest_s = min((rule.after for rule in known or ()), default=LOOK_S)
-        self._look_s = max(LOOK_LEAST_S, min(LOOK_S, shortest_s / 2))
+        known_rules = None if rules is None else tuple(rules)
+        self._rules = packed_rules(known_rules)
+        shortest_s = min((rule.after for rule in known_rules or ()), default=POLL_INTERVAL_S)
+        self._poll_interval_s = max(MIN_POLL_INTERVAL_S, min(POLL_INTERVAL_S, shortest_s / 2))
         self._due: dict[int, float] = {}  # shards, and when to turn there next
-        self._begun: set[int] = set()  # shards that are known to have had turns
+        self._started: set[int] = set()  # shards that are known to have had turns
         self._failed = 0  # in a row
-        self.tally = SchedulerCounters()
+        self.counters = SchedulerCounters()
         self.failure: Exception | None = None
 
-    def turn(self) -> float:
+    def run_once(self) -> float:
         """Turn where it is time; return for how many seconds there is nothing to do.
 
         A call that fails is counted, kept in `failure` and made again later: nothing is lost by it.
@@ -103,19 +103,19 @@ class FollowUpScheduler:
         try:
             shards = self._known_shards()
         except (StoreUnavailable, StoreError) as error:
-            self._fail(error)
+            self._note_failure(error)
             return self._retry_s()
         if shards is None:
-            return META_LOOK_S
+            return META_POLL_INTERVAL_S
         keys, now = Keys(self._prefix, shards), self._clock()
-        wanted = [shard for shard in range(shards) if self._due.get(shard, now) <= now]
+        due_shards = [shard for shard in range(shards) if self._due.get(shard, now) <= now]
         calls = [
-            turn_call(keys, shard, self._name, self._rules, has_begun=shard in self._begun, kept=self._kept)
-            for shard in wanted
+            run_call(keys, shard, self._name, self._rules, has_begun=shard in self._started, kept=self._kept)
+            for shard in due_shards
         ]
         answers = self._scripting.evaluate(calls) if calls else []
-        for shard, answer in zip(wanted, answers, strict=True):
-            self._due[shard] = self._clock() + self._take(shard, answer)
+        for shard, answer in zip(due_shards, answers, strict=True):
+            self._due[shard] = self._clock() + self._process_answer(shard, answer)
         self._failed = self._failed if self.failure else 0
         return max(0.0, min(self._due.values()) - self._clock())
 
@@ -132,29 +132,29 @@ class FollowUpScheduler:
             self._shards = int(stored) if stored else None
         return self._shards
 
-    def _take(self, shard: int, answer: Any) -> float:
+    def _process_answer(self, shard: int, answer: Any) -> float:
         """Take note of an answer; return when the shard is to be turned again, in seconds."""
         if isinstance(answer, Exception):
-            self._fail(answer)
+            self._note_failure(answer)
             return self._retry_s()
-        self.tally.turns += 1
-        self._begun.add(shard)
+        self.counters.turns += 1
+        self._started.add(shard)
         status, ms, *rest = msgpack.unpackb(answer)
         if status == "busy":
-            self.tally.busy += 1
-            return float(ms) / 1000 + random.uniform(0, BUSY_SPREAD_S)  # noqa: S311 - spreads load
+            self.counters.busy += 1
+            return float(ms) / 1000 + random.uniform(0, BUSY_JITTER_S)  # noqa: S311 - spreads load
         is_more, *numbers = rest
-        self.tally.add(numbers)
+        self.counters.add(numbers)
         if is_more:
             return 0.0
-        next_s = self._look_s if ms < 0 else min(self._look_s, ms / 1000)
-        return max(GATHER_S, next_s)
+        next_s = self._poll_interval_s if ms < 0 else min(self._poll_interval_s, ms / 1000)
+        return max(MIN_RUN_INTERVAL_S, next_s)
 
-    def _fail(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
             self._failed += 1
-        self.tally.failures += 1
+        self.counters.failures += 1
 
     def _retry_s(self) -> float:
         return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
@@ -164,12 +164,12 @@ class SchedulerOutage:
     """Says once that turns fail, and once that they work again."""
 
     def __init__(self) -> None:
-        self._told = ""
+        self._reported = ""
 
-    def news(self, failure: Exception | None) -> str:
+    def log_message(self, failure: Exception | None) -> str:
         """Return what is to be said after a turn; "" for nothing."""
         kind = "" if failure is None else type(failure).__name__
-        if kind == self._told:
+        if kind == self._reported:
             return ""
-        self._told = kind
+        self._reported = kind
         return f"follow-ups wait for Redis: {failure}" if failure else "follow-ups go on"

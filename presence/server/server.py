@@ -436,8 +436,8 @@ def _turning(url: str, settings: Settings, keys: Keys) -> SchedulerTask | None:
     if settings.followups is None:
         return None
     kept = settings.stream_maxlen
-    turner = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
-    return SchedulerTask(turner)
+    scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
+    return SchedulerTask(scheduler)
 
 
 def _watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:

@@ -319,15 +319,15 @@ def follow_up(stage: Stage) -> None:
     And what `FollowUps` does.
     """
     with (
-        closing(FollowUpScheduler(stage.url, rules=[Rule("mail", 0)], shards=1)) as turner,
+        closing(FollowUpScheduler(stage.url, rules=[Rule("mail", 0)], shards=1)) as scheduler,
         FollowUps(stage.url) as followups,
     ):
 
         def turn() -> None:
-            turner._due.clear()
-            turner.turn()
-            if turner.failure:
-                raise turner.failure
+            scheduler._due.clear()
+            scheduler.run_once()
+            if scheduler.failure:
+                raise scheduler.failure
 
         turn()
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"), login("cy", "s3"))
@@ -344,7 +344,7 @@ def follow_up(stage: Stage) -> None:
         stage.hand.apply(login("dee", "s5"))
         turn()
         turn()
-        assert turner.tally.holes == 1
+        assert scheduler.counters.holes == 1
         added = followups.add("ann", after=60, name="x")
         assert [each.name for each in followups.of("ann")] == ["x"]
         assert followups.earliest()

@@ -39,9 +39,9 @@ CONSTANTS = {
     "presence.subscriber.connection.RETRY_MAX_S": "at most so many seconds between a subscriber's attempts",
     "presence.subscriber.connection.POLL_INTERVAL_MAX_S": "seconds between reads while idle, in a cluster",
     "presence.subscriber.group.MAX_DEAD_LETTERS": "dead letters kept per shard",
-    "presence.followups.keys.PENDING_MAX": "follow-ups that may wait per shard",
-    "presence.followups.keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
-    "presence.followups.keys.TOLD_A_TURN": "follow-ups told per shard in one call",
+    "presence.followups.keys.MAX_PENDING_PER_SHARD": "follow-ups that may wait per shard",
+    "presence.followups.keys.MAX_PENDING_PER_USER": "follow-ups that may wait per user",
+    "presence.followups.keys.MAX_DUE_PER_RUN": "follow-ups told per shard in one call",
     "presence.config.followup_rules.PAYLOAD_BYTES_MAX": "bytes of a follow-up's payload",
 }
 
