@@ -1,4 +1,4 @@
-"""The client without an event loop, for scripts: a thread keeps it alive, the caller's threads block."""
+"""The client without an event loop, for scripts: a background thread runs it, and calls block."""
 
 import ssl
 import time
@@ -35,10 +35,10 @@ def connect_blocking(
 ) -> Iterator["BlockingClient"]:
     """Be online for the length of a ``with`` block. Arguments and errors are those of `connect`.
 
-    A function that makes tokens is called in a thread of its own, and may block.
+    A token function is called in a thread of its own, and may block.
 
     Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards no thread
-    and no socket is left. Only the look-up of the server's name, and the making of a token, take their time.
+    and no socket is left. A running name lookup or token function is waited for.
     """
     login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
     server = f"{host}:{port}"
@@ -52,7 +52,7 @@ def connect_blocking(
             client.wait_online()
         yield client
         if client.state is not State.ENDED:
-            with suppress(RequestError, Ended):  # it ends, and cannot say so
+            with suppress(RequestError, Ended):  # the client ends anyway
                 client.logout()
     finally:
         link.close()
@@ -61,7 +61,7 @@ def connect_blocking(
 class BlockingClient:
     """A client that `connect_blocking` runs; every method may be called from any thread.
 
-    ``for push in client`` takes what comes, in order. The loop ends after a logout or `close`; it raises
+    ``for push in client`` gives the pushes in order. The loop ends after a logout or `close`; it raises
     `LoginRefused`, `Replaced` or another `Ended` when the server has ended the client for good. Requests
     raise `NotConnected` while the client is not logged in.
     """
@@ -94,7 +94,7 @@ class BlockingClient:
             return machine.persistent_state.watches.newest(user_states(answer))
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
-        """Watch some from now on, whether logged in or not. See `Client.watch_nowait`."""
+        """Watch users from now on, logged in or not. See `Client.watch_nowait`."""
         with self._link.changed:
             self._link.machine.watch_nowait(list(uids), time.monotonic())
         self._link.wake_thread()
@@ -111,7 +111,7 @@ class BlockingClient:
     def update(
         self, *, meta: Mapping[str, Any] | None = None, token: str | None = None, status: str | None = None
     ) -> None:
-        """Change what is given, for later logins too: meta, token, or status. See `Client.update`."""
+        """Change the given fields, also for later logins: meta, token or status. See `Client.update`."""
         self._request(protocol.update(meta=meta, token=token, status=status))
 
     def away(self) -> None:
@@ -130,7 +130,7 @@ class BlockingClient:
             self._link.machine.persistent_state.log_in_with(token=token, meta=meta, status=status)
 
     def logout(self, reason: str | None = None) -> None:
-        """Log out: the user is offline at once, and the client has ended. See `Client.logout`."""
+        """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""
         with self._link.changed:
             try:
                 id = self._link.machine.log_out(reason, time.monotonic())
@@ -150,13 +150,13 @@ class BlockingClient:
 
     @property
     def state(self) -> State:
-        """Where the client stands."""
+        """The state of the client."""
         with self._link.changed:
             return self._link.machine.state
 
     @property
     def watched(self) -> dict[str, UserState]:
-        """The newest known state of everybody who is watched. See `Client.watched`."""
+        """The newest known state of each watched user. See `Client.watched`."""
         with self._link.changed:
             return self._link.machine.persistent_state.watches.states()
 
@@ -166,7 +166,7 @@ class BlockingClient:
             return self._link.machine.statistics(self._link.inbox)
 
     def wait_online(self, timeout: float | None = None) -> None:
-        """Wait until the client is logged in; `Ended`: it never will be; `TimeoutError`: not in time."""
+        """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
         settled = (State.ONLINE, State.ENDED)
         with self._link.changed:
             if not self._link.changed.wait_for(lambda: self._link.machine.state in settled, timeout):
@@ -179,7 +179,7 @@ class BlockingClient:
 
         Raises:
             TimeoutError: none came within `timeout` seconds.
-            Ended: there will be none; `LoginRefused`, `Replaced` … where the server ended the client.
+            Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
         link = self._link
         with link.changed:

@@ -1,6 +1,6 @@
-"""A logged-in connection as a whole: the session, and what the client asks for on it by itself.
+"""A logged-in connection: the session, and the requests that the client makes on it by itself.
 
-That is fresh tokens, and watches: anew after a return, and those that nobody waits for.
+These are token renewals, and watches: repeated after a reconnect, or requested without waiting.
 """
 
 import math
@@ -17,19 +17,19 @@ from presence.client.state import PersistentState, WatchedUsers
 from presence.client.types import checked_token, remaining_lifetime_s
 from presence.protocol import Code
 
-TOKEN_TIMEOUT_S = 30.0  # for whoever makes tokens
+TOKEN_TIMEOUT_S = 30.0  # for the program's token function
 ANSWER_TIMEOUT_S = 10.0
-RENEW_SHARE = 0.8  # of what is left of a token: the rest is for sources and servers that fail for a while
-RENEW_JITTER = 0.1  # so much of it earlier at most: who logged in together does not renew together
+RENEW_SHARE = 0.8  # of a token's remaining lifetime; the rest is for failing sources and servers
+RENEW_JITTER = 0.1  # up to this share earlier: clients that logged in together do not renew together
 MIN_RENEWAL_DELAY_S = 1.0
-MAX_WATCHES_IN_FLIGHT = 2  # watches under way: a server has few places for each client
+MAX_WATCHES_IN_FLIGHT = 2  # a server allows few pending requests per client
 
 
 class Resubscription:
-    """The requests that a client makes by itself, until each is granted or refused for good.
+    """Watch requests of the client itself, repeated until each is granted or refused for good.
 
-    A server that is busy, fails or does not answer is asked again, less and less often. `due_at` is when
-    something is to be asked; infinite while nothing is.
+    A server that is busy, fails or does not answer is asked again with growing pauses. `due_at` is when the
+    next request is due; infinite if none is.
     """
 
     def __init__(self, session: ClientSession, watches: WatchedUsers, now: float, chance: Chance) -> None:
@@ -42,13 +42,13 @@ class Resubscription:
         self.due_at = now if self._pending else math.inf
 
     def add(self, uids: list[str], now: float) -> None:
-        """Ask for some more, at once unless the server wants to be left alone for a while."""
+        """Request more watches, immediately unless the server has asked for a pause."""
         self._pending.append(uids)
         if self.due_at == math.inf:
             self._ask(now)
 
     def tick(self, now: float) -> None:
-        """Ask, if it is time: for those who are still watched."""
+        """Send due requests, for users who are still watched."""
         if now >= self.due_at:
             self.due_at = math.inf
             self._ask(now)
@@ -81,15 +81,15 @@ class Resubscription:
 
 
 class Renewal:
-    """Keeps the token of a logged-in connection fresh, if it can be read when it ends.
+    """Renews the token of a logged-in connection before it expires, if its expiry can be read.
 
     Args:
-        token: what it logged in with; None: nobody makes fresh ones.
-        time_ms: the server's clock, Unix milliseconds, when the login was answered; None if not told.
+        token: the token of the login; None if the program has no token function.
+        time_ms: the server's clock, Unix milliseconds, when the login was answered; None if unknown.
 
     Attributes:
-        due_at: when `tick` is to be called; infinite while nothing is to be done.
-        wanted: whether the source is to be asked now; `offer_token` ends it, and some time without it.
+        due_at: when to call `tick`; infinite while nothing is to be done.
+        wanted: whether to ask the program for a token now; ended by `offer_token` or a time-out.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Renewal:
             self._token_accepted(token, now)
 
     def tick(self, now: float) -> None:
-        """Want a token if it is time; want none any more if the source has taken too long, until later."""
+        """Ask for a token when it is time; postpone if the program takes too long."""
         if now < self.due_at:
             return
         if self.wanted:
@@ -116,7 +116,7 @@ class Renewal:
             self.wanted, self.due_at = True, now + TOKEN_TIMEOUT_S
 
     def offer_token(self, token: str | Exception, now: float) -> None:
-        """Send the token that was wanted, unless it is none, or the server has it or has refused it."""
+        """Send the token, unless it is invalid, or the server has it or has refused it."""
         self.wanted = False
         if token in (self._token, self._refused):
             self._postpone(now)
@@ -134,7 +134,7 @@ class Renewal:
         return remaining_lifetime_s(token, None if self._offset_s is None else now + self._offset_s)
 
     def _token_accepted(self, token: str, now: float) -> None:
-        """The server has taken this token."""
+        """The server has accepted this token."""
         self._token = token
         self._backoff = Backoff()
         left_s = self._remaining_lifetime_s(token, now)
@@ -154,7 +154,7 @@ class Renewal:
         else:
             left_s = self._remaining_lifetime_s(self._sent, now)
             if left_s is not None and left_s <= 0:
-                self._offset_s = None  # tokens are judged by another clock, which was set meanwhile
+                self._offset_s = None  # the clock that tokens are checked by was set meanwhile
             self._token_accepted(self._sent, now)
         return []
 
@@ -164,7 +164,7 @@ class Renewal:
 
 
 class Connection(ClientSession):
-    """A session that watches again the users watched before it. See `ClientSession`, `Renewal`."""
+    """A `ClientSession` that restores the watches of earlier connections and renews its token."""
 
     def __init__(
         self,
@@ -185,11 +185,11 @@ class Connection(ClientSession):
 
     @property
     def deadline(self) -> float:
-        """When `tick`, or a beat, is due."""
+        """When `tick` or a keepalive is due."""
         return min(super().deadline, self.resubscription.due_at, self.renewal.due_at)
 
     def tick(self, now: float) -> Effects:
-        """Give up requests whose time is over, and ask for what is due."""
+        """Time out requests, and send due watches and renewals."""
         effects = self.expire_requests(now)
         self.resubscription.tick(now)
         self.renewal.tick(now)

@@ -1,4 +1,4 @@
-"""What came and nobody took yet: bounded, and what it leaves out first is what a later push made stale."""
+"""A bounded queue of pushes that first drops changes superseded by later ones."""
 
 from collections import OrderedDict, deque
 
@@ -6,20 +6,20 @@ from presence.client.pushes import PresenceChanged, Push
 
 
 class Inbox:
-    """Pushes in the order in which they came; O(1) each.
+    """Pushes in order of arrival; O(1) each.
 
-    Where it is full, an older change of presence goes for which a later one of the same user waits: whoever
-    reads on sees the newest state of everybody. Only where there is none the oldest push goes, of any type.
+    When full, it drops a change of presence for which a later one of the same user is queued, so the reader
+    still sees the newest state of each user. If there is none, it drops the oldest push of any type.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._pushes: OrderedDict[int, Push] = OrderedDict()
-        self._latest: dict[str, int] = {}  # uid to its newest change that waits
-        self._stale: deque[int] = deque()  # changes that a later one supersedes; some may be taken by now
+        self._latest: dict[str, int] = {}  # uid to its newest queued change
+        self._stale: deque[int] = deque()  # changes that a later one supersedes; some may be popped by now
         self._next = 0
-        self.dropped = 0  # how many oldest pushes went
-        self.superseded = 0  # how many stale changes went
+        self.dropped = 0  # oldest pushes dropped
+        self.superseded = 0  # superseded changes dropped
 
     def __len__(self) -> int:
         return len(self._pushes)
@@ -38,7 +38,7 @@ class Inbox:
         self._next += 1
 
     def pop(self) -> Push:
-        """Return the oldest; `LookupError`: there is none."""
+        """Remove and return the oldest; raises `LookupError` if empty."""
         number, push = self._pushes.popitem(last=False)
         if isinstance(push, PresenceChanged) and self._latest.get(push.uid) == number:
             del self._latest[push.uid]

@@ -1,10 +1,10 @@
-"""What a client sends when, and what an answer means: no I/O, and time and chance are arguments.
+"""The client's protocol as a state machine: no I/O, and time and randomness are arguments.
 
-A shell moves the bytes. It connects while the state is CONNECTING, reads and writes while `connected`,
-closes the connection as soon as it no longer is, and calls `tick` when `deadline` has come (after it
-has read what lies there: an answer that came in time must not be taken for one that did not come).
-Each input returns its effects, in order; `take_outgoing` returns the bytes to send. While `wants_token`
-is true, the shell asks the program for a token, one call at a time, and passes the result to `token_fetched`.
+A shell moves the bytes. It connects while the state is CONNECTING, reads and writes while `connected` is
+true, closes the connection as soon as it is false, and calls `tick` at `deadline`. It must read all received
+bytes before that call, or an answer that arrived in time would count as missing. Each input returns its
+effects, in order; `take_outgoing` returns the bytes to send. While `wants_token` is true, the shell asks the
+program for a token, one call at a time, and passes the result to `token_fetched`.
 
     FETCHING_TOKEN → CONNECTING → LOGGING_IN → ONLINE → LOGGING_OUT → ENDED
           ↑ ↓           ↑ ↓           ↓          ↓
@@ -29,10 +29,10 @@ from presence.client.types import CONNECTED, State, Statistics, checked_token, r
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s
-LOGIN_TIMEOUT_S = 6.0  # a server refuses a login that lay unread for 5 s, so waiting longer is in vain
+LOGIN_TIMEOUT_S = 6.0  # the server refuses a login left unread for 5 s, so waiting longer is useless
 LOGOUT_TIMEOUT_S = 2.0
-KEEPALIVE_SHARE = 0.4  # of the idle time-out, for a server that does not tell how often to beat
-DEFAULT_IDLE_TIMEOUT_S = 30.0  # and for one that tells neither
+KEEPALIVE_SHARE = 0.4  # of the idle time-out, where the server names no keepalive interval
+DEFAULT_IDLE_TIMEOUT_S = 30.0  # where the server names none
 _LOGIN_ID = 1
 
 
@@ -40,16 +40,16 @@ class ClientMachine:
     """One client, from its first attempt to its end.
 
     Args:
-        login: what to log in with, without an id.
+        login: the login packet, without an id.
         now: monotonic seconds; every `now` is of the same clock.
         server, persistent: see `ReconnectPolicy`.
-        fetches: whether the program is asked for a token before each login, and before one ends.
+        fetches: whether the program is asked for a token before each login, and before a token expires.
         ask_every: see `Keepalives`.
         chance: uniform in [0, 1).
 
     Attributes:
         persistent_state: what the client keeps over all connections: its login and the users it watches.
-        error: why it has ended; None while it has not, and after its own logout or close.
+        error: why the client has ended; None before, and after its own logout or close.
 
     Raises:
         protocol.EncodeError: the login breaks a rule of the protocol.
@@ -81,7 +81,7 @@ class ClientMachine:
         self.keepalives_sent = 0
         self._offset_s: float | None = None  # from `now` to Unix seconds by the clock of the last server
 
-    # What the shell asks
+    # Queries of the shell
 
     @property
     def connected(self) -> bool:
@@ -90,14 +90,14 @@ class ClientMachine:
 
     @property
     def wants_token(self) -> bool:
-        """Whether the program is to be asked for a token now, unless that is under way already."""
+        """Whether to ask the program for a token now, unless a call is already running."""
         if self.state is State.ONLINE and self._connection is not None:
             return self._connection.renewal.wanted
         return self.state is State.FETCHING_TOKEN
 
     @property
     def deadline(self) -> float:
-        """When `tick` is to be called; infinite after the end."""
+        """When to call `tick`; infinite after the end."""
         if self.state is State.ONLINE and self._connection is not None:
             return self._connection.deadline
         return math.inf if self.state is State.ENDED else self._deadline
@@ -111,23 +111,23 @@ class ClientMachine:
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether something is to be sent."""
+        """Whether there are bytes to send."""
         return bool(self._outgoing)
 
     def end_error(self) -> PresenceError:
-        """Return what to raise to those who ask an ended client for something."""
+        """Return the exception for requests to an ended client."""
         return self.error or Ended(Code.LOGOUT, Code.LOGOUT.reason, "this client was logged out or closed")
 
     def take_outgoing(self) -> bytes:
-        """Return what is to be sent on the present connection, once."""
+        """Return the bytes to send on the current connection, and clear them."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data
 
-    # What the shell tells
+    # Inputs of the shell
 
     def token_fetched(self, token: str | Exception, now: float) -> Effects:
-        """The program gave a token, or failed to; one that is not wanted any more is passed over."""
+        """The program returned a token, or raised; ignored if no token is wanted any more."""
         if not self.wants_token:
             return []
         if self._connection is not None:
@@ -144,13 +144,13 @@ class ClientMachine:
         return []
 
     def established(self, now: float) -> None:
-        """The connection stands: log in."""
+        """The connection is established: log in."""
         self._decoder = protocol.Decoder()
         self._outgoing[:] = protocol.encode(self.persistent_state.login)
         self.state, self._deadline = State.LOGGING_IN, now + LOGIN_TIMEOUT_S
 
     def received(self, data: bytes | bytearray, now: float) -> Effects:
-        """Bytes were read; what follows the end of a connection is dropped."""
+        """Bytes were received; those after the end of the connection are dropped."""
         effects: Effects = []
         if self._connection is not None:
             self._connection.keepalives.note_received(now)
@@ -163,7 +163,7 @@ class ClientMachine:
         return effects
 
     def disconnected(self, message: str, now: float) -> Effects:
-        """The connection ended, or could not be made; `message` says why, for people."""
+        """The connection ended or could not be made; `message` says why, for people."""
         if self.state is State.CONNECTING:
             return self._connection_lost(Loss("unreachable", message), now)
         if not self.connected:
@@ -173,7 +173,7 @@ class ClientMachine:
         return self._connection_lost(Loss("closed", message), now)
 
     def tick(self, now: float) -> Effects:
-        """Time has passed; harmless before the deadline."""
+        """Act on time-outs; does nothing before the deadline."""
         if self.state is State.ONLINE and self._connection is not None:
             return self._tick_online(self._connection, now)
         if now < self._deadline:
@@ -197,7 +197,7 @@ class ClientMachine:
         """Send a request and return its id; one `RequestResult` follows. See `ClientSession.request`.
 
         Raises:
-            NotConnected, Ended: not logged in now, or over for good.
+            NotConnected, Ended: not logged in now, or ended for good.
             protocol.EncodeError: the packet breaks a rule of the protocol.
         """
         if self.state is State.ENDED:
@@ -207,10 +207,10 @@ class ClientMachine:
         return self._connection.request(packet, timeout_s, now, retries=retries)
 
     def log_out(self, reason: str | None, now: float) -> int:
-        """Send the logout: the user is offline as soon as the server reads it. Its `RequestResult` follows.
+        """Send a logout: the user is offline as soon as the server reads it. A `RequestResult` follows.
 
-        Raises `Ended`, `protocol.EncodeError` for a reason that the protocol does not know, or
-        `NotConnected`: the client has ended all the same; a session of an earlier connection ends by itself.
+        Raises `Ended`, `protocol.EncodeError` for a reason unknown to the protocol, or `NotConnected`: then
+        the client has ended all the same, and a session of an earlier connection ends by itself.
         """
         try:
             self._logout_id = self.request(protocol.logout(reason), LOGOUT_TIMEOUT_S, now)
@@ -226,9 +226,9 @@ class ClientMachine:
         return [] if self.state is State.ENDED else self._end(None)
 
     def watch_nowait(self, uids: list[str], now: float) -> None:
-        """Watch some from now on, with a connection or without one; what they are comes as a change.
+        """Watch users from now on, connected or not; their states arrive as changes.
 
-        Raises `Ended`, or `protocol.EncodeError` for what are no uids, or too many.
+        Raises `Ended`, or `protocol.EncodeError` for invalid or too many uids.
         """
         if self.state is State.ENDED:
             raise self.end_error().with_traceback(None)
@@ -238,9 +238,9 @@ class ClientMachine:
             self._connection.resubscription.add(new, now)
 
     def unwatch(self, uids: list[str] | None, timeout_s: float, now: float) -> int | None:
-        """Watch some no more, or nobody; None: no server has to be told, for there is no connection.
+        """Stop watching some users, or all; return the request's id, or None if not connected.
 
-        Raises `Ended`, or `protocol.EncodeError` for what are no uids.
+        Raises `Ended`, or `protocol.EncodeError` for invalid uids.
         """
         try:
             return self.request(protocol.unwatch(uids), timeout_s, now)
@@ -250,14 +250,14 @@ class ClientMachine:
             return None
 
     def abandon_request(self, id: int) -> None:
-        """Nobody waits for the answer to this request any more; a watch is taken back."""
+        """Stop waiting for an answer; a watch is undone."""
         if self._connection is not None:
             self._connection.abandon_request(id)
 
-    # What follows
+    # Transitions
 
     def _why_stale(self, token: str | Exception, now: float) -> str:
-        """Return why a token need not be tried after one was refused; "" if it may be a fresh one."""
+        """Return why a token is useless after one was refused; "" if it may be a fresh one."""
         if token == self.persistent_state.token:
             return "the token is the one that the server has refused"
         if isinstance(token, str) and self._offset_s is not None:
@@ -267,7 +267,7 @@ class ClientMachine:
         return ""
 
     def _begin_attempt(self, now: float) -> tuple[State, float]:
-        """Return what an attempt to come online begins with, and until when that may take."""
+        """Return the first state of an attempt to come online, and its deadline."""
         if self._fetches:
             return State.FETCHING_TOKEN, now + TOKEN_TIMEOUT_S
         return State.CONNECTING, now + CONNECT_TIMEOUT_S
@@ -323,7 +323,7 @@ class ClientMachine:
         return effects
 
     def _connection_lost(self, loss: Loss, now: float) -> Effects:
-        """The connection is no more, or could not be had."""
+        """The connection was lost or could not be made."""
         online_s = now - self._connection.online_since if self._connection else 0.0
         outcome = self.reconnect_policy.connection_lost(loss, online_s)
         if self.state is State.LOGGING_OUT:
@@ -331,11 +331,11 @@ class ClientMachine:
         return self._reconnect_or_end(loss, outcome, now)
 
     def _login_refused(self, loss: Loss, reconnect: bool | None, now: float) -> Effects:
-        """The login was refused."""
+        """Reconnect later, or end, after a refused login."""
         return self._reconnect_or_end(loss, self.reconnect_policy.login_refused(loss, reconnect), now)
 
     def _reconnect_or_end(self, loss: Loss, outcome: float | PresenceError, now: float) -> Effects:
-        """Come back after so many seconds, or end."""
+        """Wait `outcome` seconds before the next attempt, or end with that error."""
         if isinstance(outcome, PresenceError):
             return self._end(outcome)
         effects = self._drop_connection(ConnectionLost(loss.message or loss.reason))

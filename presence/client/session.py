@@ -1,4 +1,4 @@
-"""One logged-in connection as the client sees it: its keepalives, its requests, and what comes unasked."""
+"""One logged-in connection of a client: keepalives, requests and pushes."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -12,9 +12,9 @@ from presence.client.state import PersistentState
 from presence.protocol import Code, Kind, Packet
 
 KEEPALIVE_JITTER = 0.1  # each comes up to this share of the interval early, never late
-MIN_KEEPALIVE_INTERVAL_S = 0.02  # whatever a server dictates, a client is no flood
-# Each beat asks. A server that stops is then noticed within two intervals, 0.8 of the idle time-out, so that
-# a client whose path broke is back before it counts as offline. One of three would take four intervals.
+MIN_KEEPALIVE_INTERVAL_S = 0.02  # whatever the server asks for, a client must not flood it
+# Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
+# time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
 ASK_EVERY = 1
 MESSAGE_RETRY_INTERVAL_S: Final = 1.0  # between attempts to reach a recipient who may return
 # After these errors the server closes; others refuse one request.
@@ -22,7 +22,7 @@ _ENDS_CONNECTION: Final = frozenset({Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.N
 
 
 class RequestResult(NamedTuple):
-    """What became of a request: the payload of its ok, or an error."""
+    """The result of a request: the payload of its ok, or an error."""
 
     id: int
     result: Mapping[str, Any] | PresenceError
@@ -34,13 +34,12 @@ AnswerCallback = Callable[[Result, float], Effects]
 
 
 class Keepalives:
-    """The keepalives of one logged-in connection, and whether the server is still there.
+    """The keepalives of one logged-in connection, and the detection of a dead server.
 
-    The first beat comes at a random moment of the first interval, so that clients who came together do
-    not beat together. The first of every `ask_every` keepalives asks for an answer: after one that asked,
-    something must arrive within an interval, or the server is dead. A server that stops is therefore
-    noticed at most ``ask_every + 1`` intervals later, and one interval after the first beat that it owes
-    an answer.
+    The first keepalive is sent at a random moment of the first interval, so that clients that connected
+    together do not send together. The first of every `ask_every` keepalives asks for an answer; after it
+    something must arrive within an interval, or the server counts as dead. A server that stops is therefore
+    detected after at most ``ask_every + 1`` intervals, and one interval after the first unanswered request.
     """
 
     def __init__(self, interval_s: float, ask_every: int, now: float, chance: Chance) -> None:
@@ -49,14 +48,14 @@ class Keepalives:
         self._question_sent_at = 0.0
         self.next_at = now + self._interval_s * chance()
         self.dead_at = math.inf  # when the server counts as dead, while an answer is due
-        self.unanswered_id: int | None = None  # id of the beat whose answer is due
+        self.unanswered_id: int | None = None  # id of the keepalive that awaits an answer
         self.sent = 0
-        self.round_trip_s: float | None = None  # of the last answered beat
+        self.round_trip_s: float | None = None  # of the last answered keepalive
 
     def count_sent(self, now: float, chance: Chance) -> bool:
-        """Count a beat that is sent now; return whether it should carry an id.
+        """Count a keepalive that is sent now; return whether it should carry an id.
 
-        The next is due an interval from now: keepalives that were missed are not made up for.
+        The next is due an interval from now: missed keepalives are not made up for.
         """
         asks = self.sent % self._ask_every == 0 and self.unanswered_id is None
         self.sent += 1
@@ -64,18 +63,18 @@ class Keepalives:
         return asks
 
     def expect_answer(self, id: int, now: float) -> None:
-        """The beat just counted carries this id."""
+        """Note that the keepalive just counted carries this id."""
         self.unanswered_id = id
         self._question_sent_at = now
         self.dead_at = now + self._interval_s
 
     def note_received(self, now: float) -> None:
-        """Something arrived: whoever sends is alive, though the answer may stand behind other things."""
+        """Note received bytes: the server is alive, although the answer may come behind other packets."""
         if self.unanswered_id is not None:
             self.dead_at = now + self._interval_s
 
     def note_answered(self, now: float) -> None:
-        """The answer to the beat that asked has come."""
+        """Note the answer to the keepalive that asked for one."""
         self.round_trip_s = now - self._question_sent_at
         self.unanswered_id = None
         self.dead_at = math.inf
@@ -85,29 +84,29 @@ class _PendingRequest(NamedTuple):
     """A request without an answer."""
 
     packet: Packet
-    deadline: float  # when its time is over
+    deadline: float  # when it times out
     retries: bool = False  # whether a message is sent again to a recipient that has lost its connection
     on_answer: AnswerCallback | None = None  # for requests that the client makes by itself
-    resend_at: float | None = None  # when it is to be sent again; None: its answer is awaited
-    refusal: PresenceError | None = None  # why
+    resend_at: float | None = None  # when to send it again; None: it awaits its answer
+    refusal: PresenceError | None = None  # why it is to be sent again
 
     @property
     def next_action_at(self) -> float:
-        """When something is to be done about it."""
+        """When to resend it or time it out."""
         return self.deadline if self.resend_at is None else min(self.resend_at, self.deadline)
 
     def effects_of(self, id: int, result: Result, now: float) -> Effects:
-        """Return what an answer means."""
+        """Return the effects of its answer."""
         return [RequestResult(id, result)] if self.on_answer is None else self.on_answer(result, now)
 
 
 class ClientSession:
-    """From the login's answer to the end of the connection.
+    """A connection from the login's answer to its end.
 
     Args:
-        ids: where ids of requests come from; goes on over all connections of a client.
-        outgoing: what is to be sent is appended here.
-        persistent_state: told what was asked for and granted; says which changes of presence are any.
+        ids: request ids, shared by all connections of a client.
+        outgoing: bytes to send are appended here.
+        persistent_state: records requests and grants, and filters changes of presence.
     """
 
     def __init__(
@@ -122,14 +121,14 @@ class ClientSession:
         self._outgoing = outgoing
         self._persistent_state = persistent_state
         self._requests: dict[int, _PendingRequest] = {}
-        self._resends: dict[str, _PendingRequest] = {}  # by recipient, the newest that waits to be sent again
+        self._resends: dict[str, _PendingRequest] = {}  # by recipient, the newest message to be sent again
         self.keepalives = keepalives
-        self.refusal: tuple[int, str, str] | None = None  # the last packet, if the server closes after it
+        self.refusal: tuple[int, str, str] | None = None  # of the last packet, if the server closes after it
         self.online_since = now
 
     @property
     def deadline(self) -> float:
-        """When something is due: a beat, a beat's answer, or a request's."""
+        """When the next keepalive, answer or request is due."""
         due = [pending.next_action_at for pending in self._requests.values()]
         return min(self.keepalives.next_at, self.keepalives.dead_at, *due)
 
@@ -144,8 +143,8 @@ class ClientSession:
     ) -> int:
         """Send a request and return its id; its `RequestResult` follows, or `on_answer` is called instead.
 
-        With `retries` a message is sent again, within its time, while its recipient may return. What follows
-        to the same recipient waits behind it, so that all of it arrives in order.
+        With `retries` a message is sent again until its time-out while its recipient may return. Later
+        messages to the same recipient wait behind it, so that all arrive in order.
 
         Raises:
             protocol.EncodeError: the packet breaks a rule of the protocol; nothing was sent.
@@ -162,7 +161,7 @@ class ClientSession:
         return id
 
     def send_keepalive(self, now: float, chance: Chance) -> bool:
-        """Send a beat if one is due; return whether."""
+        """Send a keepalive if one is due; return whether one was sent."""
         if now < self.keepalives.next_at:
             return False
         if self.keepalives.count_sent(now, chance):
@@ -174,7 +173,7 @@ class ClientSession:
         return True
 
     def expire_requests(self, now: float) -> Effects:
-        """Give up requests whose time is over, and send again what is due."""
+        """Time out requests, and resend messages that are due."""
         due = sorted(id for id, pending in self._requests.items() if now >= pending.next_action_at)
         effects: Effects = []
         for id in due:
@@ -190,7 +189,7 @@ class ClientSession:
         return effects
 
     def abandon_request(self, id: int) -> None:
-        """Wait for an answer no more. A watch that may have been granted is taken back."""
+        """Stop waiting for an answer. A watch that may have been granted is undone."""
         pending = self._requests.pop(id, None)
         if pending is None or pending.packet.kind != Kind.WATCH:
             return
@@ -198,14 +197,14 @@ class ClientSession:
             self._outgoing += protocol.encode(protocol.unwatch(uids), protocol.FRAME_LIMIT_BYTES)
 
     def fail_requests(self, error: PresenceError) -> Effects:
-        """The connection has ended: nothing more will be answered. The next one makes own requests anew."""
+        """Fail all pending requests; the next connection repeats those of the client itself."""
         self._persistent_state.watches.connection_lost()
         requests = list(self._requests.items())
         self._requests.clear()
         return [RequestResult(id, each.refusal or error) for id, each in requests if each.on_answer is None]
 
     def handle_packet(self, packet: Packet, now: float) -> Effects:
-        """Take any packet but a goodbye. Kinds that this version does not know are ignored."""
+        """Handle any packet except a goodbye. Unknown kinds are ignored."""
         payload = packet.payload
         self.refusal = None
         if packet.kind in (Kind.OK, Kind.ERROR):
@@ -227,7 +226,7 @@ class ClientSession:
         if id == self.keepalives.unanswered_id:
             self.keepalives.note_answered(now)
         if pending is None:
-            return []  # a beat, or a request that was given up
+            return []  # a keepalive, or an abandoned request
         if packet.kind == Kind.OK:
             changes = self._persistent_state.request_granted(id, pending.packet, payload)
             return [*pending.effects_of(id, payload, now), *changes]
@@ -247,7 +246,7 @@ class ClientSession:
 
 
 def _ends_connection(code: int, pending: _PendingRequest | None) -> bool:
-    """Whether a server closes after an error; one that refuses a watch too many does not."""
+    """Whether the server closes after this error; not if it refuses a watch beyond the limit."""
     if code == Code.TOO_LARGE and pending is not None and pending.packet.kind == Kind.WATCH:
         return False
     return code in _ENDS_CONNECTION

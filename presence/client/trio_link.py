@@ -1,6 +1,6 @@
-"""What keeps a client alive on trio: a task that connects, reads and keeps time, and two beside it.
+"""Runs a client machine on trio: one task connects, reads and keeps time.
 
-One writes, one gets fresh tokens; both end with the connection.
+During a connection a second task writes, and a third one renews tokens.
 """
 
 import inspect
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class TrioLink:
-    """Runs a machine over the streams that `open_stream` makes; after each change of it, call `perform`.
+    """Runs a machine over the streams that `open_stream` makes; call `perform` after each change of it.
 
-    `changed` parks those who wait for pushes, which `inbox` keeps, or for another state.
+    `changed` parks tasks that wait for a push in `inbox`, or for another state.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class TrioLink:
         self.changed = trio.lowlevel.ParkingLot()
         self._open_stream = open_stream
         self._source = source
-        self._waiting: dict[int, trio.Event] = {}  # requests without an answer
+        self._waiting: dict[int, trio.Event] = {}  # pending requests
         self._answers: dict[int, Result] = {}
         self._running = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._fetching = trio.CancelScope()
         self._outgoing_ready = trio.Event()
-        self._token_wanted = trio.Event()  # that a token be fetched
+        self._token_wanted = trio.Event()
 
     async def wait_for_answer(self, id: int) -> Payload:
         """Wait for the answer to a request; raise it if it is an error."""
@@ -59,7 +59,7 @@ class TrioLink:
         return result
 
     def perform(self, effects: Effects) -> None:
-        """Hand on what the machine effects, and let the tasks know what it wants now."""
+        """Apply effects of the machine, and wake the tasks that have work."""
         for each in effects:
             if not isinstance(each, RequestResult):
                 self.inbox.put(each)
@@ -79,11 +79,11 @@ class TrioLink:
         if ended:
             self._running.cancel()
 
-    # Tasks; Ctrl-C belongs to the program's own
+    # Tasks; Ctrl-C is left to those of the program
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Live until the machine has ended, or until cancelled."""
+        """Run until the machine has ended, or until cancelled."""
         with self._running:
             while self.machine.state is not State.ENDED:
                 if self.machine.state is State.WAITING:
@@ -103,12 +103,12 @@ class TrioLink:
             if self._source is not None:
                 given = self._source()
                 token = await given if inspect.isawaitable(given) else given
-        except Exception as error:  # the program's own, whatever it is: the machine tells it
+        except Exception as error:  # the program's own: the machine reports it
             token = error
         self.perform(self.machine.token_fetched(token, trio.current_time()))
 
     async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
-        """Wait for something, or for the machine's deadline, which may move meanwhile; None after it."""
+        """Await a call until the machine's deadline, which may move meanwhile; return None after it."""
         with trio.CancelScope(deadline=self.machine.deadline) as self._timer:
             return await wait()
         self.perform(self.machine.tick(trio.current_time()))
@@ -148,16 +148,16 @@ class TrioLink:
                 try:
                     await stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return  # the reader may still find the reason
+                    return  # the reading task may still find the reason
             else:
                 await self._outgoing_ready.wait()
 
     @trio.lowlevel.enable_ki_protection
     async def _renew(self) -> None:
-        """Get tokens, as often as the machine wants another while it is online."""
+        """Get tokens while online, each time the machine wants one."""
         while True:
             if self.machine.wants_token:
-                with trio.CancelScope() as self._fetching:  # by `perform`, where that takes too long
+                with trio.CancelScope() as self._fetching:  # `perform` cancels it after the time-out
                     await self._fetch()
             else:
                 self._token_wanted = trio.Event()
@@ -165,7 +165,7 @@ class TrioLink:
 
 
 async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> Stream:
-    """Connect over TCP, and TLS where there is a context.
+    """Connect over TCP, and over TLS if there is a context.
 
     Raises:
         OSError, UnicodeError, trio.BrokenResourceError: no address could be connected to.

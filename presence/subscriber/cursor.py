@@ -1,8 +1,8 @@
-"""How far a consumer group has come in each stream, and whether it missed something on the way.
+"""The position of a consumer group in each stream, and the detection of gaps.
 
-A group's cursor is kept in Redis: the id delivered last. Entries between it and the oldest that the
-stream still has are missing. Whether Redis lost writes shows in what this consumer was given: Redis must
-still have it, or entries older than all that is left; and the group must not have gone back behind it.
+A group's cursor is kept in Redis: the id delivered last. Entries between it and the oldest entry left in the
+stream are missing. Lost writes show in the last entry that this consumer was given: the stream must still
+have it, or have been trimmed beyond it; and the group's cursor must not be before it.
 """
 
 from collections.abc import Iterable
@@ -17,29 +17,29 @@ _LAST_SEQUENCE = 2**64 - 1
 
 
 class GroupCursor:
-    """Where one group stands in all shards. All calls raise `RedisError`."""
+    """The position of one group in all shards. All calls raise `RedisError`."""
 
     def __init__(self, shards: Shards, group: str, start: str | None) -> None:
         self._shards = shards
         self._group = group
         self._start = start
-        self._seen: dict[int, str] = {}  # highest entry that this consumer was given
+        self._seen: dict[int, str] = {}  # highest entry given to this consumer
         self._emptied: dict[
             int, tuple[str, int]
         ] = {}  # position at the end of an empty stream, entries so far
-        self._reported: dict[int, str] = {}  # position of the group up to which no gap is to be told
+        self._reported: dict[int, str] = {}  # cursor up to which no gap is to be reported
 
     def join(self, clients: ShardClients, shard: int, *, is_late: bool) -> None:
-        """Create the group in a shard, unless it is there; a shard that came late is read from its first."""
+        """Create the group in a shard unless it exists; a shard added later is read from its first entry."""
         self._create(clients, shard, ZERO_ID if is_late else self._start)
 
     def note_read(self, entries: Iterable[Entry]) -> None:
-        """Remember what this consumer was given; ids rise within a shard."""
+        """Remember entries given to this consumer; ids rise within a shard."""
         for entry in entries:
             self._seen[entry.shard] = entry.id
 
     def highest_read(self, shard: int) -> str | None:
-        """Return the highest entry of a shard that this consumer was given, as far as it knows."""
+        """Return the id of the highest entry of a shard known to be given to this consumer."""
         return self._seen.get(shard)
 
     def find_gaps(self, clients: ShardClients, shards: Iterable[int]) -> list[Gap]:
@@ -47,7 +47,7 @@ class GroupCursor:
         return self._poll(clients, shards, None, 0)[0]
 
     def read(self, clients: ShardClients, consumer: str, count: int) -> tuple[list[Gap], list[Entry]]:
-        """Read new entries, at most `count` of each shard in reach, without waiting; gaps come first."""
+        """Read new entries, at most `count` of each reachable shard, without waiting; gaps come first."""
         return self._poll(clients, clients.reachable(self._shards.keys), consumer, count)
 
     def _poll(
@@ -57,7 +57,7 @@ class GroupCursor:
         try:
             gaps, entries = self._poll_shards(clients, shards, consumer, count)
         except BaseException:
-            self._seen, self._reported = seen, reported  # what was found in some shards could not be told
+            self._seen, self._reported = seen, reported  # what was found could not be reported
             raise
         for gap in gaps:
             log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
@@ -110,7 +110,7 @@ class GroupCursor:
         return Gap(shard, position, "trimmed")
 
     def _note_empty(self, clients: ShardClients, shard: int, position: str) -> None:
-        """Remember of a stream that is empty whether the group has come to its end."""
+        """Remember whether the group has read an empty stream to its end."""
         if self._emptied.get(shard, ("", 0))[0] != position:
             info = self._info(clients, shard)
             if info["last-generated-id"] == position.encode():
@@ -125,9 +125,9 @@ class GroupCursor:
         return Gap(shard, after, "lost_writes")
 
     def _was_trimmed(self, clients: ShardClients, shard: int, entries_then: int) -> bool:
-        """Whether a stream that once had seen so many entries, and kept none, has lost any since.
+        """Whether a stream that was empty after `entries_then` entries has been trimmed since.
 
-        Servers before 7 do not count them.
+        Redis before 7 does not count entries.
         """
         info = self._info(clients, shard)
         was_deleted = info.get("max-deleted-entry-id", b"") != ZERO_ID.encode()
@@ -138,7 +138,7 @@ class GroupCursor:
         key = self._shards.keys.events(shard)
         client = clients.at(key)
         if start in {"0", ZERO_ID}:
-            # Right before the oldest entry: what was trimmed before the group began is no gap of the group.
+            # Right before the oldest entry: what was trimmed before the group began is no gap.
             oldest: Any = client.xrange(key, count=1)
             start = _id_before(oldest[0][0].decode()) if oldest else ZERO_ID
         elif start is not None:
@@ -151,7 +151,7 @@ class GroupCursor:
 
 
 def unless_missing(answer: Any) -> Any:
-    """Return the answer, or None where the stream or the group is not there."""
+    """Return the answer, or None if the stream or the group does not exist."""
     if isinstance(answer, RedisError):
         if str(answer).startswith(("NOGROUP", "no such key")):
             return None

@@ -1,8 +1,8 @@
-"""The subscription as an asynchronous iterator on trio. redis-py blocks, so it runs in a worker thread.
+"""The subscription as an async iterator on trio. redis-py blocks, so it runs in a worker thread.
 
-When a call is cancelled its thread is left behind and its connection closed, which ends the thread: nothing
-waits for a blocking read, and no answer is taken for that of another call. The next call waits for that
-thread, for there is room for one only.
+When a call is cancelled, its thread is abandoned and its connection closed, which ends the thread: cancelling
+never waits for a blocking read, and no answer is mistaken for that of another call. The next call waits for
+the thread, because only one may run.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from presence.store.client import RedisError
 from presence.subscriber.blocking import SubscriptionBase, error_line
 from presence.subscriber.connection import Source, log
 
-ABANDON_TIMEOUT_S = 1.0  # to tell Redis why the loop was left; its answer takes milliseconds
+ABANDON_TIMEOUT_S = 1.0  # to store in Redis why the loop was left; this takes milliseconds
 T = TypeVar("T")
 
 
 class Subscription(SubscriptionBase[T]):
-    """An asynchronous iterator of events that never ends by itself; used from one task.
+    """An async iterator of events that never ends by itself; used from one task.
 
-    As `BlockingSubscription`; a loop that is cancelled is left, too. Arguments: see `SubscriptionBase`.
+    Like `BlockingSubscription`; cancelling leaves the loop, too. Arguments: see `SubscriptionBase`.
     """
 
     def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
@@ -36,11 +36,11 @@ class Subscription(SubscriptionBase[T]):
         return self
 
     async def __anext__(self) -> T:
-        """Acknowledge the present event and wait for the next.
+        """Acknowledge the current event and wait for the next.
 
         Raises:
-            RedisError: Redis could not be reached at first, or answered with an error that does not pass.
-            ValueError: what Redis holds is no data of a presence server.
+            RedisError: the first call could not reach Redis, or Redis answered with a permanent error.
+            ValueError: Redis does not hold data of a presence server.
         """
         await self._join_thread()
         if self._is_entered:
@@ -53,10 +53,10 @@ class Subscription(SubscriptionBase[T]):
                 return event
 
     async def acknowledge(self) -> None:
-        """Acknowledge the present event at once, for example before a ``break``.
+        """Acknowledge the current event immediately, for example before a ``break``.
 
         Raises:
-            RedisError: Redis could not be reached; it is acknowledged with the next event.
+            RedisError: Redis is unreachable; the event is acknowledged with the next one.
         """
         await self._join_thread()
         self._source.ack()
@@ -95,7 +95,7 @@ class Subscription(SubscriptionBase[T]):
             self._retry.succeeded()
 
     async def _join_thread(self) -> None:
-        """Wait until a thread that was left behind has ended; it holds the only place."""
+        """Wait until an abandoned thread has ended; it holds the limiter."""
         if self._thread_abandoned:
             async with self._limiter:
                 self._thread_abandoned = False
