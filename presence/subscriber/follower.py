@@ -1,8 +1,8 @@
-"""Reading all streams without a group: each entry once, in order within a shard, from where one likes.
+"""Reads all streams without a group: each entry once, in order within a shard, from any position.
 
-Where it stands is kept here and not in Redis. At every turn it looks for the last entry that it saw: a range
-that begins *with* that entry must return it first. If it does not, entries were removed or lost, and a `Gap`
-comes before what follows. The answer is one command's, so nothing can change between look and read.
+Its position is kept in memory and not in Redis. Each read asks for a range that begins *with* the last entry
+seen, which must come first. If it does not, entries were removed or lost, and a `Gap` precedes the next
+entries. This is one command, so nothing can change between check and read.
 """
 
 from collections import deque
@@ -18,19 +18,19 @@ EVENTS_PER_READ = 500  # of each shard: a fraction of a second of a busy server
 
 
 class Position(NamedTuple):
-    """Where reading goes on: after this id, which was an entry if `was_seen`, else only a bound."""
+    """Read on after this id: the last entry seen if `was_seen`, else only a bound."""
 
     id: str
     was_seen: bool
 
 
 class Follower(Source[Item]):
-    """A source of items from all streams. It keeps its place over failed calls: call again.
+    """A source of items from all streams. It keeps its position after a failed call: call again.
 
     Args:
-        after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the
-            last event that was seen, by shard (others begin at ``0``); None for new events only.
-        per_read: how many entries of each shard are read at once; None: `EVENTS_PER_READ`.
+        after: entry id after which to begin in every shard, ``0`` for all that is kept; or the id of the last
+            event seen, by shard (others begin at ``0``); None for new events only.
+        per_read: entries read per shard and call; None: `EVENTS_PER_READ`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Follower(Source[Item]):
         return {shard: position.id for shard, position in self._positions.items()}
 
     def fetch(self) -> None:
-        """See `Source`; there are none after about `BLOCK_MS`."""
+        """See `Source`; returns after about `BLOCK_MS` without items."""
         self._connections.run_on_reachable(self._fetch, self.shards)
 
     def _fetch(self, clients: ShardClients) -> None:
@@ -74,7 +74,7 @@ class Follower(Source[Item]):
         return self._buffer.popleft() if self._buffer else None
 
     def read(self, clients: ShardClients) -> list[Item]:
-        """Return what there is now: gaps first, then entries merged by id. Returns without waiting."""
+        """Return present items without waiting: gaps first, then entries merged by id."""
         self.add_shards(clients)
         limit = self._per_read or EVENTS_PER_READ
 
@@ -95,28 +95,28 @@ class Follower(Source[Item]):
             if found:
                 moved[shard] = Position(found[-1].id, was_seen=True)
                 entries += found
-        self._positions |= moved  # only now: if a call fails, nothing of this turn was read
+        self._positions |= moved  # only now: if a call fails, nothing was read
         for gap in gaps:
             log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         return [*gaps, *entries]
 
     def add_shards(self, clients: ShardClients) -> None:
-        """Take up shards that were not known yet."""
+        """Begin to read shards that were not known yet."""
         new = self.shards.new_shards(len(self._positions), clients)
         if new and not self._positions and self._after is None:
             self.seek_ends(clients, new)
         for shard in new:
-            # Streams that were not there when reading began held nothing before it.
+            # Streams that did not exist when reading began held nothing before it.
             self._positions.setdefault(shard, self._beginning(shard))
 
     def seek_ends(self, clients: ShardClients, shards: range | None = None) -> None:
-        """Go on after what is there now."""
+        """Continue after the newest entries."""
         for shard, end in self.ends(clients, shards).items():
             self._positions[shard] = Position(end, was_seen=end != ZERO_ID)
 
     def ends(self, clients: ShardClients, shards: range | None = None) -> dict[int, str]:
-        """Return the id of the newest entry of each shard; ``0-0`` where there is none."""
+        """Return the id of the newest entry of each shard; ``0-0`` if there is none."""
         shards = range(self.shards.keys.shards) if shards is None else shards
         # Concrete ids instead of "$", which would miss what is written between two reads.
         keys = self.shards.keys
@@ -124,7 +124,7 @@ class Follower(Source[Item]):
         return {shard: newest[0][0].decode() if newest else ZERO_ID for shard, (newest,) in answers.items()}
 
     def discard_buffer(self) -> None:
-        """Forget what was read and not taken."""
+        """Discard items that were read and not yet returned."""
         self._buffer.clear()
 
     def _beginning(self, shard: int) -> Position:
@@ -136,7 +136,7 @@ class Follower(Source[Item]):
     def _after_position(
         self, clients: ShardClients, shard: int, found: list[Entry]
     ) -> tuple[Gap | None, list[Entry], Position]:
-        """Return the gap before what was found, what is new of it, and the position if nothing is."""
+        """Return the gap before the entries found, the new ones, and the position if there are none."""
         position = self._positions[shard]
         if not position.was_seen:
             return None, found, position
@@ -147,7 +147,7 @@ class Follower(Source[Item]):
     def _without_last_seen(
         self, clients: ShardClients, shard: int, position: Position
     ) -> tuple[Gap | None, list[Entry], Position]:
-        """Find out, in one transaction, why the last entry seen is not there; begin where it is sound."""
+        """Determine, in one transaction, why the last entry seen is missing; continue after the gap."""
         key = self.shards.keys.events(shard)
         with clients.at(key).pipeline(transaction=True) as pipe:
             pipe.xrange(key, position.id, count=EVENTS_PER_READ)
@@ -170,10 +170,10 @@ class Follower(Source[Item]):
             return Gap(shard, position.id, "lost_writes"), [], begin
         if id_order(last_id) > id_order(position.id):
             return Gap(shard, position.id, "trimmed"), [], begin
-        return None, [], begin  # trimmed to nothing, but nothing came after what was seen
+        return None, [], begin  # trimmed to nothing, but the last entry seen was the newest
 
     def _wait(self, clients: ShardClients) -> list[Item]:
-        """Wait until some stream goes on, for about `BLOCK_MS`; return what there is then."""
+        """Wait for new entries for about `BLOCK_MS`; return the items."""
         keys = self.shards.keys
         if not clients.is_cluster:
             places: dict[Any, Any] = {keys.events(shard): at.id for shard, at in self._positions.items()}

@@ -1,16 +1,16 @@
-"""Reading all streams as one consumer of a group: at least once, shared with the group's other consumers.
+"""Reads all streams as one consumer of a group: at least once, shared with the group's other consumers.
 
-Redis keeps an entry as *pending* for the consumer that it was given to, until it is acknowledged. Three
-things can become of a pending entry:
+Redis keeps a delivered entry as *pending* for its consumer until it is acknowledged. A pending entry ends in
+one of three ways:
 
-- its consumer settles it: acknowledged;
-- its consumer dies or leaves it: after `claim_idle_s` without a sign of life any consumer claims it. Entries
-  that wait in this consumer's memory are renewed meanwhile, so that only the dead are robbed;
+- its consumer acknowledges it; - its consumer dies or abandons it: after `claim_idle_s` without a sign of
+life any consumer claims it. Entries in
+  the memory of a live consumer are renewed meanwhile, so they are not claimed;
 - it was delivered `max_deliveries` times and is still pending: it becomes a dead letter, in one transaction.
 
-Redis counts deliveries. New entries are read ahead, which counts as a delivery for those that nobody has
-looked at yet; so a *redelivery* is claimed one by one, at the moment at which it is handed out. Otherwise
-each crash of a consumer on a poisoned event would also count against its innocent neighbours.
+Redis counts deliveries. New entries are read ahead, which counts as a delivery before a handler has seen
+them. So *redeliveries* are claimed one by one, each at the moment it is handed out. Otherwise each crash of a
+consumer on a bad event would also count against the events read with it.
 """
 
 import time
@@ -29,18 +29,18 @@ from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnecti
 from presence.subscriber.cursor import GroupCursor, unless_missing
 from presence.subscriber.events import Entry, Gap, Item, id_order, read_entry
 
-MAX_PENDING_ROWS_PER_CALL = 100  # pending entries looked at in one call, of each shard
-MAX_DEAD_LETTERS = 100_000  # of each shard, roughly: some 40 MB; somebody should have looked long before
+MAX_PENDING_ROWS_PER_CALL = 100  # of each shard
+MAX_DEAD_LETTERS = 100_000  # of each shard, roughly: some 40 MB
 MAX_ERROR_CHARS = 500
 _NO_ERROR_REPORTED = "its consumer died, or left the loop without a word"
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Which consumer of which group, and how it treats what is not acknowledged; see `subscribe`.
+    """Group, consumer, and treatment of unacknowledged events; see `subscribe`.
 
-    No two consumers that live at once may share a name; one that keeps its name over a restart goes on at
-    once with what it had not acknowledged.
+    No two running consumers may share a name. A consumer that keeps its name over a restart continues
+    immediately with its unacknowledged events.
     """
 
     group: str
@@ -57,7 +57,7 @@ class ConsumerOptions:
 
 
 class Redelivery(NamedTuple):
-    """A pending entry that is to be delivered again; `min_idle_ms` 0 where it is this consumer's own."""
+    """A pending entry to be delivered again; `min_idle_ms` is 0 for this consumer's own."""
 
     shard: int
     id: str
@@ -65,12 +65,12 @@ class Redelivery(NamedTuple):
 
 
 class GroupConsumer(Source[Item]):
-    """A source of items from all streams, each of which is settled before the next is taken.
+    """A source of items from all streams; each is acknowledged, failed or abandoned before the next.
 
     Args:
-        start: where a group begins that is created now: after this entry id, ``0`` for all that is kept,
-            None for new events only.
-        kind: names of the streams, if they are not those of events.
+        start: where a newly created group begins: after this entry id, ``0`` for all that is kept, None for
+            new events only.
+        kind: class of key names, if the streams are not those of events.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class GroupConsumer(Source[Item]):
         self._joined_shards = 0  # shards
         self._has_begun = False
         self._known_losses = -1
-        self._unchecked: set[int] = set()  # shards whose next read might cross a gap
-        self._unanswered: set[int] = set()  # shards of which an answer may have been lost
+        self._unchecked: set[int] = set()  # shards whose next read may cross a gap
+        self._unanswered: set[int] = set()  # shards of which an answer may be lost
         self._next_claim_at = clock() + options.claim_idle_s / 4
         self._renewed_at = clock()
         self._buffer: deque[Item] = deque()
-        self._redeliveries: deque[Redelivery] = deque()  # to be delivered anew, claimed when they are
+        self._redeliveries: deque[Redelivery] = deque()  # each is claimed when it is delivered
         self._current: Entry | None = None
 
     def next(self) -> Item | None:
@@ -136,7 +136,7 @@ class GroupConsumer(Source[Item]):
         try:
             self._connections.run_on_reachable(self._fetch, self._shards)
         except RedisError as error:
-            # Emptied in the middle of a turn: the next one, on a new connection, makes the group again.
+            # Redis was emptied meanwhile: the next fetch, on a new connection, creates the group again.
             if code_of(error) != "NOGROUP" and "no such key" not in str(error):
                 raise
 
@@ -146,7 +146,7 @@ class GroupConsumer(Source[Item]):
         self._renew(clients)
         redelivery = self._next_redelivery(clients)
         if redelivery and not redelivery.min_idle_ms and not self._has_redelivery():
-            self._redeliver(clients)  # its own older ones go before what it has read ahead
+            self._redeliver(clients)  # older than the entries read ahead
         if not self._buffer:
             self._recover_unanswered(clients)
         if not self._buffer and self._clock() >= self._next_claim_at:
@@ -174,12 +174,12 @@ class GroupConsumer(Source[Item]):
             self._known_losses = self._connections.losses
         self._has_begun = True
         if due := self._unchecked & reachable:
-            # Before anything is read: a gap that this consumer does not live to tell is found again.
+            # Before anything is read: if this consumer dies before it reports a gap, the gap is found again.
             self._buffer.extendleft(self._cursor.find_gaps(clients, due))
             self._unchecked -= due
 
     def _recover_unanswered(self, clients: ShardClients) -> None:
-        """Deliver again what Redis gave to this consumer in an answer that was lost with its connection."""
+        """Redeliver entries that were lost with the connection, in an answer to this consumer."""
         known = {(redelivery.shard, redelivery.id) for redelivery in self._redeliveries}
         for shard in self._unanswered.intersection(clients.reachable(self._shards.keys)):
             unanswered = self._pending.own_entries(clients, shard, self._cursor.highest_read(shard))
@@ -212,7 +212,7 @@ class GroupConsumer(Source[Item]):
         return any(isinstance(item, Entry) and item.deliveries > 1 for item in self._buffer)
 
     def _redeliver(self, clients: ShardClients) -> None:
-        """Claim the next entry that is to be delivered again; tell once of those that were trimmed."""
+        """Claim the next redelivery; report one gap per shard for trimmed ones."""
         missing: dict[int, Gap] = {}
         found = None
         try:
@@ -257,7 +257,7 @@ class GroupConsumer(Source[Item]):
         except RedisError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
-            return []  # Redis was emptied; the next look finds out
+            return []  # Redis was emptied; the next fetch detects it
         return [read_entry(names[name], raw) for name, found in answer or () for raw in found]
 
     def _read_each(self, clients: ShardClients, count: int) -> list[Entry]:
@@ -270,7 +270,7 @@ class GroupConsumer(Source[Item]):
         return [
             read_entry(shard, raw)
             for shard, (answer,) in answers.items()
-            for _, found in unless_missing(answer) or ()  # a shard was emptied; the next look finds out
+            for _, found in unless_missing(answer) or ()  # a shard was emptied; the next fetch detects it
             for raw in found
         ]
 
@@ -279,7 +279,7 @@ def _merged_gap(one: Gap, other: Gap) -> Gap:
     return Gap(one.shard, one.id, one.reason, dropped=(one.dropped or 0) + (other.dropped or 0))
 
 
-# What was given to this consumer and has not been acknowledged
+# Pending entries
 
 
 class PendingEntries:
@@ -296,7 +296,7 @@ class PendingEntries:
         self._handled.append(entry)
 
     def note_error(self, entry: Entry, error: str) -> None:
-        """Keep with the next `flush` why the entry was not handled, for the case that it is given up."""
+        """Store the error of an entry with the next `flush`, for a dead letter."""
         self._errors[entry.shard, entry.id] = redact_text(error)[:MAX_ERROR_CHARS]
 
     def flush(self, clients: ShardClients) -> None:
@@ -321,7 +321,7 @@ class PendingEntries:
         self._errors = {name: error for name, error in noted.items() if name[0] not in due}
 
     def own_entries(self, clients: ShardClients, shard: int, after: str | None = None) -> list[Redelivery]:
-        """Return what this consumer was given after an entry and has not acknowledged, oldest first."""
+        """Return this consumer's unacknowledged entries after an id, oldest first."""
         key = self._shards.keys.events(shard)
         client = clients.at(key)
         found: list[Redelivery] = []
@@ -341,7 +341,7 @@ class PendingEntries:
             begin = f"({found[-1].id}"
 
     def stale_entries(self, clients: ShardClients) -> tuple[list[Redelivery], bool]:
-        """Return entries whose consumer is silent, oldest first in each shard, and whether these are all."""
+        """Return entries with a silent consumer, oldest first in each shard, and whether these are all."""
         keys, idle_ms = self._shards.keys, self._idle_ms
 
         def fill(pipe: Any, shard: int) -> None:
@@ -357,11 +357,11 @@ class PendingEntries:
         return found, all(len(rows) < MAX_PENDING_ROWS_PER_CALL for (rows,) in answers.values())
 
     def renew(self, clients: ShardClients, read_ahead: Sequence[Entry]) -> set[tuple[int, str]]:
-        """Tell Redis that these entries are not forgotten; return those that are still this consumer's.
+        """Reset the idle time of these entries; return those that are still this consumer's.
 
-        One that was silent for too long is left to whoever claims it: between the look and the renewal
-        nobody else can then have become entitled to what is renewed. What is held of shards that cannot be
-        reached is kept: at worst another gets it too.
+        An entry that was idle for nearly `claim_idle_s` is left to others: so no other consumer can become
+        entitled to a renewed one between check and renewal. Entries of unreachable shards are kept: at worst
+        another consumer gets them, too.
         """
         keys, options = self._shards.keys, self._options
         reachable = set(clients.reachable(keys))
@@ -392,8 +392,8 @@ class PendingEntries:
         """Take an entry over, to deliver it again.
 
         Returns:
-            The entry; a `Gap` if the stream's cap removed it before it was handled; None if somebody else
-            has it by now, or if it was given up.
+            The entry; a `Gap` if the stream's cap removed it before it was handled; None if another consumer
+            has it by now, or if it became a dead letter.
         """
         keys, options = self._shards.keys, self._options
         key = keys.events(redelivery.shard)

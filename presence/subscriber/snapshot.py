@@ -1,10 +1,10 @@
-"""Who is online, and then what happens, without a hole between.
+"""A snapshot of who is online, then all events after it, without a gap between them.
 
-The users online may be millions, so they are read in pages while changes go on. What was read is made exact
-with the streams: first their ends P are noted, then the pages are read, then the events after P are applied,
-up to their ends Q after the last page. A user with an event between P and Q is then as his last one says;
-a user without one did not change, and a page scan returns whoever was there all the time. So the view is
-exactly that of Q, and following goes on after Q.
+There may be millions of users online, so they are read in pages while changes go on. The streams make the
+result exact: first their ends P are noted, then the pages are read, then the events after P are applied, up
+to their ends Q after the last page. The state of a user with an event between P and Q is that of their last
+event; a user without one did not change, and the scan returns every user who was present all the time. So the
+snapshot is exactly the state at Q, and following continues after Q.
 """
 
 import json
@@ -37,14 +37,14 @@ USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of R
 
 
 class Period(NamedTuple):
-    """The online period that a user is in: its beginning, Unix milliseconds, and its online event's id."""
+    """A user's current online period: its beginning, Unix milliseconds, and the id of its online event."""
 
     since_ms: int
     id: str
 
 
 class Shown(NamedTuple):
-    """How a user who is online shows himself, and since when, Unix milliseconds, his status stands."""
+    """An online user's status and `meta`, and since when the status holds, Unix milliseconds."""
 
     status: Status
     since_ms: int
@@ -55,17 +55,17 @@ class Shown(NamedTuple):
 class Snapshot:
     """Who was online at one moment of each shard's stream.
 
-    `shown` has those who are away or show `meta`; all others are online and show none. It is empty unless it
-    was asked for.
+    `shown` has the users who are away or have `meta`; all others are online without `meta`. It is empty
+    unless requested.
     """
 
     online: Mapping[str, Period]
-    positions: Mapping[int, str]  # for each shard the entry id up to which its events are contained
+    positions: Mapping[int, str]  # by shard: the last entry id included
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 class SnapshotFollower(Source[Item | Snapshot]):
-    """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot."""
+    """A source that gives a `Snapshot`, then events; after a gap found while reading, a new snapshot."""
 
     def __init__(self, connections: RedisConnections, prefix: str, with_shown: bool = False) -> None:
         super().__init__(connections)
@@ -80,14 +80,14 @@ class SnapshotFollower(Source[Item | Snapshot]):
         return not self._buffer and (self._snapshot_due or self._follower.has_work)
 
     def fetch(self) -> None:
-        """See `Source`: a snapshot where one is due, else as `Follower.fetch`."""
+        """See `Source`: a snapshot if one is due, else as `Follower.fetch`."""
         if self._buffer:
             return
         if not self._snapshot_due:
             self._follower.fetch()
             return
         with self._connections.borrow() as clients:
-            clients.readmit(is_early=True)  # it needs all
+            clients.readmit(is_early=True)  # all shards are needed
             snapshot = self._snapshot(clients)
         if snapshot is not None:
             self._buffer.append(snapshot)
@@ -100,14 +100,14 @@ class SnapshotFollower(Source[Item | Snapshot]):
         if self._snapshot_due:
             return None
         item = self._follower.next()
-        # Entries that the server dropped show in what follows; those that were not read do not.
+        # The events after a gap of the server make up for it; those after a gap of reading do not.
         if isinstance(item, Gap):
             self._snapshot_due = True
             self._follower.discard_buffer()
         return item
 
     def _snapshot(self, clients: ShardClients) -> Snapshot | None:
-        """Return a snapshot, or None if entries were removed meanwhile: then try again."""
+        """Return a snapshot, or None if entries were removed meanwhile: then call again."""
         follower = self._follower
         follower.add_shards(clients)
         follower.seek_ends(clients)
@@ -126,8 +126,8 @@ class SnapshotFollower(Source[Item | Snapshot]):
         shown: dict[str, Shown] = {}
         for shard in range(self._follower.shards.keys.shards):
             key = self._follower.shards.keys.online(shard)
-            # One connection for all pages: if it breaks, another server may go on, to which the cursor means
-            # nothing, or this one may have started again.
+            # One connection for all pages: after it breaks, the cursor may meet another server, or a restarted
+            # one, where it means nothing.
             with clients.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
                 for page in _pages(clients, client, key):
                     for name, text in page.items():
@@ -175,7 +175,7 @@ def _show(shown: dict[str, Shown], uid: str, how: Shown) -> None:
 
 
 def _period(text: bytes) -> Period | None:
-    """Return what a record tells; one that is damaged counts as absent, as it does for the server."""
+    """Return the period in a record; a damaged record counts as absent, as it does for the server."""
     try:
         record = json.loads(text)
         return Period(int(record["since_ms"]), str(record["id"])) if record["sessions"] else None
@@ -184,9 +184,9 @@ def _period(text: bytes) -> Period | None:
 
 
 def _shown(text: bytes) -> Shown | None:
-    """Return how a record shows its user; None: online, and no more."""
+    """Return status and `meta` of a record; None: online without `meta`."""
     if b'"away"' not in text and b'"meta"' not in text:
-        return None  # nearly all
+        return None  # nearly all records
     state = online_state(text)
     if state is None or (state["status"] == "online" and "meta" not in state):
         return None
