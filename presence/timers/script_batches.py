@@ -1,4 +1,4 @@
-"""What timers tell the scripts, checked and packed in bounded pieces."""
+"""Arguments of the timers' scripts, checked and packed in bounded batches."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,19 +8,19 @@ import msgpack
 
 from presence.timers.interface import MAX_ID_BYTES, MAX_PAYLOAD_BYTES, Due, Event, TimerError, check_delay
 
-MAX_ITEMS_PER_CALL: Final = 1000  # that a script works on: a few milliseconds of Redis
+MAX_ITEMS_PER_CALL: Final = 1000  # a few milliseconds of Redis
 MAX_BYTES_PER_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
 
 
 def delay_ms(delay_s: float) -> int:
-    """Return a delay in whole milliseconds, rounded up; raise TimerError if it is none."""
+    """Return a delay in whole milliseconds, rounded up; raises TimerError if it is out of bounds."""
     check_delay(delay_s)
-    # 0.07 * 1000 is a little more than 70: what no clock can show is no reason to wait a millisecond longer.
+    # 0.07 * 1000 is a little more than 70: a rounding error must not add a millisecond.
     return math.ceil(round(delay_s * 1000, 6))
 
 
 def checked_id(event_id: str) -> str:
-    """Return an id; raise TimerError if it is none."""
+    """Return a valid id; raises TimerError for an invalid one."""
     try:
         size = len(event_id.encode())
     except UnicodeEncodeError:
@@ -31,7 +31,7 @@ def checked_id(event_id: str) -> str:
 
 
 def event_batches(events: Iterable[Event]) -> Iterator[bytes]:
-    """Pack events as schedule.lua takes them, each bounded in items and bytes."""
+    """Pack events for schedule.lua, in batches bounded in items and bytes."""
     flat: list[object] = []
     size = 0
     for event_id, delay_s, payload in events:
@@ -56,11 +56,11 @@ def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
 
 
 def claim_batches(dues: Iterable[Due]) -> Iterator[bytes]:
-    """Pack what events that were handed out are known by, in bounded pieces."""
+    """Pack id, due time and attempt of events that were handed out, in bounded batches."""
     flat = [value for due in dues for value in (due.id, due.due_ms, due.attempt)]
     return _packed(flat, 3 * MAX_ITEMS_PER_CALL)
 
 
 def id_batches(event_ids: Iterable[str]) -> Iterator[bytes]:
-    """Pack ids, in bounded pieces."""
+    """Pack ids, in bounded batches."""
     return _packed([checked_id(each) for each in event_ids], MAX_ITEMS_PER_CALL)

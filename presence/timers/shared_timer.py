@@ -1,8 +1,8 @@
-"""Events that any number of processes share through Redis: how they are added, handed out and settled.
+"""Timers in Redis shared by any number of processes: adding, handing out and reporting events.
 
-Every change is one script, and so is atomic; nothing here keeps state of its own. What an answer that was
-lost costs: `schedule` may be sent again (an id that is known stays as it is), an event that `due` had handed
-out comes again after its lease, `done` sent again says 0.
+Every change is one script, and so is atomic; no state is kept outside Redis. After a lost answer, `schedule`
+may be called again (a known id is left unchanged), an event handed out by `due` comes again after its lease,
+and `done` called again returns 0.
 """
 
 import math
@@ -30,13 +30,13 @@ MAX_ATTEMPTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """How a timer hands out.
+    """How a timer hands out events.
 
     Args:
-        lease_s: for how long an event belongs to whoever got it, to the millisecond; longer than it takes to
-            handle all that one call of `due` returned.
-        attempts_max: how often it is handed out before it is a dead letter.
-        backoff_s: pause after the first attempt that failed; each further one doubles it,
+        lease_s: how long an event belongs to its worker, to the millisecond; longer than it takes to handle
+            all events returned by one call of `due`.
+        attempts_max: attempts before an event becomes a dead letter.
+        backoff_s: pause after the first failed attempt; doubled by each further one,
         backoff_max_s: up to this.
 
     Raises:
@@ -57,16 +57,16 @@ class Leasing:
             raise TimerError("backoff_s is not between 0 and backoff_max_s, or that is too long")
 
     def pause_s(self, attempt: int) -> float:
-        """Return how long to wait after an attempt that failed: doubled each time, and the half of it random.
+        """Return the pause after a failed attempt: doubled each time, and half of it random.
 
-        So those that failed together, because what they needed was away, do not come back together.
+        So events that failed together in an outage do not come back together.
         """
         return jittered(backoff_s(attempt - 1, self.backoff_s, self.backoff_max_s))
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that was handed out `attempts` times and never done; times are Unix ms by Redis' clock."""
+    """An event that failed `attempts` times; times are Unix ms by Redis' clock."""
 
     id: str
     payload: bytes
@@ -77,14 +77,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class TimerState:
-    """How a timer stands.
+    """The state of a timer.
 
     Attributes:
-        waiting: events that wait for their time.
-        leased: events that are handed out, or pause after a retry.
+        waiting: events not yet due.
+        leased: events handed out, or pausing before a retry.
         dead: dead letters.
-        next_s: seconds until something may be due; None: nothing is waited for.
-        counts: how many there ever were: scheduled, refused, cancelled, handed (first attempts), again
+        next_s: seconds until something may be due; None: never.
+        counts: totals: scheduled, refused, cancelled, handed (first attempts), again
             (further attempts), returned (given back), done, dead.
     """
 
@@ -96,19 +96,19 @@ class TimerState:
 
 
 class SharedTimer:
-    """A `LeasedTimer` in Redis; `DelayQueue` and `RingTimer` say where in it events wait.
+    """A `LeasedTimer` in Redis; the subclasses differ in how waiting events are indexed.
 
-    Times are those of Redis: if its clock is set forward, events come early and leases end. What it loses
-    with its memory, or to a replica that had not heard of it yet, is lost here too.
+    Times are those of Redis: if its clock is set forward, events are early and leases end. Events are lost
+    with Redis' memory, or in a failover to a replica that did not have them yet.
 
-    Calls block, raise `StoreUnavailable` or `StoreError` if Redis fails or refuses, and are not tried again.
-    Used from one thread at a time, as its `Scripting` is, which timers may share.
+    Calls block, raise `StoreUnavailable` or `StoreError` if Redis fails or refuses, and are not retried. Use
+    it from one thread at a time, like its `Scripting`, which timers may share.
 
     Args:
         scripting: the connections.
-        base: what the keys begin with, see `Keys.timer`; its hash tag puts them into one slot.
+        base: prefix of the keys, see `Keys.timer`; its hash tag puts them into one slot.
         leasing: how events are handed out; workers of one timer should agree, but need not.
-        events_max: how many it may hold, dead letters among them.
+        events_max: maximum of events, including dead letters.
         index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
     """
 
@@ -122,7 +122,7 @@ class SharedTimer:
         self._keys = [f"{base}:{name}" for name in ("work", index_name, "leased", "dead", "counts", "absent")]
 
     def schedule(self, event: Event) -> bool:
-        """Add an event; return False, and change nothing, if its id is known and not done yet.
+        """Add an event; return False, and change nothing, if its id exists.
 
         Raises:
             TimerError: it breaks a limit, or the timer is full.
@@ -133,22 +133,22 @@ class SharedTimer:
         """Add events in calls of at most `MAX_ITEMS_PER_CALL`; return how many were added.
 
         Raises:
-            TimerError: see `schedule`; what was added before stays.
+            TimerError: see `schedule`; events added before stay.
         """
         return sum(
             self._run_script("schedule", batch, self._events_max)[1] for batch in event_batches(events)
         )
 
     def cancel(self, event_id: str) -> bool:
-        """Remove an event, wherever it is, a dead letter too; return whether it was there."""
+        """Remove an event in any state, also a dead letter; return whether it existed."""
         return bool(self._run_script("cancel", checked_id(event_id))[1])
 
     def reschedule(self, event_id: str, delay_s: float) -> bool:
-        """Make a waiting event due `delay_s` from now; False if it is not known or was handed out."""
+        """Make a waiting event due in `delay_s`; return False if it is unknown or was handed out."""
         return not self.reschedule_many([event_id], delay_s)
 
     def reschedule_many(self, event_ids: Iterable[str], delay_s: float) -> list[str]:
-        """Give waiting events another time; return those that are not known, or were handed out."""
+        """Make waiting events due in `delay_s`; return those that are unknown or were handed out."""
         after_ms = delay_ms(delay_s)
         return [
             name.decode()
@@ -157,27 +157,28 @@ class SharedTimer:
         ]
 
     def due(self, limit: int = 100) -> list[Due]:
-        """Hand out events, earliest first: by their times, or by when their lease or pause was over.
+        """Hand out events, earliest first: by due time, or by the end of their lease or pause.
 
-        Fewer than `limit` if they are large, or many slots of a ring have passed; none only if none is due.
+        Fewer than `limit` if they are large, or if many slots of a ring have passed; none only if none is
+        due.
         """
         self._check_limit(limit)
         while True:
-            # A call may find only dead letters, or empty slots of a ring: that is no answer.
+            # A call may find only dead letters, or empty slots of a ring: then try again.
             dues, is_more = self._run_claim_script("due", limit)
             if dues or not is_more:
                 return dues
 
     def done(self, dues: Iterable[Due]) -> int:
-        """Forget events that were handled; see `LeasedTimer.done`."""
+        """Remove handled events; see `LeasedTimer.done`."""
         return sum(self._run_script("done", batch)[1] for batch in claim_batches(dues))
 
     def extend(self, dues: Iterable[Due]) -> int:
-        """Let leases begin anew; see `LeasedTimer.extend`."""
+        """Restart leases; see `LeasedTimer.extend`."""
         return sum(self._run_script("extend", batch, self._lease_ms())[1] for batch in claim_batches(dues))
 
     def give_back(self, dues: Iterable[Due]) -> int:
-        """Let others have what was not begun or cut off; see `LeasedTimer.give_back`."""
+        """Return unhandled events; see `LeasedTimer.give_back`."""
         return sum(self._run_script("give_back", batch)[1] for batch in claim_batches(dues))
 
     def retry(self, due: Due, delay_s: float | None = None) -> bool:
@@ -189,7 +190,7 @@ class SharedTimer:
         )
 
     def dead(self, limit: int = 100, skip: int = 0) -> list[DeadLetter]:
-        """List dead letters, the oldest first, after leaving out `skip` of them; fewer if they are large."""
+        """List dead letters, oldest first, after skipping `skip`; fewer than `limit` if they are large."""
         flat = self._run_script("dead", skip, min(limit, MAX_ITEMS_PER_CALL))[1]
         return [
             DeadLetter(name.decode(), payload, due_ms, died_ms, attempt)
@@ -197,16 +198,16 @@ class SharedTimer:
         ]
 
     def requeue(self, event_ids: Iterable[str], delay_s: float = 0.0) -> int:
-        """Let dead letters wait again, with all their attempts; return how many of them there were."""
+        """Schedule dead letters again, with all attempts; return how many existed."""
         after_ms = delay_ms(delay_s)
         return sum(self._run_script("requeue", batch, after_ms)[1] for batch in id_batches(event_ids))
 
     def purge(self, event_ids: Iterable[str]) -> int:
-        """Forget dead letters; return how many of them there were."""
+        """Delete dead letters; return how many existed."""
         return sum(self._run_script("requeue", batch, "")[1] for batch in id_batches(event_ids))
 
     def state(self) -> TimerState:
-        """Return how the timer stands."""
+        """Return the state of the timer."""
         _, now_ms, next_ms, events, leased, dead, counts = self._run_script("state")
         return TimerState(
             waiting=events - leased - dead,
@@ -221,7 +222,7 @@ class SharedTimer:
             raise TimerError(f"limit {limit!r} is not between 1 and {MAX_ITEMS_PER_CALL}")
 
     def _run_claim_script(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
-        """Run a script that hands out; return also whether it left some that it should have."""
+        """Run a script that hands out events; return them, and whether more are due."""
         _, now_ms, is_more, flat = self._run_script(script, what, self._lease_ms(), self.leasing.attempts_max)
         dues = [
             Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)
