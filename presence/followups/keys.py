@@ -22,18 +22,18 @@ STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream of follow-ups, r
 
 @dataclass(frozen=True, slots=True)
 class FollowupKeys(Keys):
-    """The names as consumer groups of follow-ups see them: their stream is in the place of the events."""
+    """Key names for consumer groups of follow-ups: `events` is the stream of follow-ups."""
 
     def events(self, shard: int) -> str:
-        """Stream of follow-ups that have come due."""
+        """Stream of due follow-ups."""
         return self.followups(shard)
 
     def dead(self, shard: int) -> str:
-        """Stream of those that a consumer group gave up on."""
+        """Stream of dead letters."""
         return f"{self.followups(shard)}:dead"
 
     def errors(self, shard: int, group: str) -> str:
-        """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
+        """Hash: entry id to its last error in a consumer group; only unhandled entries."""
         return f"{self.followups(shard)}:errors:{group}"
 
 
@@ -47,7 +47,7 @@ def script_keys(keys: Keys, shard: int) -> list[str]:
 
 
 def packed_rules(rules: Iterable[Rule] | None) -> bytes:
-    """Return rules as turn.lua takes them; None: those stand that others brought."""
+    """Return rules packed for turn.lua; None: keep those stored by others."""
     if rules is None:
         return b""
     packed: bytes = msgpack.packb(
@@ -57,11 +57,11 @@ def packed_rules(rules: Iterable[Rule] | None) -> bytes:
 
 
 def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
-    """Return the call of one turn by a runner, with rules as of `packed_rules`.
+    """Return the call of one run by a scheduler, with rules as of `packed_rules`.
 
     Args:
-        has_begun: whether this runner knows that the shard had turns before.
-        kept: entries that the stream of follow-ups is capped to, roughly.
+        has_begun: whether this scheduler knows that the shard had runs before.
+        kept: cap of the stream of follow-ups, roughly.
     """
     begun = "1" if has_begun else ""
     bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD]
@@ -71,7 +71,7 @@ def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A follow-up that is to be added for one user; see `presence.followups.planned`."""
+    """A follow-up to add for one user; see `presence.followups.planned`."""
 
     id: str
     uid: str
@@ -88,7 +88,7 @@ def add_call(keys: Keys, what: Addition) -> Call:
 
 
 def cancel_call(keys: Keys, shard: int, uids: Iterable[str], followup_id: str = "") -> Call:
-    """Return the call that takes out all follow-ups of users of a shard, or that one of a user."""
+    """Return the call that removes all follow-ups of users of a shard, or one of a user."""
     return Call("followups/cancel", script_keys(keys, shard), ["", followup_id, *uids])
 
 

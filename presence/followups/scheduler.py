@@ -1,7 +1,7 @@
-"""Turning the wheel of follow-ups: shard by shard, when something may be due there. It blocks.
+"""The scheduler of follow-ups: runs a script per shard when something may be due there. Calls block.
 
-All that matters is in `followups/turn.lua`: here is only decided when it is called. Any number of processes
-may turn; one at a time does, for each shard, and the others look whether it still lives.
+The script `followups/turn.lua` does all the work; the scheduler only decides when to call it. Any number of
+processes may run schedulers; one at a time is active per shard, and the others check whether it is alive.
 """
 
 import random
@@ -25,27 +25,27 @@ MIN_POLL_INTERVAL_S: Final = 0.05  # where a rule's delay is shorter than that
 MIN_RUN_INTERVAL_S: Final = 0.02  # between two runs of a shard: follow-ups due meanwhile share a run
 BUSY_JITTER_S: Final = 0.3  # spreads the schedulers that wait for one that died
 RETRY_FIRST_S: Final = 0.1
-RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is away
-META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored how many shards there are
+RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is unreachable
+META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
 
 
 @dataclass(slots=True)
 class SchedulerCounters:
-    """What the turns of this process have done."""
+    """Counters of the runs of this process."""
 
-    turns: int = 0  # calls that were answered
-    busy: int = 0  # of these, how many found that another turns
-    events: int = 0  # entries of the event streams that were read
+    turns: int = 0  # answered calls
+    busy: int = 0  # of these, those that found another scheduler active
+    events: int = 0  # entries read from the event streams
     planned: int = 0
     cancelled: int = 0
     told: int = 0
-    dropped: int = 0  # their user was found to be back, or to have been, when they were due
-    refused: int = 0  # there was no room for them
-    holes: int = 0  # how often events were missing
-    failures: int = 0  # calls that failed
+    dropped: int = 0  # when due, the user was or had been back
+    refused: int = 0  # the limit was reached
+    holes: int = 0  # times that events were missing
+    failures: int = 0  # failed calls
 
     def add(self, numbers: Iterable[int]) -> None:
-        """Take note of an answer: the numbers of turn.lua, in its order."""
+        """Add the numbers of an answer of turn.lua, in its order."""
         for name, number in zip(_COUNTED_BY_SCRIPT, numbers, strict=True):
             setattr(self, name, getattr(self, name) + number)
 
@@ -54,18 +54,18 @@ _COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "told", "dropped"
 
 
 class FollowUpScheduler:
-    """Calls turns when it is time. Used from one thread at a time.
+    """Runs the script of each shard when it is due. Used from one thread at a time.
 
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
-        rules: what follows offline events. Whoever turns should have the same. None: those stand that the
-            last one with rules brought; there are none before.
-        shards: how many; None: what a server has stored.
-        kept: entries that each stream of follow-ups is capped to, roughly.
+        rules: rules for offline events, the same in all schedulers. None: those last stored by a scheduler
+            with rules; before that, none.
+        shards: number of shards; None: as stored by a server.
+        kept: cap of each stream of follow-ups, roughly.
 
     Attributes:
-        counters: what was done so far.
-        failure: of the last turn, if it failed somewhere.
+        counters: results so far.
+        failure: an error of the last run, or None.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class FollowUpScheduler:
         self._rules = packed_rules(known_rules)
         shortest_s = min((rule.after for rule in known_rules or ()), default=POLL_INTERVAL_S)
         self._poll_interval_s = max(MIN_POLL_INTERVAL_S, min(POLL_INTERVAL_S, shortest_s / 2))
-        self._due: dict[int, float] = {}  # shards, and when to turn there next
-        self._started: set[int] = set()  # shards that are known to have had turns
+        self._due: dict[int, float] = {}  # by shard, the time of the next run
+        self._started: set[int] = set()  # shards that are known to have had runs
         self._failed = 0  # in a row
         self.counters = SchedulerCounters()
         self.failure: Exception | None = None
 
     def run_once(self) -> float:
-        """Turn where it is time; return for how many seconds there is nothing to do.
+        """Run the shards that are due; return the seconds until the next one is.
 
-        A call that fails is counted, kept in `failure` and made again later: nothing is lost by it.
+        A failed call is counted, kept in `failure` and repeated later: nothing is lost.
         """
         self.failure = None
         try:
@@ -120,7 +120,7 @@ class FollowUpScheduler:
         return max(0.0, min(self._due.values()) - self._clock())
 
     def close(self) -> None:
-        """Close the connections; a call that waits in another thread fails."""
+        """Close the connections; a call in another thread fails."""
         self._scripting.close()
 
     def _known_shards(self) -> int | None:
@@ -133,7 +133,7 @@ class FollowUpScheduler:
         return self._shards
 
     def _process_answer(self, shard: int, answer: Any) -> float:
-        """Take note of an answer; return when the shard is to be turned again, in seconds."""
+        """Process an answer; return the seconds until the next run of the shard."""
         if isinstance(answer, Exception):
             self._note_failure(answer)
             return self._retry_s()
@@ -161,13 +161,13 @@ class FollowUpScheduler:
 
 
 class SchedulerOutage:
-    """Says once that turns fail, and once that they work again."""
+    """Reports once that runs fail, and once that they succeed again."""
 
     def __init__(self) -> None:
         self._reported = ""
 
     def log_message(self, failure: Exception | None) -> str:
-        """Return what is to be said after a turn; "" for nothing."""
+        """Return the message to log after a run, or ""."""
         kind = "" if failure is None else type(failure).__name__
         if kind == self._reported:
             return ""

@@ -1,4 +1,4 @@
-"""Turning as a task of trio, for a server; Redis is asked in a thread of its own."""
+"""Runs the scheduler of follow-ups as a trio task, for a server; calls of Redis run in a thread."""
 
 from dataclasses import asdict
 
@@ -11,7 +11,7 @@ log = structlog.get_logger("presence.followups")
 
 
 class SchedulerTask:
-    """Turns until it is stopped; the turner is used by nobody else, and closed at the end."""
+    """Runs a scheduler until stopped; owns it, and closes it at the end."""
 
     def __init__(self, scheduler: FollowUpScheduler) -> None:
         self._scheduler = scheduler
@@ -19,7 +19,7 @@ class SchedulerTask:
         self._limiter = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Turn; an outage of Redis is told once, and waited for."""
+        """Run the scheduler; an outage of Redis is logged once, and waited for."""
         outage, run_once = SchedulerOutage(), self._scheduler.run_once
         with self._scope:
             try:
@@ -28,19 +28,19 @@ class SchedulerTask:
                         wait_s = await trio.to_thread.run_sync(
                             run_once, abandon_on_cancel=True, limiter=self._limiter
                         )
-                    except Exception:  # whatever goes wrong here is no reason to end a server
+                    except Exception:  # no error here may end the server
                         log.exception("turning follow-ups failed")
                         wait_s = RETRY_MAX_S
                     if message := outage.log_message(self._scheduler.failure):
                         log.warning(message)
                     await trio.sleep(wait_s)
             finally:
-                self._scheduler.close()  # and so ends a thread that was left behind
+                self._scheduler.close()  # which also ends an abandoned thread
 
     def stop(self) -> None:
-        """End it; what it has not done another does."""
+        """Stop; other schedulers continue."""
         self._scope.cancel()
 
     def report(self) -> dict[str, int]:
-        """Return its figures, for the log."""
+        """Return its counters, for the log."""
         return asdict(self._scheduler.counters)

@@ -126,8 +126,7 @@ class SnapshotFollower(Source[Item | Snapshot]):
         shown: dict[str, Shown] = {}
         for shard in range(self._follower.shards.keys.shards):
             key = self._follower.shards.keys.online(shard)
-            # One connection for all pages: after it breaks, the cursor may meet another or a restarted server,
-            # where it means nothing.
+            # One connection for all pages: on another or a restarted server the cursor means nothing.
             with clients.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
                 for page in _pages(clients, client, key):
                     for name, text in page.items():

@@ -1,7 +1,7 @@
-"""The events that a worker has claimed, and what it tells Redis of them: done, retry, give back, extend.
+"""The events that a worker has claimed, and its reports on them: done, retry, give back, extend.
 
-A report that Redis refuses is kept, and holds up no other: all that is done is one call, each retry one of
-its own. A lease is reckoned from the moment *before* Redis was asked, so it ends here before it ends there.
+A report that Redis refuses is kept, and does not delay others: all done events are one call, each retry a
+call of its own. A lease is counted from *before* the call of Redis, so it ends here before it ends there.
 """
 
 import math
@@ -20,25 +20,25 @@ from presence.timers.interface import Due, LeasedTimer, TimerError
 
 TIMER_FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
 EXTEND_AT_SHARE: Final = 1 / 3  # of the lease: two more attempts fit before it ends
-MAX_IN_FLIGHT: Final = 2000  # events whose end Redis has not heard of; then a worker claims no more
+MAX_IN_FLIGHT: Final = 2000  # unreported events; at this limit a worker claims no more
 
 log = structlog.get_logger("presence.timers")
 
 
 @dataclass(slots=True)
 class WorkerCounters:
-    """Counters of one worker's events, since it began.
+    """Counters of one worker's events since its start.
 
     Attributes:
         taken: handed out to it.
         handled: the handler returned.
         failed: the handler raised or took too long.
-        put_off: the handler asked for another time.
-        dead: of both, those that had no attempt left.
+        put_off: the handler raised `RetryLater`.
+        dead: of both, those without an attempt left.
         returned: not begun, or cut off at the end of the drain; handed out again.
         lapsed: not begun, because their lease had ended by then.
-        void: gone to another before Redis heard how they ended.
-        unsaid: Redis did not hear in time how they ended; handed out again once their lease ends.
+        void: claimed by another worker before their result was reported.
+        unsaid: not reported in time; handed out again once their lease ends.
         late_ms_sum, late_ms_max: how late they were handed out.
     """
 
@@ -55,31 +55,31 @@ class WorkerCounters:
     late_ms_max: int = 0
 
     def add_claimed(self, dues: Iterable[Due]) -> None:
-        """Count what was handed out."""
+        """Count claimed events."""
         for due in dues:
             self.taken += 1
             self.late_ms_sum += due.late_ms
             self.late_ms_max = max(self.late_ms_max, due.late_ms)
 
     def for_log(self) -> dict[str, int]:
-        """Return the figures as an operator reads them."""
+        """Return the counters for the log."""
         values: dict[str, int] = asdict(self)
         values["late_ms_mean"] = round(values.pop("late_ms_sum") / max(1, self.taken))
         return values
 
 
 class Leases:
-    """What one worker has claimed, each event from its claim until Redis has heard how it ended.
+    """The claimed events of one worker, each from its claim until its result is reported.
 
     Args:
-        timer: whose events they are.
-        lease_s: for how long they belong to this worker.
-        caller: makes calls that block.
-        outage: failures are reported there.
-        reported: called whenever Redis has heard of some.
+        timer: their timer.
+        lease_s: length of a lease.
+        caller: makes blocking calls.
+        outage: logs failures.
+        reported: called after each report.
 
     Attributes:
-        counters: counts what was reported in vain, and whatever else the worker counts.
+        counters: of the worker; failed reports are counted here.
     """
 
     def __init__(
@@ -97,40 +97,40 @@ class Leases:
         self._reported = reported
         self.counters = WorkerCounters()
         self._work_added, self._attempt_made = TrioWakeEvent(), TrioWakeEvent()
-        self._claimed_at: dict[Due, float] = {}  # of those that run
+        self._claimed_at: dict[Due, float] = {}  # of running ones
         self._done: list[Due] = []
         self._returned: list[Due] = []
-        self._retries: dict[Due, float] = {}  # after how many seconds
-        self._was_answered = True  # False: the last report may have been heard, though no answer came
+        self._retries: dict[Due, float] = {}  # seconds until the next attempt
+        self._was_answered = True  # False: the last report may have arrived without an answer
 
     def __len__(self) -> int:
-        """All of them."""
+        """Return the number of all of them."""
         return len(self._claimed_at) + self.unreported
 
     @property
     def unreported(self) -> int:
-        """How many events ended of which Redis has not heard."""
+        """Number of ended events that are not reported yet."""
         return len(self._done) + len(self._returned) + len(self._retries)
 
     def claim(self, dues: Sequence[Due], asked_at: float) -> bool:
-        """Add what Redis handed out, asked at `asked_at`; False: its leases have ended already."""
+        """Add events claimed at `asked_at`; return False if their leases have already ended."""
         if trio.current_time() - asked_at >= self._lease_s:
             return False
         self._claimed_at.update(dict.fromkeys(dues, asked_at))
         return True
 
     def done(self, due: Due) -> None:
-        """An event was handled."""
+        """Report an event as handled."""
         self._remove(due)
         self._done.append(due)
 
     def retry(self, due: Due, delay_s: float) -> None:
-        """An event was not handled: hand it out again after `delay_s`."""
+        """Report an event as failed: hand it out again after `delay_s`."""
         self._remove(due)
         self._retries[due] = delay_s
 
     def give_back(self, dues: Iterable[Due]) -> None:
-        """Events whose handlers did not begin, or may not go on: hand them out again."""
+        """Return events whose handlers did not begin or were cut off."""
         for due in dues:
             self._remove(due)
             self._returned.append(due)
@@ -157,7 +157,7 @@ class Leases:
                 await self._attempt_made.wait(within_s)
 
     async def extend(self) -> None:
-        """Extend the lease of what runs once a third of it is over, until cancelled."""
+        """Extend the leases of running events once a third has passed, until cancelled."""
         age_s = self._lease_s * EXTEND_AT_SHARE
         while True:
             await trio.sleep(age_s / 2)
@@ -176,7 +176,7 @@ class Leases:
                 log.warning("leases were lost while handlers ran", events=len(dues) - extended)
 
     async def _report_once(self) -> float:
-        """Report what there is; return how long to wait before the next attempt if some failed, else 0."""
+        """Report ended events; return the pause before the next attempt if a call failed, else 0."""
         failure: Exception | None = None
         done, returned = self._done[:], self._returned[:]
         calls: list[tuple[Callable[[], int], list[Due]]] = [
@@ -202,7 +202,7 @@ class Leases:
     async def _report_call(self, call: Callable[[], int], dues: list[Due]) -> None:
         try:
             still_ours = await self._caller.call(call)
-        except TimerError as error:  # not from Redis: what cannot be said now can never be
+        except TimerError as error:  # not from Redis: it is permanent
             log.error("cannot report event result", events=len(dues), error=str(error))  # noqa: TRY400 - it says all
             self.counters.unsaid += len(dues)
         else:

@@ -1,19 +1,18 @@
-"""A worker of `presence timers run`: claims due events, has them handled, and reports how each ended.
+"""A worker of `presence timers run`: claims due events, calls the handler, and reports each result.
 
-    claim ─→ handlers (`concurrency` at once) ─→ reports: done, retry, give back
+    claim ─→ handlers (up to `concurrency`) ─→ reports: done, retry, give back
 
-Four tasks: one claims while handlers are free, one reports, one extends leases, and one logs the figures; and
-one for each handler that runs. All that blocks runs in one thread for Redis, and in one for each plain
-handler.
+Four tasks: one claims while handlers are free, one reports, one extends leases, one logs the counters; and
+one per running handler. Blocking calls run in one thread for Redis, and in one per plain handler.
 
-At least once: an event is reported when its handler has returned, so a worker that dies between the two
-leaves it to another, once its lease has ended. While a handler runs its lease is extended, from a third of
-it on. What is said of an event too late is void.
+At least once: an event is reported after its handler has returned, so if the worker dies in between, another
+worker gets the event once the lease has ended. While a handler runs, its lease is extended each time a third
+of it has passed. Reports after the end of a lease are ignored.
 
-A handler that takes longer than the time-out has failed. An ``async def`` is cancelled. A plain function
-cannot be ended, so its process is: the worker drains, and ends with `STUCK`. The events of plain functions
-that go on, these and those that outlast a drain, are reported as the very last thing before the process ends
-(`report_last`): so none goes on beside the one that handles its event anew.
+A handler that exceeds the time-out has failed. An ``async def`` is cancelled. A plain function cannot be
+stopped, so its process is: the worker drains, and ends with `STUCK`. Events whose plain functions are still
+running, then or after the drain, are reported last, right before the process ends (`report_last`): so no
+function runs on while its event is handled again.
 """
 
 import math
@@ -45,15 +44,15 @@ from presence.timers.shared_timer import Leasing
 
 OK: Final = 0  # exit statuses of a worker
 FAILED: Final = 1
-REFUSED: Final = 2  # what was asked for cannot be had
-STUCK: Final = 3  # it ended because a plain handler would not
-START_TIMEOUT_S: Final = 6.0  # Redis is given so long at the start: within 10 s an operator knows
+REFUSED: Final = 2  # invalid handler or settings
+STUCK: Final = 3  # it ended because a plain handler timed out
+START_TIMEOUT_S: Final = 6.0  # for Redis at the start, so that the operator has an error within 10 s
 POLL_INTERVAL_S: Final = 0.1  # while a handler is free
-RETRY_FIRST_S: Final = 0.1  # between two attempts while Redis is away
+RETRY_FIRST_S: Final = 0.1  # between two attempts while Redis is unreachable
 RETRY_MAX_S: Final = 2.0
-COUNTERS_LOG_INTERVAL_S: Final = 60.0  # between two lines of figures
+COUNTERS_LOG_INTERVAL_S: Final = 60.0  # between two log lines of counters
 FINAL_REPORT_TIMEOUT_S: Final = 1.0  # for reports after the drain; the supervisor kills two seconds later
-THREAD_REPORT_TIMEOUT_S: Final = 0.5  # for those of handlers that go on
+THREAD_REPORT_TIMEOUT_S: Final = 0.5  # for events of handlers that are still running
 
 log = structlog.get_logger("presence.timers")
 
@@ -63,10 +62,10 @@ class WorkerOptions:
     """How a worker handles events.
 
     Attributes:
-        leasing: how the timer hands them out, as it was told.
-        concurrency: how many handlers run at once.
-        timeout_s: how long a handler may take before it counts as failed.
-        drain_timeout_s: how long those that run may take once the worker is to stop.
+        leasing: how the timer hands them out.
+        concurrency: maximum of running handlers.
+        timeout_s: seconds after which a handler has failed.
+        drain_timeout_s: seconds that running handlers have once the worker is to stop.
     """
 
     leasing: Leasing = field(default_factory=Leasing)
@@ -80,15 +79,15 @@ class Runner:
 
     Args:
         timer: used from one thread at a time.
-        handler: what is called with each event.
-        options: how.
+        handler: called with each event.
+        options: how events are handled.
         caller: makes the calls of the timer; in a thread by default.
 
     Attributes:
-        counters: what happened so far.
-        is_drained: whether it was drained to the end.
-        failure: why it could not begin; None if it could.
-        is_stuck: whether it ends because a plain handler would not.
+        counters: results so far.
+        is_drained: whether the drain has ended.
+        failure: why it could not start, or None.
+        is_stuck: whether it ends because a plain handler timed out.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Runner:
         self._timer = timer
         self._handler = handler
         self._options = options
-        # A call that is left behind ends with the process.
+        # An abandoned call ends with the process.
         self._redis = caller or TrioThreadCaller(lambda: None)
         self._thread_limiter = trio.CapacityLimiter(options.concurrency)
         self._outage = Outage(
@@ -124,14 +123,14 @@ class Runner:
 
     @property
     def has_running_threads(self) -> bool:
-        """Whether plain handlers go on at the end: call `report_last`, and end the process at once."""
+        """Whether plain handlers are still running: call `report_last`, then end the process immediately."""
         return bool(self._running_threads)
 
     def report_last(self, timer: LeasedTimer) -> None:
-        """Leave the events of handlers that go on to others; blocks, and is for the end of the process.
+        """Return the events of running plain handlers to the timer; blocks; for the end of the process.
 
         Args:
-            timer: the same over connections of its own: a call may have been left behind on the others.
+            timer: the same timer with other connections: an abandoned call may occupy the first ones.
         """
         with suppress(*TIMER_FAILURES):
             for due, delay_s in self._running_threads:
@@ -141,11 +140,11 @@ class Runner:
                     timer.retry(due, delay_s)
 
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
-        """Work until `stop`, then drain; cancel it to end at once.
+        """Work until `stop`, then drain; cancel it to end immediately.
 
         Args:
             ready: called once Redis has answered.
-            is_first: give up if Redis cannot be reached at first, see `failure`; else wait for it.
+            is_first: give up if Redis is unreachable at first, see `failure`; else wait for it.
         """
         async with trio.open_nursery() as background:
             background.start_soon(self._leases.report)
@@ -161,10 +160,10 @@ class Runner:
         self.is_drained = True
 
     def stop(self) -> None:
-        """Take no more events; what runs may finish within the drain time-out."""
+        """Claim no more events; running handlers may finish within the drain time-out."""
         if self._stopped_at is None:
             self._stopped_at = trio.current_time()
-            # An answer that is under way is worth this: whatever it hands out is given back.
+            # A pending claim may still be answered: its events are given back.
             self._claiming.deadline = self._drained_by()
             self._capacity_freed.ring()
 
@@ -190,7 +189,7 @@ class Runner:
                     await self._pause(self._outage.failed("due", error))
 
     async def _claim_once(self, asked: int, ready: Callable[[], None]) -> None:
-        """Claim what is due, and begin with it; wait if nothing is."""
+        """Claim due events and start their handlers; wait if there are none."""
         asked_at = trio.current_time()
         dues = await self._redis.call(partial(self._timer.due, asked))
         self._outage.worked("due")
@@ -202,16 +201,16 @@ class Runner:
             for due in dues:
                 self._running += 1
                 self._handlers.start_soon(self._handle, due)
-        else:  # the process was stopped for so long: they are another's by now
+        else:  # the process was suspended for so long that others may have them
             self.counters.lapsed += len(dues)
         if not self._has_begun:
             self._has_begun = True
             ready()
-        if not dues:  # fewer than asked for may be a part: of large ones, or of many slots
-            await self._pause(jittered(POLL_INTERVAL_S))  # workers that were woken together come apart
+        if not dues:  # fewer than requested may be a part: of large events, or of many slots
+            await self._pause(jittered(POLL_INTERVAL_S))  # spreads workers that were woken together
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless it is to stop."""
+        """Wait, until `stop` at most."""
         until = trio.current_time() + seconds
         while self._stopped_at is None and (left_s := until - trio.current_time()) > 0:
             await self._capacity_freed.wait(left_s)
@@ -225,8 +224,8 @@ class Runner:
                     await trio.to_thread.run_sync(
                         self._handler.call, due, limiter=self._thread_limiter, abandon_on_cancel=True
                     )
-        except BaseException as error:  # a handler that exits, or cancels itself, has failed like any other
-            if _is_cancelled(error):  # the drain is over: others may have the event
+        except BaseException as error:  # also a handler that exits or cancels itself has failed
+            if _is_cancelled(error):  # the drain has timed out: return the event
                 self.counters.returned += 1
                 if self._handler.is_async:
                     self._leases.give_back([due])
@@ -245,7 +244,7 @@ class Runner:
             self._capacity_freed.ring()
 
     def _handle_timeout(self, due: Due) -> None:
-        """Its handler took too long."""
+        """Fail an event whose handler timed out."""
         delay_s = self._note_failure(
             due, TimeoutError(f"{self._handler.name} took {self._options.timeout_s:g} s")
         )
@@ -258,7 +257,7 @@ class Runner:
         self.stop()
 
     def _note_failure(self, due: Due, error: BaseException) -> float:
-        """Count and log that an event was not handled; return after how many seconds it is to come again."""
+        """Count and log a failed event; return the seconds until its next attempt."""
         fields = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
         delay_s = self._options.leasing.pause_s(due.attempt)
         if isinstance(error, RetryLater):
@@ -266,7 +265,7 @@ class Runner:
             delay_s = delay_s if error.delay_s is None else error.delay_s
         else:
             self.counters.failed += 1
-        # An attempt that was given back does not count, of which only Redis knows: then there is one more.
+        # Attempts that were given back do not count, which only Redis knows: then there is one more.
         if due.attempt >= self._options.leasing.attempts_max:
             self.counters.dead += 1
             log.error("attempts exhausted, moved to dead letters", **fields, exc_info=error)
@@ -281,7 +280,7 @@ class Runner:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether trio, or a signal, has ended a handler, and nothing else happened."""
+    """Whether trio or a signal has cancelled a handler, and no other error happened."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_cancelled(each) for each in error.exceptions)
     return isinstance(error, trio.Cancelled | KeyboardInterrupt)
@@ -291,11 +290,11 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 class Job(NamedTuple):
-    """What a worker does.
+    """The work of a worker process.
 
     Attributes:
         location: of the timer.
-        handler: its name, see `handlers.load`.
+        handler: name of the handler, see `handlers.load`.
         options: how events are handled.
         log_format, log_level: as `presence.common.logs.configure` takes them.
     """
@@ -313,8 +312,8 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
     Args:
         job: what to do.
         number: from 1, for the log.
-        line: the worker's end of the socket pair.
-        is_first: end if Redis cannot be reached at first; else wait until it can.
+        line: the worker's end of the control socket.
+        is_first: end if Redis is unreachable at first; else wait for it.
     """
     with logs.configure(job.log_format, job.log_level) as writer:
         structlog.contextvars.bind_contextvars(worker=number)
@@ -348,7 +347,7 @@ async def _run(runner: Runner, line: ControlPipe, is_first: bool, job: Job) -> i
 
 
 async def _follow_orders(orders: AsyncIterator[None], runner: Runner, everything: trio.CancelScope) -> None:
-    """Drain at the first order, end at once at the second."""
+    """Drain at the first order, end immediately at the second."""
     await anext(orders)
     runner.stop()
     await anext(orders)
@@ -357,7 +356,7 @@ async def _follow_orders(orders: AsyncIterator[None], runner: Runner, everything
 
 
 def _exit_status(runner: Runner, job: Job) -> int:
-    """Say how a worker ended; return its exit status."""
+    """Log how a worker ended; return its exit status."""
     error = runner.failure
     if isinstance(error, StoreUnavailable | StoreError):
         log.error("cannot start", redis=redacted(job.location.redis_url), error=str(error))
