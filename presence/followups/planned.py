@@ -92,7 +92,7 @@ class FollowUps:
         return bool(self._one(cancel_call(keys, keys.shard(uid), [uid], followup_id))[1])
 
     def cancel_of(self, uid: str) -> int:
-        """Remove all pending follow-ups of a user, also those of rules and armed ones; return their number."""
+        """Remove all pending follow-ups of a user, also armed ones; return their number."""
         keys = self._keys()
         return int(self._one(cancel_call(keys, keys.shard(uid), [uid]))[1])
 
