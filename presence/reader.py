@@ -1,4 +1,4 @@
-"""Who is online, straight from Redis, for programs that are no server::
+"""Reads who is online directly from Redis::
 
     from presence.reader import PresenceReader
 
@@ -8,7 +8,7 @@
         for page in reader.pages():
             print(*page.states)
 
-Its calls block. In an asynchronous program a thread makes them; there may be several at once::
+Its calls block. In an async program, make them in threads; several may run in parallel::
 
     states = await trio.to_thread.run_sync(reader.states, uids)
 """
@@ -29,87 +29,86 @@ from presence.store.nodes import NodeState, read_nodes
 from presence.store.records import State, count_online, read_page, read_states, stored_shards
 from presence.store.shard_clients import ShardClients
 
-SHARDS_KEPT_S = 60.0  # the number of shards changes only if somebody empties Redis
-PAGE_USERS = 1000  # some 300 KB, in well under a millisecond of Redis' time
+SHARD_COUNT_TTL_S = 60.0  # it changes only if Redis is emptied
+USERS_PER_PAGE = 1000  # some 300 KB, in well under a millisecond of Redis' time
 _CURSOR = re.compile(r"(\d{1,9})-(\d{1,20})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of those who are online."""
+    """Some of the users online."""
 
-    # uid to state, as `PresenceReader.states` gives it; it may be empty though more pages follow
+    # uid to state, as of `PresenceReader.states`; may be empty although more pages follow
     states: dict[str, State]
-    cursor: str | None  # what to give for the next page; None after the last one
+    cursor: str | None  # for the next page; None after the last one
 
 
 class PresenceReader:
     """Reads states, counts and pages of a presence server's users from its Redis.
 
     Every call may be made from any thread, and raises `RedisError` when Redis cannot answer. A connection
-    whose call failed is closed. On one Redis nothing is tried again. In a cluster a call that found a shard's
-    server gone is made once more, of whoever serves now.
+    whose call failed is closed. On a single Redis nothing is retried. In a cluster, a call that found a
+    shard's server unreachable is retried once, with the server that owns the shard then.
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, as `presence.common.redis_url`
             takes it; nothing is sent yet.
-        prefix: what the server's keys begin with.
+        prefix: prefix of the server's keys.
 
     Raises:
-        ValueError: the URL's scheme or form is not known; of later calls: what Redis holds is no data of a
-            presence server.
+        ValueError: the URL is invalid; by later calls: Redis does not hold data of a presence server.
     """
 
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
-        self._access = ShardClients(url)
+        self._clients = ShardClients(url)
         self._prefix = prefix
         self._database = database(url)
-        self._shards: tuple[int, float] | None = None  # how many, and until when that is believed
+        self._shards: tuple[int, float] | None = None  # number, and until when it is cached
 
     def states(self, uids: Iterable[str]) -> dict[str, State]:
         """Return the state of each user, in the order of `uids`.
 
-        It is as `read_states` gives it, but `meta` is the map that the client gave.
+        As of `read_states`, but `meta` is a map.
         """
         wanted = list(uids)
-        return _with_maps(self._access.read(lambda access: read_states(access, self._keys(), wanted)))
+        return _with_maps(self._clients.read(lambda clients: read_states(clients, self._keys(), wanted)))
 
     def state(self, uid: str) -> State:
         """Return the state of one user."""
         return self.states([uid])[uid]
 
     def count(self) -> int:
-        """Return how many users are online, as of about one moment for all shards.
+        """Return the number of users online, at about one moment for all shards.
 
-        Those of nodes that are silent are among them: nobody has told that they are gone.
+        Users of silent nodes are included, because they have not been reported offline.
         """
-        return self._access.read(lambda access: count_online(access, self._keys()))
+        return self._clients.read(lambda clients: count_online(clients, self._keys()))
 
-    def page(self, cursor: str | None = None, *, size: int = PAGE_USERS) -> Page:
-        """Return some of those who are online, and where to go on.
+    def page(self, cursor: str | None = None, *, size: int = USERS_PER_PAGE) -> Page:
+        """Return some of the users online, in no order, and the cursor of the next page.
 
-        Whoever is online from the first page to the last is in one of them, unless another Redis goes on
-        meanwhile (a restart, a failover); whoever comes or goes meanwhile may be or not. A user may be in two
-        pages. No order. The pages of a view that is exact are a snapshot: see `presence.subscriber.follow`.
+        A user who is online from the first page to the last is in one of them, unless Redis restarts or fails
+        over meanwhile. A user who comes or goes meanwhile may be missing, and a user may be in two pages. For
+        an exact view see the snapshots of `presence.subscriber.follow`.
 
         Args:
-            cursor: of the page before; None for the first one.
-            size: how many users, roughly; a small shard comes whole.
+            cursor: of the previous page; None for the first one.
+            size: number of users, roughly; a small shard comes whole.
 
         Raises:
-            ValueError: the cursor is none that a page gave.
+            ValueError: the cursor is not one of a page.
         """
         found = _CURSOR.fullmatch(cursor or "0-0")
         keys = self.keys()
         if not found or int(found[1]) >= keys.shards:
             raise ValueError(f"{cursor!r} is not the cursor of a page")
-        states, shard, position = self._access.read(
-            lambda access: read_page(access, keys, int(found[1]), int(found[2]), size)
+        states, shard, position = self._clients.read(
+            lambda clients: read_page(clients, keys, int(found[1]), int(found[2]), size)
         )
         return Page(_with_maps(states), f"{shard}-{position}" if shard < keys.shards else None)
 
-    def pages(self, *, size: int = PAGE_USERS) -> Iterator[Page]:
-        """Return all pages, one after the other: never more than one is held in memory."""
+    def pages(self, *, size: int = USERS_PER_PAGE) -> Iterator[Page]:
+        """Return all pages, one after the other; only one is in memory at a time."""
         page = self.page(size=size)
         yield page
         while page.cursor is not None:
@@ -117,29 +116,29 @@ class PresenceReader:
             yield page
 
     def nodes(self) -> list[NodeState]:
-        """Return all nodes, by id, as they told of themselves when they renewed their lease last."""
-        return self._access.read(lambda access: read_nodes(access, Keys(self._prefix)))
+        """Return all nodes, by id, as they described themselves at their last lease renewal."""
+        return self._clients.read(lambda clients: read_nodes(clients, Keys(self._prefix)))
 
     def keys(self) -> Keys:
-        """Return how keys are called, and over how many shards the users are spread."""
-        return self._access.read(lambda _access: self._keys())
+        """Return the key names, with the number of shards."""
+        return self._clients.read(lambda _clients: self._keys())
 
     def close(self) -> None:
         """Close the connections."""
-        self._access.close()
+        self._clients.close()
 
     def _keys(self) -> Keys:
         known, now = self._shards, time.monotonic()
         if known and now < known[1]:
             return Keys(self._prefix, known[0], self._database)
         try:
-            stored = stored_shards(self._access, self._prefix)
+            stored = stored_shards(self._clients, self._prefix)
         except RedisError as error:
-            # In a cluster the server that tells it may be away while others answer.
-            if not (known and self._access.is_cluster and passes(error)):
+            # In a cluster the server that has it may be unreachable while others answer.
+            if not (known and self._clients.is_cluster and passes(error)):
                 raise
             stored = known[0]
-        self._shards = (stored, now + SHARDS_KEPT_S) if stored else None
+        self._shards = (stored, now + SHARD_COUNT_TTL_S) if stored else None
         return Keys(self._prefix, stored or 1, self._database)
 
     def __enter__(self) -> Self:
@@ -150,7 +149,7 @@ class PresenceReader:
 
 
 def _with_maps(states: dict[str, State]) -> dict[str, State]:
-    """Put in what clients say of themselves for the texts of it; one that is damaged counts as absent."""
+    """Replace the JSON texts of `meta` by maps; a damaged text counts as absent."""
     for state in states.values():
         for each in (state, *state["sessions"]):
             if (text := each.pop("meta", None)) is None:

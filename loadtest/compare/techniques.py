@@ -16,11 +16,11 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
 from presence.timers.service import TimerHandle, TimerService, open_timer_service
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 NAMES: Final = {
     "wheel": "presence wheel",

@@ -51,7 +51,7 @@ class Reader:
         self.clock = WallClock()
         self._link = RedisConnections(redis_url)
         self._follower = Follower(self._link, prefix)
-        with self._link.calling() as client:
+        with self._link.borrow() as client:
             self._follower.add_shards(client)
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -79,7 +79,7 @@ class Reader:
 
     def _take_all(self) -> None:
         self.clock.sample()
-        while (item := self._follower.take()) is not None:
+        while (item := self._follower.next()) is not None:
             self._take(item)
 
     def _take(self, item: Item) -> None:

@@ -83,7 +83,7 @@ class Run:
         Raises:
             RedisError: Redis does not answer.
         """
-        with self._link.calling() as client:
+        with self._link.borrow() as client:
             self._follower.add_shards(client)
         self._greenlets = [gevent.spawn(self._follow), gevent.spawn(self._drive)]
 
@@ -97,7 +97,7 @@ class Run:
         # The connection may have an answer under way that nobody reads any more.
         self._link.close()
         try:
-            with self._link.calling() as client:
+            with self._link.borrow() as client:
                 self._judge_all(self._follower.read(client), time.monotonic())
         except RedisError as error:
             self._tell_unreadable(error)
@@ -135,7 +135,7 @@ class Run:
         asked = time.monotonic()
         self._follower.fetch()
         items = []
-        while (item := self._follower.take()) is not None:
+        while (item := self._follower.next()) is not None:
             items.append(item)
         self._judge_all(items, time.monotonic())
         if len(items) >= EVENTS_PER_READ:  # more is waiting, and what seems overdue may be among it

@@ -58,11 +58,11 @@ class BacklogPages:
             found: dict[int, str] = {}
 
             def look(access: ShardClients) -> None:
-                shards.after(0, access)
+                shards.new_shards(0, access)
                 if isinstance(after, str):
                     found.update(_entries_up_to(access, shards, after))
 
-            link.turn(look, shards)
+            link.run_on_reachable(look, shards)
             if not isinstance(after, str):
                 if any(shard >= shards.keys.shards for shard in after):
                     raise ApiError(400, "bad_place", "there is no such shard")
@@ -88,7 +88,7 @@ class BacklogPages:
                 found[:] = follower.read(access)
                 whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
 
-            link.turn(look, follower.shards)
+            link.run_on_reachable(look, follower.shards)
             return HistoryPage(found, {**places, **follower.positions}, whole[0])
 
         return await self._call(read)
@@ -105,7 +105,7 @@ class BacklogPages:
             found: list[Entry] = []
 
             def look(access: ShardClients) -> None:
-                shards.after(0, access)
+                shards.new_shards(0, access)
                 answers = access.ask(
                     shards.keys,
                     access.reachable(shards.keys),
@@ -113,7 +113,7 @@ class BacklogPages:
                 )
                 found[:] = [read_entry(shard, each) for shard, (raw,) in answers.items() for each in raw]
 
-            link.turn(look, shards)
+            link.run_on_reachable(look, shards)
             return sorted(found, key=lambda entry: id_order(entry.id))[-count:]
 
         return await self._call(read)

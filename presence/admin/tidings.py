@@ -14,7 +14,7 @@ from presence.common.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.event_json import entry_of, entry_values
+from presence.subscriber.event_json import entry_values, gap_entry
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
 
@@ -65,7 +65,7 @@ Reader = Callable[[BroadcastEvent], None]
 def tiding(item: Item, places: Places) -> BroadcastEvent:
     """Return what a reader is told of an item; `places`: where reading stands."""
     if isinstance(item, Gap):
-        return BroadcastEvent(entry_of(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
+        return BroadcastEvent(gap_entry(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
     return BroadcastEvent(item, None)
 
 
@@ -140,7 +140,7 @@ class EventBroadcaster:
         limiter = trio.CapacityLimiter(1)
 
         def find_ends() -> None:
-            link.turn(follower.add_shards, follower.shards)
+            link.run_on_reachable(follower.add_shards, follower.shards)
 
         while self._readers:
             call = follower.fetch if self._places is not None else find_ends
@@ -155,7 +155,7 @@ class EventBroadcaster:
                 continue
             self._trouble = None
             self._places = dict(follower.positions)
-            while (item := follower.take()) is not None:
+            while (item := follower.next()) is not None:
                 self._tell(tiding(item, self._places))
             self._note_change()
 

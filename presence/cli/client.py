@@ -30,7 +30,7 @@ from presence.client import (
     WatchEnded,
     connect,
 )
-from presence.client.shell import why
+from presence.client.shell import error_text
 from presence.common.text import printable
 from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
 
@@ -138,7 +138,7 @@ def _trust(authorities: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=authorities)
     except OSError as error:
-        raise OSError(f"{authorities}: {why(error)}") from error
+        raise OSError(f"{authorities}: {error_text(error)}") from error
 
 
 async def _run(host: str, port: int, options: dict[str, Any]) -> None:

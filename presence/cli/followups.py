@@ -25,7 +25,7 @@ from presence.cli.options import (
 from presence.cli.redis_errors import asks_redis, subscriber_complains
 from presence.common.text import json_line, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
-from presence.followups.turning import FollowUpScheduler, SchedulerOutage
+from presence.followups.scheduler import FollowUpScheduler, SchedulerOutage
 from presence.ops.explain_text import moment
 from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
@@ -112,16 +112,18 @@ def _run(args: argparse.Namespace, place: DataLocation) -> int:
     try:
         with (
             sigterm_interrupts(),
-            contextlib.closing(FollowUpScheduler(place.redis_url, place.prefix, rules, kept=kept)) as turner,
+            contextlib.closing(
+                FollowUpScheduler(place.redis_url, place.prefix, rules, kept=kept)
+            ) as scheduler,
         ):
-            turner.turn()
-            if turner.failure is not None:  # at first: the URL or the password is wrong
-                raise turner.failure
+            scheduler.run_once()
+            if scheduler.failure is not None:  # at first: the URL or the password is wrong
+                raise scheduler.failure
             complain("followups: turning")
             if handle is None:
-                _turn(turner, threading.Event())
+                _run_scheduler(scheduler, threading.Event())
             else:
-                with _turning(turner):
+                with _scheduling(scheduler):
                     _handle(place, args, handle)
     except KeyboardInterrupt:
         pass
@@ -138,18 +140,18 @@ def _handler(name: str) -> Callable[[Any], Any]:
     return handler.function
 
 
-def _turn(turner: FollowUpScheduler, stop: threading.Event) -> None:
+def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
     outage = SchedulerOutage()
-    while not stop.wait(turner.turn()):
-        if news := outage.news(turner.failure):
+    while not stop.wait(scheduler.run_once()):
+        if news := outage.log_message(scheduler.failure):
             complain(news)
 
 
 @contextlib.contextmanager
-def _turning(turner: FollowUpScheduler) -> Iterator[None]:
+def _scheduling(scheduler: FollowUpScheduler) -> Iterator[None]:
     """Turn in a thread for the length of a ``with`` block."""
     stop = threading.Event()
-    thread = threading.Thread(target=_turn, args=(turner, stop), daemon=True)
+    thread = threading.Thread(target=_run_scheduler, args=(scheduler, stop), daemon=True)
     thread.start()
     try:
         yield

@@ -12,7 +12,7 @@ from presence.cli.redis_errors import asks_redis, subscriber_complains
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
 from presence.subscriber import Entries, entries_sync
-from presence.subscriber.event_json import entry_of, entry_values, number
+from presence.subscriber.event_json import entry_values, gap_entry, parsed_number
 from presence.subscriber.events import Entry, Gap
 
 _TYPES = ("online", "offline", "away", "update")
@@ -63,7 +63,7 @@ def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
             if _nobody_reads():
                 raise BrokenPipeError
             continue
-        entry = entry_of(item) if isinstance(item, Gap) else item
+        entry = gap_entry(item) if isinstance(item, Gap) else item
         if kind in {None, entry.fields.get("type")}:
             print(json_line(entry_values(entry)) if as_json else _human(entry), flush=True)
 
@@ -89,7 +89,9 @@ def _human(event: Entry) -> str:
 
 
 def _time(event: Entry) -> str:
-    at_ms = number(event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0])
+    at_ms = parsed_number(
+        event.fields.get("at_ms") or event.fields.get("to_ms") or event.id.partition("-")[0]
+    )
     return moment(at_ms).removesuffix(" UTC") if isinstance(at_ms, int) else f"{'?':<23}"
 
 

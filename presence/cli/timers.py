@@ -21,10 +21,10 @@ from presence.cli.redis_errors import reaching
 from presence.common.logs import configure_directly
 from presence.common.text import json_line, printable
 from presence.config.loading import Settings
-from presence.timers.handing import DeadLetter, Leasing, SharedTimer
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import KINDS, TimerLocation
-from presence.timers.packing import ITEMS_A_CALL
+from presence.timers.script_batches import MAX_ITEMS_PER_CALL
+from presence.timers.shared_timer import DeadLetter, Leasing, SharedTimer
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
 PROCESSES_MAX: Final = 1024
@@ -171,7 +171,7 @@ def _dead(args: argparse.Namespace, timer: SharedTimer) -> int:
     """Print the dead letters, let them wait again or forget them."""
     if not (args.requeue or args.purge):
         skip = 0
-        while letters := timer.dead(ITEMS_A_CALL, skip):
+        while letters := timer.dead(MAX_ITEMS_PER_CALL, skip):
             for each in letters:
                 print(_json(each) if args.json else _line(each))
             skip += len(letters)

@@ -1,4 +1,4 @@
-"""A client of the presence server: it beats, notices a dead server, and comes back by itself.
+"""A client of the presence server: sends keepalives, detects a dead server, and reconnects by itself.
 
 On trio::
 
@@ -8,9 +8,9 @@ On trio::
             if isinstance(push, PresenceChanged):
                 print(push.uid, "is", push.state.status)
 
-In a script `connect_blocking` is the same, with a thread in the background that keeps the user online. Both
-log out when the block ends, and leave nothing behind. `machine` is the protocol of both, without I/O, for
-those who bring an event loop of their own. The page is `docs/apps.md`.
+For scripts, `connect_blocking` does the same with a background thread that keeps the user online. Both log
+out when the block ends, and leave no task, thread or socket. `machine` holds the protocol of both without
+I/O, for programs with another event loop. See `docs/apps.md`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load trio when it is asked for: scripts do without, and it must not meet a patched `socket`."""
+    """Load trio on first use: scripts do not need it, and it must not be loaded under a patched `socket`."""
     if name not in {"Client", "connect"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from presence.client import trio_client  # noqa: PLC0415 - see above

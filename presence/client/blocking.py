@@ -1,4 +1,4 @@
-"""The client without an event loop, for scripts: a thread keeps it alive, the caller's threads block."""
+"""The client without an event loop, for scripts: a background thread runs it, and calls block."""
 
 import ssl
 import time
@@ -11,7 +11,7 @@ from presence.client.blocking_link import BlockingLink, ServerEndpoint
 from presence.client.errors import ConnectionLost, Ended, NotConnected, PresenceError, RequestError
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
-from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered, new_machine, tls_context
+from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
 from presence.client.types import BlockingTokenSource, Payload, State, Statistics
 from presence.protocol import Packet
 
@@ -35,10 +35,10 @@ def connect_blocking(
 ) -> Iterator["BlockingClient"]:
     """Be online for the length of a ``with`` block. Arguments and errors are those of `connect`.
 
-    A function that makes tokens is called in a thread of its own, and may block.
+    A token function is called in a thread of its own, and may block.
 
     Leaving the block logs out; leaving it by an exception only closes the connection. Afterwards no thread
-    and no socket is left. Only the look-up of the server's name, and the making of a token, take their time.
+    and no socket is left. A running name lookup or token function is waited for.
     """
     login = {"uid": uid, "device": device, "idle_timeout": idle_timeout, "meta": meta, "status": status}
     server = f"{host}:{port}"
@@ -52,7 +52,7 @@ def connect_blocking(
             client.wait_online()
         yield client
         if client.state is not State.ENDED:
-            with suppress(RequestError, Ended):  # it ends, and cannot say so
+            with suppress(RequestError, Ended):  # the client ends anyway
                 client.logout()
     finally:
         link.close()
@@ -61,7 +61,7 @@ def connect_blocking(
 class BlockingClient:
     """A client that `connect_blocking` runs; every method may be called from any thread.
 
-    ``for push in client`` takes what comes, in order. The loop ends after a logout or `close`; it raises
+    ``for push in client`` gives the pushes in order. The loop ends after a logout or `close`; it raises
     `LoginRefused`, `Replaced` or another `Ended` when the server has ended the client for good. Requests
     raise `NotConnected` while the client is not logged in.
     """
@@ -74,45 +74,45 @@ class BlockingClient:
 
     def send_message(self, to: str, body: Any, *, retry: bool = True) -> int:
         """Send `body` to all sessions of a user; return their number. See `Client.send_message`."""
-        return delivered(self._ask(protocol.message(to, body), retries=retry))
+        return delivered_count(self._request(protocol.message(to, body), retries=retry))
 
     def query(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users."""
-        return user_states(self._ask(protocol.query(uids)))
+        return user_states(self._request(protocol.query(uids)))
 
     def watch(self, uids: Iterable[str]) -> dict[str, UserState]:
         """Return the states of at most 500 users; `PresenceChanged` follows. See `Client.watch`."""
-        with self._link.news:
+        with self._link.changed:
             machine = self._link.machine
             id = machine.request(protocol.watch(uids), self._request_timeout_s, time.monotonic())
             try:
-                answer = self._link.answer(id)
+                answer = self._link.wait_for_answer(id)
             except BaseException:  # Ctrl-C too
-                machine.give_up(id)
-                self._link.wake()
+                machine.abandon_request(id)
+                self._link.wake_thread()
                 raise
-            return machine.lasting.watches.newest(user_states(answer))
+            return machine.persistent_state.watches.newest(user_states(answer))
 
     def watch_nowait(self, uids: Iterable[str]) -> None:
-        """Watch some from now on, whether logged in or not. See `Client.watch_nowait`."""
-        with self._link.news:
+        """Watch users from now on, logged in or not. See `Client.watch_nowait`."""
+        with self._link.changed:
             self._link.machine.watch_nowait(list(uids), time.monotonic())
-        self._link.wake()
+        self._link.wake_thread()
 
     def unwatch(self, uids: Iterable[str] | None = None) -> None:
         """Stop watching some users, or all. See `Client.unwatch`."""
-        with self._link.news:
+        with self._link.changed:
             given = None if uids is None else list(uids)
             id = self._link.machine.unwatch(given, self._request_timeout_s, time.monotonic())
             if id is not None:
                 with suppress(ConnectionLost):
-                    self._link.answer(id)
+                    self._link.wait_for_answer(id)
 
     def update(
         self, *, meta: Mapping[str, Any] | None = None, token: str | None = None, status: str | None = None
     ) -> None:
-        """Change what is given, for later logins too: meta, token, or status. See `Client.update`."""
-        self._ask(protocol.update(meta=meta, token=token, status=status))
+        """Change the given fields, also for later logins: meta, token or status. See `Client.update`."""
+        self._request(protocol.update(meta=meta, token=token, status=status))
 
     def away(self) -> None:
         """Show the user as away, until `back`: ``update(status="away")``."""
@@ -126,68 +126,70 @@ class BlockingClient:
         self, *, token: str | None = None, meta: Mapping[str, Any] | None = None, status: str | None = None
     ) -> None:
         """Change what later logins carry. See `Client.log_in_with`."""
-        with self._link.news:
-            self._link.machine.lasting.log_in_with(token=token, meta=meta, status=status)
+        with self._link.changed:
+            self._link.machine.persistent_state.log_in_with(token=token, meta=meta, status=status)
 
     def logout(self, reason: str | None = None) -> None:
-        """Log out: the user is offline at once, and the client has ended. See `Client.logout`."""
-        with self._link.news:
+        """Log out: the user is offline immediately, and the client has ended. See `Client.logout`."""
+        with self._link.changed:
             try:
                 id = self._link.machine.log_out(reason, time.monotonic())
             except NotConnected:
                 self._link.perform([])
-                self._link.wake()
+                self._link.wake_thread()
                 raise
-            self._link.answer(id)
+            self._link.wait_for_answer(id)
 
     def close(self) -> None:
         """End without a logout, as if the network broke: the user is offline after the server's grace."""
-        with self._link.news:
+        with self._link.changed:
             self._link.perform(self._link.machine.close())
-        self._link.wake()
+        self._link.wake_thread()
 
     # State
 
     @property
     def state(self) -> State:
-        """Where the client stands."""
-        with self._link.news:
+        """The state of the client."""
+        with self._link.changed:
             return self._link.machine.state
 
     @property
     def watched(self) -> dict[str, UserState]:
-        """The newest known state of everybody who is watched. See `Client.watched`."""
-        with self._link.news:
-            return self._link.machine.lasting.watches.states()
+        """The newest known state of each watched user. See `Client.watched`."""
+        with self._link.changed:
+            return self._link.machine.persistent_state.watches.states()
 
     def statistics(self) -> Statistics:
         """Return counters since the start."""
-        with self._link.news:
+        with self._link.changed:
             return self._link.machine.statistics(self._link.inbox)
 
     def wait_online(self, timeout: float | None = None) -> None:
-        """Wait until the client is logged in; `Ended`: it never will be; `TimeoutError`: not in time."""
+        """Wait until the client is logged in; raises `Ended` if it never will be, or `TimeoutError`."""
         settled = (State.ONLINE, State.ENDED)
-        with self._link.news:
-            if not self._link.news.wait_for(lambda: self._link.machine.state in settled, timeout):
+        with self._link.changed:
+            if not self._link.changed.wait_for(lambda: self._link.machine.state in settled, timeout):
                 raise TimeoutError("not online yet")
             if self._link.machine.state is State.ENDED:
-                raise self._link.machine.over().with_traceback(None)
+                raise self._link.machine.end_error().with_traceback(None)
 
     def receive(self, timeout: float | None = None) -> Push:
         """Return the next push.
 
         Raises:
             TimeoutError: none came within `timeout` seconds.
-            Ended: there will be none; `LoginRefused`, `Replaced` … where the server ended the client.
+            Ended: no more will come; `LoginRefused`, `Replaced` … if the server ended the client.
         """
         link = self._link
-        with link.news:
-            if not link.news.wait_for(lambda: len(link.inbox) or link.machine.state is State.ENDED, timeout):
+        with link.changed:
+            if not link.changed.wait_for(
+                lambda: len(link.inbox) or link.machine.state is State.ENDED, timeout
+            ):
                 raise TimeoutError("no push came in time")
             if len(link.inbox):
-                return link.inbox.take()
-            raise link.machine.over().with_traceback(None)
+                return link.inbox.pop()
+            raise link.machine.end_error().with_traceback(None)
 
     def __iter__(self) -> Self:
         return self
@@ -200,8 +202,8 @@ class BlockingClient:
                 raise StopIteration from None
             raise
 
-    def _ask(self, packet: Packet, *, retries: bool = False) -> Payload:
-        with self._link.news:
+    def _request(self, packet: Packet, *, retries: bool = False) -> Payload:
+        with self._link.changed:
             now = time.monotonic()
             id = self._link.machine.request(packet, self._request_timeout_s, now, retries=retries)
-            return self._link.answer(id)
+            return self._link.wait_for_answer(id)

@@ -1,4 +1,4 @@
-"""What keeps a client alive without an event loop: a thread that connects, reads, writes and keeps time."""
+"""Runs a client machine in a thread that connects, reads, writes and keeps time."""
 
 import os
 import select
@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
-from presence.client.session import Caused, RequestResult
-from presence.client.shell import READ_BYTES, why
+from presence.client.session import Effects, RequestResult
+from presence.client.shell import READ_BYTES, error_text
 from presence.client.types import BlockingTokenSource, Payload, State
 
 READABLE = select.POLLIN
 WRITABLE = select.POLLOUT
-_WAIT_MAX_S = 3600.0  # poll takes no arbitrarily large number
+_WAIT_MAX_S = 3600.0  # poll has an upper bound
 _TRY_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 Wait = Callable[[socket.socket, int], None]
 
 
 class ServerEndpoint(NamedTuple):
-    """Where to connect to; with a context over TLS."""
+    """The address to connect to, with a context for TLS or None."""
 
     host: str
     port: int
@@ -34,10 +34,10 @@ class ServerEndpoint(NamedTuple):
 
 
 class BlockingLink:
-    """Runs a machine over sockets, in a thread of its own, which is started once.
+    """Runs a machine over sockets in a thread of its own, which is started once.
 
-    The machine and its inbox are used under the lock of `news` only, which is told of pushes, answers and
-    another state; after each change of the machine, call `perform`.
+    The machine and its inbox are used only under the lock of `changed`, which is notified of pushes, answers
+    and changes of state. Call `perform` after each change of the machine.
     """
 
     def __init__(
@@ -49,95 +49,95 @@ class BlockingLink:
     ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
-        self.news = threading.Condition()
+        self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="presence client", daemon=True)
         self._server = server
         self._source = source
-        self._fetching: threading.Thread | None = None  # the source may block, and beats must go on
-        self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not here yet
+        self._token_thread: threading.Thread | None = None  # it may block; keepalives go on
+        self._answers: dict[int, Payload | PresenceError | None] = {}  # None: not received yet
         self._waiter = SocketWaiter()
 
-    def answer(self, id: int) -> Payload:
+    def wait_for_answer(self, id: int) -> Payload:
         """Wait for the answer to a request, under the lock; raise it if it is an error."""
         self._answers[id] = None
-        self.wake()
+        self.wake_thread()
         try:
-            self.news.wait_for(lambda: self._answers[id] is not None)
+            self.changed.wait_for(lambda: self._answers[id] is not None)
         finally:
             result = self._answers.pop(id)
         if isinstance(result, PresenceError):
             raise result.with_traceback(None)
         return result or {}
 
-    def perform(self, caused: Caused) -> None:
-        """Hand on what the machine caused, under the lock."""
-        for each in caused:
+    def perform(self, effects: Effects) -> None:
+        """Apply effects of the machine, under the lock."""
+        for each in effects:
             if not isinstance(each, RequestResult):
                 self.inbox.put(each)
             elif each.id in self._answers:
                 self._answers[each.id] = each.result
-        if caused or self.machine.state is State.ENDED:
-            self.news.notify_all()
+        if effects or self.machine.state is State.ENDED:
+            self.changed.notify_all()
 
-    def wake(self) -> None:
-        """Let the thread look at what the machine wants now."""
+    def wake_thread(self) -> None:
+        """Make the thread check the machine for work."""
         self._waiter.interrupt()
 
     def close(self) -> None:
-        """End the machine and the thread, and free what they held."""
-        with self.news:
+        """End the machine and the thread, and free their resources."""
+        with self.changed:
             self.perform(self.machine.close())
-        self.wake()
+        self.wake_thread()
         self.thread.join()
-        with self.news:
-            fetching = self._fetching
-        if fetching is not None:
-            fetching.join()
+        with self.changed:
+            token_thread = self._token_thread
+        if token_thread is not None:
+            token_thread.join()
         self._waiter.close()
 
     # The thread
 
     def _run(self) -> None:
         try:
-            self._live()
-        finally:  # whatever happens here, no caller waits for ever
-            with self.news:
+            self._run_until_ended()
+        finally:  # so that no caller waits forever
+            with self.changed:
                 self.perform(self.machine.close())
 
-    def _live(self) -> None:
+    def _run_until_ended(self) -> None:
         while True:
-            with self.news:
+            with self.changed:
                 self._tick()
                 state, deadline = self.machine.state, self.machine.deadline
             if state is State.ENDED:
                 return
             if state in (State.FETCHING_TOKEN, State.WAITING):
-                self._rest(None, 0, deadline)
+                self._wait(None, 0, deadline)
             elif (sock := self._open(deadline)) is not None:
                 with sock:
-                    self._converse(sock)
+                    self._run_connection(sock)
 
     def _tick(self) -> None:
-        """Look at the clock, and have a token fetched if one is wanted and none is on its way; locked."""
+        """Call the machine's tick, and start a token thread if a token is wanted; under the lock."""
         self.perform(self.machine.tick(time.monotonic()))
-        if self._source is not None and self.machine.wants_token and self._fetching is None:
-            self._fetching = threading.Thread(
+        if self._source is not None and self.machine.wants_token and self._token_thread is None:
+            self._token_thread = threading.Thread(
                 target=self._fetch, args=[self._source], name="presence token", daemon=True
             )
-            self._fetching.start()
+            self._token_thread.start()
 
     def _fetch(self, source: BlockingTokenSource) -> None:
         token: str | Exception
         try:
             token = source()
-        except Exception as error:  # the program's own, whatever it is: the machine tells it
+        except Exception as error:  # the program's own: the machine reports it
             token = error
-        with self.news:
-            self.perform(self.machine.fetched(token, time.monotonic()))
-            self.wake()
-            self._fetching = None  # and with it this thread needs nothing that `close` frees
+        with self.changed:
+            self.perform(self.machine.token_fetched(token, time.monotonic()))
+            self.wake_thread()
+            self._token_thread = None  # from here on this thread uses nothing that `close` frees
 
-    def _rest(self, sock: socket.socket | None, events: int, deadline: float) -> None:
+    def _wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
         with suppress(TimeoutError, WaitInterrupted):
             self._waiter.wait(sock, events, deadline)
 
@@ -145,24 +145,24 @@ class BlockingLink:
         try:
             sock = open_socket(*self._server, lambda sock, events: self._waiter.wait(sock, events, deadline))
         except WaitInterrupted:
-            return None  # by `close`; whatever else it was is looked at before the next attempt
+            return None  # by `close`, or by a request, which is handled before the next attempt
         except (OSError, UnicodeError) as error:
-            with self.news:
-                self.perform(self.machine.tick(time.monotonic()))  # knows best if the time is over
-                self.perform(self.machine.disconnected(why(error), time.monotonic()))
+            with self.changed:
+                self.perform(self.machine.tick(time.monotonic()))  # in case it timed out
+                self.perform(self.machine.disconnected(error_text(error), time.monotonic()))
             return None
-        with self.news:
+        with self.changed:
             if self.machine.state is State.ENDED:
                 sock.close()
                 return None
             self.machine.established(time.monotonic())
         return sock
 
-    def _converse(self, sock: socket.socket) -> None:
+    def _run_connection(self, sock: socket.socket) -> None:
         unsent = bytearray()
-        deaf = False
+        send_failed = False
         while True:
-            with self.news:
+            with self.changed:
                 self._tick()
                 if not self.machine.connected:
                     return
@@ -170,30 +170,30 @@ class BlockingLink:
                 deadline = self.machine.deadline
             try:
                 send(sock, unsent)
-            except OSError:  # the answer to what was sent before may still be there to be read
-                deaf = True
-            if deaf:
+            except OSError:  # answers to earlier packets may still be readable
+                send_failed = True
+            if send_failed:
                 unsent.clear()
-            self._rest(sock, READABLE | (WRITABLE if unsent else 0), deadline)
+            self._wait(sock, READABLE | (WRITABLE if unsent else 0), deadline)
             self._read(sock)
 
     def _read(self, sock: socket.socket) -> None:
-        """Read all that lies there."""
+        """Read all received bytes."""
         message = "the server closed it"
         try:
             while data := receive(sock):
-                with self.news:
+                with self.changed:
                     self.perform(self.machine.received(data, time.monotonic()))
                     if not self.machine.connected:
                         return
         except OSError as error:
-            data, message = b"", why(error)
+            data, message = b"", error_text(error)
         if data is not None:
-            with self.news:
+            with self.changed:
                 self.perform(self.machine.disconnected(message, time.monotonic()))
 
 
-# A socket that never blocks, and the waiting that goes with it
+# Non-blocking sockets, and waiting for them
 
 
 class WaitInterrupted(Exception):
@@ -201,7 +201,7 @@ class WaitInterrupted(Exception):
 
 
 class SocketWaiter:
-    """Waits for a socket; any other thread can end the wait."""
+    """Waits for a socket; another thread can interrupt the wait."""
 
     def __init__(self) -> None:
         self._inside, self._outside = socket.socketpair()
@@ -209,16 +209,16 @@ class SocketWaiter:
         self._outside.setblocking(False)
 
     def interrupt(self) -> None:
-        """End the present wait, or the next one if there is none."""
-        with suppress(BlockingIOError):  # it is full of wishes that it end
+        """Interrupt the current wait, or else the next one."""
+        with suppress(BlockingIOError):  # interrupts are already pending
             self._outside.send(b"!")
 
     def wait(self, sock: socket.socket | None, events: int, deadline: float) -> None:
         """Wait until `sock` is ready for `events`.
 
         Raises:
-            WaitInterrupted: by another thread.
-            TimeoutError: at `deadline`, monotonic seconds.
+            WaitInterrupted: another thread called `interrupt`.
+            TimeoutError: `deadline` has passed, monotonic seconds.
         """
         poll = select.poll()
         poll.register(self._inside, READABLE)
@@ -243,7 +243,7 @@ class SocketWaiter:
 
 
 def open_socket(host: str, port: int, ssl_context: ssl.SSLContext | None, wait: Wait) -> socket.socket:
-    """Connect to the first address of `host` that answers. The look-up of the name cannot be interrupted.
+    """Connect to the first address of `host` that answers. The name lookup cannot be interrupted.
 
     Raises:
         OSError, UnicodeError: no address could be connected to, or the last one's handshake failed.
@@ -255,7 +255,7 @@ def open_socket(host: str, port: int, ssl_context: ssl.SSLContext | None, wait: 
             _connect(sock, address, wait)
             if ssl_context is not None:
                 sock = ssl_context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-                _shake_hands(sock, wait)
+                _handshake(sock, wait)
         except OSError as error:
             sock.close()
             failure = error
@@ -278,7 +278,7 @@ def _connect(sock: socket.socket, address: Any, wait: Wait) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _shake_hands(sock: ssl.SSLSocket, wait: Wait) -> None:
+def _handshake(sock: ssl.SSLSocket, wait: Wait) -> None:
     while True:
         try:
             sock.do_handshake()
@@ -291,7 +291,7 @@ def _shake_hands(sock: ssl.SSLSocket, wait: Wait) -> None:
 
 
 def receive(sock: socket.socket) -> bytes | None:
-    """Return what lies there, ``b""`` at the end of the stream, None if there is nothing yet."""
+    """Return received bytes, ``b""`` at the end of the stream, None if there are none yet."""
     try:
         return sock.recv(READ_BYTES)
     except _TRY_AGAIN:
@@ -299,7 +299,7 @@ def receive(sock: socket.socket) -> bytes | None:
 
 
 def send(sock: socket.socket, data: bytearray) -> None:
-    """Send as much as goes without waiting, and remove it from `data`; `OSError`: the connection broke."""
+    """Send as much as possible without waiting, and remove it from `data`; raises `OSError`."""
     with suppress(*_TRY_AGAIN):
         while data:
             del data[: sock.send(data)]

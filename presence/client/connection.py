@@ -1,6 +1,6 @@
-"""A logged-in connection as a whole: the session, and what the client asks for on it by itself.
+"""A logged-in connection: the session, and the requests that the client makes on it by itself.
 
-That is fresh tokens, and watches: anew after a return, and those that nobody waits for.
+These are token renewals, and watches: repeated after a reconnect, or requested without waiting.
 """
 
 import math
@@ -12,24 +12,24 @@ from presence import protocol
 from presence.client.errors import PresenceError, RequestFailed, Unsupported
 from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
-from presence.client.session import Beats, Caused, ClientSession, Result
-from presence.client.state import Lasting, WatchedUsers
-from presence.client.types import given, left_s
+from presence.client.session import ClientSession, Effects, Keepalives, Result
+from presence.client.state import PersistentState, WatchedUsers
+from presence.client.types import checked_token, remaining_lifetime_s
 from presence.protocol import Code
 
-TOKEN_TIMEOUT_S = 30.0  # for whoever makes tokens
+TOKEN_TIMEOUT_S = 30.0  # for the program's token function
 ANSWER_TIMEOUT_S = 10.0
-RENEW_SHARE = 0.8  # of what is left of a token: the rest is for sources and servers that fail for a while
-RENEW_JITTER = 0.1  # so much of it earlier at most: who logged in together does not renew together
-RETRY_MIN_S = 1.0
-AT_ONCE = 2  # watches under way: a server has few places for each client
+RENEW_SHARE = 0.8  # of a token's remaining lifetime; the rest is for failing sources and servers
+RENEW_JITTER = 0.1  # up to this share earlier: clients that logged in together do not renew together
+MIN_RENEWAL_DELAY_S = 1.0
+MAX_WATCHES_IN_FLIGHT = 2  # a server allows few pending requests per client
 
 
-class Rewatching:
-    """The requests that a client makes by itself, until each is granted or refused for good.
+class Resubscription:
+    """Watch requests of the client itself, repeated until each is granted or refused for good.
 
-    A server that is busy, fails or does not answer is asked again, less and less often. `due` is when
-    something is to be asked; infinite while nothing is.
+    A server that is busy, fails or does not answer is asked again with growing pauses. `due_at` is when the
+    next request is due; infinite if none is.
     """
 
     def __init__(self, session: ClientSession, watches: WatchedUsers, now: float, chance: Chance) -> None:
@@ -37,59 +37,59 @@ class Rewatching:
         self._watches = watches
         self._chance = chance
         self._backoff = Backoff()
-        self._waiting = deque(watches.batches())
-        self._under_way = 0
-        self.due = now if self._waiting else math.inf
+        self._pending = deque(watches.batches())
+        self._in_flight = 0
+        self.due_at = now if self._pending else math.inf
 
     def add(self, uids: list[str], now: float) -> None:
-        """Ask for some more, at once unless the server wants to be left alone for a while."""
-        self._waiting.append(uids)
-        if self.due == math.inf:
+        """Request more watches, immediately unless the server has asked for a pause."""
+        self._pending.append(uids)
+        if self.due_at == math.inf:
             self._ask(now)
 
     def tick(self, now: float) -> None:
-        """Ask, if it is time: for those who are still watched."""
-        if now >= self.due:
-            self.due = math.inf
+        """Send due requests, for users who are still watched."""
+        if now >= self.due_at:
+            self.due_at = math.inf
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        still = self._watches.states() if self._waiting else {}
-        while self._waiting and self._under_way < AT_ONCE:
-            if uids := [uid for uid in self._waiting.popleft() if uid in still]:
-                done = partial(self._answered, uids)
-                self._session.request(protocol.watch(uids), ANSWER_TIMEOUT_S, now, done=done)
-                self._under_way += 1
+        still = self._watches.states() if self._pending else {}
+        while self._pending and self._in_flight < MAX_WATCHES_IN_FLIGHT:
+            if uids := [uid for uid in self._pending.popleft() if uid in still]:
+                on_answer = partial(self._answered, uids)
+                self._session.request(protocol.watch(uids), ANSWER_TIMEOUT_S, now, on_answer=on_answer)
+                self._in_flight += 1
 
-    def _answered(self, uids: list[str], result: Result, now: float) -> Caused:
-        self._under_way -= 1
-        caused: Caused = []
+    def _answered(self, uids: list[str], result: Result, now: float) -> Effects:
+        self._in_flight -= 1
+        effects: Effects = []
         if (
             isinstance(result, RequestFailed)
             and result.code in list(Code)
             and not Code(result.code).reconnect
         ):
-            self._watches.forget(uids)
-            caused.append(WatchEnded(tuple(uids), result.code, result.reason, result.message))
+            self._watches.remove(uids)
+            effects.append(WatchEnded(tuple(uids), result.code, result.reason, result.message))
         elif isinstance(result, PresenceError):
             retry_after = result.retry_after if isinstance(result, RequestFailed) else None
-            self._waiting.append(uids)
-            self.due = min(self.due, now + self._backoff.next_s(self._chance, 0.0, retry_after))
-        if self.due == math.inf:
+            self._pending.append(uids)
+            self.due_at = min(self.due_at, now + self._backoff.next_s(self._chance, 0.0, retry_after))
+        if self.due_at == math.inf:
             self._ask(now)
-        return caused
+        return effects
 
 
 class Renewal:
-    """Keeps the token of a logged-in connection fresh, if it can be read when it ends.
+    """Renews the token of a logged-in connection before it expires, if its expiry can be read.
 
     Args:
-        token: what it logged in with; None: nobody makes fresh ones.
-        time_ms: the server's clock, Unix milliseconds, when the login was answered; None if not told.
+        token: the token of the login; None if the program has no token function.
+        time_ms: the server's clock, Unix milliseconds, when the login was answered; None if unknown.
 
     Attributes:
-        due: when `tick` is to be called; infinite while nothing is to be done.
-        wanted: whether the source is to be asked now; `take` ends it, and some time without it.
+        due_at: when to call `tick`; infinite while nothing is to be done.
+        wanted: whether to ask the program for a token now; ended by `offer_token` or a time-out.
     """
 
     def __init__(
@@ -101,96 +101,96 @@ class Renewal:
         self._token = self._sent = ""
         self._refused = ""
         self._backoff = Backoff()
-        self.due = math.inf
+        self.due_at = math.inf
         self.wanted = False
         if token is not None:
-            self._hold(token, now)
+            self._token_accepted(token, now)
 
     def tick(self, now: float) -> None:
-        """Want a token if it is time; want none any more if the source has taken too long, until later."""
-        if now < self.due:
+        """Ask for a token when it is time; postpone if the program takes too long."""
+        if now < self.due_at:
             return
         if self.wanted:
             self._postpone(now)
         else:
-            self.wanted, self.due = True, now + TOKEN_TIMEOUT_S
+            self.wanted, self.due_at = True, now + TOKEN_TIMEOUT_S
 
-    def take(self, token: str | Exception, now: float) -> None:
-        """Send the token that was wanted, unless it is none, or the server has it or has refused it."""
+    def offer_token(self, token: str | Exception, now: float) -> None:
+        """Send the token, unless it is invalid, or the server has it or has refused it."""
         self.wanted = False
         if token in (self._token, self._refused):
             self._postpone(now)
             return
         try:
-            self._sent = given(token)
+            self._sent = checked_token(token)
             update = protocol.update(token=self._sent)
-            self._session.request(update, ANSWER_TIMEOUT_S, now, done=self._answered)
+            self._session.request(update, ANSWER_TIMEOUT_S, now, on_answer=self._answered)
         except Exception:
             self._postpone(now)
         else:
-            self.due = math.inf
+            self.due_at = math.inf
 
-    def _left_s(self, token: str, now: float) -> float | None:
-        return left_s(token, None if self._offset_s is None else now + self._offset_s)
+    def _remaining_lifetime_s(self, token: str, now: float) -> float | None:
+        return remaining_lifetime_s(token, None if self._offset_s is None else now + self._offset_s)
 
-    def _hold(self, token: str, now: float) -> None:
-        """The server has taken this token."""
+    def _token_accepted(self, token: str, now: float) -> None:
+        """The server has accepted this token."""
         self._token = token
         self._backoff = Backoff()
-        left = self._left_s(token, now)
-        if left is None:
-            self.due = math.inf
+        left_s = self._remaining_lifetime_s(token, now)
+        if left_s is None:
+            self.due_at = math.inf
         else:
             share = RENEW_SHARE - RENEW_JITTER * self._chance()
-            self.due = now + max(RETRY_MIN_S, left * share)
+            self.due_at = now + max(MIN_RENEWAL_DELAY_S, left_s * share)
 
-    def _answered(self, result: Result, now: float) -> Caused:
+    def _answered(self, result: Result, now: float) -> Effects:
         if isinstance(result, Unsupported):  # it checks no tokens
-            self.due = math.inf
+            self.due_at = math.inf
         elif isinstance(result, PresenceError):
             if isinstance(result, RequestFailed) and result.code == Code.AUTH_FAILED:
                 self._refused = self._sent
             self._postpone(now, result.retry_after if isinstance(result, RequestFailed) else None)
         else:
-            left = self._left_s(self._sent, now)
-            if left is not None and left <= 0:
-                self._offset_s = None  # tokens are judged by another clock, which was set meanwhile
-            self._hold(self._sent, now)
+            left_s = self._remaining_lifetime_s(self._sent, now)
+            if left_s is not None and left_s <= 0:
+                self._offset_s = None  # the clock that tokens are checked by was set meanwhile
+            self._token_accepted(self._sent, now)
         return []
 
     def _postpone(self, now: float, retry_after: float | None = None) -> None:
         self.wanted = False
-        self.due = now + RETRY_MIN_S + self._backoff.next_s(self._chance, 0.0, retry_after)
+        self.due_at = now + MIN_RENEWAL_DELAY_S + self._backoff.next_s(self._chance, 0.0, retry_after)
 
 
 class Connection(ClientSession):
-    """A session that watches again the users watched before it. See `ClientSession`, `Renewal`."""
+    """A `ClientSession` that restores the watches of earlier connections and renews its token."""
 
     def __init__(
         self,
-        beats: Beats,
+        keepalives: Keepalives,
         now: float,
         ids: Iterator[int],
         outgoing: bytearray,
-        lasting: Lasting,
+        persistent_state: PersistentState,
         *,
         token: str | None,
         time_ms: int | None,
         chance: Chance,
     ) -> None:
-        super().__init__(beats, now, ids, outgoing, lasting)
-        self.rewatching = Rewatching(self, lasting.watches, now, chance)
+        super().__init__(keepalives, now, ids, outgoing, persistent_state)
+        self.resubscription = Resubscription(self, persistent_state.watches, now, chance)
         self.renewal = Renewal(self, token, time_ms, now, chance)
-        self.rewatching.tick(now)
+        self.resubscription.tick(now)
 
     @property
     def deadline(self) -> float:
-        """When `tick`, or a beat, is due."""
-        return min(super().deadline, self.rewatching.due, self.renewal.due)
+        """When `tick` or a keepalive is due."""
+        return min(super().deadline, self.resubscription.due_at, self.renewal.due_at)
 
-    def tick(self, now: float) -> Caused:
-        """Give up requests whose time is over, and ask for what is due."""
-        caused = self.expire(now)
-        self.rewatching.tick(now)
+    def tick(self, now: float) -> Effects:
+        """Time out requests, and send due watches and renewals."""
+        effects = self.expire_requests(now)
+        self.resubscription.tick(now)
         self.renewal.tick(now)
-        return caused
+        return effects

@@ -1,4 +1,4 @@
-"""What can go wrong for a client; everything that this package raises on purpose is a `PresenceError`.
+"""Errors of the client; every exception that this package raises on purpose is a `PresenceError`.
 
 Two are Python's own exceptions as well: `EncodeError`, for an argument that the protocol forbids, is a
 `ValueError`, and `RequestTimeout` a `TimeoutError`.
@@ -9,14 +9,14 @@ from presence.protocol.errors import PresenceError as PresenceError  # noqa: PLC
 
 
 class Unreachable(PresenceError):
-    """The first attempt found no server: no connection, no answer, or none that makes sense."""
+    """The first attempt failed: no connection, no answer, or an invalid one."""
 
     def __init__(self, server: str, why: str) -> None:
         super().__init__(f"cannot reach {server}: {why}")
 
 
 class NoToken(PresenceError):
-    """The first attempt got no token from the program; `__cause__` is what went wrong there."""
+    """The first attempt got no token from the program; `__cause__` is its exception."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(f"no token: {type(cause).__name__}: {cause}")
@@ -32,11 +32,11 @@ class NotConnected(RequestError):
 
 
 class Uncertain(RequestError):
-    """The request may or may not have been carried out: a message that is sent again may come twice."""
+    """The request may or may not have been carried out: a message sent again may be delivered twice."""
 
 
 class ConnectionLost(Uncertain):
-    """The connection broke before the answer came."""
+    """The connection broke before the answer."""
 
 
 class RequestTimeout(Uncertain, TimeoutError):
@@ -44,9 +44,9 @@ class RequestTimeout(Uncertain, TimeoutError):
 
 
 class _Coded(PresenceError):
-    """Carries a reason code of the protocol, which `protocol.Code` need not know, its name and a message.
+    """Carries a reason code of the protocol, perhaps unknown to `protocol.Code`, its name and a message.
 
-    `retry_after`: seconds before which another try is pointless; None if the server named none.
+    `retry_after`: seconds to wait before another try; None if the server named none.
     """
 
     def __init__(self, code: int, reason: str, message: str = "", retry_after: float | None = None) -> None:
@@ -62,37 +62,37 @@ class RequestFailed(_Coded, RequestError):
 
 
 class Unsupported(RequestFailed):
-    """This server does not serve that kind of request (313)."""
+    """This server does not support that kind of request (313)."""
 
 
 class RecipientOffline(RequestFailed):
-    """The user whom a message was for has no session (314)."""
+    """The recipient of a message has no session (314)."""
 
 
 class RecipientDisconnected(RequestFailed):
-    """The user whom a message was for has lost its connection, and has not returned yet (317).
+    """The recipient of a message has lost its connection and has not returned yet (317).
 
-    It may until `retry_after`; nothing was delivered.
+    It may return until `retry_after`; nothing was delivered.
     """
 
 
 class LimitReached(RequestFailed):
-    """More than the server allows, say of watches on one connection (315); nothing was done."""
+    """More than the server allows, as of watches on one connection (315); nothing was done."""
 
 
 class Busy(RequestFailed):
     """Nothing was done, try after `retry_after`.
 
-    The server is at its limits, or its Redis is away (404), or this client asks too often (311).
+    The server is at its limits or its Redis is unreachable (404), or this client asks too often (311).
     """
 
 
 class ServerFailed(RequestFailed, Uncertain):
-    """The server failed while it carried the request out (403)."""
+    """The server failed while carrying out the request (403)."""
 
 
 class Ended(_Coded):
-    """The client has ended and does not come back by itself."""
+    """The client has ended and does not reconnect by itself."""
 
 
 class LoginRefused(Ended):
@@ -108,7 +108,7 @@ class Kicked(Ended):
 
 
 class SessionLimit(Ended):
-    """The user has too many sessions, and this one had to go (304)."""
+    """The user has too many sessions, and this one was ended (304)."""
 
 
 FAILED: dict[int, type[RequestFailed]] = {

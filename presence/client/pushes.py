@@ -1,4 +1,4 @@
-"""What a client hands out without being asked: messages, changes of others' presence, its own connection."""
+"""What a client reports without a request: messages, changes of presence, its own connection."""
 
 import re
 from collections.abc import Mapping
@@ -14,40 +14,40 @@ _ENTRY_ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
 class Connected:
     """Logged in: for the first time, or again.
 
-    The client watches again by itself whom it watched, and shows itself as it did (meta, away). What has
-    changed meanwhile follows as `PresenceChanged`.
+    The client restores its watches and its own meta and status by itself. Changes since the last connection
+    follow as `PresenceChanged`.
     """
 
     session: str  # the server's name for this session, as in its logs and events
     idle_timeout: float  # seconds of silence after which the server ends the session
-    keepalive: float  # seconds between two beats, as the server wants them
-    time_ms: int | None  # the server's clock, Unix milliseconds; None if it did not tell
+    keepalive: float  # seconds between two keepalives, as the server wants them
+    time_ms: int | None  # the server's clock, Unix milliseconds; None if unknown
     again: bool  # whether this client was online before
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is lost, or an attempt to come back failed; the client tries again by itself.
+    """The connection is lost, or an attempt to reconnect failed; the client tries again by itself.
 
     The reason is the server's, or ``closed`` (it closed, or the network did), ``unreachable`` (no
-    connection), ``no_token`` (the program has given none), ``login_timeout`` (no answer to the login),
-    ``dead_server`` (no answer to a beat), ``bad_server`` (its bytes break the protocol).
+    connection), ``no_token`` (the program returned none), ``login_timeout`` (no answer to the login),
+    ``dead_server`` (no answer to a keepalive), ``bad_server`` (its bytes break the protocol).
     """
 
     reason: str
     message: str  # the same for people; may be empty
     retry_in: float  # seconds until the next attempt
-    code: int | None = None  # the server's; None where the client noticed by itself
+    code: int | None = None  # the server's; None if the client detected the loss
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The server has announced that it closes the connection; what follows from that comes next."""
+    """The server has announced that it closes the connection; the consequence follows as another push."""
 
     code: int  # a reason code
     reason: str  # its name
     reconnect: bool  # whether the client comes back (then `Disconnected` follows) or has ended
-    retry_after: float | None  # seconds that the server asks it to stay away; None if it did not say
+    retry_after: float | None  # seconds to wait, as the server asks; None if it named none
     message: str  # for people; may be empty
 
 
@@ -55,38 +55,38 @@ class Goodbye:
 class Delivered:
     """A message from another user."""
 
-    sender: str  # uid of who sent it
+    sender: str  # uid of the sender
     body: Any  # as it was sent
-    at_ms: int  # when the server took it, Unix milliseconds
+    at_ms: int  # when the server received it, Unix milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class UserState:
     """A user's presence: ``online``, ``away``, ``offline`` or ``unknown``; treat any other as ``unknown``.
 
-    With several devices a user is online if one of them is, else away if one is. `meta` is as the devices set
-    it: that of the latest login among those that have the status.
+    With several devices a user is online if one of them is, else away if one is. `meta` is that of the latest
+    login among the devices with that status.
     """
 
     status: str
-    since_ms: int | None = None  # when this status began, Unix milliseconds; None if not told
+    since_ms: int | None = None  # when this status began, Unix milliseconds; None if unknown
     last_seen_ms: int | None = None  # last sign of life; None while online, or if the server does not know
     id: str | None = None  # of the event that led to it; None in an answer about an offline user
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def is_newer_than(self, other: "UserState") -> bool:
-        """Say which of two states of one user is the newer; True too where one of them has no id."""
-        mine, others = _position(self.id), _position(other.id)
+        """Whether this is newer than another state of the same user; True if one of them has no id."""
+        mine, others = _id_numbers(self.id), _id_numbers(other.id)
         return mine is None or others is None or mine > others
 
 
 @dataclass(frozen=True, slots=True)
 class PresenceChanged:
-    """A watched user's state has changed. Of one user each comes once, and the older before the newer.
+    """A watched user's state has changed. Each change of a user is reported once, in order.
 
     The reason is the name of the code that caused it; ``watched`` for the first state of a user given to
-    `watch_nowait`; ``meanwhile`` for what had changed when the client came back from a lost connection (what
-    lay between is not told).
+    `watch_nowait`; ``meanwhile`` for a change found after a lost connection (intermediate states are not
+    reported).
     """
 
     uid: str
@@ -96,9 +96,9 @@ class PresenceChanged:
 
 @dataclass(frozen=True, slots=True)
 class WatchEnded:
-    """The server refused a watch that nobody waits for, after a return, say: no changes of these users come.
+    """The server refused a watch that no call waits for: no changes of these users will be reported.
 
-    What passes, a busy server, say, is no reason: then the client tries again by itself.
+    Temporary failures, as of a busy server, do not cause it: then the client tries again by itself.
     """
 
     uids: tuple[str, ...]
@@ -110,7 +110,7 @@ class WatchEnded:
 Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged | WatchEnded
 
 
-def _position(id: str | None) -> tuple[int, int] | None:
+def _id_numbers(id: str | None) -> tuple[int, int] | None:
     """Return an entry id as numbers: as text, 9-0 is above 10-0."""
     found = _ENTRY_ID.fullmatch(id or "")
     return (int(found[1]), int(found[2])) if found else None
@@ -128,5 +128,5 @@ def user_state(payload: Mapping[str, Any]) -> UserState:
 
 
 def user_states(answer: Mapping[str, Any]) -> dict[str, UserState]:
-    """Return the states by uid that an answer holds."""
+    """Return the states in an answer, by uid."""
     return {uid: user_state(state) for uid, state in answer.get("presence", {}).items()}

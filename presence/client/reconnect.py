@@ -1,6 +1,6 @@
-"""Whether a client comes back after a connection that ended or could not be had, and when.
+"""Whether and when a client reconnects after a connection that was lost or could not be made.
 
-Time and chance are arguments: ``chance()`` is uniform in [0, 1).
+Time and randomness are arguments: ``chance()`` is uniform in [0, 1).
 """
 
 from collections.abc import Callable, Mapping
@@ -11,57 +11,57 @@ from presence.protocol import Code
 
 Chance = Callable[[], float]
 
-RETURN_FIRST_S = 1.0
-RETURN_MAX_S = 60.0
-STABLE_S = 60.0  # so long online, and the next return is quick again
+RECONNECT_FIRST_S = 1.0
+RECONNECT_MAX_S = 60.0
+STABLE_S = 60.0  # after this long online the next reconnect is quick again
 
 
 class Backoff:
-    """Full jitter: the n-th return since the last stable time, n from 0, waits up to min(60, 2^n) s.
+    """Full jitter: the n-th attempt since the last stable connection, n from 0, waits up to min(60, 2^n) s.
 
     The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
     """
 
     def __init__(self) -> None:
-        self._returns = 0
+        self._attempts = 0
 
     def next_s(self, chance: Chance, online_s: float = 0.0, retry_after_s: float | None = None) -> float:
-        """Return how long to stay away after a connection that had been logged in for `online_s`, in seconds.
+        """Return the seconds to wait after a connection that had been logged in for `online_s` seconds.
 
-        The jitter comes on top of what the server asked for, or all clients that were told the same would
-        come at the same moment.
+        The jitter is added to the server's `retry_after`: otherwise all clients given the same value would
+        return at the same moment.
         """
         if online_s >= STABLE_S:
-            self._returns = 0
-        most_s = min(RETURN_MAX_S, RETURN_FIRST_S * 2.0 ** min(self._returns, 16))
-        self._returns += 1
-        return (retry_after_s or 0.0) + most_s * chance()
+            self._attempts = 0
+        max_s = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2.0 ** min(self._attempts, 16))
+        self._attempts += 1
+        return (retry_after_s or 0.0) + max_s * chance()
 
 
 class Loss(NamedTuple):
-    """Why a connection ended, or could not be had; see `Disconnected`."""
+    """Why a connection was lost or could not be made; see `Disconnected`."""
 
     reason: str
     message: str
     code: int | None = None
     retry_after: float | None = None  # seconds that the server asked for; None if it did not
-    failure: PresenceError | None = None  # of a first attempt that decides; None: `Unreachable`
+    failure: PresenceError | None = None  # to raise if the first attempt must succeed; None: `Unreachable`
 
     @classmethod
-    def told(cls, payload: Mapping[str, Any]) -> Self:
-        """Return what an error or a goodbye says; as a failure it is a refused login."""
+    def from_payload(cls, payload: Mapping[str, Any]) -> Self:
+        """Return the loss that an error or goodbye payload describes; its failure is a refused login."""
         code, reason, message = payload["code"], payload["reason"], payload.get("message", "")
         retry_after = payload.get("retry_after")
         return cls(reason, message, code, retry_after, LoginRefused(code, reason, message, retry_after))
 
 
-class Returning:
-    """What a client has tried so far.
+class ReconnectPolicy:
+    """Decides after each loss whether the client reconnects, and counts attempts.
 
     Args:
         server: its address, for people.
-        persistent: whether a first attempt that fails is repeated like any later one.
-        fetches: whether the program may have another token than the one that was refused.
+        persistent: whether a failed first attempt is repeated like any later one.
+        fetches: whether the program may have another token than the refused one.
     """
 
     def __init__(self, server: str, persistent: bool, fetches: bool, chance: Chance) -> None:
@@ -72,15 +72,15 @@ class Returning:
         self._backoff = Backoff()
         self.refusal: PresenceError | None = None  # of the last login's token, if another is to be tried
         self.logins = 0  # how often it came online
-        self.losses = 0  # how often a connection was lost, or could not be had
+        self.losses = 0  # how often a connection was lost or could not be made
 
-    def online(self) -> None:
+    def login_granted(self) -> None:
         """A login was granted."""
         self.logins += 1
         self.refusal = None
 
-    def lost(self, loss: Loss, online_s: float) -> float | PresenceError:
-        """Return for how many seconds to stay away, or what ends the client; count the loss.
+    def connection_lost(self, loss: Loss, online_s: float) -> float | PresenceError:
+        """Count the loss; return the seconds to wait, or the error that ends the client.
 
         `online_s`: for how long the connection had been logged in.
         """
@@ -89,12 +89,12 @@ class Returning:
             return loss.failure or Unreachable(self._server, loss.message or loss.reason)
         return self._backoff.next_s(self._chance, online_s, loss.retry_after)
 
-    def refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
-        """Return the same after a login that the server refused.
+    def login_refused(self, loss: Loss, reconnect: bool | None) -> float | PresenceError:
+        """Return the same after a refused login.
 
-        A refused token is a reason to ask the program for another. Only the refusal of that one, which is not
-        known to be stale, ends the client. `reconnect` is whether the server said that the client may return;
-        None: its code decides, and of one that it does not know a client tries again.
+        After a refused token the program is asked for another. Only the refusal of that one, if it is not
+        known to be stale, ends the client. `reconnect` is whether the server allows the client to return;
+        None: the code decides, and an unknown code allows it.
         """
         if loss.code == Code.AUTH_FAILED and self._fetches and self.refusal is None:
             self.losses += 1
@@ -104,4 +104,4 @@ class Returning:
             reconnect = loss.code not in list(Code) or Code(loss.code).reconnect
         if not reconnect and loss.failure is not None:
             return loss.failure
-        return self.lost(loss, 0.0)
+        return self.connection_lost(loss, 0.0)

@@ -1,4 +1,4 @@
-"""What both shells share, the one on trio and the one of threads: limits, TLS, what a broken socket means."""
+"""What the trio and the threaded shell share: limits, TLS context, error texts."""
 
 import os
 import ssl
@@ -10,7 +10,7 @@ from presence.client.machine import ClientMachine
 from presence.client.types import Payload, TokenSource
 
 REQUEST_TIMEOUT_S = 10.0
-MAX_PUSHES = 1000  # that wait to be taken
+MAX_PUSHES = 1000  # queued for the program
 READ_BYTES = 65_536
 
 
@@ -23,7 +23,7 @@ def new_machine(
     wait: bool,
     ask_every: int,
 ) -> ClientMachine:
-    """Return the machine for the arguments of `presence.client.connect`; `login`: what it logs in with."""
+    """Return the machine for the arguments of `presence.client.connect`; `login`: fields of the login."""
     own = token if isinstance(token, str) else None
     return ClientMachine(
         protocol.login(**login, token=own, v=protocol.VERSION),
@@ -36,18 +36,18 @@ def new_machine(
 
 
 def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
-    """Return what to connect with; None: without TLS."""
+    """Return the TLS context to connect with; None: no TLS."""
     return (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
 
 
-def delivered(payload: Payload) -> int:
-    """Return the number of sessions that a message went to."""
-    count: int = payload.get("delivered", 0)
+def delivered_count(payload: Payload) -> int:
+    """Return the number of sessions that a message was delivered to."""
+    count: int = payload.get("delivered_count", 0)
     return count
 
 
-def why(error: BaseException) -> str:
-    """Return in words what broke a connection: trio wraps the system's own error, once for each address."""
+def error_text(error: BaseException) -> str:
+    """Return the text of a connection error; trio wraps the system's error, once per address."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]

@@ -1,8 +1,8 @@
-"""What a client keeps over all its connections: how it logs in, whom it watches, and what it knows of them.
+"""What a client keeps across connections: its login, the users it watches, and their known states.
 
-Two things keep a view right. A state that is not newer by its id than what is known is passed over: a server
-may be a moment behind the one before it. And what a new connection's answer shows otherwise than it was known
-is told as a change, so that a view is right again after any loss.
+Two rules keep the view of watched users correct. A state whose id is not newer than the known one is ignored,
+because a server may lag behind the previous one. And where the answer on a new connection differs from the
+known state, the difference is reported as a change, so the view is correct again after any lost connection.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,32 +12,32 @@ from presence import protocol
 from presence.client.pushes import MEANWHILE, WATCHED, PresenceChanged, UserState, user_states
 from presence.protocol import UIDS_MAX, Kind, Packet
 
-REQUEST_UIDS_BYTES = 15_000  # of uids in one request: a client's frame holds 16 KiB
-_UNTOLD = UserState("unknown")  # of a user of whom an answer says nothing
+MAX_UIDS_BYTES_PER_REQUEST = 15_000  # a client's frame holds 16 KiB
+_UNKNOWN = UserState("unknown")  # of a user missing from an answer
 
 
 class WatchedUsers:
-    """A view of others; every request for more is known by its id until it is settled."""
+    """The watched users and their newest known states; pending watch requests are kept by id."""
 
     def __init__(self) -> None:
         self._known: dict[str, UserState] = {}
-        self._asked: dict[int, dict[str, None]] = {}
+        self._requested: dict[int, dict[str, None]] = {}
 
     def states(self) -> dict[str, UserState]:
-        """Return the newest known state of everybody who is watched."""
+        """Return the newest known state of each watched user."""
         return dict(self._known)
 
     def newest(self, states: Mapping[str, UserState]) -> dict[str, UserState]:
-        """Return the newest known states of those in an answer, which may be older than what followed it."""
+        """Return the newest known states of the users in an answer: a later push may have been newer."""
         return {uid: self._known.get(uid, state) for uid, state in states.items()}
 
     def batches(self) -> Iterator[list[str]]:
-        """Return everybody who is watched, as lists that fit into a request each."""
+        """Return all watched users, in lists that each fit into one request."""
         batch: list[str] = []
         size = 0
         for uid in list(self._known):
             cost = len(uid.encode()) + 2  # its header in MessagePack
-            if batch and (len(batch) == UIDS_MAX or size + cost > REQUEST_UIDS_BYTES):
+            if batch and (len(batch) == UIDS_MAX or size + cost > MAX_UIDS_BYTES_PER_REQUEST):
                 yield batch
                 batch, size = [], 0
             batch.append(uid)
@@ -45,61 +45,61 @@ class WatchedUsers:
         if batch:
             yield batch
 
-    def expect(self, uids: Iterable[str]) -> list[str]:
-        """Watch some of whom nothing is known yet; return those who were not watched before."""
+    def add(self, uids: Iterable[str]) -> list[str]:
+        """Add users whose state is not known yet; return those who were not watched before."""
         new = [uid for uid in dict.fromkeys(uids) if uid not in self._known]
-        self._known.update(dict.fromkeys(new, _UNTOLD))
+        self._known.update(dict.fromkeys(new, _UNKNOWN))
         return new
 
-    def ask(self, id: int, uids: Iterable[str]) -> None:
-        """A request to watch these was sent."""
-        self._asked[id] = dict.fromkeys(uids)
+    def request_sent(self, id: int, uids: Iterable[str]) -> None:
+        """Note that a request to watch these users was sent."""
+        self._requested[id] = dict.fromkeys(uids)
 
-    def grant(self, id: int, states: Mapping[str, UserState]) -> list[PresenceChanged]:
-        """The request was granted; return what has changed of those who were watched before."""
+    def request_granted(self, id: int, states: Mapping[str, UserState]) -> list[PresenceChanged]:
+        """Apply the answer to a request; return the changes of users who were watched before."""
         changed = []
-        for uid in self._asked.pop(id, ()):
-            state = states.get(uid, _UNTOLD)
+        for uid in self._requested.pop(id, ()):
+            state = states.get(uid, _UNKNOWN)
             known = self._known.get(uid)
             if known is None:
                 self._known[uid] = state
             elif _differs(state, known):
                 self._known[uid] = state
-                changed.append(PresenceChanged(uid, state, WATCHED if known is _UNTOLD else MEANWHILE))
+                changed.append(PresenceChanged(uid, state, WATCHED if known is _UNKNOWN else MEANWHILE))
             elif known.id is None:
                 self._known[uid] = state  # the same, and by now it may have an id
         return changed
 
-    def refuse(self, id: int) -> list[str]:
-        """The request came to nothing; return those of its users who are not watched otherwise."""
-        return [uid for uid in self._asked.pop(id, ()) if uid not in self._known]
+    def request_failed(self, id: int) -> list[str]:
+        """Drop a failed request; return those of its users who are not watched otherwise."""
+        return [uid for uid in self._requested.pop(id, ()) if uid not in self._known]
 
-    def left(self) -> None:
-        """The connection is gone, and with it what was asked for on it."""
-        self._asked.clear()
+    def connection_lost(self) -> None:
+        """Drop all pending requests."""
+        self._requested.clear()
 
-    def change(self, push: PresenceChanged) -> bool:
-        """Take a change; return whether it is one, and of somebody who is watched."""
+    def apply_change(self, push: PresenceChanged) -> bool:
+        """Apply a pushed change; return False if the user is not watched or the state is not newer."""
         known = self._known.get(push.uid)
         if known is None or not push.state.is_newer_than(known):
             return False
         self._known[push.uid] = push.state
         return True
 
-    def forget(self, uids: Iterable[str] | None) -> None:
-        """Watch some no more, or nobody if `uids` is None, not by requests under way either."""
+    def remove(self, uids: Iterable[str] | None) -> None:
+        """Stop watching some users, all if `uids` is None, also in pending requests."""
         gone = list(self._known) if uids is None else list(uids)
-        for asked in self._asked.values():
-            for uid in list(asked) if uids is None else gone:
-                asked.pop(uid, None)
+        for requested in self._requested.values():
+            for uid in list(requested) if uids is None else gone:
+                requested.pop(uid, None)
         for uid in gone:
             self._known.pop(uid, None)
 
 
 def _differs(state: UserState, known: UserState) -> bool:
-    """Whether an answer shows a user otherwise than he was known.
+    """Whether the state in an answer differs from the known one.
 
-    Compares ids. An answer about an offline user has none; then the shown states are compared.
+    Compares ids; without an id, as in an answer about an offline user, the shown states.
     """
     if state.id is not None and known.id is not None:
         return state.is_newer_than(known)
@@ -110,17 +110,17 @@ def _shown(state: UserState) -> tuple[object, ...]:
     return state.status, state.last_seen_ms, dict(state.meta)
 
 
-class Lasting:
-    """Follows what the server has granted, so that the next connection is as the last one was.
+class PersistentState:
+    """The login and the watches that the server has granted, to be restored on the next connection.
 
-    A request that failed, in whatever way, changes nothing here; only an unwatch holds from the moment it is
-    sent, for nothing that the server says can make it void. With `names_token` a token is put into the login
-    later. `EncodeError` is raised where the login breaks a rule of the protocol.
+    A failed request changes nothing here. Only an unwatch takes effect as soon as it is sent, because no
+    answer can undo it. With `token_comes_later` the token is added to the login later. Raises `EncodeError`
+    if the login breaks a rule of the protocol.
     """
 
-    def __init__(self, login: Packet, *, names_token: bool = False) -> None:
-        self._names_token = names_token
-        self.login = self._checked(login)
+    def __init__(self, login: Packet, *, token_comes_later: bool = False) -> None:
+        self._token_comes_later = token_comes_later
+        self.login = self._validated(login)
         self.watches = WatchedUsers()
 
     @property
@@ -136,37 +136,37 @@ class Lasting:
         meta: Mapping[str, Any] | None = None,
         status: str | None = None,
     ) -> None:
-        """Change what later logins carry; None leaves a part as it is, an empty meta removes it.
+        """Change what later logins carry; None leaves a field unchanged, an empty meta removes it.
 
         Raises:
-            protocol.EncodeError: a part breaks a rule of the protocol; nothing was changed.
+            protocol.EncodeError: a field breaks a rule of the protocol; nothing was changed.
         """
         given = {"token": token, "meta": meta, "status": status}
         payload = {**self.login.payload, **{key: value for key, value in given.items() if value is not None}}
         protocol.encode(protocol.update(token=token, meta=meta, status=status))
         if not payload.get("meta", True):
             del payload["meta"]
-        if payload.get("status") == "online":  # as everybody is who says nothing
+        if payload.get("status") == "online":  # the default
             del payload["status"]
-        self.login = self._checked(self.login._replace(payload=payload))
+        self.login = self._validated(self.login._replace(payload=payload))
 
-    def asked(self, id: int, packet: Packet) -> None:
-        """A request was sent."""
+    def request_sent(self, id: int, packet: Packet) -> None:
+        """Note a request that was sent."""
         if packet.kind == Kind.WATCH:
-            self.watches.ask(id, packet.payload["uids"])
+            self.watches.request_sent(id, packet.payload["uids"])
         elif packet.kind == Kind.UNWATCH:
-            self.watches.forget(packet.payload.get("uids"))
+            self.watches.remove(packet.payload.get("uids"))
 
-    def granted(self, id: int, packet: Packet, answer: Mapping[str, Any]) -> list[PresenceChanged]:
-        """A request was granted; return what that tells of those who were watched before."""
+    def request_granted(self, id: int, packet: Packet, answer: Mapping[str, Any]) -> list[PresenceChanged]:
+        """Apply a granted request; return the changes of users who were watched before."""
         if packet.kind == Kind.WATCH:
-            return self.watches.grant(id, user_states(answer))
+            return self.watches.request_granted(id, user_states(answer))
         if packet.kind == Kind.UPDATE:
             self.log_in_with(**packet.payload)
         return []
 
-    def _checked(self, login: Packet) -> Packet:
-        any_token = {"token": "-"} if self._names_token else {}
+    def _validated(self, login: Packet) -> Packet:
+        any_token = {"token": "-"} if self._token_comes_later else {}
         trial = login._replace(payload={**any_token, **login.payload})
         protocol.encode(trial, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         return login

@@ -1,6 +1,6 @@
-"""What keeps a client alive on trio: a task that connects, reads and keeps time, and two beside it.
+"""Runs a client machine on trio: one task connects, reads and keeps time.
 
-One writes, one gets fresh tokens; both end with the connection.
+During a connection a second task writes, and a third one renews tokens.
 """
 
 import inspect
@@ -15,8 +15,8 @@ from trio.abc import Stream
 from presence.client.errors import PresenceError
 from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
-from presence.client.session import Caused, RequestResult, Result
-from presence.client.shell import READ_BYTES, why
+from presence.client.session import Effects, RequestResult, Result
+from presence.client.shell import READ_BYTES, error_text
 from presence.client.types import Payload, State, TokenSource
 
 OpenStream = Callable[[], Awaitable[Stream]]
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 class TrioLink:
-    """Runs a machine over the streams that `open_stream` makes; after each change of it, call `perform`.
+    """Runs a machine over the streams that `open_stream` makes; call `perform` after each change of it.
 
-    `news` parks those who wait for pushes, which `inbox` keeps, or for another state.
+    `changed` parks tasks that wait for a push in `inbox`, or for another state.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class TrioLink:
     ) -> None:
         self.machine = machine
         self.inbox = Inbox(max_pushes)
-        self.news = trio.lowlevel.ParkingLot()
+        self.changed = trio.lowlevel.ParkingLot()
         self._open_stream = open_stream
         self._source = source
-        self._waiting: dict[int, trio.Event] = {}  # requests without an answer
+        self._waiting: dict[int, trio.Event] = {}  # pending requests
         self._answers: dict[int, Result] = {}
         self._running = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._fetching = trio.CancelScope()
-        self._wake = trio.Event()
-        self._wish = trio.Event()  # that a token be fetched
+        self._outgoing_ready = trio.Event()
+        self._token_wanted = trio.Event()
 
-    async def answer(self, id: int) -> Payload:
+    async def wait_for_answer(self, id: int) -> Payload:
         """Wait for the answer to a request; raise it if it is an error."""
         done = self._waiting[id] = trio.Event()
         self.perform([])
@@ -58,32 +58,32 @@ class TrioLink:
             raise result.with_traceback(None)
         return result
 
-    def perform(self, caused: Caused) -> None:
-        """Hand on what the machine caused, and let the tasks know what it wants now."""
-        for each in caused:
+    def perform(self, effects: Effects) -> None:
+        """Apply effects of the machine, and wake the tasks that have work."""
+        for each in effects:
             if not isinstance(each, RequestResult):
                 self.inbox.put(each)
             elif (done := self._waiting.get(each.id)) is not None:
                 self._answers[each.id] = each.result
                 done.set()
         ended = self.machine.state is State.ENDED
-        if caused or ended:
-            self.news.unpark_all()
+        if effects or ended:
+            self.changed.unpark_all()
         if self.machine.has_outgoing:
-            self._wake.set()
+            self._outgoing_ready.set()
         if self.machine.wants_token:
-            self._wish.set()
+            self._token_wanted.set()
         else:
             self._fetching.cancel()
         self._timer.deadline = self.machine.deadline
         if ended:
             self._running.cancel()
 
-    # Tasks; Ctrl-C belongs to the program's own
+    # Tasks; Ctrl-C is left to those of the program
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Live until the machine has ended, or until cancelled."""
+        """Run until the machine has ended, or until cancelled."""
         with self._running:
             while self.machine.state is not State.ENDED:
                 if self.machine.state is State.WAITING:
@@ -92,7 +92,7 @@ class TrioLink:
                     await self._until_due(self._fetch)
                 elif (stream := await self._open()) is not None:
                     try:
-                        await self._converse(stream)
+                        await self._run_connection(stream)
                     finally:
                         await trio.aclose_forcefully(stream)
 
@@ -103,12 +103,12 @@ class TrioLink:
             if self._source is not None:
                 given = self._source()
                 token = await given if inspect.isawaitable(given) else given
-        except Exception as error:  # the program's own, whatever it is: the machine tells it
+        except Exception as error:  # the program's own: the machine reports it
             token = error
-        self.perform(self.machine.fetched(token, trio.current_time()))
+        self.perform(self.machine.token_fetched(token, trio.current_time()))
 
     async def _until_due(self, wait: Callable[[], Awaitable[T]]) -> T | None:
-        """Wait for something, or for the machine's deadline, which may move meanwhile; None after it."""
+        """Await a call until the machine's deadline, which may move meanwhile; return None after it."""
         with trio.CancelScope(deadline=self.machine.deadline) as self._timer:
             return await wait()
         self.perform(self.machine.tick(trio.current_time()))
@@ -118,13 +118,13 @@ class TrioLink:
         try:
             stream = await self._until_due(self._open_stream)
         except (OSError, UnicodeError, trio.BrokenResourceError) as error:
-            self.perform(self.machine.disconnected(why(error), trio.current_time()))
+            self.perform(self.machine.disconnected(error_text(error), trio.current_time()))
             return None
         if stream is not None:
             self.machine.established(trio.current_time())
         return stream
 
-    async def _converse(self, stream: Stream) -> None:
+    async def _run_connection(self, stream: Stream) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, stream)
             nursery.start_soon(self._renew)
@@ -132,7 +132,7 @@ class TrioLink:
                 try:
                     data = await self._until_due(partial(stream.receive_some, READ_BYTES))
                 except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                    self.perform(self.machine.disconnected(why(error), trio.current_time()))
+                    self.perform(self.machine.disconnected(error_text(error), trio.current_time()))
                     break
                 if data:
                     self.perform(self.machine.received(data, trio.current_time()))
@@ -143,29 +143,29 @@ class TrioLink:
     @trio.lowlevel.enable_ki_protection
     async def _write(self, stream: Stream) -> None:
         while True:
-            self._wake = trio.Event()
+            self._outgoing_ready = trio.Event()
             if data := self.machine.take_outgoing():
                 try:
                     await stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return  # the reader may still find the reason
+                    return  # the reading task may still find the reason
             else:
-                await self._wake.wait()
+                await self._outgoing_ready.wait()
 
     @trio.lowlevel.enable_ki_protection
     async def _renew(self) -> None:
-        """Get tokens, as often as the machine wants another while it is online."""
+        """Get tokens while online, each time the machine wants one."""
         while True:
             if self.machine.wants_token:
-                with trio.CancelScope() as self._fetching:  # by `perform`, where that takes too long
+                with trio.CancelScope() as self._fetching:  # `perform` cancels it after the time-out
                     await self._fetch()
             else:
-                self._wish = trio.Event()
-                await self._wish.wait()
+                self._token_wanted = trio.Event()
+                await self._token_wanted.wait()
 
 
 async def open_tcp(host: str, port: int, ssl_context: ssl.SSLContext | None) -> Stream:
-    """Connect over TCP, and TLS where there is a context.
+    """Connect over TCP, and over TLS if there is a context.
 
     Raises:
         OSError, UnicodeError, trio.BrokenResourceError: no address could be connected to.

@@ -1,4 +1,4 @@
-"""What the parts of a client share: states, tokens, limits, counters, and what answers mean."""
+"""What the modules of the client share: states, counters, tokens."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ BlockingTokenSource: TypeAlias = Callable[[], str]
 
 
 class State(Enum):
-    """Where a client stands."""
+    """The state of a client."""
 
     FETCHING_TOKEN = "fetching a token"  # noqa: S105 - none
     CONNECTING = "connecting"
@@ -36,23 +36,23 @@ CONNECTED: Final = frozenset({State.LOGGING_IN, State.ONLINE, State.LOGGING_OUT}
 class Statistics:
     """Counters since the start."""
 
-    logins: int  # how often it came online
-    losses: int  # how often a connection was lost, or an attempt failed
-    beats: int  # how many were sent
-    round_trip_s: float | None  # of the last beat with an answer on this connection; None before one
-    pushes_waiting: int  # that nobody took yet
-    pushes_superseded: int  # changes that went, where too many waited, for a later one of the user
-    pushes_dropped: int  # the oldest ones that went because there were none of those
+    logins: int  # logins granted
+    losses: int  # connections lost, and failed attempts
+    beats: int  # keepalives sent
+    round_trip_s: float | None  # of the last answered keepalive on this connection; None before one
+    pushes_waiting: int  # queued for the program
+    pushes_superseded: int  # changes dropped from a full queue because a later one of the user was queued
+    pushes_dropped: int  # oldest pushes dropped because there was no superseded change
 
 
-# Tokens come from the program. Whether they are good, the server says.
+# Tokens come from the program; only the server verifies them.
 
 
-def given(token: object) -> str:
-    """Return what a source gave; raise it if it is an exception.
+def checked_token(token: object) -> str:
+    """Return the token that the program returned; raise it if it is an exception.
 
     Raises:
-        protocol.EncodeError: it is no token by the rules of the protocol.
+        protocol.EncodeError: it is not a valid token field.
     """
     if isinstance(token, Exception):
         raise token
@@ -60,14 +60,14 @@ def given(token: object) -> str:
     return str(token)
 
 
-def left_s(token: str, server_time_s: float | None) -> float | None:
-    """Return for how many seconds more a token is good; None if that cannot be read in it.
+def remaining_lifetime_s(token: str, server_time_s: float | None) -> float | None:
+    """Return the seconds until a token expires; None if that cannot be read from it.
 
-    Nothing is verified, and no clock of the client is asked, which may be wrong by hours.
+    Nothing is verified, and the client's clock, which may be wrong by hours, is not used.
 
     Args:
-        token: one that is no JSON Web Token is good, too; only nobody knows until when.
-        server_time_s: Unix seconds by the server's clock. None: it is not known, and the token counts as new.
+        token: a JSON Web Token; of any other token the expiry is unknown.
+        server_time_s: Unix seconds by the server's clock; None if unknown: then the token counts as new.
     """
     try:
         body = token.split(".")[1]

@@ -10,30 +10,30 @@ from presence.config.followup_rules import Rule
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
-PENDING_MAX: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
-PENDING_OF_USER_MAX: Final = 100
-EVENTS_A_TURN: Final = 200  # of a shard: a few ms of Redis' time
-TOLD_A_TURN: Final = 200
-TURN_LEASE_MS: Final = (
+MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB of Redis
+MAX_PENDING_PER_USER: Final = 100
+MAX_EVENTS_PER_RUN: Final = 200  # of a shard: a few ms of Redis' time
+MAX_DUE_PER_RUN: Final = 200
+RUN_LEASE_MS: Final = (
     1500  # above the longest pause of a runner: who holds it is only followed when it has died
 )
-TOLD_MAX: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
+STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
 
 
 @dataclass(frozen=True, slots=True)
 class FollowupKeys(Keys):
-    """The names as consumer groups of follow-ups see them: their stream is in the place of the events."""
+    """Key names for consumer groups of follow-ups: `events` is the stream of follow-ups."""
 
     def events(self, shard: int) -> str:
-        """Stream of follow-ups that have come due."""
+        """Stream of due follow-ups."""
         return self.followups(shard)
 
     def dead(self, shard: int) -> str:
-        """Stream of those that a consumer group gave up on."""
+        """Stream of dead letters."""
         return f"{self.followups(shard)}:dead"
 
     def errors(self, shard: int, group: str) -> str:
-        """Hash: entry id to what went wrong with it in a consumer group; only entries not yet handled."""
+        """Hash: entry id to its last error in a consumer group; only unhandled entries."""
         return f"{self.followups(shard)}:errors:{group}"
 
 
@@ -47,7 +47,7 @@ def script_keys(keys: Keys, shard: int) -> list[str]:
 
 
 def packed_rules(rules: Iterable[Rule] | None) -> bytes:
-    """Return rules as turn.lua takes them; None: those stand that others brought."""
+    """Return rules packed for turn.lua; None: keep those stored by others."""
     if rules is None:
         return b""
     packed: bytes = msgpack.packb(
@@ -56,22 +56,22 @@ def packed_rules(rules: Iterable[Rule] | None) -> bytes:
     return packed
 
 
-def turn_call(keys: Keys, shard: int, runner: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
-    """Return the call of one turn by a runner, with rules as of `packed_rules`.
+def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
+    """Return the call of one run by a scheduler, with rules as of `packed_rules`.
 
     Args:
-        has_begun: whether this runner knows that the shard had turns before.
-        kept: entries that the stream of follow-ups is capped to, roughly.
+        has_begun: whether this scheduler knows that the shard had runs before.
+        kept: cap of the stream of follow-ups, roughly.
     """
     begun = "1" if has_begun else ""
-    bounds = [EVENTS_A_TURN, TOLD_A_TURN, kept, PENDING_MAX]
-    arguments = ["", runner, TURN_LEASE_MS, rules, begun, *bounds]
+    bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD]
+    arguments = ["", scheduler, RUN_LEASE_MS, rules, begun, *bounds]
     return Call("followups/turn", script_keys(keys, shard), arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A follow-up that is to be added for one user; see `presence.followups.planned`."""
+    """A follow-up to add for one user; see `presence.followups.planned`."""
 
     id: str
     uid: str
@@ -83,12 +83,12 @@ class Addition:
 def add_call(keys: Keys, what: Addition) -> Call:
     """Return the call that adds a follow-up of one user."""
     arguments: list[Any] = ["", what.id, what.uid, what.name, _ms(what.after_s), what.payload.encode()]
-    bounds = [PENDING_MAX, PENDING_OF_USER_MAX]
+    bounds = [MAX_PENDING_PER_SHARD, MAX_PENDING_PER_USER]
     return Call("followups/add", script_keys(keys, keys.shard(what.uid)), [*arguments, *bounds])
 
 
 def cancel_call(keys: Keys, shard: int, uids: Iterable[str], followup_id: str = "") -> Call:
-    """Return the call that takes out all follow-ups of users of a shard, or that one of a user."""
+    """Return the call that removes all follow-ups of users of a shard, or one of a user."""
     return Call("followups/cancel", script_keys(keys, shard), ["", followup_id, *uids])
 
 

@@ -1,4 +1,4 @@
-"""Follow-ups of single users: adding, cancelling, and looking at those that wait."""
+"""Follow-ups of single users: adding, cancelling and listing."""
 
 import secrets
 from collections.abc import Iterator
@@ -13,41 +13,41 @@ from presence.config.followup_rules import AFTER_MAX_S, NAME_CHARS_MAX, PAYLOAD_
 from presence.followups.keys import Addition, add_call, cancel_call, script_keys
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
-from presence.timers.interface import ID_BYTES_MAX, TimerError, TimerFull
+from presence.timers.interface import MAX_ID_BYTES, TimerError, TimerFull
 
-PAGE: Final = 500  # follow-ups, roughly
+PAGE_SIZE: Final = 500  # follow-ups, roughly
 _ARMED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFollowUp:
-    """A follow-up that waits."""
+    """A pending follow-up."""
 
     id: str
-    name: str  # of its rule, or what it was added as
+    name: str  # of its rule, or as added
     uid: str
-    due_ms: int | None  # Unix ms by Redis' clock; None: armed for when the user, who is online, goes offline
-    after_s: float  # how long after that
-    payload: str  # for whoever does it
-    reason: str  # of the offline event that it follows; "" where that is not known
+    due_ms: int | None  # Unix ms by Redis' clock; None: armed, the user is online
+    after_s: float  # delay after the user went offline
+    payload: str  # for the consumer
+    reason: str  # of the offline event that it follows; "" if unknown
     offline_id: str  # the entry id of that event, or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of an `add`."""
+    """The result of an `add`."""
 
     id: str  # of the follow-up
-    is_new: bool  # whether it was not there before
+    is_new: bool  # False: it existed before
     due_ms: int | None  # see `PlannedFollowUp`
 
 
 class FollowUps:
-    """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: as `presence.common.redis_url` takes it; nothing is sent yet.
-        prefix: what the server's keys begin with.
+        prefix: prefix of the server's keys.
     """
 
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
@@ -56,27 +56,28 @@ class FollowUps:
         self._shards: int | None = None
 
     def add(self, uid: str, *, after: float, name: str, payload: str = "", key: str = "") -> Added:
-        """Let something be done for a user `after` seconds after he went offline, unless he comes back.
+        """Add a follow-up, due `after` seconds after the user went offline, unless the user comes back.
 
-        If he is offline now, the time counts from now; if he is online, from his next offline event. It is
-        for once: when he has come back, it is gone. (What is to follow each time is a rule of the settings.)
+        If the user is offline, the time counts from now; if online, from the next offline event. It is for
+        once: the user's return cancels it. (For a follow-up of every offline event, use a rule in the
+        settings.)
 
         Args:
             uid: the user.
             after: seconds, to the millisecond.
-            name: what is to be done: letters, digits and ``._-``.
-            payload: text for whoever does it, at most `PAYLOAD_BYTES_MAX` bytes.
-            key: if given, the same call may be made again, as after a failure, and adds nothing more while
-                the first one waits; no colon, and its own for each uid and name.
+            name: of the action: letters, digits and ``._-``.
+            payload: text for the consumer, at most `PAYLOAD_BYTES_MAX` bytes.
+            key: makes the call repeatable, as after a failure: it adds nothing while the first one is
+                pending; no colon, and unique for each uid and name.
 
         Raises:
             TimerError: a limit is broken.
-            TimerFull: there are too many, of this user or of all.
+            TimerFull: there are too many, of this user or in all.
         """
         _check(uid, after, name, payload, key)
         followup_id = f"{name}:{uid}:{key or secrets.token_hex(8)}"
-        if len(followup_id.encode()) > ID_BYTES_MAX:
-            raise TimerError(f"name, uid and key are longer than {ID_BYTES_MAX} bytes")
+        if len(followup_id.encode()) > MAX_ID_BYTES:
+            raise TimerError(f"name, uid and key are longer than {MAX_ID_BYTES} bytes")
         what = Addition(followup_id, uid, name, after, payload)
         status, *rest = self._one(add_call(self._keys(), what))
         if status == "full":
@@ -85,42 +86,42 @@ class FollowUps:
         return Added(followup_id, bool(is_new), int(due_ms) or None)
 
     def cancel(self, followup_id: str) -> bool:
-        """Take a follow-up out; return whether it was there. One that was told already is not reached."""
+        """Remove a pending follow-up; return whether it existed. One already in the stream stays."""
         uid = _uid_of(followup_id)
         keys = self._keys()
         return bool(self._one(cancel_call(keys, keys.shard(uid), [uid], followup_id))[1])
 
     def cancel_of(self, uid: str) -> int:
-        """Take out all follow-ups of a user, also those of rules and armed ones; return how many."""
+        """Remove all pending follow-ups of a user, also armed ones; return their number."""
         keys = self._keys()
         return int(self._one(cancel_call(keys, keys.shard(uid), [uid]))[1])
 
     def of(self, uid: str) -> list[PlannedFollowUp]:
-        """Return the follow-ups of a user, in the order in which they came."""
+        """Return the pending follow-ups of a user, in the order of adding."""
         keys = self._keys()
         shard = keys.shard(uid)
         of_key = script_keys(keys, shard)[6]
         (packed,) = self._scripting.commands(of_key, [("HGET", of_key, uid)])
         return self._read(keys, shard, msgpack.unpackb(packed, raw=True) if packed else [])
 
-    def earliest(self, limit: int = PAGE) -> list[PlannedFollowUp]:
-        """Return those that are due first, of all users; armed ones come last."""
+    def earliest(self, limit: int = PAGE_SIZE) -> list[PlannedFollowUp]:
+        """Return those due first, of all users; armed ones come last."""
         keys = self._keys()
         found: list[PlannedFollowUp] = []
         for shard in range(keys.shards):
             due_key = script_keys(keys, shard)[1]
             (ids,) = self._scripting.commands(due_key, [("ZRANGE", due_key, 0, limit - 1)])
-            for first in range(0, len(ids), PAGE):
-                found += self._read(keys, shard, ids[first : first + PAGE])
+            for first in range(0, len(ids), PAGE_SIZE):
+                found += self._read(keys, shard, ids[first : first + PAGE_SIZE])
         return sorted(found, key=lambda each: (each.due_ms is None, each.due_ms or 0, each.id))[:limit]
 
     def pages(self) -> Iterator[list[PlannedFollowUp]]:
-        """Return all, in no order, some at a time; what waits from the first page to the last is in one."""
+        """Return all in pages, in no order; one pending from the first page to the last is in one of them."""
         keys = self._keys()
         for shard in range(keys.shards):
             work_key, position = script_keys(keys, shard)[0], b"0"
             while True:
-                command = ("HSCAN", work_key, position, "COUNT", PAGE)
+                command = ("HSCAN", work_key, position, "COUNT", PAGE_SIZE)
                 ((position, flat),) = self._scripting.commands(work_key, [command])
                 yield _pending(_pairs(flat))
                 if int(position) == 0:
@@ -175,7 +176,7 @@ def _check(uid: str, after: float, name: str, payload: str, key: str) -> None:
 
 
 def _uid_of(followup_id: str) -> str:
-    """Return the user of an id, ``name:uid:rest``; names and rests hold no colon."""
+    """Return the user of an id, ``name:uid:rest``; names and rests have no colon."""
     uid, colon, _ = followup_id.partition(":")[2].rpartition(":")
     if not (colon and uid):
         raise TimerError(f"{followup_id!r} is not the id of a follow-up")
@@ -189,7 +190,7 @@ def _pairs(flat: Any) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _pending(rows: Any) -> list[PlannedFollowUp]:
-    """Return follow-ups as they stand in `work`; see prelude.lua. A damaged one is left out."""
+    """Return follow-ups from rows of `work`; see prelude.lua. Damaged ones are skipped."""
     found = []
     for followup_id, packed in rows:
         try:

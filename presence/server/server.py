@@ -30,8 +30,8 @@ from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo, Session
 from presence.core.requests import Message, Request
-from presence.followups.task import SchedulerTask
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
 from presence.protocol import Code
 from presence.server import listeners
@@ -437,8 +437,8 @@ def _turning(url: str, settings: Settings, keys: Keys) -> SchedulerTask | None:
     if settings.followups is None:
         return None
     kept = settings.stream_maxlen
-    turner = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
-    return SchedulerTask(turner)
+    scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
+    return SchedulerTask(scheduler)
 
 
 def _watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:

@@ -1,6 +1,6 @@
-"""Events of a presence server, as they happen, for programs that act on them.
+"""Events of a presence server, for programs that act on them.
 
-At least once, as one of several workers that share the events of a group; `subscribe` is the same with trio::
+At least once, as one of several workers that share a consumer group; `subscribe` is the same on trio::
 
     from presence.subscriber import Gap, Offline, subscribe_sync
 
@@ -12,16 +12,16 @@ At least once, as one of several workers that share the events of a group; `subs
                 case Gap():
                     print("events are missing: ask the reader who is online")
 
-Without a group there are new events, or those after the ids that were seen last. `follow` and `follow_sync`
-begin with a snapshot of who is online. The page with all of it is `docs/subscribers.md`.
+Without a group, a subscriber gets new events, or those after the last ids it has seen. `follow` and
+`follow_sync` begin with a snapshot of who is online. See `docs/subscribers.md`.
 
-With ``updates=True`` all of these tell, too, who went away and came back (`Away`), and who shows other `meta`
-(`Updated`); users stay online through both. Without it they are passed over.
+With ``updates=True`` they also give `Away`, for users who went away or came back, and `Updated`, for users
+who changed their `meta`; users stay online through both. Without it, these entries are skipped.
 
-All survive a Redis that goes away and comes back, with or without its data. On a Redis Cluster, where no
-read can wait for events of several slots, they look for new ones: 20 ms after something came, then ever
-later, up to 200 ms. A server that is away delays the events of its shards; of a failover that lost writes a
-`Gap` tells. The log is Python's, by the name ``presence.subscriber``.
+All survive an outage of Redis, with or without loss of its data. On a Redis Cluster, where no read can wait
+for streams of several slots, they poll: 20 ms after the last event, then with growing pauses up to 200 ms. An
+unreachable server delays the events of its shards only; after a failover that lost writes there is a `Gap`.
+The logger of Python's `logging` is ``presence.subscriber``.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,28 +84,28 @@ def subscribe(
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
 ) -> "Subscription[Event]":
-    """Return an asynchronous iterator of the events of all shards, in order for each user.
+    """Return an async iterator of the events of all shards, in order for each user.
 
     Args:
-        url: of the server's Redis: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, see
+        url: the server's Redis: ``redis://``, ``rediss://``, ``unix://`` or ``redis+cluster://``, see
             `presence.common.redis_url`.
-        group: the consumer group to share events with; without one, every subscriber gets all of them.
-        consumer: this consumer's name in the group: its own among those that live at once, and best the
-            same again after a restart.
+        group: the consumer group to share events with; without one, every subscriber gets all events.
+        consumer: this consumer's name in the group: unique among running consumers, and best the same again
+            after a restart.
         after: without a group, where to begin: None for new events only, ``"0"`` for all that is kept, an
-            entry id, or by shard the id of the last event seen, where a `Gap` tells if events after it
-            are gone. With a group, where it begins if it has to be created; not by shard.
-        prefix: what the server's keys begin with.
-        updates: whether `Away` and `Updated` are wanted, too. Without it they are passed over, and what a
-            group has passed over does not come again.
-        max_deliveries: with a group, as the two below: after so many an event that was never acknowledged
-            becomes a dead letter, in the stream ``presence:{shard}:dead``.
-        claim_idle_s: an event goes to another consumer after so many seconds without a sign of life of the
+            entry id, or by shard the id of the last event seen, where a `Gap` reports that later events are
+            missing. With a group, where it begins if it has to be created; not by shard.
+        prefix: prefix of the server's keys.
+        updates: whether to give `Away` and `Updated`, too. Without it they are skipped, and entries that a
+            group has skipped do not come again.
+        max_deliveries: with a group, as the two below: after this many deliveries without acknowledgement an
+            event becomes a dead letter, in the stream ``presence:{shard}:dead``.
+        claim_idle_s: an event goes to another consumer after this many seconds without a sign of life of the
             one that has it; a handler must be faster.
-        prefetch: how many events are read ahead.
+        prefetch: number of events read ahead.
 
     Raises:
-        ValueError: the URL or the other arguments make no sense.
+        ValueError: the URL or another argument is invalid.
     """
     from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
@@ -138,26 +138,26 @@ def entries_sync(
     after: After = None,
     prefix: str = "presence",
 ) -> Entries:
-    """Return a plain iterator of the entries as they were written, of types unknown here too.
+    """Return a plain iterator of the entries as they were written, including unknown types.
 
-    A `Gap` among them was found while reading. Else it is as `subscribe_sync`.
+    A `Gap` among them was found while reading. Otherwise like `subscribe_sync`.
     """
     return BlockingSubscription(_source(url, prefix, after, group, consumer), lambda item: item)
 
 
 def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Subscription[Snapshot | Event]":
-    """Return an asynchronous iterator that gives a `Snapshot` and then every event after it.
+    """Return an async iterator that gives a `Snapshot` and then every event after it.
 
-    After a `Gap` there is a new snapshot. A snapshot is exact: it is the state at one moment of each
-    shard's stream, though it is read in pages; all shards have to answer for it. It takes about 150 bytes of
-    memory per user online.
+    After a `Gap` there is a new snapshot. A snapshot is exact: it is the state at one moment of each shard's
+    stream, although it is read in pages; all shards have to be reachable. It takes about 150 bytes of memory
+    per user online.
 
     Args:
-        url, prefix: as of `subscribe`.
-        updates: whether `Away` and `Updated` are wanted, too, and `Snapshot.shown` with them.
+        url, prefix: see `subscribe`.
+        updates: whether to give `Away` and `Updated`, and to fill `Snapshot.shown`.
 
     Raises:
-        ValueError: the URL makes no sense.
+        ValueError: the URL is invalid.
     """
     from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
@@ -167,7 +167,7 @@ def follow(url: str, *, prefix: str = "presence", updates: bool = False) -> "Sub
 def follow_sync(
     url: str, *, prefix: str = "presence", updates: bool = False
 ) -> BlockingSubscription[Snapshot | Event]:
-    """Return a plain iterator that gives what `follow` gives."""
+    """Return a plain iterator of the same items as `follow`."""
     return BlockingSubscription(
         SnapshotFollower(RedisConnections(url), prefix, updates), _or_snapshot(updates)
     )
@@ -180,9 +180,9 @@ def _source(
         return Follower(RedisConnections(url), prefix, after)
     if group is None or consumer is None:
         raise ValueError("group and consumer belong together")
-    member = ConsumerOptions(group, consumer, *limits)
+    options = ConsumerOptions(group, consumer, *limits)
     if after is None or isinstance(after, str):
-        return GroupConsumer(RedisConnections(url), prefix, member, after)
+        return GroupConsumer(RedisConnections(url), prefix, options, after)
     raise ValueError("after: a group keeps its own place in each shard")
 
 

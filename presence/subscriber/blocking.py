@@ -11,10 +11,10 @@ from presence.subscriber.connection import Retry, Source, log
 T = TypeVar("T")
 
 
-class Face(Generic[T]):
-    """What both kinds of subscription do without waiting.
+class SubscriptionBase(Generic[T]):
+    """The common part of both kinds of subscription; nothing here blocks.
 
-    `decode` makes of an item what is handed out, or None for one that is passed over.
+    `decode` turns an item into an event, or into None to skip it.
     """
 
     def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
@@ -22,38 +22,38 @@ class Face(Generic[T]):
         self._decode = decode
         self._retry = Retry(source.redis)
 
-    def _take(self) -> T | None:
-        """Return the next event of those that are ready; what is passed over is acknowledged."""
-        while (item := self._source.take()) is not None:
+    def _next_event(self) -> T | None:
+        """Return the next event that is ready; skipped items are acknowledged."""
+        while (item := self._source.next()) is not None:
             if (event := self._decode(item)) is not None:
                 return event
             log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
-            self._source.settle()
+            self._source.ack()
         return None
 
     def fail(self, error: BaseException | str) -> None:
-        """Go on without acknowledging the present event: it comes again once it was idle for long enough.
+        """Go on without acknowledging the current event: it comes again after `claim_idle_s`.
 
-        The error is kept for the dead letter, without secrets in URLs.
+        The error is kept for the dead letter, with secrets in URLs removed.
         """
-        self._source.fail(described(error))
+        self._source.fail(error_line(error))
 
     def close(self) -> None:
-        """Close the connection. What was not acknowledged stays with the group."""
+        """Close the connection. Unacknowledged events stay pending in the group."""
         self._source.close()
 
 
-class BlockingSubscription(Face[T]):
+class BlockingSubscription(SubscriptionBase[T]):
     """An iterator of events that never ends by itself; used from one thread.
 
-    An event is acknowledged when the next one is asked for. Leaving the loop, by ``break`` or by an
-    exception, leaves the present event unacknowledged; when the loop is entered again, it comes again.
-    In a ``with`` statement the error that left the loop is kept for the dead letter, and the connection is
+    An event is acknowledged when the next one is requested. Leaving the loop, by ``break`` or by an
+    exception, leaves the current event unacknowledged; it comes again when the loop is entered again. In a
+    ``with`` statement, an exception that left the loop is kept for the dead letter, and the connection is
     closed at the end.
     """
 
     def __iter__(self) -> Self:
-        self._source.reenter()
+        self._source.rewind()
         return self
 
     def __next__(self) -> T:
@@ -62,31 +62,31 @@ class BlockingSubscription(Face[T]):
                 return event
 
     def poll(self) -> T | None:
-        """Acknowledge the present event; return the next one, or None if none came within about 0.5 s.
+        """Acknowledge the current event; return the next one, or None if none came within about 0.5 s.
 
-        While Redis is away it waits, tries again and tells the log; the first call has to reach it.
+        While Redis is unreachable it waits, logs and tries again; but the first call must succeed.
 
         Raises:
-            RedisError: Redis could not be reached at first, or answered with an error that does not pass.
-            ValueError: what Redis holds is no data of a presence server.
+            RedisError: the first call could not reach Redis, or Redis answered with a permanent error.
+            ValueError: Redis does not hold data of a presence server.
         """
-        self._source.settle()
+        self._source.ack()
         if self._source.has_work:
             try:
                 self._source.fetch()
             except Exception as error:
                 time.sleep(self._retry.delay_after(error))
                 return None
-            self._retry.worked()
-        return self._take()
+            self._retry.succeeded()
+        return self._next_event()
 
     def acknowledge(self) -> None:
-        """Acknowledge the present event at once, for example before a ``break``.
+        """Acknowledge the current event immediately, for example before a ``break``.
 
         Raises:
-            RedisError: Redis could not be reached; it is acknowledged with the next event.
+            RedisError: Redis is unreachable; the event is acknowledged with the next one.
         """
-        self._source.settle()
+        self._source.ack()
         self._source.flush()
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class BlockingSubscription(Face[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            self._source.leave(described(error))
+            self._source.abandon(error_line(error))
             try:
                 self._source.flush()
             except RedisError as failure:
@@ -104,6 +104,6 @@ class BlockingSubscription(Face[T]):
         self.close()
 
 
-def described(error: BaseException | str) -> str:
+def error_line(error: BaseException | str) -> str:
     """Return an error as a line of text."""
     return error if isinstance(error, str) else f"{type(error).__name__}: {error}"

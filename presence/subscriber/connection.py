@@ -1,4 +1,4 @@
-"""What all subscriptions stand on: the way to Redis, when to try again, and what a source of items is."""
+"""Common parts of all subscriptions: connections to Redis, polling, retries, and the `Source` interface."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -15,13 +15,15 @@ from presence.store.keys import Keys
 from presence.store.records import stored_shards
 from presence.store.shard_clients import ShardClients
 
-BLOCK_MS = 500  # one wait for entries; nobody waits for it, but a thread left behind should end soon
-BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or a quiet stream would look like a lost connection
-LOOK_FIRST_S = 0.02  # between two looks where Redis cannot wait for us: in a cluster, after something came;
-LOOK_MAX_S = 0.2  # and while nothing comes, so that a subscriber at rest costs next to nothing
-LOOK_GROWTH = 1.5
+BLOCK_MS = 500  # one wait for entries; an abandoned thread ends after it
+BLOCKING_TIMEOUT_S = 5.0  # well above BLOCK_MS, or an idle stream would look like a lost connection
+# Between two polls where no read can wait for all streams, in a cluster: first after something came, and at
+# most while nothing comes, so that an idle subscriber costs next to nothing.
+POLL_INTERVAL_FIRST_S = 0.02
+POLL_INTERVAL_MAX_S = 0.2
+POLL_INTERVAL_GROWTH = 1.5
 RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0  # between two attempts while Redis is away
+RETRY_MAX_S = 2.0  # between two attempts while Redis is unreachable
 
 log = logging.getLogger("presence.subscriber")
 Raw = TypeVar("Raw")
@@ -29,15 +31,15 @@ T = TypeVar("T")
 
 
 class RedisConnections:
-    """Connections, used from one thread at a time; closed and never reused once a call has failed.
+    """Connections to all shards, used from one thread at a time; never reused after a failed call.
 
-    One that was closed between two calls fails the next call, too: so all that was read without a failure was
-    read from the same servers, and none of them was started again meanwhile. But for those who are to
-    reconnect (see `ShardClients`): to them what they have read before does not matter.
+    A connection that was closed between two calls fails the next call, too. So everything read without a
+    failure came from the same servers, and none of them was restarted meanwhile. With `reconnects` (see
+    `ShardClients`) this does not hold.
 
     Attributes:
         name: the URL without its password.
-        losses: how often connections were closed so far; when it rises, Redis may be another.
+        losses: how often connections were closed so far; after a loss Redis may have other data.
     """
 
     def __init__(self, url: str, *, reconnects: bool = False) -> None:
@@ -45,216 +47,215 @@ class RedisConnections:
         self._reconnects = reconnects
         self.name = redacted(url)
         self.losses = 0
-        self._left_out: set[int] = set()  # shards, as the log was told
-        self._access: ShardClients | None = self._open()
+        self._excluded: set[int] = set()  # shards, as logged
+        self._clients: ShardClients | None = self._open()
 
     def _open(self) -> ShardClients:
-        in_time_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
-        return ShardClients(self._url, call_timeout_s=in_time_s, reconnects=self._reconnects)
+        timeout_s = CALL_TIMEOUT_S if is_cluster(self._url) else BLOCKING_TIMEOUT_S
+        return ShardClients(self._url, call_timeout_s=timeout_s, reconnects=self._reconnects)
 
     @contextmanager
-    def calling(self) -> Iterator[ShardClients]:
-        """Lend the way to Redis for some calls; if one fails or is interrupted, all connections are closed.
+    def borrow(self) -> Iterator[ShardClients]:
+        """Lend the clients for some calls; if a call fails or is interrupted, all connections are closed.
 
-        So in a cluster whatever sends a call elsewhere lets the next one begin with a new look at who has
-        what.
+        So in a cluster the call after a redirect begins with a new map of slots.
         """
-        access = self._access
-        if access is None:
-            access = self._access = self._open()
+        clients = self._clients
+        if clients is None:
+            clients = self._clients = self._open()
         try:
-            yield access
+            yield clients
         except BaseException as error:
             if isinstance(error, Exception) and not isinstance(error, RedisError):
                 # redis-py may raise anything if another thread closes the connection it is using.
                 # In that case the error is "closed".
-                access.check()
+                clients.check()
             self.close()
             raise
 
-    def turn(self, work: Callable[[ShardClients], None], shards: "Shards") -> None:
-        """Do some work on the shards that are `reachable`; if it fails, do it again without who failed it.
+    def run_on_reachable(self, work: Callable[[ShardClients], None], shards: "Shards") -> None:
+        """Run `work` on the reachable shards; if a server fails, run it again without that server.
 
-        So a server of a cluster that is away delays the events of its shards and of no others. Whoever is
-        left out is asked again before long. `RedisError`: no shard can be reached, or what failed is no
+        So an unreachable server of a cluster delays the events of its own shards only. Excluded servers are
+        tried again soon. Raises `RedisError` if no shard is reachable, or for an error that is no lost
         connection.
         """
-        with self.calling() as access:
-            access.readmit()
+        with self.borrow() as clients:
+            clients.readmit()
             while True:
                 try:
-                    work(access)
+                    work(clients)
                 except CONNECTION_LOST as error:
-                    self._go_on_without(access, error, shards.keys)
+                    self._exclude_lost_shards(clients, error, shards.keys)
                 else:
-                    self._tell_return(access.reachable(shards.keys))
+                    self._log_restored(clients.reachable(shards.keys))
                     return
 
-    def _go_on_without(self, access: ShardClients, error: RedisError, keys: Keys) -> None:
-        if not access.is_cluster or not passes(error):
+    def _exclude_lost_shards(self, clients: ShardClients, error: RedisError, keys: Keys) -> None:
+        if not clients.is_cluster or not passes(error):
             raise error
-        lost = access.exclude(keys)
-        if not lost or not access.reachable(keys):
+        lost = clients.exclude(keys)
+        if not lost or not clients.reachable(keys):
             raise error
         self.losses += 1
-        if not self._left_out.issuperset(lost):
+        if not self._excluded.issuperset(lost):
             log.warning("lost shards %s of Redis at %s, trying again: %s", lost, self.name, error)
-            self._left_out.update(lost)
+            self._excluded.update(lost)
 
-    def _tell_return(self, reachable: list[int]) -> None:
-        if back := self._left_out.intersection(reachable):
+    def _log_restored(self, reachable: list[int]) -> None:
+        if back := self._excluded.intersection(reachable):
             log.warning("shards %s of Redis at %s are back", sorted(back), self.name)
-            self._left_out -= back
+            self._excluded -= back
 
     def close(self) -> None:
-        """Close the connections; a call that waits in another thread fails at once, and makes no other."""
-        access, self._access = self._access, None
-        if access is not None:
+        """Close the connections; a call in another thread fails immediately."""
+        clients, self._clients = self._clients, None
+        if clients is not None:
             self.losses += 1
-            access.close()
+            clients.close()
 
 
 class PollInterval:
-    """How long to wait between two looks for what is new, where Redis cannot tell when it comes.
+    """The growing pause between two polls, where Redis cannot block until something comes.
 
-    A blocking read over streams of several slots is refused by a cluster, on one server too.
+    A cluster refuses a blocking read over streams of several slots, even on one server.
     """
 
     def __init__(self) -> None:
-        self._pause_s = LOOK_FIRST_S
+        self._pause_s = POLL_INTERVAL_FIRST_S
 
-    def wait(self, wait_s: float, access: ShardClients, look: Callable[[], list[T]]) -> list[T]:
-        """Look until there is something, for about so many seconds; after that soon again, for more may come.
+    def wait(self, wait_s: float, clients: ShardClients, poll: Callable[[], list[T]]) -> list[T]:
+        """Poll for about `wait_s` seconds until something comes; then the next pause is short again.
 
         Raises:
             RedisError: the connections were closed meanwhile.
         """
         while wait_s > 0:
             pause_s = min(self._pause_s, wait_s)
-            access.pause(pause_s)
+            clients.pause(pause_s)
             wait_s -= pause_s
-            self._pause_s = min(self._pause_s * LOOK_GROWTH, LOOK_MAX_S)
-            if found := look():
-                self._pause_s = LOOK_FIRST_S
+            self._pause_s = min(self._pause_s * POLL_INTERVAL_GROWTH, POLL_INTERVAL_MAX_S)
+            if found := poll():
+                self._pause_s = POLL_INTERVAL_FIRST_S
                 return found
         return []
 
 
 class Shards:
-    """The shards that there are to read, by `keys`: one, until a server has stored how many.
+    """The shards to read, by `keys`: one, until a server has stored their number.
 
-    `kind` says whose names they have: `events` is the stream that is read.
+    `kind` is the class of key names: its `events` is the stream that is read.
     """
 
     def __init__(self, prefix: str, kind: type[Keys] = Keys) -> None:
         self.keys = kind(prefix, 0)
         self._is_final = False
 
-    def after(self, taken_up: int, access: ShardClients) -> range:
-        """Return the shards beyond those that were already taken up.
+    def new_shards(self, known_count: int, clients: ShardClients) -> range:
+        """Return the shards after the first `known_count`.
 
         Raises:
             RedisError: Redis cannot be asked.
-            ValueError: what is stored is not a number of shards.
+            ValueError: the stored value is not a number of shards.
         """
         if not self._is_final:
-            stored = stored_shards(access, self.keys.prefix)
+            stored = stored_shards(clients, self.keys.prefix)
             self._is_final = stored is not None
             self.keys = replace(self.keys, shards=max(self.keys.shards, stored or 1))
-        return range(taken_up, self.keys.shards)
+        return range(known_count, self.keys.shards)
 
 
 class Retry:
-    """Decides after a failure whether to try again, and when; tells the log once for each outage.
+    """Decides after a failure whether and when to try again; logs each outage once.
 
-    What fails before anything has worked is given up, for then the URL or the password is wrong. What an
-    operator has to mend is tried again later on, and told as an error.
+    A failure before the first success is raised, because then the URL or the password is wrong. After it,
+    failures that an operator has to fix are logged as errors and tried again.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._has_worked = False
+        self._has_succeeded = False
         self._failures = 0
-        self._told = ""
+        self._logged = ""
 
     def delay_after(self, error: Exception) -> float:
         """Return the seconds to wait before the next attempt.
 
         Raises:
-            Exception: `error` itself, which waiting will not cure.
+            Exception: `error` itself, if it is permanent.
         """
-        if not (self._has_worked and (passes(error) or needs_operator(error))):
+        if not (self._has_succeeded and (passes(error) or needs_operator(error))):
             raise error
-        if self._failures or code_of(error) != "MOVED":  # that a shard was moved once is no outage
-            self._tell(error)
+        if self._failures or code_of(error) != "MOVED":  # one moved shard is no outage
+            self._log_failure(error)
         self._failures += 1
         return jittered(backoff_s(self._failures - 1, RETRY_FIRST_S, RETRY_MAX_S))
 
-    def worked(self) -> None:
-        """Take note of a call that did not fail."""
-        if self._told:
+    def succeeded(self) -> None:
+        """Note a successful call."""
+        if self._logged:
             log.warning("Redis at %s is back", self._name)
-        self._has_worked = True
+        self._has_succeeded = True
         self._failures = 0
-        self._told = ""
+        self._logged = ""
 
-    def _tell(self, error: Exception) -> None:
-        if needs_operator(error) and self._told != str(error):
+    def _log_failure(self, error: Exception) -> None:
+        if needs_operator(error) and self._logged != str(error):
             log.error("Redis at %s refuses what it granted before, trying again: %s", self._name, error)
-            self._told = str(error)
-        elif not self._told:
+            self._logged = str(error)
+        elif not self._logged:
             log.warning("lost Redis at %s, trying again: %s", self._name, error)
-            self._told = str(error)
+            self._logged = str(error)
 
 
 class Source(ABC, Generic[Raw]):
-    """Items in order. `fetch` and `flush` block and may run in a thread; all else is called between them.
+    """Items in order. `fetch` and `flush` block and may run in a thread; the rest is called between them.
 
-    Without a group nothing is acknowledged, nothing comes again, and there are no dead letters to tell an
-    error to: most methods do nothing.
+    Without a group nothing is acknowledged or redelivered, and there are no dead letters: most methods do
+    nothing.
     """
 
-    def __init__(self, link: RedisConnections) -> None:
-        self._link = link  # nobody else uses it
+    def __init__(self, connections: RedisConnections) -> None:
+        self._connections = connections  # used by this source only
 
     @property
     def has_work(self) -> bool:
-        """Whether `fetch` has something to do before `take` can give."""
+        """Whether `fetch` has to be called before `next`."""
         return True
 
     @abstractmethod
     def fetch(self) -> None:
-        """Acknowledge what is settled; get items ready, or none after a while. Call again if it fails.
+        """Send acknowledgements and read items, perhaps none after a while. Call it again if it fails.
 
         Raises:
             RedisError: the call failed.
-            ValueError: what Redis holds is no data of a presence server.
+            ValueError: Redis does not hold data of a presence server.
         """
 
     @abstractmethod
-    def take(self) -> Raw | None:
-        """Return the next item that is ready; it is then the present one. Never blocks."""
+    def next(self) -> Raw | None:
+        """Return the next item that is ready; it becomes the current one. Never blocks."""
 
     def close(self) -> None:
-        """Close the connection, from any thread. The place is kept; what was read ahead stays pending."""
-        self._link.close()
+        """Close the connections, from any thread. The position is kept; items read ahead stay pending."""
+        self._connections.close()
 
     @property
     def redis(self) -> str:
-        """What to call Redis in the log."""
-        return self._link.name
+        """The name of Redis in the log."""
+        return self._connections.name
 
     def flush(self) -> None:
-        """Acknowledge what is settled, and no more; raises `RedisError`."""
+        """Send acknowledgements only; raises `RedisError`."""
 
-    def settle(self) -> None:
-        """The present item was handled: it will be acknowledged with the next call."""
+    def ack(self) -> None:
+        """The current item was handled: acknowledge it with the next call."""
 
-    def reenter(self) -> None:
-        """The loop was left and is entered again: the present item was not handled, and comes again."""
+    def rewind(self) -> None:
+        """The loop was left and is entered again: redeliver the current item."""
 
     def fail(self, error: str) -> None:
-        """The present item was not handled, for this reason: it comes again after `claim_idle_s`."""
+        """The current item was not handled, for this reason: it comes again after `claim_idle_s`."""
 
-    def leave(self, error: str) -> None:
-        """The loop was left because of this error: the present item comes again when it is entered."""
+    def abandon(self, error: str) -> None:
+        """The loop was left because of this error: redeliver the current item when it is entered again."""

@@ -1,4 +1,4 @@
-"""What a subscriber gets: typed events, made from the entries of the streams."""
+"""Typed events, decoded from the entries of the streams."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ Status = Literal["online", "away"]
 Meta: TypeAlias = Mapping[str, Any]
 NO_META: Final[Meta] = MappingProxyType({})
 GapReason = Literal["dropped", "trimmed", "lost_writes"]
-ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, beside those in ``_ms``
+ENTRY_NUMBERS = frozenset({"v", "code", "dropped"})  # fields that hold numbers, besides those in ``_ms``
 ZERO_ID = "0-0"
-NAMES_KEPT = 64  # names of fields; the same dozen comes with each entry
+MAX_CACHED_NAMES = 64  # field names; each entry has the same dozen
 
 
 class Entry(NamedTuple):
@@ -29,14 +29,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Transition:
-    """What all events of a user tell; times are Unix milliseconds."""
+    """The common fields of a user's events; times are Unix milliseconds."""
 
     shard: int  # the user's
     id: str  # the entry id. Of two events of a user, the one with the higher id is the newer
     uid: str
     device: str  # of the session that caused it; ``""`` is the default one
     session: str
-    node: str  # the server node that told it
+    node: str  # the server node that wrote it
     code: int  # why, see the classes
     reason: str  # the code's name
     at_ms: int  # of the decision
@@ -46,10 +46,10 @@ class _Transition:
 
 @dataclass(frozen=True, slots=True)
 class Online(_Transition):
-    """A user came online: his first session logged in.
+    """A user came online: their first session logged in.
 
     `code` is 1 login, 2 returned (registered anew after a sweep, or after Redis lost data). `status` and
-    `meta` are how he shows himself from now on, `deliveries` is as of `Entry`.
+    `meta` are the user's from now on; for `deliveries` see `Entry`.
     """
 
     deliveries: int = 1
@@ -59,10 +59,10 @@ class Online(_Transition):
 
 @dataclass(frozen=True, slots=True)
 class Offline(_Transition):
-    """A user went offline: his last session ended.
+    """A user went offline: their last session ended.
 
     `code` says why, for example 100 logout, 200 closed, 201 idle_timeout. `grace_ms` is how long the server
-    waited for his return, if that was longer than for others since he came and went so often; else 0.
+    waited for the user's return, if the grace was extended because of frequent reconnects; else 0.
     """
 
     since_id: str  # the entry id of the online event that this one ends
@@ -72,44 +72,44 @@ class Offline(_Transition):
 
 @dataclass(frozen=True, slots=True)
 class Away(_Transition):
-    """A user who stays online went away, or came back: all of his sessions are away, or not all any more.
+    """A user who stays online went away or came back: all of their sessions are away, or no longer all.
 
-    `code` is 3 away, 4 back. The session is the one that caused it, by what its client said or did not do, or
-    because it came or ended.
+    `code` is 3 away, 4 back. The session is the one that caused it: by a request, by inactivity, or because
+    it began or ended.
     """
 
     since_id: str  # the entry id of the online event of this online period
     status: Status  # since `at_ms`
     deliveries: int = 1
-    meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # what the user shows with it
+    meta: Meta = field(default_factory=lambda: NO_META, hash=False)  # the user's from now on
 
 
 @dataclass(frozen=True, slots=True)
 class Updated(_Transition):
-    """A user who stays online as he is, or away, shows other `meta`, or none any more; `code` is 5."""
+    """A user whose status is unchanged has other `meta`, or none any more; `code` is 5."""
 
     since_id: str  # as of `Away`
     status: Status
-    status_ms: int  # since when his status stands
+    status_ms: int  # since when the status holds
     deliveries: int = 1
     meta: Meta = field(default_factory=lambda: NO_META, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Events are missing here. Whoever keeps a view of who is online should take a new snapshot.
+    """Events are missing here. A program that keeps a view of who is online should take a new snapshot.
 
-    ``dropped``: the server's own queue was full while Redis was away; it wrote this entry, and what follows
-    brings a view of the users up to date. ``trimmed``: the stream's cap removed entries before they were
-    read. ``lost_writes``: Redis no longer has what it had. An empty Redis that was filled again before
-    anybody looked may count as trimmed.
+    ``dropped``: the server's queue was full during an outage of Redis; the server wrote this entry, and the
+    events after it bring a view up to date. ``trimmed``: the stream's cap removed entries before they were
+    read. ``lost_writes``: Redis has lost data. An empty Redis that was refilled before the next read may
+    count as trimmed.
     """
 
     shard: int
     id: str  # of a gap that the server wrote: its entry id; otherwise the id after which events are missing
     reason: GapReason
-    dropped: int | None = None  # how many events are missing, where that is known
-    from_ms: int | None = None  # Unix ms at which the gap began, where the server wrote it
+    dropped: int | None = None  # number of missing events, if known
+    from_ms: int | None = None  # Unix ms at which the gap began, if the server wrote it
     to_ms: int | None = None  # at which it ended
     deliveries: int = 1
 
@@ -119,13 +119,13 @@ Item = Entry | Gap
 
 
 def decode_transition(item: Item) -> Event | None:
-    """As `decode`, but None for what changes nobody's being online."""
+    """Like `decode`, but None for entries of users who stay online."""
     is_other = isinstance(item, Entry) and item.fields.get("type") in {"away", "update"}
     return None if is_other else decode(item)
 
 
 def decode(item: Item) -> Event | None:
-    """Return the typed event, or None where this version knows no such type or a field is missing."""
+    """Return the typed event, or None if its type is unknown or a field is missing."""
     if isinstance(item, Gap):
         return item
     try:
@@ -156,7 +156,7 @@ def _event_of(entry: Entry, fields: Mapping[str, str]) -> Event | None:
 
 
 def read_meta(text: str) -> Meta:
-    """Return what a client says of itself from its text; damaged, it counts as absent."""
+    """Return `meta` from its JSON text; damaged text counts as absent."""
     try:
         return from_text(text) if text else NO_META
     except (ValueError, RecursionError):
@@ -187,18 +187,18 @@ def _reason(code: int) -> str:
 
 
 def read_entry(shard: int, raw: tuple[bytes, Mapping[bytes, bytes]], deliveries: int = 1) -> Entry:
-    """Make an entry of what redis-py returns; bytes that are no UTF-8 are escaped."""
+    """Return an entry from redis-py's answer; bytes that are not UTF-8 are escaped."""
     entry_id, fields = raw
     texts = {_name(key): value.decode("utf-8", "backslashreplace") for key, value in fields.items()}
     return Entry(shard, entry_id.decode(), texts, deliveries)
 
 
 def id_order(entry_id: str) -> tuple[int, int]:
-    """Return what entry ids are compared by."""
+    """Return the sort key of an entry id."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)
 
 
-@lru_cache(NAMES_KEPT)
+@lru_cache(MAX_CACHED_NAMES)
 def _name(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")

@@ -1,10 +1,10 @@
-"""Who is online, and then what happens, without a hole between.
+"""A snapshot of who is online, then all events after it, without a gap between them.
 
-The users online may be millions, so they are read in pages while changes go on. What was read is made exact
-with the streams: first their ends P are noted, then the pages are read, then the events after P are applied,
-up to their ends Q after the last page. A user with an event between P and Q is then as his last one says;
-a user without one did not change, and a page scan returns whoever was there all the time. So the view is
-exactly that of Q, and following goes on after Q.
+There may be millions of users online, so they are read in pages while changes go on. The streams make the
+result exact: first their ends P are noted, then the pages are read, then the events after P are applied, up
+to their ends Q after the last page. The state of a user with an event between P and Q is that of their last
+event; a user without one did not change, and the scan returns every user who was present all the time. So the
+snapshot is exactly the state at Q, and following continues after Q.
 """
 
 import json
@@ -37,14 +37,14 @@ USERS_PER_PAGE = 1000  # a page of some 300 KB, in well under a millisecond of R
 
 
 class Period(NamedTuple):
-    """The online period that a user is in: its beginning, Unix milliseconds, and its online event's id."""
+    """A user's current online period: its beginning, Unix milliseconds, and the id of its online event."""
 
     since_ms: int
     id: str
 
 
 class Shown(NamedTuple):
-    """How a user who is online shows himself, and since when, Unix milliseconds, his status stands."""
+    """An online user's status and `meta`, and since when the status holds, Unix milliseconds."""
 
     status: Status
     since_ms: int
@@ -55,94 +55,93 @@ class Shown(NamedTuple):
 class Snapshot:
     """Who was online at one moment of each shard's stream.
 
-    `shown` has those who are away or show `meta`; all others are online and show none. It is empty unless it
-    was asked for.
+    `shown` has the users who are away or have `meta`; all others are online without `meta`. It is empty
+    unless requested.
     """
 
     online: Mapping[str, Period]
-    positions: Mapping[int, str]  # for each shard the entry id up to which its events are contained
+    positions: Mapping[int, str]  # by shard: the last entry id included
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 class SnapshotFollower(Source[Item | Snapshot]):
-    """A source that gives a `Snapshot`, then what follows; after a gap of reading, a new snapshot."""
+    """A source that gives a `Snapshot`, then events; after a gap found while reading, a new snapshot."""
 
-    def __init__(self, link: RedisConnections, prefix: str, shows: bool = False) -> None:
-        super().__init__(link)
-        self._shows = shows
-        self._follower = Follower(link, prefix)
+    def __init__(self, connections: RedisConnections, prefix: str, with_shown: bool = False) -> None:
+        super().__init__(connections)
+        self._with_shown = with_shown
+        self._follower = Follower(connections, prefix)
         self._buffer: deque[Item | Snapshot] = deque()
-        self._is_due = True
+        self._snapshot_due = True
 
     @property
     def has_work(self) -> bool:
         """See `Source`."""
-        return not self._buffer and (self._is_due or self._follower.has_work)
+        return not self._buffer and (self._snapshot_due or self._follower.has_work)
 
     def fetch(self) -> None:
-        """See `Source`: a snapshot where one is due, else as `Follower.fetch`."""
+        """See `Source`: a snapshot if one is due, else as `Follower.fetch`."""
         if self._buffer:
             return
-        if not self._is_due:
+        if not self._snapshot_due:
             self._follower.fetch()
             return
-        with self._link.calling() as access:
-            access.readmit(is_early=True)  # it needs all
-            snapshot = self._snapshot(access)
+        with self._connections.borrow() as clients:
+            clients.readmit(is_early=True)  # all shards are needed
+            snapshot = self._snapshot(clients)
         if snapshot is not None:
             self._buffer.append(snapshot)
-            self._is_due = False
+            self._snapshot_due = False
 
-    def take(self) -> Item | Snapshot | None:
+    def next(self) -> Item | Snapshot | None:
         """See `Source`."""
         if self._buffer:
             return self._buffer.popleft()
-        if self._is_due:
+        if self._snapshot_due:
             return None
-        item = self._follower.take()
-        # Entries that the server dropped show in what follows; those that were not read do not.
+        item = self._follower.next()
+        # The events after a gap of the server make up for it; those after a gap of reading do not.
         if isinstance(item, Gap):
-            self._is_due = True
-            self._follower.drop()
+            self._snapshot_due = True
+            self._follower.discard_buffer()
         return item
 
-    def _snapshot(self, access: ShardClients) -> Snapshot | None:
-        """Return a snapshot, or None if entries were removed meanwhile: then try again."""
+    def _snapshot(self, clients: ShardClients) -> Snapshot | None:
+        """Return a snapshot, or None if entries were removed meanwhile: then call again."""
         follower = self._follower
-        follower.add_shards(access)
-        follower.seek_ends(access)
-        online, shown = self._scan(access)
-        ends = follower.ends(access)
+        follower.add_shards(clients)
+        follower.seek_ends(clients)
+        online, shown = self._scan(clients)
+        ends = follower.ends(clients)
         while True:
-            items = follower.read(access)
+            items = follower.read(clients)
             if any(isinstance(item, Gap) for item in items):
                 return None
             _apply(online, shown, items)
             if all(id_order(follower.positions[shard]) >= id_order(end) for shard, end in ends.items()):
-                return Snapshot(online, follower.positions, shown if self._shows else {})
+                return Snapshot(online, follower.positions, shown if self._with_shown else {})
 
-    def _scan(self, access: ShardClients) -> tuple[dict[str, Period], dict[str, Shown]]:
+    def _scan(self, clients: ShardClients) -> tuple[dict[str, Period], dict[str, Shown]]:
         online: dict[str, Period] = {}
         shown: dict[str, Shown] = {}
         for shard in range(self._follower.shards.keys.shards):
             key = self._follower.shards.keys.online(shard)
-            # One connection for all pages: if it breaks, another server may go on, to which the cursor means
-            # nothing, or this one may have started again.
-            with access.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
-                for page in _pages(access, client, key):
+            # One connection for all pages: on another or a restarted server the cursor means nothing.
+            with clients.at(key).client() as client:  # type: ignore[no-untyped-call]  # redis-py's
+                for page in _pages(clients, client, key):
                     for name, text in page.items():
                         uid = name.decode("utf-8", "backslashreplace")
                         if period := _period(text):
                             online[uid] = period
-                        if self._shows and (found := _shown(text)):
+                        if self._with_shown and (found := _shown(text)):
                             shown[uid] = found
         return online, shown
 
 
-def _pages(access: ShardClients, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
+def _pages(clients: ShardClients, client: Redis, key: str) -> Iterator[dict[bytes, bytes]]:
     cursor = 0
     while True:
-        access.check()
+        clients.check()
         answer: Any = client.hscan(key, cursor, count=USERS_PER_PAGE)
         cursor, page = answer
         yield page
@@ -175,7 +174,7 @@ def _show(shown: dict[str, Shown], uid: str, how: Shown) -> None:
 
 
 def _period(text: bytes) -> Period | None:
-    """Return what a record tells; one that is damaged counts as absent, as it does for the server."""
+    """Return the period in a record; a damaged record counts as absent, as it does for the server."""
     try:
         record = json.loads(text)
         return Period(int(record["since_ms"]), str(record["id"])) if record["sessions"] else None
@@ -184,9 +183,9 @@ def _period(text: bytes) -> Period | None:
 
 
 def _shown(text: bytes) -> Shown | None:
-    """Return how a record shows its user; None: online, and no more."""
+    """Return status and `meta` of a record; None: online without `meta`."""
     if b'"away"' not in text and b'"meta"' not in text:
-        return None  # nearly all
+        return None  # nearly all records
     state = online_state(text)
     if state is None or (state["status"] == "online" and "meta" not in state):
         return None

@@ -1,8 +1,8 @@
-"""The subscription as an asynchronous iterator on trio. redis-py blocks, so it runs in a worker thread.
+"""The subscription as an async iterator on trio. redis-py blocks, so it runs in a worker thread.
 
-When a call is cancelled its thread is left behind and its connection closed, which ends the thread: nothing
-waits for a blocking read, and no answer is taken for that of another call. The next call waits for that
-thread, for there is room for one only.
+When a call is cancelled, its thread is abandoned and its connection closed, which ends the thread: cancelling
+never waits for a blocking read, and no answer is mistaken for that of another call. The next call waits for
+the thread, because only one may run.
 """
 
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from typing import Any, Self, TypeVar
 import trio
 
 from presence.store.client import RedisError
-from presence.subscriber.blocking import Face, described
+from presence.subscriber.blocking import SubscriptionBase, error_line
 from presence.subscriber.connection import Source, log
 
-LEAVE_TIMEOUT_S = 1.0  # to tell Redis why the loop was left; its answer takes milliseconds
+ABANDON_TIMEOUT_S = 1.0  # to store in Redis why the loop was left; this takes milliseconds
 T = TypeVar("T")
 
 
-class Subscription(Face[T]):
-    """An asynchronous iterator of events that never ends by itself; used from one task.
+class Subscription(SubscriptionBase[T]):
+    """An async iterator of events that never ends by itself; used from one task.
 
-    As `BlockingSubscription`; a loop that is cancelled is left, too. Arguments: see `Face`.
+    Like `BlockingSubscription`; cancelling leaves the loop, too. Arguments: see `SubscriptionBase`.
     """
 
     def __init__(self, source: Source[Any], decode: Callable[[Any], T | None]) -> None:
         super().__init__(source, decode)
         self._limiter = trio.CapacityLimiter(1)
-        self._left_a_thread = False
+        self._thread_abandoned = False
         self._is_entered = False
 
     def __aiter__(self) -> Self:
@@ -36,30 +36,30 @@ class Subscription(Face[T]):
         return self
 
     async def __anext__(self) -> T:
-        """Acknowledge the present event and wait for the next.
+        """Acknowledge the current event and wait for the next.
 
         Raises:
-            RedisError: Redis could not be reached at first, or answered with an error that does not pass.
-            ValueError: what Redis holds is no data of a presence server.
+            RedisError: the first call could not reach Redis, or Redis answered with a permanent error.
+            ValueError: Redis does not hold data of a presence server.
         """
         await self._join_thread()
         if self._is_entered:
-            self._source.reenter()
+            self._source.rewind()
             self._is_entered = False
-        self._source.settle()
+        self._source.ack()
         while True:
             await self._fetch()
-            if (event := self._take()) is not None:
+            if (event := self._next_event()) is not None:
                 return event
 
     async def acknowledge(self) -> None:
-        """Acknowledge the present event at once, for example before a ``break``.
+        """Acknowledge the current event immediately, for example before a ``break``.
 
         Raises:
-            RedisError: Redis could not be reached; it is acknowledged with the next event.
+            RedisError: Redis is unreachable; the event is acknowledged with the next one.
         """
         await self._join_thread()
-        self._source.settle()
+        self._source.ack()
         await self._in_thread(self._source.flush)
 
     async def __aenter__(self) -> Self:
@@ -70,14 +70,14 @@ class Subscription(Face[T]):
     ) -> None:
         try:
             if isinstance(error, Exception):
-                with trio.move_on_after(LEAVE_TIMEOUT_S):
-                    await self._leave(error)
+                with trio.move_on_after(ABANDON_TIMEOUT_S):
+                    await self._abandon(error)
         finally:
             self.close()
 
-    async def _leave(self, error: Exception) -> None:
+    async def _abandon(self, error: Exception) -> None:
         await self._join_thread()
-        self._source.leave(described(error))
+        self._source.abandon(error_line(error))
         try:
             await self._in_thread(self._source.flush)
         except RedisError as failure:
@@ -92,18 +92,18 @@ class Subscription(Face[T]):
         except Exception as error:
             await trio.sleep(self._retry.delay_after(error))
         else:
-            self._retry.worked()
+            self._retry.succeeded()
 
     async def _join_thread(self) -> None:
-        """Wait until a thread that was left behind has ended; it holds the only place."""
-        if self._left_a_thread:
+        """Wait until an abandoned thread has ended; it holds the limiter."""
+        if self._thread_abandoned:
             async with self._limiter:
-                self._left_a_thread = False
+                self._thread_abandoned = False
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
         try:
             await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
-            self._left_a_thread = True
+            self._thread_abandoned = True
             self._source.close()
             raise

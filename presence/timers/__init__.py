@@ -1,1 +1,1 @@
-"""Ways to act when a time has come; `docs/timers.md` says which to take when."""
+"""Timers, in the process and in Redis; `docs/timers.md` says when to use which."""

@@ -1,27 +1,27 @@
-"""A delay queue: a sorted set of due times in Redis, and payloads beside it."""
+"""A delay queue: a sorted set of due times in Redis, with payloads in a hash."""
 
 from presence.store.script_runner import Scripting
-from presence.timers.handing import Leasing, SharedTimer
-from presence.timers.interface import EVENTS_MAX
+from presence.timers.interface import MAX_EVENTS
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 
 class DelayQueue(SharedTimer):
     """Events of any delay, to the millisecond, shared by any number of processes; a `LeasedTimer`.
 
-    Never early by Redis' clock, and as late as its workers look. At least once: what a worker that died had
-    claimed is handed out again after its lease. Adding and handing out cost O(log n) an event, whatever n
-    others wait. Events are told apart by id, so equal payloads are events of their own. On a Redis Cluster
-    one server has a queue; many queues spread.
+    Never early by Redis' clock, and late by its workers' poll interval. At least once: events claimed by a
+    worker that died are handed out again after their lease. Adding and handing out cost O(log n) per event,
+    with n waiting events. Events are identified by id, so equal payloads are separate events. On a Redis
+    Cluster one server holds a queue; many queues spread over servers.
 
     The idea, a sorted set of ids by due time with the payloads elsewhere, is the delay queue of
-    http://kaito-kidd.com/2016/12/26/delay-queue-based-on-redis/, which removes what it hands out before it
-    was handled, and so loses it with a worker; the lease is that of Amazon's SQS (visibility time-out).
+    http://kaito-kidd.com/2016/12/26/delay-queue-based-on-redis/, which removes events before they are handled
+    and so loses them with a worker; the lease is that of Amazon's SQS (visibility time-out).
 
     Args:
         scripting: the connections.
-        base: what the keys begin with, see `Keys.timer`.
+        base: prefix of the keys, see `Keys.timer`.
         leasing: how events are handed out.
-        events_max: how many it may hold, dead letters among them.
+        events_max: maximum of events, including dead letters.
     """
 
     def __init__(
@@ -30,6 +30,6 @@ class DelayQueue(SharedTimer):
         base: str,
         leasing: Leasing | None = None,
         *,
-        events_max: int = EVENTS_MAX,
+        events_max: int = MAX_EVENTS,
     ) -> None:
-        super().__init__(scripting, base, leasing or Leasing(), events_max, place=(b"", "due"))
+        super().__init__(scripting, base, leasing or Leasing(), events_max, index=(b"", "due"))

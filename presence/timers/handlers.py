@@ -1,4 +1,4 @@
-"""Handlers: what is called with each event whose time has come, named as ``module:function``."""
+"""Handlers: functions called with each due event, named as ``module:function``."""
 
 import inspect
 import os
@@ -11,24 +11,24 @@ from typing import Any
 from presence.timers.interface import Due, check_delay
 
 Function = Callable[[Due], Any]
-"""Takes an event; what it returns is not looked at. An exception says that the event is not handled."""
+"""Takes an event; its result is ignored. An exception means that the event was not handled."""
 
 
 class HandlerError(Exception):
-    """The handler cannot be had or cannot be called with an event; the message says why."""
+    """The handler cannot be imported or cannot be called with an event; the message says why."""
 
 
 class RetryLater(Exception):
-    """Raised by a handler: not now. The event is handed out again, which counts as an attempt.
+    """Raised by a handler to get the event again later; this counts as an attempt.
 
-    It is no failure and no traceback is logged, but an event that was put off as often as the timer has
-    attempts is a dead letter: kept, and listed.
+    It is not a failure and no traceback is logged, but an event postponed as often as the timer has attempts
+    becomes a dead letter.
 
     Args:
-        delay_s: after how long; None: after a pause that doubles with each attempt.
+        delay_s: seconds; None: a pause that doubles with each attempt.
 
     Raises:
-        TimerError: no timer can wait for so long; the handler has failed then.
+        TimerError: the delay is out of bounds; then the handler has failed.
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
@@ -43,8 +43,8 @@ class Handler:
     """A function that handles events.
 
     Attributes:
-        name: as it was given.
-        function: a plain function, which is called in a thread, or an ``async def``, which runs on trio.
+        name: ``module:function``, or the function's name.
+        function: a plain function, called in a thread, or an ``async def``, which runs on trio.
         is_async: which of the two.
     """
 
@@ -53,10 +53,10 @@ class Handler:
     is_async: bool
 
     def call(self, due: Due) -> None:
-        """Call a plain function; what it raises goes on.
+        """Call a plain function; its exceptions propagate.
 
         Raises:
-            TypeError: it gave back something to await, so that nothing was done.
+            TypeError: it returned an awaitable, so nothing was done.
         """
         answer = self.function(due)
         if isinstance(answer, Awaitable):
@@ -78,7 +78,7 @@ def handler(function: Function, name: str = "") -> Handler:
         inspect.signature(function).bind(object())
     except TypeError as error:
         raise HandlerError(f"{name} cannot be called with an event alone: {error}") from None
-    except ValueError:  # a builtin, which does not tell what it takes
+    except ValueError:  # a builtin without a signature
         pass
     inner: Any = getattr(function, "func", function)  # of functools.partial
     called = inner if inspect.isroutine(inner) else inner.__call__
@@ -86,10 +86,10 @@ def handler(function: Function, name: str = "") -> Handler:
 
 
 def load(name: str) -> Handler:
-    """Import a handler by its name; modules beside which the command was given are found, too.
+    """Import a handler by its name; the working directory is searched, too.
 
     Raises:
-        HandlerError: it is not there, or importing it failed.
+        HandlerError: it does not exist, or its import failed.
     """
     if not all(name.partition(":")):
         raise HandlerError(f"handler {name!r} must be module:function, such as shop.orders:lapse")
@@ -100,5 +100,5 @@ def load(name: str) -> Handler:
         return handler(pkgutil.resolve_name(name), name)
     except HandlerError:
         raise
-    except Exception as error:  # whatever a module does when it is imported
+    except Exception as error:  # a module may raise anything when imported
         raise HandlerError(f"handler {name}: {type(error).__name__}: {error}") from error

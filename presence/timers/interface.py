@@ -1,7 +1,7 @@
-"""Events of timers in Redis, and what these promise to those who handle them.
+"""Events of timers in Redis, and the interface of these timers for workers.
 
-An event is scheduled under an id of its own and comes due once its delay is over, by the clock of Redis, and
-never earlier. Delays travel, times do not: two machines need not agree on what time it is.
+An event is scheduled under a unique id and is due after its delay, by the clock of Redis, and never earlier.
+Callers pass delays and not times, so machines need not agree on the time.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-ID_BYTES_MAX: Final = 512
-PAYLOAD_BYTES_MAX: Final = 65_536
-DELAY_S_MAX: Final = 366 * 86_400.0
-EVENTS_MAX: Final = 1_000_000  # in one timer: about 300 MB of Redis
+MAX_ID_BYTES: Final = 512
+MAX_PAYLOAD_BYTES: Final = 65_536
+MAX_DELAY_S: Final = 366 * 86_400.0
+MAX_EVENTS: Final = 1_000_000  # in one timer: about 300 MB of Redis
 
 
 class TimerError(Exception):
-    """A timer was asked for what it cannot do; the message says what."""
+    """A timer cannot do what was requested; the message says why."""
 
 
 class TimerFull(TimerError):
-    """The timer holds as many events as it may; nothing of the call was added."""
+    """The timer is full; no event of the call was added."""
 
 
 def check_delay(delay_s: float) -> None:
-    """Refuse a delay that no timer can have.
+    """Check that a delay is within bounds.
 
     Raises:
-        TimerError: it is negative, no number, or more than `DELAY_S_MAX`.
+        TimerError: it is negative, NaN, or more than `MAX_DELAY_S`.
     """
-    if not 0 <= delay_s <= DELAY_S_MAX:
-        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {DELAY_S_MAX:.0f}")
+    if not 0 <= delay_s <= MAX_DELAY_S:
+        raise TimerError(f"delay_s {delay_s!r} is not between 0 and {MAX_DELAY_S:.0f}")
 
 
 class Event(NamedTuple):
-    """What is to come.
+    """An event to schedule.
 
     Attributes:
-        id: names it in its timer; at most `ID_BYTES_MAX` bytes of UTF-8.
-        delay_s: seconds from the moment at which the timer takes it; 0 is due at once.
-        payload: what the handler gets; at most `PAYLOAD_BYTES_MAX` bytes. Equal payloads are two events.
+        id: unique in its timer; at most `MAX_ID_BYTES` bytes of UTF-8.
+        delay_s: seconds from the moment it is added; 0 is due immediately.
+        payload: for the handler; at most `MAX_PAYLOAD_BYTES` bytes. Equal payloads are separate events.
     """
 
     id: str
@@ -50,14 +50,14 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An event whose time has come, as it is handed out.
+    """A due event that was handed out.
 
     Attributes:
         id, payload: see `Event`.
-        due_ms: when it was to come, Unix milliseconds by the clock of Redis.
+        due_ms: when it was due, Unix milliseconds by the clock of Redis.
         late_ms: how much later it was handed out, by the same clock; never below 0.
-        attempt: 1, or more if it had been handed out before and nobody said that it was done. It names this
-            handing out: what a worker says after its lease has ended, and the event went to another, is void.
+        attempt: 1, or more if it was handed out before and not done. It identifies this claim: reports of a
+            worker whose lease has ended are ignored once the event is claimed by another.
     """
 
     id: str
@@ -70,25 +70,26 @@ class Due:
 class LeasedTimer(Protocol):
     """A timer in Redis that any number of processes share, as its workers see it.
 
-    At least once: what `due` hands out belongs to the caller for the timer's `lease_s`; if it is not `done`
-    by then, because its process died, it is handed out again. While no lease runs out each event is handed
-    out once. After `attempts_max` it is a dead letter: kept, listed, and handed out no more.
+    At least once: an event handed out by `due` belongs to the caller for the timer's `lease_s`; if it is not
+    `done` by then, for example because the process died, it is handed out again. While no lease ends, each
+    event is handed out once. After `attempts_max` it is a dead letter: kept, listed, and not handed out any
+    more.
 
-    Of what went to another meanwhile nothing is changed; the methods return of how many events it still was
-    this caller's to say.
+    Events claimed by another worker meanwhile are not changed; the methods return the number of events that
+    still belonged to this caller.
     """
 
     def due(self, limit: int = 100) -> Sequence[Due]:
-        """Hand out at most `limit` events whose time has come, earliest first; never wait for one."""
+        """Hand out at most `limit` due events, earliest first; never wait for one."""
 
     def done(self, dues: Iterable[Due]) -> int:
-        """These were handled: forget them."""
+        """Remove handled events."""
 
     def retry(self, due: Due, delay_s: float) -> bool:
-        """This was not handled: hand it out again after `delay_s`; after the last attempt, a dead letter."""
+        """Hand a failed event out again after `delay_s`; after the last attempt it is a dead letter."""
 
     def give_back(self, dues: Iterable[Due]) -> int:
-        """These were not begun, or cut off: hand them out again, and do not count this attempt."""
+        """Hand events out again that were not begun or were cut off, without counting this attempt."""
 
     def extend(self, dues: Iterable[Due]) -> int:
-        """The work takes longer: let the lease begin anew."""
+        """Restart the leases of events that take longer."""

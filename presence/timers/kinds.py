@@ -1,4 +1,4 @@
-"""The kinds of timers that processes share, by the names that the command line has for them."""
+"""The kinds of timers that processes share, by their names on the command line."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -9,21 +9,21 @@ from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.ring_timer import RingTimer
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 KINDS: Final = ("ring", "queue", "expiry")
 
 
 @dataclass(frozen=True, slots=True)
 class TimerLocation:
-    """Which timer, and where.
+    """Location and kind of a timer.
 
     Attributes:
-        redis_url: where Redis is.
+        redis_url: URL of Redis.
         kind: one of `KINDS`.
         name: of the timer; a name is of one kind.
-        prefix: what every key begins with.
+        prefix: prefix of all keys.
         slots, tick_s: of a ring, see `RingTimer`.
     """
 
@@ -36,7 +36,7 @@ class TimerLocation:
 
     @property
     def base(self) -> str:
-        """What its keys begin with."""
+        """Prefix of its keys."""
         return Keys(self.prefix).timer(self.name)
 
     @contextmanager

@@ -1,31 +1,31 @@
-"""A hierarchical timing wheel: any delay, O(1) to add and to cancel, and nothing wakes that is not near.
+"""A hierarchical timing wheel: any delay, O(1) to add and to cancel, no work for timers that are far off.
 
-After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), scheme 7. A slot of level 0
-is one tick; a slot of a level above, a window, is all slots of a lap of the level below. What is due soon
-stands in level 0; what is due later stands higher, and goes down when its window comes near. Ideas of
-others that are kept here: ticks are arguments, a slot is emptied before it is handed out (Kafka's
-`TimingWheel`), a bitmap a level finds the next occupied slot without walking over empty ones (tokio's
-`wheel::Level`).
+After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), scheme 7. A slot of level 0 is
+one tick; a slot of a higher level, a window, covers a lap of the level below. Entries due soon are in level
+0; later ones are in higher levels and cascade down when their window is near. Taken from others: ticks are
+arguments, and a slot is emptied before it is handed out (Kafka's `TimingWheel`); a bitmap per level finds the
+next occupied slot without walking over empty ones (tokio's `wheel::Level`).
 
-What is ours: a ring has two laps, and a window goes down *before* it begins, by slices. A plain wheel
-moves the whole window at the moment at which its first timer is due, and that one is late: a third of
-1,000,000 timers in one window are some 60 ms of work. Here a window of n entries begins to go down n /
-`moves_per_tick` ticks ahead; at its beginning no more is left than is moved in a tick.
+New here: a ring has two laps, and a window cascades in slices *before* it begins. A plain wheel moves the
+whole window when its first timer is due, which is then late: a third of 1,000,000 timers in one window are
+some 60 ms of work. Here a window of n entries begins to cascade n / `moves_per_tick` ticks ahead; at its
+beginning at most one tick's moves are left.
 
 Invariants:
 
-* An entry is in exactly one slot, `entry.slot`, or in none (None: it was handed out, or cancelled).
-* A level holds the ticks before its `horizon` that the levels below do not hold; the horizon is the
-  beginning of the first window above that has not gone down. So who is added to a window after it went
-  down stands behind those who went down: entries of one tick are handed out in the order of adding.
+* An entry is in exactly one slot, `entry.slot`, or in none (None: it was handed out, or cancelled). * A level
+holds the ticks before its `horizon` that the levels below do not hold; the horizon is the beginning of
+  the first window above that has not cascaded. So an entry added to a window after the cascade comes after
+  the cascaded ones: entries of one tick are handed out in the order of adding.
 * No entry is due at or before the cursor, the last tick that was handed out or passed.
 
-Costs: add and remove O(1); step O(entries taken or moved + occupied slots passed), never empty ones. An
-entry moves once a level: with 256 slots a lap and ticks of 10 ms not at all within 2.5 s, once within 11
-minutes, twice within 46 hours. Cancelling leaves a husk (8 bytes) in the slot's list, not the entry: a
-slot that is half husks is rewritten, so there are fewer husks than entries, `SPARSE` a slot aside.
+Costs: add and remove O(1); step O(entries taken or moved + occupied slots passed), never empty ones. An entry
+moves once per level: with 256 slots per lap and ticks of 10 ms not at all within 2.5 s, once within 11
+minutes, twice within 46 hours. Cancelling leaves a husk (8 bytes) in the slot's list, not the entry: a slot
+that is half husks is rewritten, so there are fewer husks than entries, plus at most `HUSKS_TOLERATED` per
+slot.
 
-The wheel knows no clock and no tasks: whoever drives it says which tick it is.
+The wheel has no clock and no tasks: its caller passes the current tick.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from typing import Any, Final, Generic, TypeVar
 LEVELS: Final = 5
 MOVES_PER_TICK: Final = 2_000  # about 1 ms of work in a tick of 10 ms
 UNKNOWN: Final = -1
-SPARSE: Final = 32  # husks that a slot may hold whatever else it holds
+HUSKS_TOLERATED: Final = 32  # husks that a slot may hold before it is rewritten
 SPAN_BITS: Final = 8  # 256 slots a lap
-RING: Final = 2 << SPAN_BITS  # two laps: the one that runs, and the next, which fills ahead of its beginning
+RING_SLOTS: Final = 2 << SPAN_BITS  # two laps: the current one, and the next, which fills ahead of time
 NEVER: Final = 1 << 62
 
 
 class TimerEntry:
-    """What a wheel holds; subclasses add what it is for. Belongs to one wheel at a time.
+    """An entry of a wheel; subclasses add the payload. Belongs to one wheel at a time.
 
     Attributes:
-        tick: when it is due, once it was added.
-        slot: where it stands, once it was added; None in no wheel.
+        tick: when it is due, once added.
+        slot: the slot it is in, once added; None if in no wheel.
     """
 
     __slots__ = ("slot", "tick")
@@ -61,11 +61,11 @@ E = TypeVar("E", bound=TimerEntry)
 
 
 class Slot(list[E]):
-    """Entries in the order in which they came, and husks: places of entries that are no longer here.
+    """Entries in the order of adding, and husks: places of removed entries.
 
     Attributes:
-        position: how many places were taken; they stay in the list.
-        husks: how many of the other places are husks.
+        position: number of places already taken; they stay in the list.
+        husks: number of husks among the other places.
     """
 
     __slots__ = ("husks", "position")
@@ -74,13 +74,13 @@ class Slot(list[E]):
         self.husks = 0
         self.position = 0
 
-    def take(self, limit: int) -> list[E]:
-        """Take the entries of the next `limit` places; they stand in no slot then."""
-        part = self[self.position : self.position + limit]
-        self.position += len(part)
+    def pop_entries(self, limit: int) -> list[E]:
+        """Remove and return the entries of the next `limit` places."""
+        places = self[self.position : self.position + limit]
+        self.position += len(places)
         taken = []
-        for entry in part:
-            # Who left and came back stands in two places, and the first one counts.
+        for entry in places:
+            # An entry that was removed and added again has two places, and the first one counts.
             if entry.slot is self:
                 entry.slot = None
                 taken.append(entry)
@@ -89,14 +89,14 @@ class Slot(list[E]):
         return taken
 
     def rewrite(self) -> None:
-        """Leave out what was taken, and the husks."""
+        """Drop taken places and husks from the list."""
         here = islice(self, self.position, None)
         self[:] = dict.fromkeys(entry for entry in here if entry.slot is self)
         self.husks = self.position = 0
 
 
 class Level(Generic[E]):
-    """A ring of slots, each `1 << shift` ticks long, and a bitmap of those that are there.
+    """A ring of slots, each `1 << shift` ticks long, and a bitmap of the existing ones.
 
     Args:
         number: 0 for single ticks.
@@ -104,10 +104,10 @@ class Level(Generic[E]):
 
     Attributes:
         shift: see above.
-        horizon: what is due before this tick, and not held by a level below, is held here.
+        horizon: entries due before this tick are here, unless a level below holds them.
         occupied: a bit for each slot of the ring.
-        ring: the slots; None where there is none.
-        reach: how many ticks ahead of the cursor the ring can hold.
+        ring: the slots, or None.
+        reach: maximum of ticks ahead of the cursor.
     """
 
     __slots__ = ("horizon", "number", "occupied", "reach", "ring", "shift")
@@ -117,62 +117,62 @@ class Level(Generic[E]):
         self.shift = SPAN_BITS * number
         self.horizon = horizon_after(cursor, number)
         self.occupied = 0
-        self.ring: list[Slot[E] | None] = [None] * RING
-        self.reach = (RING - 1) << self.shift
+        self.ring: list[Slot[E] | None] = [None] * RING_SLOTS
+        self.reach = (RING_SLOTS - 1) << self.shift
 
-    def open(self, index: int) -> Slot[E]:
-        """Put a new slot into the ring at `index`, where there is none."""
+    def open_slot(self, index: int) -> Slot[E]:
+        """Create the slot at `index`, which must not exist."""
         slot: Slot[E] = Slot()
         self.ring[index] = slot
         self.occupied |= 1 << index
         return slot
 
-    def put_all(self, entries: Iterable[E]) -> None:
-        """Let entries stand in the slots of their ticks."""
+    def insert_all(self, entries: Iterable[E]) -> None:
+        """Put entries into the slots of their ticks."""
         ring, shift = self.ring, self.shift
         for entry in entries:
-            index = entry.tick >> shift & RING - 1
+            index = entry.tick >> shift & RING_SLOTS - 1
             slot = ring[index]
             if slot is None:
-                slot = self.open(index)
+                slot = self.open_slot(index)
             slot.append(entry)
             entry.slot = slot
 
-    def first(self, tick: int) -> int | None:
-        """Return at which tick the first slot with entries begins, that of `tick` or one after it."""
+    def first_occupied(self, tick: int) -> int | None:
+        """Return the tick at which the first slot with entries at or after `tick` begins."""
         base = tick >> self.shift
         while self.occupied:
-            index = base & RING - 1
+            index = base & RING_SLOTS - 1
             ahead = self.occupied >> index
-            window = base + _lowest(ahead) if ahead else base - index + RING + _lowest(self.occupied)
-            slot = self.ring[window & RING - 1]
+            window = base + _lowest(ahead) if ahead else base - index + RING_SLOTS + _lowest(self.occupied)
+            slot = self.ring[window & RING_SLOTS - 1]
             if slot is not None and slot.husks < len(slot) - slot.position:
                 return window << self.shift
-            self.pop(window << self.shift)
+            self.pop_slot(window << self.shift)
         return None
 
     def slot(self, tick: int) -> Slot[E]:
-        """Return the slot of `tick`, which is there."""
-        slot = self.ring[tick >> self.shift & RING - 1]
+        """Return the slot of `tick`, which must exist."""
+        slot = self.ring[tick >> self.shift & RING_SLOTS - 1]
         assert slot is not None  # noqa: S101 # the bitmap said so
         return slot
 
-    def pop(self, tick: int) -> Slot[E]:
-        """Take the slot of `tick` out of the ring."""
-        slot, index = self.slot(tick), tick >> self.shift & RING - 1
+    def pop_slot(self, tick: int) -> Slot[E]:
+        """Remove and return the slot of `tick`."""
+        slot, index = self.slot(tick), tick >> self.shift & RING_SLOTS - 1
         self.ring[index] = None
         self.occupied ^= 1 << index
         return slot
 
 
 def horizon_after(tick: int, number: int) -> int:
-    """Return where the lap of level `number` ends that `tick` is in."""
+    """Return the tick at which the lap of level `number` around `tick` ends."""
     shift = SPAN_BITS * (number + 1)
     return (tick >> shift) + 1 << shift
 
 
 def _lowest(bits: int) -> int:
-    """Return the place of the lowest bit that is set."""
+    """Return the index of the lowest set bit."""
     return (bits & -bits).bit_length() - 1
 
 
@@ -181,142 +181,150 @@ class Levels(Generic[E]):
 
     Args:
         cursor: the tick before the first one that can be due.
-        moves_per_tick: entries that may go down a level within a tick, beside the work that is due.
+        moves_per_tick: entries that may cascade per tick, besides due ones.
 
     Attributes:
-        cursor: the last tick that was handed out, or passed with nothing due.
+        cursor: the last tick handed out, or passed with nothing due.
     """
 
-    __slots__ = ("_above", "_due", "_levels", "_moves_per_tick", "_near", "_uppers", "cursor")
+    __slots__ = (
+        "_cascade_at",
+        "_due",
+        "_levels",
+        "_lowest_level",
+        "_moves_per_tick",
+        "_upper_levels",
+        "cursor",
+    )
 
     def __init__(self, cursor: int = 0, *, moves_per_tick: int = MOVES_PER_TICK) -> None:
         self._moves_per_tick = moves_per_tick
         self.cursor = cursor
         self._levels: list[Level[E]] = [Level(number, cursor) for number in range(LEVELS)]
         self._levels[-1].horizon = NEVER
-        self._near, *self._uppers = self._levels
+        self._lowest_level, *self._upper_levels = self._levels
         self._due: Slot[E] | None = None  # the slot that is being handed out; in no ring any more
-        self._above = NEVER  # no level above has to do anything before this tick
+        self._cascade_at = NEVER  # no window has to cascade before this tick
 
     def __len__(self) -> int:
-        """Count the entries: O(occupied slots), so that adding need not count."""
+        """Count the entries in O(slots), so that `add` need not count."""
         slots = [self._due, *(slot for level in self._levels for slot in level.ring)]
         return sum(len(slot) - slot.position - slot.husks for slot in slots if slot is not None)
 
     @property
     def reach(self) -> int:
-        """How many ticks ahead an entry may be due."""
+        """Maximum of ticks ahead."""
         return self._levels[-1].reach
 
     def add(self, entry: E, tick: int) -> None:
-        """Make `entry`, which is in no wheel, due at `tick`; a tick that has passed becomes the next one.
+        """Add `entry`, which is in no wheel, due at `tick`; a past tick becomes the next one.
 
         Raises:
             OverflowError: `tick` is more than `reach` ahead.
         """
         if tick <= self.cursor:
             tick = self.cursor + 1
-        level = self._near
+        level = self._lowest_level
         if tick >= level.horizon:
             level = self._level_above(tick)
-        index = tick >> level.shift & RING - 1
+        index = tick >> level.shift & RING_SLOTS - 1
         slot = level.ring[index]
         if slot is None:
-            slot = level.open(index)
+            slot = level.open_slot(index)
         slot.append(entry)
         entry.slot = slot
         entry.tick = tick
 
     def remove(self, entry: E) -> bool:
-        """Take an entry out, wherever it is; return whether it was there."""
+        """Remove an entry; return whether it was in the wheel."""
         slot = entry.slot
         if slot is None:
             return False
         entry.slot = None
         slot.husks = husks = slot.husks + 1
-        if husks > SPARSE and 2 * husks > len(slot):
+        if husks > HUSKS_TOLERATED and 2 * husks > len(slot):
             slot.rewrite()
         return True
 
     def next_tick(self) -> int | None:
-        """Return the tick at which `step` has something to do again, or None.
+        """Return the next tick at which `step` has work, or None.
 
-        That is the first tick at which something is due, or an earlier one at which a large window begins
-        to go down. Whatever is cancelled later, or was cancelled in part, may make it too early, never late.
+        That is the first tick with a due entry, or an earlier one at which a large window begins to cascade.
+        After cancellations it may be too early, but never too late.
         """
         if self._due is not None:
             return self.cursor
-        first = self._near.first(self.cursor + 1)
-        if self._above == UNKNOWN:
-            self._find_above(self.cursor, self.cursor)
-        soonest = self._above if first is None else min(first, self._above)
+        first = self._lowest_level.first_occupied(self.cursor + 1)
+        if self._cascade_at == UNKNOWN:
+            self._find_cascade(self.cursor, self.cursor)
+        soonest = self._cascade_at if first is None else min(first, self._cascade_at)
         return None if soonest == NEVER else soonest
 
     def step(self, tick: int, limit: int) -> list[E] | None:
-        """Take entries that are due at or before `tick`, earliest first, all of one tick, at most `limit`.
+        """Take at most `limit` entries due at or before `tick`, earliest first, all of one tick.
 
-        An empty list: entries went down instead, at most `limit`; nothing that is due now was passed over.
-        None: nothing more is to be done at `tick`. However far the tick jumped, empty slots cost nothing.
+        An empty list: at most `limit` entries cascaded instead; call again. None: no more work at `tick`.
+        Empty slots cost nothing, however far the tick jumped.
         """
         if self._due is None:
             found = self._find(tick)
             if found is None:
                 return None
             level, start = found
-            if level is not self._near:
-                self._lower(level, start, limit)
+            if level is not self._lowest_level:
+                self._cascade(level, start, limit)
                 return []
             self.cursor = start
-            self._due = level.pop(start)
+            self._due = level.pop_slot(start)
         slot = self._due
-        taken = slot.take(limit)
+        taken = slot.pop_entries(limit)
         if slot.position == len(slot):
             self._due = None
         return taken
 
     def _level_above(self, tick: int) -> Level[E]:
-        self._above = UNKNOWN
-        for level in self._uppers:
+        self._cascade_at = UNKNOWN
+        for level in self._upper_levels:
             if tick < level.horizon:
-                if level is self._uppers[-1] and tick - self.cursor > level.reach:
+                if level is self._upper_levels[-1] and tick - self.cursor > level.reach:
                     break
                 return level
         raise OverflowError("beyond the reach of the wheel")
 
     def _find(self, tick: int) -> tuple[Level[E], int] | None:
-        """Return what is to be done first at `tick`: a level, and where its tick or window begins."""
-        due = self._near.first(self.cursor + 1)
+        """Return the first work at `tick`: a level, and the beginning of its slot or window."""
+        due = self._lowest_level.first_occupied(self.cursor + 1)
         start = tick + 1 if due is None or due > tick else due
-        lowers = self._find_above(tick, start) if self._above <= tick else None
-        if lowers is not None and lowers[1] <= start:
-            self._pass(lowers[1] - 1)
-            return lowers
+        cascade = self._find_cascade(tick, start) if self._cascade_at <= tick else None
+        if cascade is not None and cascade[1] <= start:
+            self._advance_to(cascade[1] - 1)
+            return cascade
         if start <= tick:
-            return self._near, start
-        self._pass(tick)
-        return lowers
+            return self._lowest_level, start
+        self._advance_to(tick)
+        return cascade
 
-    def _find_above(self, tick: int, due: int) -> tuple[Level[E], int] | None:
-        """Return the window that is to go down: the first that begins by `due`, or else one that is near."""
-        self._above = NEVER
-        begins = nears = None
-        for level in self._uppers:
-            start = level.first(self.cursor + 1) if level.occupied else None
+    def _find_cascade(self, tick: int, due: int) -> tuple[Level[E], int] | None:
+        """Return the window to cascade: the first that begins by `due`, or else one that is near."""
+        self._cascade_at = NEVER
+        due_window = near_window = None
+        for level in self._upper_levels:
+            start = level.first_occupied(self.cursor + 1) if level.occupied else None
             if start is None:
                 continue
             if start <= due:
-                begins, due = (level, start), start
-            goes_down = self._goes_down(level, start)
-            self._above = min(self._above, goes_down)
-            if goes_down <= tick:
-                nears = level, start
-        return begins or nears
+                due_window, due = (level, start), start
+            cascade_tick = self._cascade_tick(level, start)
+            self._cascade_at = min(self._cascade_at, cascade_tick)
+            if cascade_tick <= tick:
+                near_window = level, start
+        return due_window or near_window
 
-    def _goes_down(self, level: Level[E], start: int) -> int:
-        """Return the tick at which the window that begins at `start` is to go down.
+    def _cascade_tick(self, level: Level[E], start: int) -> int:
+        """Return the tick at which the window at `start` has to begin to cascade.
 
-        In time to be done when the windows in it are to go down themselves, and never before the level
-        below has room for it.
+        Early enough to be done before its inner windows have to cascade, and never before the level below has
+        room for it.
         """
         slot = level.slot(start)
         size = len(slot) - slot.position
@@ -327,21 +335,21 @@ class Levels(Generic[E]):
             before -= 1 << self._levels[level.number - 1].shift
         return max(before, start - (1 << level.shift), self.cursor)
 
-    def _lower(self, level: Level[E], start: int, limit: int) -> None:
-        """Move at most `limit` entries of the window that begins at `start` to the levels below."""
+    def _cascade(self, level: Level[E], start: int, limit: int) -> None:
+        """Move at most `limit` entries of the window at `start` to the level below."""
         slot = level.slot(start)
         below = self._levels[level.number - 1]
-        below.put_all(slot.take(limit))
+        below.insert_all(slot.pop_entries(limit))
         if slot.position == len(slot):
-            level.pop(start)
+            level.pop_slot(start)
             below.horizon = max(below.horizon, start + (1 << level.shift))
 
-    def _pass(self, tick: int) -> None:
-        """Nothing is due up to `tick`: the windows around it, all empty or gone down, are open."""
+    def _advance_to(self, tick: int) -> None:
+        """Move the cursor to `tick`, up to which nothing is due, and the horizons with it."""
         if tick <= self.cursor:
             return
         self.cursor = tick
-        if tick < self._near.horizon:
-            return  # nor has any level above come to an end of a lap
+        if tick < self._lowest_level.horizon:
+            return  # nor has any upper level ended a lap
         for level in self._levels[:-1]:
             level.horizon = max(level.horizon, horizon_after(tick, level.number))

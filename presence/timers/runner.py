@@ -1,19 +1,18 @@
-"""A worker of `presence timers run`: claims due events, has them handled, and reports how each ended.
+"""A worker of `presence timers run`: claims due events, calls the handler, and reports each result.
 
-    claim ─→ handlers (`concurrency` at once) ─→ reports: done, retry, give back
+    claim ─→ handlers (up to `concurrency`) ─→ reports: done, retry, give back
 
-Four tasks: one claims while handlers are free, one reports, one extends leases, and one logs the figures; and
-one for each handler that runs. All that blocks runs in one thread for Redis, and in one for each plain
-handler.
+Four tasks: one claims while handlers are free, one reports, one extends leases, one logs the counters; and
+one per running handler. Blocking calls run in one thread for Redis, and in one per plain handler.
 
-At least once: an event is reported when its handler has returned, so a worker that dies between the two
-leaves it to another, once its lease has ended. While a handler runs its lease is extended, from a third of
-it on. What is said of an event too late is void.
+At least once: an event is reported after its handler has returned, so if the worker dies in between, another
+worker gets the event once the lease has ended. While a handler runs, its lease is extended each time a third
+of it has passed. Reports after the end of a lease are ignored.
 
-A handler that takes longer than the time-out has failed. An ``async def`` is cancelled. A plain function
-cannot be ended, so its process is: the worker drains, and ends with `STUCK`. The events of plain functions
-that go on, these and those that outlast a drain, are reported as the very last thing before the process ends
-(`say_last`): so none goes on beside the one that handles its event anew.
+A handler that exceeds the time-out has failed. An ``async def`` is cancelled. A plain function cannot be
+stopped, so its process is: the worker drains, and ends with `STUCK`. Events whose plain functions are still
+running, then or after the drain, are reported last, right before the process ends (`report_last`): so no
+function runs on while its event is handled again.
 """
 
 import math
@@ -37,23 +36,23 @@ from presence.common.runtime import ThreadCaller, TrioThreadCaller, TrioWakeEven
 from presence.outbox.outage_log import Outage
 from presence.prefork.control_pipe import ControlPipe
 from presence.timers import handlers
-from presence.timers.handing import Leasing
 from presence.timers.handlers import Handler, HandlerError, RetryLater
 from presence.timers.interface import Due, LeasedTimer, TimerError
 from presence.timers.kinds import TimerLocation
-from presence.timers.reporting import FAILURES, MAX_HELD, Leases
+from presence.timers.leases import MAX_IN_FLIGHT, TIMER_FAILURES, Leases
+from presence.timers.shared_timer import Leasing
 
 OK: Final = 0  # exit statuses of a worker
 FAILED: Final = 1
-REFUSED: Final = 2  # what was asked for cannot be had
-STUCK: Final = 3  # it ended because a plain handler would not
-START_TIMEOUT_S: Final = 6.0  # Redis is given so long at the start: within 10 s an operator knows
+REFUSED: Final = 2  # invalid handler or settings
+STUCK: Final = 3  # it ended because a plain handler timed out
+START_TIMEOUT_S: Final = 6.0  # for Redis at the start, so that the operator has an error within 10 s
 POLL_INTERVAL_S: Final = 0.1  # while a handler is free
-OUTAGE_FIRST_S: Final = 0.1  # between two attempts while Redis is away
-OUTAGE_MAX_S: Final = 2.0
-FIGURES_INTERVAL_S: Final = 60.0  # between two lines of figures
-LAST_WORDS_S: Final = 1.0  # for reports after the drain; a supervisor waits for two more before it kills
-SAY_LAST_S: Final = 0.5  # for those of handlers that go on
+RETRY_FIRST_S: Final = 0.1  # between two attempts while Redis is unreachable
+RETRY_MAX_S: Final = 2.0
+COUNTERS_LOG_INTERVAL_S: Final = 60.0  # between two log lines of counters
+FINAL_REPORT_TIMEOUT_S: Final = 1.0  # for reports after the drain; the supervisor kills two seconds later
+THREAD_REPORT_TIMEOUT_S: Final = 0.5  # for events of handlers that are still running
 
 log = structlog.get_logger("presence.timers")
 
@@ -63,10 +62,10 @@ class WorkerOptions:
     """How a worker handles events.
 
     Attributes:
-        leasing: how the timer hands them out, as it was told.
-        concurrency: how many handlers run at once.
-        timeout_s: how long a handler may take before it counts as failed.
-        drain_timeout_s: how long those that run may take once the worker is to stop.
+        leasing: how the timer hands them out.
+        concurrency: maximum of running handlers.
+        timeout_s: seconds after which a handler has failed.
+        drain_timeout_s: seconds that running handlers have once the worker is to stop.
     """
 
     leasing: Leasing = field(default_factory=Leasing)
@@ -80,105 +79,108 @@ class Runner:
 
     Args:
         timer: used from one thread at a time.
-        handler: what is called with each event.
-        terms: how.
+        handler: called with each event.
+        options: how events are handled.
         caller: makes the calls of the timer; in a thread by default.
 
     Attributes:
-        figures: what happened so far.
-        has_ended: whether it was drained to the end.
-        failure: why it could not begin; None if it could.
-        is_stuck: whether it ends because a plain handler would not.
+        counters: results so far.
+        is_drained: whether the drain has ended.
+        failure: why it could not start, or None.
+        is_stuck: whether it ends because a plain handler timed out.
     """
 
     def __init__(
-        self, timer: LeasedTimer, handler: Handler, terms: WorkerOptions, caller: ThreadCaller | None = None
+        self, timer: LeasedTimer, handler: Handler, options: WorkerOptions, caller: ThreadCaller | None = None
     ) -> None:
         self._timer = timer
         self._handler = handler
-        self._terms = terms
-        # A call that is left behind ends with the process.
+        self._options = options
+        # An abandoned call ends with the process.
         self._redis = caller or TrioThreadCaller(lambda: None)
-        self._threads = trio.CapacityLimiter(terms.concurrency)
+        self._thread_limiter = trio.CapacityLimiter(options.concurrency)
         self._outage = Outage(
             log,
             unreachable="Redis is away, trying again",
             refused="Redis refused, trying again",
             recovered="Redis is back",
-            first_s=OUTAGE_FIRST_S,
-            limit_s=OUTAGE_MAX_S,
+            first_s=RETRY_FIRST_S,
+            limit_s=RETRY_MAX_S,
         )
-        self._room = TrioWakeEvent()
-        self._leases = Leases(timer, terms.leasing.lease_s, self._redis, self._outage, self._room.set)
-        self.figures = self._leases.figures
+        self._capacity_freed = TrioWakeEvent()
+        self._leases = Leases(
+            timer, options.leasing.lease_s, self._redis, self._outage, self._capacity_freed.set
+        )
+        self.counters = self._leases.counters
         self._claiming = trio.CancelScope()
         self._stopped_at: float | None = None
         self._running = 0
-        self._go_on: list[tuple[Due, float | None]] = []  # in threads; when to retry, None: give back
+        # Events whose plain handlers are still running, and when to retry them; None: give them back.
+        self._running_threads: list[tuple[Due, float | None]] = []
         self._has_begun = False
-        self.has_ended = self.is_stuck = False
+        self.is_drained = self.is_stuck = False
         self.failure: Exception | None = None
 
     @property
-    def goes_on(self) -> bool:
-        """Whether plain handlers go on at the end: call `say_last`, and end the process at once."""
-        return bool(self._go_on)
+    def has_running_threads(self) -> bool:
+        """Whether plain handlers are still running: call `report_last`, then end the process immediately."""
+        return bool(self._running_threads)
 
-    def say_last(self, timer: LeasedTimer) -> None:
-        """Leave the events of handlers that go on to others; blocks, and is for the end of the process.
+    def report_last(self, timer: LeasedTimer) -> None:
+        """Return the events of running plain handlers to the timer; blocks; for the end of the process.
 
         Args:
-            timer: the same over connections of its own: a call may have been left behind on the others.
+            timer: the same timer with other connections: an abandoned call may occupy the first ones.
         """
-        with suppress(*FAILURES):
-            for due, delay_s in self._go_on:
+        with suppress(*TIMER_FAILURES):
+            for due, delay_s in self._running_threads:
                 if delay_s is None:
                     timer.give_back([due])
                 else:
                     timer.retry(due, delay_s)
 
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
-        """Work until `stop`, then drain; cancel it to end at once.
+        """Work until `stop`, then drain; cancel it to end immediately.
 
         Args:
             ready: called once Redis has answered.
-            is_first: give up if Redis cannot be reached at first, see `failure`; else wait for it.
+            is_first: give up if Redis is unreachable at first, see `failure`; else wait for it.
         """
-        async with trio.open_nursery() as beside:
-            beside.start_soon(self._leases.report)
-            beside.start_soon(self._leases.extend)
-            beside.start_soon(self._log_figures)
+        async with trio.open_nursery() as background:
+            background.start_soon(self._leases.report)
+            background.start_soon(self._leases.extend)
+            background.start_soon(self._log_counters)
             async with trio.open_nursery() as self._handlers:
                 with self._claiming:
-                    await self._claim(ready, START_TIMEOUT_S if is_first else math.inf)
+                    await self._claim_until_stopped(ready, START_TIMEOUT_S if is_first else math.inf)
                 self._handlers.cancel_scope.deadline = self._drained_by()
-            await self._leases.finish(LAST_WORDS_S)
-            beside.cancel_scope.cancel()
-        self.figures.unsaid += self._leases.unreported
-        self.has_ended = True
+            await self._leases.finish(FINAL_REPORT_TIMEOUT_S)
+            background.cancel_scope.cancel()
+        self.counters.unsaid += self._leases.unreported
+        self.is_drained = True
 
     def stop(self) -> None:
-        """Take no more events; what runs may finish within the drain time-out."""
+        """Claim no more events; running handlers may finish within the drain time-out."""
         if self._stopped_at is None:
             self._stopped_at = trio.current_time()
-            # An answer that is under way is worth this: whatever it hands out is given back.
+            # A pending claim may still be answered: its events are given back.
             self._claiming.deadline = self._drained_by()
-            self._room.set()
+            self._capacity_freed.set()
 
     def _drained_by(self) -> float:
-        return math.inf if self._stopped_at is None else self._stopped_at + self._terms.drain_timeout_s
+        return math.inf if self._stopped_at is None else self._stopped_at + self._options.drain_timeout_s
 
-    async def _claim(self, ready: Callable[[], None], start_timeout_s: float) -> None:
+    async def _claim_until_stopped(self, ready: Callable[[], None], start_timeout_s: float) -> None:
         give_up_at = trio.current_time() + start_timeout_s
         while self._stopped_at is None:
-            free = self._terms.concurrency - self._running
-            asked = min(free, MAX_HELD - len(self._leases))
+            free = self._options.concurrency - self._running
+            asked = min(free, MAX_IN_FLIGHT - len(self._leases))
             if asked <= 0:
-                await self._room.wait(math.inf)
+                await self._capacity_freed.wait(math.inf)
                 continue
             try:
-                await self._look(asked, ready)
-            except FAILURES as error:
+                await self._claim_once(asked, ready)
+            except TIMER_FAILURES as error:
                 is_late = trio.current_time() >= give_up_at or not isinstance(error, StoreUnavailable)
                 if is_late and not self._has_begun:
                     self.failure = error
@@ -186,97 +188,99 @@ class Runner:
                 else:
                     await self._pause(self._outage.failed("due", error))
 
-    async def _look(self, asked: int, ready: Callable[[], None]) -> None:
-        """Claim what is due, and begin with it; wait if nothing is."""
+    async def _claim_once(self, asked: int, ready: Callable[[], None]) -> None:
+        """Claim due events and start their handlers; wait if there are none."""
         asked_at = trio.current_time()
         dues = await self._redis.call(partial(self._timer.due, asked))
         self._outage.worked("due")
-        self.figures.claimed(dues)
+        self.counters.add_claimed(dues)
         if self._stopped_at is not None:
-            self.figures.returned += len(dues)
+            self.counters.returned += len(dues)
             self._leases.give_back(dues)
         elif self._leases.claim(dues, asked_at):
             for due in dues:
                 self._running += 1
                 self._handlers.start_soon(self._handle, due)
-        else:  # the process was stopped for so long: they are another's by now
-            self.figures.lapsed += len(dues)
+        else:  # the process was suspended for so long that others may have them
+            self.counters.lapsed += len(dues)
         if not self._has_begun:
             self._has_begun = True
             ready()
-        if not dues:  # fewer than asked for may be a part: of large ones, or of many slots
-            await self._pause(jittered(POLL_INTERVAL_S))  # workers that were woken together come apart
+        if not dues:  # fewer than requested may be a part: of large events, or of many slots
+            await self._pause(jittered(POLL_INTERVAL_S))  # spreads workers that were woken together
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, unless it is to stop."""
+        """Wait, until `stop` at most."""
         until = trio.current_time() + seconds
         while self._stopped_at is None and (left_s := until - trio.current_time()) > 0:
-            await self._room.wait(left_s)
+            await self._capacity_freed.wait(left_s)
 
     async def _handle(self, due: Due) -> None:
         try:
-            with trio.move_on_after(self._terms.timeout_s) as limit:
+            with trio.move_on_after(self._options.timeout_s) as limit:
                 if self._handler.is_async:
                     await self._handler.function(due)
                 else:
                     await trio.to_thread.run_sync(
-                        self._handler.call, due, limiter=self._threads, abandon_on_cancel=True
+                        self._handler.call, due, limiter=self._thread_limiter, abandon_on_cancel=True
                     )
-        except BaseException as error:  # a handler that exits, or cancels itself, has failed like any other
-            if _is_cancelled(error):  # the drain is over: others may have the event
-                self.figures.returned += 1
+        except BaseException as error:  # also a handler that exits or cancels itself has failed
+            if _is_cancelled(error):  # the drain has timed out: return the event
+                self.counters.returned += 1
                 if self._handler.is_async:
                     self._leases.give_back([due])
                 else:
-                    self._go_on.append((due, None))
+                    self._running_threads.append((due, None))
                 raise
-            self._leases.retry(due, self._failed(due, error))
+            self._leases.retry(due, self._note_failure(due, error))
         else:
             if not limit.cancelled_caught:
-                self.figures.handled += 1
+                self.counters.handled += 1
                 self._leases.done(due)
             else:
-                self._time_out(due)
+                self._handle_timeout(due)
         finally:
             self._running -= 1
-            self._room.set()
+            self._capacity_freed.set()
 
-    def _time_out(self, due: Due) -> None:
-        """Its handler took too long."""
-        delay_s = self._failed(due, TimeoutError(f"{self._handler.name} took {self._terms.timeout_s:g} s"))
+    def _handle_timeout(self, due: Due) -> None:
+        """Fail an event whose handler timed out."""
+        delay_s = self._note_failure(
+            due, TimeoutError(f"{self._handler.name} took {self._options.timeout_s:g} s")
+        )
         if self._handler.is_async:
             self._leases.retry(due, delay_s)
             return
         log.error("a handler is stuck: its process is replaced", id=due.id)
-        self._go_on.append((due, delay_s))
+        self._running_threads.append((due, delay_s))
         self.is_stuck = True
         self.stop()
 
-    def _failed(self, due: Due, error: BaseException) -> float:
-        """Count and log that an event was not handled; return after how many seconds it is to come again."""
-        facts = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
-        delay_s = self._terms.leasing.pause_s(due.attempt)
+    def _note_failure(self, due: Due, error: BaseException) -> float:
+        """Count and log a failed event; return the seconds until its next attempt."""
+        fields = {"id": due.id, "attempt": due.attempt, "handler": self._handler.name}
+        delay_s = self._options.leasing.pause_s(due.attempt)
         if isinstance(error, RetryLater):
-            self.figures.put_off += 1
+            self.counters.put_off += 1
             delay_s = delay_s if error.delay_s is None else error.delay_s
         else:
-            self.figures.failed += 1
-        # An attempt that was given back does not count, of which only Redis knows: then there is one more.
-        if due.attempt >= self._terms.leasing.attempts_max:
-            self.figures.dead += 1
-            log.error("attempts exhausted, moved to dead letters", **facts, exc_info=error)
+            self.counters.failed += 1
+        # Attempts that were given back do not count, which only Redis knows: then there is one more.
+        if due.attempt >= self._options.leasing.attempts_max:
+            self.counters.dead += 1
+            log.error("attempts exhausted, moved to dead letters", **fields, exc_info=error)
         elif not isinstance(error, RetryLater):
-            log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
+            log.warning("a handler failed", **fields, again_s=round(delay_s, 3), exc_info=error)
         return delay_s
 
-    async def _log_figures(self) -> None:
+    async def _log_counters(self) -> None:
         while True:
-            await trio.sleep(FIGURES_INTERVAL_S)
-            log.info("figures", **self.figures.shown(), running=self._running)
+            await trio.sleep(COUNTERS_LOG_INTERVAL_S)
+            log.info("figures", **self.counters.for_log(), running=self._running)
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether trio, or a signal, has ended a handler, and nothing else happened."""
+    """Whether trio or a signal has cancelled a handler, and no other error happened."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_cancelled(each) for each in error.exceptions)
     return isinstance(error, trio.Cancelled | KeyboardInterrupt)
@@ -286,18 +290,18 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 class Job(NamedTuple):
-    """What a worker does.
+    """The work of a worker process.
 
     Attributes:
-        place: of the timer.
-        handler: its name, see `handlers.load`.
-        terms: how events are handled.
+        location: of the timer.
+        handler: name of the handler, see `handlers.load`.
+        options: how events are handled.
         log_format, log_level: as `presence.common.logs.configure` takes them.
     """
 
-    place: TimerLocation
+    location: TimerLocation
     handler: str
-    terms: WorkerOptions
+    options: WorkerOptions
     log_format: str = "auto"
     log_level: str = "info"
 
@@ -308,22 +312,22 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
     Args:
         job: what to do.
         number: from 1, for the log.
-        line: the worker's end of the socket pair.
-        is_first: end if Redis cannot be reached at first; else wait until it can.
+        line: the worker's end of the control socket.
+        is_first: end if Redis is unreachable at first; else wait for it.
     """
     with logs.configure(job.log_format, job.log_level) as writer:
         structlog.contextvars.bind_contextvars(worker=number)
         try:
             handler = handlers.load(job.handler)
-            with job.place.open(job.terms.leasing) as timer:
-                runner = Runner(timer, handler, job.terms)
+            with job.location.open(job.options.leasing) as timer:
+                runner = Runner(timer, handler, job.options)
                 status = trio.run(_run, runner, ControlPipe(line), is_first, job)
-                if runner.goes_on and runner.has_ended:
+                if runner.has_running_threads and runner.is_drained:
                     writer.close()
-                    with job.place.open(job.terms.leasing) as timer_of_its_own:
-                        speaker = Thread(target=runner.say_last, args=[timer_of_its_own], daemon=True)
-                        speaker.start()
-                        speaker.join(SAY_LAST_S)
+                    with job.location.open(job.options.leasing) as own_timer:
+                        reporter = Thread(target=runner.report_last, args=[own_timer], daemon=True)
+                        reporter.start()
+                        reporter.join(THREAD_REPORT_TIMEOUT_S)
                         os._exit(status)
                 return status
         except (HandlerError, TimerError) as error:
@@ -335,30 +339,30 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
 
 
 async def _run(runner: Runner, line: ControlPipe, is_first: bool, job: Job) -> int:
-    async with line.orders() as told, trio.open_nursery() as nursery:
-        nursery.start_soon(_obey, told, runner, nursery.cancel_scope)
+    async with line.orders() as orders, trio.open_nursery() as nursery:
+        nursery.start_soon(_follow_orders, orders, runner, nursery.cancel_scope)
         await runner.run(line.ready, is_first=is_first)
         nursery.cancel_scope.cancel()
-    return _status(runner, job) if runner.has_ended else FAILED
+    return _exit_status(runner, job) if runner.is_drained else FAILED
 
 
-async def _obey(told: AsyncIterator[None], runner: Runner, everything: trio.CancelScope) -> None:
-    """Drain at the first order, end at once at the second."""
-    await anext(told)
+async def _follow_orders(orders: AsyncIterator[None], runner: Runner, everything: trio.CancelScope) -> None:
+    """Drain at the first order, end immediately at the second."""
+    await anext(orders)
     runner.stop()
-    await anext(told)
+    await anext(orders)
     log.warning("ended by a second signal")
     everything.cancel()
 
 
-def _status(runner: Runner, job: Job) -> int:
-    """Say how a worker ended; return its exit status."""
+def _exit_status(runner: Runner, job: Job) -> int:
+    """Log how a worker ended; return its exit status."""
     error = runner.failure
     if isinstance(error, StoreUnavailable | StoreError):
-        log.error("cannot start", redis=redacted(job.place.redis_url), error=str(error))
+        log.error("cannot start", redis=redacted(job.location.redis_url), error=str(error))
         return FAILED
     if error is not None:
         log.error("refusing to start", error=str(error))
         return REFUSED
-    log.info("stopped", **runner.figures.shown(), pid=os.getpid())
+    log.info("stopped", **runner.counters.for_log(), pid=os.getpid())
     return STUCK if runner.is_stuck else OK

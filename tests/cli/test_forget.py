@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from presence.followups import FollowUps
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.ops import operator_calls
 from presence.ops.operator_calls import Operator
 from presence.store.client import Redis
@@ -82,11 +82,11 @@ def test_what_was_to_be_done_for_a_user_is_erased_and_what_was_told(
 ) -> None:
     client.hset("presence:meta", "shards", 1)
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
-    with FollowUps(redis_server.url) as followups, closing(FollowUpScheduler(redis_server.url)) as turner:
+    with FollowUps(redis_server.url) as followups, closing(FollowUpScheduler(redis_server.url)) as scheduler:
         for uid in ("ann", "bob"):
             followups.add(uid, after=0, name="told")
         time.sleep(0.002)
-        turner.turn()
+        scheduler.run_once()
         for uid in ("ann", "bob"):
             followups.add(uid, after=60, name="waits")
         client.xadd("presence:{0}:followups:dead", {"original_id": "1-1", "uid": "ann"})

@@ -6,7 +6,7 @@ from trio.abc import Stream
 
 from presence import protocol
 from presence.protocol import Kind, Packet
-from tests.client.driving import login_ok
+from tests.client.machine_driver import login_ok
 
 
 class ScriptedServer:

@@ -16,7 +16,7 @@ def message(number: int) -> Delivered:
 
 
 def taken(inbox: Inbox) -> list[Push]:
-    return [inbox.take() for _ in range(len(inbox))]
+    return [inbox.pop() for _ in range(len(inbox))]
 
 
 def test_a_change_that_a_later_one_supersedes_goes_first() -> None:
@@ -41,7 +41,7 @@ def test_what_it_notes_of_stale_changes_is_bounded() -> None:
     for number in range(1, 10_000):
         inbox.put(change("ann", number))
         if number > 1:
-            inbox.take()
+            inbox.pop()
     assert len(inbox._stale) <= 20
 
 
@@ -55,7 +55,7 @@ def test_as_long_as_nothing_is_dropped_the_newest_of_everybody_is_seen(
     for number, step in enumerate(steps):
         if step is None:
             if len(inbox):
-                seen.append(inbox.take())
+                seen.append(inbox.pop())
         else:
             put.append(message(number) if step == "x" else change(step, number))
             inbox.put(put[-1])

@@ -35,9 +35,9 @@ from presence.client import (
 )
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
 from presence.client.reconnect import Backoff
-from presence.client.session import ASK_EVERY, BEAT_JITTER, RETRY_S, Beats
+from presence.client.session import ASK_EVERY, KEEPALIVE_JITTER, MESSAGE_RETRY_INTERVAL_S, Keepalives
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import KEEPALIVE, Driven, login_ok
+from tests.client.machine_driver import KEEPALIVE, Driven, login_ok
 
 RETURN = [code for code in Code if code >= 100 and code.reconnect]
 NO_RETURN = [code for code in Code if code >= 100 and not code.reconnect]
@@ -51,7 +51,7 @@ def online() -> Driven:
     return driven
 
 
-def beats(driven: Driven) -> list[Packet]:
+def keepalives(driven: Driven) -> list[Packet]:
     return [packet for packet in driven.sent if packet.kind == Kind.KEEPALIVE]
 
 
@@ -150,7 +150,7 @@ def test_it_beats_for_as_long_as_the_server_answers(online: Driven) -> None:
     online.run(3600, answering=True)
     gaps = [after - before for before, after in zip(online.sent_at[2:], online.sent_at[3:], strict=False)]
     assert online.machine.state is State.ONLINE
-    assert 300 <= len(beats(online)) <= 330
+    assert 300 <= len(keepalives(online)) <= 330
     assert max(gaps) <= KEEPALIVE
 
 
@@ -174,7 +174,7 @@ def test_a_dead_server_is_noticed(ask_every: int, bound: int, quarters: int) -> 
 
 def test_a_refused_beat_is_a_sign_of_life(online: Driven) -> None:
     online.run(KEEPALIVE)
-    (asking,) = beats(online)
+    (asking,) = keepalives(online)
     online.receive(protocol.error(asking.id, Code.RATE_LIMITED, "slower"))
     online.run(KEEPALIVE * 2)
     assert online.machine.state is State.ONLINE
@@ -291,7 +291,7 @@ def test_a_message_is_sent_again_while_its_recipient_may_return(online: Driven) 
     first = online.ask(protocol.message("bob", 1), retries=True)
     gone(online, first)
     assert messages(online) == [(first, 1)]
-    online.run(RETRY_S - 0.01)
+    online.run(MESSAGE_RETRY_INTERVAL_S - 0.01)
     assert messages(online) == []
     online.run(0.02)
     assert messages(online) == [(first, 1)]
@@ -309,7 +309,7 @@ def test_what_follows_to_the_same_recipient_stays_behind(online: Driven) -> None
     other = online.ask(protocol.message("eve", "hi"), retries=True)
     gone(online, two)
     assert messages(online) == [(one, 1), (two, 2), (other, "hi")]
-    online.run(RETRY_S)
+    online.run(MESSAGE_RETRY_INTERVAL_S)
     assert messages(online) == [(one, 1), (two, 2), (three, 3)]
 
 
@@ -432,7 +432,7 @@ def test_a_close_ends_it_in_every_state(state: State) -> None:
     assert driven.machine.state is State.ENDED
 
 
-# When it beats and when it comes back
+# When it keepalives and when it comes back
 
 
 def most(_: object = None) -> float:
@@ -455,32 +455,32 @@ def test_the_wait_is_uniform_and_on_top_of_what_the_server_wishes() -> None:
 
 def test_the_first_beat_is_spread_and_later_ones_come_a_little_early_and_never_late() -> None:
     chance = random.Random(1).random
-    firsts = [Beats(12.0, ASK_EVERY, 100.0, chance).next_at - 100.0 for _ in range(1000)]
+    firsts = [Keepalives(12.0, ASK_EVERY, 100.0, chance).next_at - 100.0 for _ in range(1000)]
     assert 0 <= min(firsts) < 0.1
     assert 11.9 < max(firsts) <= 12
-    beats = Beats(12.0, ASK_EVERY, 0.0, chance)
+    keepalives = Keepalives(12.0, ASK_EVERY, 0.0, chance)
     gaps = []
     for _ in range(1000):
-        now = beats.next_at
-        beats.beat(now, chance)
-        gaps.append(beats.next_at - now)
-    assert min(gaps) >= 12 * (1 - BEAT_JITTER)
+        now = keepalives.next_at
+        keepalives.count_sent(now, chance)
+        gaps.append(keepalives.next_at - now)
+    assert min(gaps) >= 12 * (1 - KEEPALIVE_JITTER)
     assert max(gaps) <= 12
     assert max(gaps) - min(gaps) > 1
 
 
 def test_whoever_sends_is_alive_and_an_answer_gives_the_round_trip() -> None:
-    beats = Beats(12.0, 3, 0.0, most)
-    beats.heard(5.0)
-    assert beats.dead_at == math.inf
-    beats.ask(5, 10.0)
-    beats.heard(20.0)
-    assert beats.dead_at == 32.0
-    beats.answered(20.25)
-    assert (beats.round_trip_s, beats.dead_at) == (10.25, math.inf)
+    keepalives = Keepalives(12.0, 3, 0.0, most)
+    keepalives.note_received(5.0)
+    assert keepalives.dead_at == math.inf
+    keepalives.expect_answer(5, 10.0)
+    keepalives.note_received(20.0)
+    assert keepalives.dead_at == 32.0
+    keepalives.note_answered(20.25)
+    assert (keepalives.round_trip_s, keepalives.dead_at) == (10.25, math.inf)
 
 
 def test_a_server_cannot_make_a_flood_of_its_client() -> None:
-    beats = Beats(1e-9, 3, 0.0, most)
-    beats.beat(1.0, most)
-    assert beats.next_at >= 1.0 + 0.02 * (1 - BEAT_JITTER)
+    keepalives = Keepalives(1e-9, 3, 0.0, most)
+    keepalives.count_sent(1.0, most)
+    assert keepalives.next_at >= 1.0 + 0.02 * (1 - KEEPALIVE_JITTER)

@@ -10,10 +10,10 @@ from presence import protocol
 from presence.client import Connected, Disconnected, PresenceError, State
 from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, ClientMachine
-from presence.client.reconnect import RETURN_MAX_S
-from presence.client.session import Caused, RequestResult
+from presence.client.reconnect import RECONNECT_MAX_S
+from presence.client.session import Effects, RequestResult
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import KEEPALIVE, SERVER_TIME_S, login_ok, token
+from tests.client.machine_driver import KEEPALIVE, SERVER_TIME_S, login_ok, token
 
 RETRY_AFTER_MAX_S = 30.0
 
@@ -36,8 +36,8 @@ class AnythingHappens(RuleBasedStateMachine):
         self.beat_at = 0.0
         self.to_server = protocol.Decoder()
 
-    def note(self, caused: Caused) -> None:
-        for each in caused:
+    def note(self, effects: Effects) -> None:
+        for each in effects:
             if isinstance(each, RequestResult):
                 assert self.due.pop(each.id, None) is not None, "answered once, and only if asked"
             elif isinstance(each, Connected):
@@ -46,7 +46,7 @@ class AnythingHappens(RuleBasedStateMachine):
                 self.beat_at = self.now
             elif isinstance(each, Disconnected):
                 self.online = False
-                assert 0 <= each.retry_in <= RETURN_MAX_S + RETRY_AFTER_MAX_S
+                assert 0 <= each.retry_in <= RECONNECT_MAX_S + RETRY_AFTER_MAX_S
         if self.held and not self.machine.connected:
             self.held = False
         for packet in self.sent():
@@ -79,13 +79,13 @@ class AnythingHappens(RuleBasedStateMachine):
     @precondition(lambda self: self.machine.wants_token)
     @rule(left_s=st.sampled_from([-10.0, 0.5, 5.0, 600.0]), number=st.integers(0, 3))
     def program_makes_a_token(self, left_s: float, number: int) -> None:
-        self.note(self.machine.fetched(token(SERVER_TIME_S + left_s, number), self.now))
+        self.note(self.machine.token_fetched(token(SERVER_TIME_S + left_s, number), self.now))
         assert not self.machine.wants_token, "else it would be asked for the same at once"
 
     @precondition(lambda self: self.machine.wants_token)
     @rule()
     def program_makes_none(self) -> None:
-        self.note(self.machine.fetched(OSError("no way there"), self.now))
+        self.note(self.machine.token_fetched(OSError("no way there"), self.now))
         assert not self.machine.wants_token, "else it would be asked again at once"
 
     @precondition(lambda self: self.machine.state is State.CONNECTING)
@@ -151,7 +151,7 @@ class AnythingHappens(RuleBasedStateMachine):
     def a_client_that_may_come_back_never_ends_nor_waits_for_ever(self) -> None:
         bound = max(
             *(KEEPALIVE, CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, TOKEN_TIMEOUT_S),
-            RETURN_MAX_S + RETRY_AFTER_MAX_S,
+            RECONNECT_MAX_S + RETRY_AFTER_MAX_S,
         )
         assert self.machine.state is not State.ENDED
         assert self.machine.deadline - self.now <= bound

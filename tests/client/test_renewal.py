@@ -7,10 +7,10 @@ import pytest
 
 from presence import protocol
 from presence.client import Connected, Disconnected, Goodbye, LoginRefused, NoToken, Replaced, State
-from presence.client.connection import ANSWER_TIMEOUT_S, RETRY_MIN_S, TOKEN_TIMEOUT_S
+from presence.client.connection import ANSWER_TIMEOUT_S, MIN_RENEWAL_DELAY_S, TOKEN_TIMEOUT_S
 from presence.client.machine import CONNECT_TIMEOUT_S
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import SERVER_TIME_S, Driven, login_ok, token
+from tests.client.machine_driver import SERVER_TIME_S, Driven, login_ok, token
 
 LIFE_S = 3600.0
 FIRST = token(SERVER_TIME_S + LIFE_S, 1)
@@ -178,7 +178,7 @@ def test_it_is_sent_is_what_later_logins_carry_and_tells_when_the_next_is_wanted
     online.give(SECOND)
     assert [packet.payload for packet in updates(online)] == [{"token": SECOND}]
     answer(online)
-    assert online.machine.lasting.token == SECOND
+    assert online.machine.persistent_state.token == SECOND
     assert online.answers == {}, "the program has not asked for it"
     assert until_wanted(online) == pytest.approx(0.8 * (2 * LIFE_S - 0.8 * LIFE_S))
 
@@ -204,7 +204,7 @@ def test_a_token_that_has_ended_already_does_not_make_the_program_run_hot() -> N
     driven = Driven(fetches=True, chance=0.0)
     driven.give(token(SERVER_TIME_S - 100))
     driven.log_in()
-    assert until_wanted(driven) == pytest.approx(RETRY_MIN_S)
+    assert until_wanted(driven) == pytest.approx(MIN_RENEWAL_DELAY_S)
 
 
 @pytest.mark.parametrize(("claims", "share"), [({"iat": SERVER_TIME_S - 50_000}, 0.8), ({}, None)])
@@ -216,7 +216,7 @@ def test_a_server_whose_clock_was_set_back_since_it_told_it_is_not_sent_a_token_
     ends = SERVER_TIME_S - 50_000 + LIFE_S
     driven.give(token(ends, 1))
     driven.log_in()
-    assert until_wanted(driven) == pytest.approx(RETRY_MIN_S)
+    assert until_wanted(driven) == pytest.approx(MIN_RENEWAL_DELAY_S)
     driven.give(token(ends, 2, **claims))
     answer(driven)
     if share is None:
@@ -232,14 +232,14 @@ def test_where_there_is_no_fresh_one_it_is_wanted_later(online: Driven, given: s
     online.give(given)
     assert updates(online) == []
     assert online.machine.state is State.ONLINE
-    assert until_wanted(online) == pytest.approx(RETRY_MIN_S)
+    assert until_wanted(online) == pytest.approx(MIN_RENEWAL_DELAY_S)
 
 
 def test_a_program_that_hangs_is_asked_again(online: Driven) -> None:
     until_wanted(online)
     online.run(TOKEN_TIMEOUT_S, answering=True)
     assert online.machine.wants_token is False
-    assert until_wanted(online) == pytest.approx(RETRY_MIN_S)
+    assert until_wanted(online) == pytest.approx(MIN_RENEWAL_DELAY_S)
 
 
 def test_a_token_that_was_refused_is_not_sent_again(online: Driven) -> None:
@@ -250,14 +250,14 @@ def test_a_token_that_was_refused_is_not_sent_again(online: Driven) -> None:
         until_wanted(online)
         online.give(each)
     assert [packet.payload["token"] for packet in updates(online)] == [SECOND, THIRD]
-    assert online.machine.lasting.token == FIRST
+    assert online.machine.persistent_state.token == FIRST
 
 
 def test_a_server_that_is_busy_is_asked_when_it_says(online: Driven) -> None:
     until_wanted(online)
     online.give(SECOND)
     answer(online, Code.BUSY, 7.0)
-    assert until_wanted(online) == pytest.approx(RETRY_MIN_S + 7.0)
+    assert until_wanted(online) == pytest.approx(MIN_RENEWAL_DELAY_S + 7.0)
     online.give(SECOND)
     assert [packet.payload["token"] for packet in updates(online)] == [SECOND, SECOND]
 
@@ -271,7 +271,7 @@ def test_an_update_without_an_answer_is_repeated(online: Driven) -> None:
         for packet in online.sent:
             if packet.kind == Kind.KEEPALIVE and packet.id is not None:
                 online.receive(protocol.ok(packet.id))
-    assert online.now - began == pytest.approx(ANSWER_TIMEOUT_S + RETRY_MIN_S)
+    assert online.now - began == pytest.approx(ANSWER_TIMEOUT_S + MIN_RENEWAL_DELAY_S)
     assert online.answers == {}
 
 

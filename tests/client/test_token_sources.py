@@ -12,7 +12,7 @@ from presence import protocol
 from presence.client import Disconnected, NoToken, State, connect, connect_blocking
 from presence.client.connection import TOKEN_TIMEOUT_S
 from presence.protocol import Kind, Packet
-from tests.client.driving import SERVER_TIME_S, login_ok, token
+from tests.client.machine_driver import SERVER_TIME_S, login_ok, token
 from tests.client.scripted_server import ScriptedServer
 
 LIFE_S = 600.0
@@ -141,8 +141,8 @@ def test_beats_go_on_while_a_script_makes_a_fresh_token_which_is_sent_then(serve
         with connect_blocking(*server.address, token=slow) as client:
             assert called.wait(PATIENCE_S)
             with server.news:
-                beats = len(server.heard)
-                assert server.news.wait_for(lambda: len(server.heard) >= beats + 2, PATIENCE_S)
+                keepalives = len(server.heard)
+                assert server.news.wait_for(lambda: len(server.heard) >= keepalives + 2, PATIENCE_S)
             done.set()
             assert server.tokens(Kind.UPDATE, 1) == made[1:]
             assert client.statistics().logins == 1

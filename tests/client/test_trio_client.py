@@ -27,7 +27,7 @@ from presence.client import (
     connect,
 )
 from presence.protocol import Code, Kind
-from tests.client.driving import login_ok
+from tests.client.machine_driver import login_ok
 from tests.client.network import Network
 from tests.client.scripted_server import ScriptedServer
 from tests.transports.harness import Harness, serving

@@ -4,7 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.common import meta_json
-from presence.subscriber.event_json import entry_of, entry_values, number
+from presence.subscriber.event_json import entry_values, gap_entry, parsed_number
 from presence.subscriber.events import Entry, Gap
 
 MAPS = [
@@ -58,7 +58,7 @@ def test_numbers_are_numbers_and_texts_are_texts() -> None:
         **{"id": "5-1", "shard": 3, "type": "online", "code": 1, "at_ms": 7},
         **{"uid": "12", "since_id": "4-0"},
     }
-    assert (number("-12"), number("9" * 20), number("٣")) == (-12, "9" * 20, "٣")
+    assert (parsed_number("-12"), parsed_number("9" * 20), parsed_number("٣")) == (-12, "9" * 20, "٣")
 
 
 @pytest.mark.parametrize(("text", "told"), [('{"a":1}', {"a": 1}), ('{"a"', '{"a"')])
@@ -67,5 +67,5 @@ def test_metadata_is_data_and_damaged_metadata_is_text(text: str, told: object) 
 
 
 def test_a_gap_that_was_found_looks_like_one_that_was_written() -> None:
-    assert entry_of(Gap(2, "5-1", "trimmed")) == Entry(2, "5-1", {"type": "gap", "reason": "trimmed"})
-    assert entry_values(entry_of(Gap(2, "5-1", "dropped", dropped=7)))["dropped"] == 7
+    assert gap_entry(Gap(2, "5-1", "trimmed")) == Entry(2, "5-1", {"type": "gap", "reason": "trimmed"})
+    assert entry_values(gap_entry(Gap(2, "5-1", "dropped", dropped=7)))["dropped"] == 7

@@ -18,7 +18,7 @@ from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.followups import FollowUps
 from presence.followups.keys import script_keys
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
 from presence.ops.operator_calls import Operator
@@ -43,10 +43,10 @@ from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
 from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.ring_timer import RingTimer
+from presence.timers.shared_timer import Leasing, SharedTimer
 from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.states import UserEvent as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
@@ -132,7 +132,7 @@ def show(stage: Stage) -> None:
         assert trio.run(pages.page, {0: "0-0"}).items
     with closing(Follower(RedisConnections(stage.url), KEYS.prefix, "0")) as follower:
         assert fetched(follower, 1)
-        while follower.take():
+        while follower.next():
             pass
         follower.fetch()  # waits in vain
 
@@ -183,7 +183,7 @@ def follow(stage: Stage) -> None:
     snapshots = SnapshotFollower(RedisConnections(stage.url), KEYS.prefix)
     with closing(snapshots):
         snapshots.fetch()
-        snapshot = snapshots.take()
+        snapshot = snapshots.next()
         assert isinstance(snapshot, Snapshot)
         assert list(snapshot.online) == ["ann"]
     follower = Follower(RedisConnections(stage.url), KEYS.prefix, "0")
@@ -199,19 +199,19 @@ def follow(stage: Stage) -> None:
 
 def share(stage: Stage) -> None:
     """What subscribers with a group do: reading, acknowledging, claiming and giving up."""
-    link, member = (
+    link, options = (
         RedisConnections(stage.url),
         ConsumerOptions("g", "c1", max_deliveries=2, claim_idle_s=0.001, prefetch=10),
     )
-    with closing(GroupConsumer(link, KEYS.prefix, member, "0")) as consumer:
+    with closing(GroupConsumer(link, KEYS.prefix, options, "0")) as consumer:
         consumer.fetch()  # makes the group, and finds nothing
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
         assert fetched(consumer, 1)
-        consumer.settle()
+        consumer.ack()
         assert fetched(consumer, 1)
         for _ in range(2):
             consumer.fail("cannot handle this")
-            while not (again := consumer.take()) and not stage.admin.xlen(KEYS.dead(0)):
+            while not (again := consumer.next()) and not stage.admin.xlen(KEYS.dead(0)):
                 consumer.fetch()
         assert again is None
     assert pending(stage) == 0
@@ -322,15 +322,15 @@ def follow_up(stage: Stage) -> None:
     And what `FollowUps` does.
     """
     with (
-        closing(FollowUpScheduler(stage.url, rules=[Rule("mail", 0)], shards=1)) as turner,
+        closing(FollowUpScheduler(stage.url, rules=[Rule("mail", 0)], shards=1)) as scheduler,
         FollowUps(stage.url) as followups,
     ):
 
         def turn() -> None:
-            turner._due.clear()
-            turner.turn()
-            if turner.failure:
-                raise turner.failure
+            scheduler._due.clear()
+            scheduler.run_once()
+            if scheduler.failure:
+                raise scheduler.failure
 
         turn()
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"), login("cy", "s3"))
@@ -347,7 +347,7 @@ def follow_up(stage: Stage) -> None:
         stage.hand.apply(login("dee", "s5"))
         turn()
         turn()
-        assert turner.tally.holes == 1
+        assert scheduler.counters.holes == 1
         added = followups.add("ann", after=60, name="x")
         assert [each.name for each in followups.of("ann")] == ["x"]
         assert followups.earliest()
@@ -359,7 +359,7 @@ def fetched(source: Follower | GroupConsumer, count: int) -> list[Told]:
     """Take so many items."""
     items: list[Told] = []
     while len(items) < count:
-        if (item := source.take()) is None:
+        if (item := source.next()) is None:
             source.fetch()
         else:
             items.append(item)

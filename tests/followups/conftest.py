@@ -33,5 +33,5 @@ def client(url: str) -> Iterator[Redis]:
 def shard(client: Redis, url: str) -> Shard:
     """A shard that has begun, with one rule: a minute after any offline event."""
     shard = Shard(client, url, [Rule("mail", 60.0, payload="template")])
-    shard.turn()
+    shard.run_scheduler()
     return shard

@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from presence.config.followup_rules import Rule
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from presence.store.keys import Keys
 
@@ -18,7 +18,7 @@ class Shard:
     Args:
         client: of an empty Redis.
         url: of the same.
-        rules: what each turner goes by.
+        rules: what each scheduler goes by.
     """
 
     def __init__(self, client: Redis, url: str, rules: Iterable[Rule] | None = ()) -> None:
@@ -53,20 +53,20 @@ class Shard:
         entry_id: Any = self.client.xadd(self.keys.events(0), fields)
         return str(entry_id.decode())
 
-    def turner(self, rules: Iterable[Rule] | None = None) -> FollowUpScheduler:
+    def scheduler(self, rules: Iterable[Rule] | None = None) -> FollowUpScheduler:
         """Return one more who turns."""
         return FollowUpScheduler(self._url, rules=self._rules if rules is None else rules, shards=1)
 
-    def turn(self, *, times: int = 1, after_ms: int = 0) -> FollowUpScheduler:
+    def run_scheduler(self, *, times: int = 1, after_ms: int = 0) -> FollowUpScheduler:
         """Let time pass, and a new runner turn, whoever has turned before; return it, closed."""
         self.pass_time(after_ms)
-        with closing(self.turner()) as turner:
+        with closing(self.scheduler()) as scheduler:
             for _ in range(times):
                 self.anybody()
-                turner._due.clear()
-                turner.turn()
-                assert turner.failure is None
-        return turner
+                scheduler._due.clear()
+                scheduler.run_once()
+                assert scheduler.failure is None
+        return scheduler
 
     def anybody(self) -> None:
         """Let the turn be anybody's, as if whoever had it were dead for long."""

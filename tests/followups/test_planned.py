@@ -27,7 +27,7 @@ def test_for_who_is_offline_the_time_counts_from_now(shard: Shard, followups: Fo
     assert before + MINUTE_MS <= added.due_ms <= shard.now_ms + MINUTE_MS + 1
     (pending,) = followups.of("ann")
     assert (pending.id, pending.due_ms, pending.payload) == (added.id, added.due_ms, "order 17 ✓")
-    shard.turn(after_ms=MINUTE_MS * 2)
+    shard.run_scheduler(after_ms=MINUTE_MS * 2)
     (told,) = shard.told()
     assert (told["id"], told["name"], told["payload"]) == (added.id, "cart", "order 17 ✓")
     assert (told["offline_id"], told["reason"], told["last_seen_ms"]) == ("", "", "0")
@@ -36,12 +36,12 @@ def test_for_who_is_offline_the_time_counts_from_now(shard: Shard, followups: Fo
 def test_for_who_is_online_it_waits_until_he_goes(shard: Shard, followups: FollowUps) -> None:
     shard.comes("ann")
     assert followups.add("ann", after=60, name="cart").due_ms is None
-    shard.turn()
+    shard.run_scheduler()
     shard.pass_time(MINUTE_MS * 2)
     event = shard.goes("ann")
-    shard.turn(times=2)
+    shard.run_scheduler(times=2)
     assert shard.told() == []
-    shard.turn(after_ms=MINUTE_MS * 2)
+    shard.run_scheduler(after_ms=MINUTE_MS * 2)
     assert [(told["name"], told["offline_id"]) for told in shard.told()] == [("cart", event), ("mail", event)]
 
 
@@ -49,9 +49,9 @@ def test_it_is_for_once(shard: Shard, followups: FollowUps) -> None:
     shard.comes("ann")
     followups.add("ann", after=60, name="cart")
     shard.goes("ann")
-    shard.turn()
+    shard.run_scheduler()
     shard.comes("ann")
-    shard.turn()
+    shard.run_scheduler()
     assert followups.of("ann") == []
 
 
@@ -65,7 +65,7 @@ def test_what_the_stream_had_before_it_was_added_does_not_concern_it(
     shard.goes("bob")
     shard.comes("bob")
     followups.add("bob", after=60, name="b")
-    shard.turn()
+    shard.run_scheduler()
     assert {(each.uid, each.name) for each in followups.earliest()} == {
         ("ann", "a"),
         ("ann", "mail"),
@@ -87,7 +87,7 @@ def test_a_call_with_a_key_may_be_made_again(shard: Shard, followups: FollowUps)
 def test_one_is_cancelled_or_all_of_a_user(shard: Shard, followups: FollowUps) -> None:
     shard.goes("a:b")
     shard.comes("bob")
-    shard.turn()
+    shard.run_scheduler()
     added = followups.add("a:b", after=60, name="x")
     followups.add("bob", after=60, name="armed")
     assert followups.cancel(added.id)

@@ -13,7 +13,7 @@ from presence.subscriber.connection import RedisConnections, Retry
 @pytest.fixture
 def retry() -> Retry:
     retry = Retry("redis")
-    retry.worked()
+    retry.succeeded()
     return retry
 
 
@@ -29,11 +29,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_call_during_which_another_thread_closes_the_link_fails_as_closed() -> None:
     link = RedisConnections("redis://127.0.0.1:1")
-    with pytest.raises(TypeError), link.calling():
+    with pytest.raises(TypeError), link.borrow():
         raise TypeError
 
     def read() -> None:
-        with link.calling():
+        with link.borrow():
             link.close()
             raise TypeError  # as redis-py does with a socket that is None by now
 
@@ -53,7 +53,7 @@ def test_an_error_that_does_not_pass_is_given_up(retry: Retry) -> None:
 
 def test_an_outage_is_told_once(retry: Retry, caplog: pytest.LogCaptureFixture) -> None:
     delays = [retry.delay_after(RedisConnectionError("gone")) for _ in range(8)]
-    retry.worked()
+    retry.succeeded()
     assert told(caplog) == ["WARNING", "WARNING"]
     assert 0 < delays[0] <= 0.1 < max(delays) <= 2
 
@@ -61,7 +61,7 @@ def test_an_outage_is_told_once(retry: Retry, caplog: pytest.LogCaptureFixture) 
 def test_that_a_shard_moved_once_is_no_outage(retry: Retry, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         assert retry.delay_after(parsed("MOVED 3 127.0.0.1:7000")) <= 0.1
-        retry.worked()
+        retry.succeeded()
     assert told(caplog) == []
 
 
@@ -71,5 +71,5 @@ def test_what_an_operator_has_to_mend_is_told_as_an_error_once_and_tried_again(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             retry.delay_after(parsed("NOPERM this user has no permissions"))
-        retry.worked()
+        retry.succeeded()
     assert told(caplog) == ["ERROR", "WARNING"]

@@ -153,7 +153,7 @@ def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was
         assert [letter["uid"] for letter in streams.dead()] == []
 
 
-@pytest.mark.parametrize("step", ["own", "stale", "renew", "claim"])
+@pytest.mark.parametrize("step", ["own_entries", "stale_entries", "renew", "claim"])
 def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
     url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
         assert uids([next(events)]) == ["a"]
         if step == "claim":
             events.fail("later")
-        if step == "own":
+        if step == "own_entries":
             events.close()  # an answer may have been lost
         monkeypatch.setattr(PendingEntries, step, empty_before)
         time.sleep(0.03)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.client.test_rewatching_model import TestWatching
+from tests.client.test_resubscription_model import TestWatching
 from tests.core.test_engine_model import TestCoreAgainstModel
 from tests.core.test_wheel import TestWheelAgainstDict
 from tests.watching.test_view_model import TestViews

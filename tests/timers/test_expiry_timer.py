@@ -14,8 +14,8 @@ from presence.store.key_events import SETTING
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
-from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event
+from presence.timers.shared_timer import Leasing
 
 BASE = Keys().timer("orders")
 LONG_S = 60.0  # no test waits for a scan that comes by itself

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from presence.timers.levels import SPARSE, Levels, TimerEntry
+from presence.timers.levels import HUSKS_TOLERATED, Levels, TimerEntry
 
 LAP = 256
 # Near, about the ends of laps, and far: every level and every border between two.
@@ -174,7 +174,7 @@ def test_what_was_cancelled_leaves_no_more_husks_than_there_are_entries() -> Non
         assert wheel.remove(entry)
     slot = entries[-1].slot
     assert slot is not None
-    assert len(slot) <= 2 * SPARSE + 20
+    assert len(slot) <= 2 * HUSKS_TOLERATED + 20
 
 
 def test_to_and_fro_between_two_slots_does_not_pile_up() -> None:
@@ -184,7 +184,7 @@ def test_to_and_fro_between_two_slots_does_not_pile_up() -> None:
         wheel.add(entry, 10 + n % 2)
     slot = entry.slot
     assert slot is not None
-    assert len(slot) <= 2 * SPARSE + 2
+    assert len(slot) <= 2 * HUSKS_TOLERATED + 2
     assert drain(wheel, 20) == [entry]
 
 

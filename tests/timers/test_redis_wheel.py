@@ -14,7 +14,7 @@ from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.subscriber import Offline, Online, subscribe_sync
 from presence.timers.interface import TimerError
-from presence.timers.redis_wheel import SLOTS_A_CALL, RedisWheel, Silence
+from presence.timers.redis_wheel import MAX_SLOTS_PER_CALL, RedisWheel, Silence
 
 IDLE_S, TICK_S = 0.06, 0.01
 
@@ -123,7 +123,7 @@ def test_all_slots_that_passed_while_nobody_called_are_caught_up(wheel: RedisWhe
         time.sleep(0.012)  # three slots
     age(client, ms=20_000_000)  # hours, and many more ticks than one call looks at
     assert [each.uid for each in wheel.due()] == ["ann", "bob", "cid"]
-    assert 20_000_000 / 1000 / TICK_S > SLOTS_A_CALL
+    assert 20_000_000 / 1000 / TICK_S > MAX_SLOTS_PER_CALL
     assert slots(client) == {}
 
 

@@ -10,7 +10,7 @@ from presence.store.client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
 from presence.timers.ring_timer import RingTimer
-from tests.timers.keeping import BASE, wait_for
+from tests.timers.shared_timers import BASE, wait_for
 
 SLOTS, TICK_S = 8, 0.01
 

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.timers.handing import Leasing
 from presence.timers.handlers import RetryLater, handler
 from presence.timers.interface import Due, Event, TimerError
-from presence.timers.reporting import MAX_HELD
+from presence.timers.leases import MAX_IN_FLIGHT
 from presence.timers.runner import START_TIMEOUT_S, Runner, WorkerOptions
+from presence.timers.shared_timer import Leasing
 
 Handle = Callable[[Due], Awaitable[None]]
 LEASE_S = 30.0
@@ -192,9 +192,9 @@ async def test_the_end_of_a_handler_is_reported_once(
         async with working(timer, handle_one, terms(attempts=1, timeout_s=0.5)) as runner:
             await trio.sleep(5)
     assert sorted(timer.said) == sorted([(said, "e0"), *(("done", each.id) for each in others)])
-    figures, expected = runner.figures, {"handled": 0, "failed": 0, "put_off": 0, "dead": 0, **counted}
+    counters, expected = runner.counters, {"handled": 0, "failed": 0, "put_off": 0, "dead": 0, **counted}
     expected["handled"] += len(others)
-    assert {name: getattr(figures, name) for name in expected} == expected
+    assert {name: getattr(counters, name) for name in expected} == expected
     assert [line["log_level"] for line in logs] == ["error"] * counted.get("dead", 0)
     assert timer.dead == ["e0"] * counted.get("dead", 0)
 
@@ -210,7 +210,7 @@ async def test_no_more_are_claimed_and_run_at_once_than_may(autojump_clock: Mock
 
     async with working(timer, slow, terms(concurrency=4)) as runner:
         await trio.sleep(1.5)
-        assert runner.figures.taken == 8
+        assert runner.counters.taken == 8
         await trio.sleep(2)
     assert max(most) == 4
     assert len(most) == 12
@@ -289,7 +289,7 @@ async def test_what_is_handed_out_while_a_drain_begins_is_given_back(autojump_cl
         timer.before_answer = runner.stop
         await trio.sleep(1)
     assert timer.said == [("give_back", "e0"), ("give_back", "e1")]
-    assert (runner.figures.handled, runner.figures.returned) == (0, 2)
+    assert (runner.counters.handled, runner.counters.returned) == (0, 2)
 
 
 async def test_what_outlasts_the_drain_is_given_back(autojump_clock: MockClock) -> None:
@@ -299,7 +299,7 @@ async def test_what_outlasts_the_drain_is_given_back(autojump_clock: MockClock) 
         await trio.sleep(1)
     assert 10.5 <= trio.current_time() - start <= 12.5
     assert timer.said[-1] == ("give_back", "e0")
-    assert runner.figures.returned == 1
+    assert runner.counters.returned == 1
 
 
 async def test_an_outage_is_told_once_and_what_was_handled_in_it_is_done_after_it(
@@ -317,7 +317,7 @@ async def test_an_outage_is_told_once_and_what_was_handled_in_it_is_done_after_i
             timer.fail = None
             await trio.sleep(3)
     assert timer.said == [("done", "e0")]
-    assert runner.figures.taken == 1
+    assert runner.counters.taken == 1
     assert [line["event"] for line in logs] == ["Redis is away, trying again", "Redis is back"]
 
 
@@ -347,7 +347,7 @@ async def test_a_worker_whose_reports_are_refused_holds_a_bounded_number(autojum
     with capture_logs():
         async with working(timer, ignore, terms(concurrency=300)) as runner:
             await trio.sleep(10)
-            assert runner.figures.taken == MAX_HELD
+            assert runner.counters.taken == MAX_IN_FLIGHT
             timer.refused = ""
             await trio.sleep(10)
     assert not timer.entries
@@ -364,7 +364,7 @@ async def test_what_can_never_be_said_is_given_up(autojump_clock: MockClock) -> 
     async with working(timer, fail) as runner:
         await trio.sleep(5)
     assert sorted(timer.said) == [("done", "e1"), ("done", "e2")]
-    assert runner.figures.unsaid == 1
+    assert runner.counters.unsaid == 1
 
 
 async def test_a_drain_ends_in_time_though_redis_is_away(autojump_clock: MockClock) -> None:
@@ -377,7 +377,7 @@ async def test_a_drain_ends_in_time_though_redis_is_away(autojump_clock: MockClo
         await trio.sleep(3)
         stopped_at = trio.current_time()
     assert trio.current_time() - stopped_at < 1.5
-    assert runner.figures.unsaid == 1
+    assert runner.counters.unsaid == 1
 
 
 async def test_what_was_claimed_longer_ago_than_its_lease_is_not_begun(autojump_clock: MockClock) -> None:
@@ -391,7 +391,7 @@ async def test_what_was_claimed_longer_ago_than_its_lease_is_not_begun(autojump_
     timer.before_answer = stop_and_go_on
     async with working(timer, ignore) as runner:
         await trio.sleep(1)
-    assert (runner.figures.taken, runner.figures.lapsed, runner.figures.handled) == (1, 1, 0)
+    assert (runner.counters.taken, runner.counters.lapsed, runner.counters.handled) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ async def test_what_went_to_another_is_counted_as_void(autojump_clock: MockClock
 
     async with working(timer, lose) as runner:
         await trio.sleep(1)
-    assert runner.figures.void == 1
+    assert runner.counters.void == 1
     assert timer.said == []
 
 
@@ -470,9 +470,9 @@ async def test_a_plain_handler_that_goes_on_is_reported_as_the_last_thing(is_stu
                 await begun.wait()
                 if not is_stuck:
                     runner.stop()
-        assert (runner.goes_on, runner.is_stuck) == (True, is_stuck)
+        assert (runner.has_running_threads, runner.is_stuck) == (True, is_stuck)
         assert timer.said == [], "it goes on"
-        runner.say_last(timer)
+        runner.report_last(timer)
         assert timer.said == [("retry" if is_stuck else "give_back", "e0")]
     finally:
         go_on.set()

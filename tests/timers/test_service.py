@@ -12,7 +12,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from presence.timers.interface import DELAY_S_MAX, TimerError, TimerFull
+from presence.timers.interface import MAX_DELAY_S, TimerError, TimerFull
 from presence.timers.service import SLICE_S, open_timer_service
 
 LIMIT_S = 20.0  # a machine under load
@@ -48,12 +48,12 @@ def burn(clock: MockClock, seconds: float) -> Callable[[], None]:
 async def test_it_fires_at_the_first_tick_at_or_after_its_deadline(
     autojump_clock: MockClock, calls: Calls, begins_s: float
 ) -> None:
-    delays_s = [0.0, 0.001, 0.01, 0.0101, 0.07, 0.29, 2.55, 2.56, 2.57, 655.35, 655.36, 655.37, DELAY_S_MAX]
+    delays_s = [0.0, 0.001, 0.01, 0.0101, 0.07, 0.29, 2.55, 2.56, 2.57, 655.35, 655.36, 655.37, MAX_DELAY_S]
     async with open_timer_service() as timers:
         await trio.sleep(begins_s)
         for delay_s in reversed(delays_s):
             timers.schedule(delay_s, calls, delay_s)
-        await trio.sleep(DELAY_S_MAX + 1)
+        await trio.sleep(MAX_DELAY_S + 1)
     ticks = [max(1, math.ceil(round((begins_s + delay_s) * 100, 6))) for delay_s in delays_s]
     assert sorted(calls.at) == [(delay_s, tick / 100) for delay_s, tick in zip(delays_s, ticks, strict=True)]
     assert [at_s for _, at_s in calls.at] == sorted(at_s for _, at_s in calls.at)
@@ -226,7 +226,7 @@ async def test_no_more_timers_than_it_may_hold(autojump_clock: MockClock, calls:
         assert timers.statistics().pending == 3
 
 
-@pytest.mark.parametrize("delay_s", [-0.001, float("nan"), float("inf"), DELAY_S_MAX * 1.001])
+@pytest.mark.parametrize("delay_s", [-0.001, float("nan"), float("inf"), MAX_DELAY_S * 1.001])
 async def test_a_delay_out_of_bounds_is_refused(
     autojump_clock: MockClock, calls: Calls, delay_s: float
 ) -> None:

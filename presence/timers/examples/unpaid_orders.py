@@ -11,9 +11,9 @@ from typing import Final
 
 from presence.store.client import Redis
 from presence.timers.examples import stage
-from presence.timers.handing import SharedTimer
 from presence.timers.interface import Due, Event
 from presence.timers.kinds import TimerLocation
+from presence.timers.shared_timer import SharedTimer
 
 ORDERS: Final = "example:{orders}"  # with a suffix, a set each: open, paid, lapsed
 NUMBER: Final = 40

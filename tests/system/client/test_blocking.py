@@ -28,7 +28,7 @@ from presence.client import (
     connect_blocking,
 )
 from presence.protocol import Packet, deliver, encode
-from tests.client.driving import login_ok
+from tests.client.machine_driver import login_ok
 from tests.client.quick_server import QuickServer, T, quick_server
 
 

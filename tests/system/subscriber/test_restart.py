@@ -97,7 +97,7 @@ def test_a_snapshot_begins_anew_when_another_process_would_give_the_next_page(
         assert isinstance(next(events), Snapshot)  # it has worked
     monkeypatch.setattr(snapshot, "_pages", restarting)
     with follow_sync(redis.url) as events:
-        events._retry.worked()
+        events._retry.succeeded()
         taken = next(events)
     assert isinstance(taken, Snapshot)
     assert taken.online.keys() == everybody

@@ -13,7 +13,7 @@ from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.interface import Due, Event
 from presence.timers.redis_wheel import RedisWheel
 from tests.support.redis_cluster import Cluster
-from tests.timers.keeping import BASE, KINDS, a_timer
+from tests.timers.shared_timers import BASE, KINDS, a_timer
 
 TIMEOUT_S = 5.0
 

@@ -25,9 +25,9 @@ from typing import Any, Final, NamedTuple
 
 from presence.store.client import open_client
 from presence.store.embedded import die_with_parent, embedded_redis
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Event
 from presence.timers.kinds import TimerLocation
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 CALL_EVENTS: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
 POLL_INTERVAL_S: Final = 0.01

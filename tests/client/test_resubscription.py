@@ -4,9 +4,9 @@ import pytest
 
 from presence import protocol
 from presence.client import Ended, LimitReached, NotConnected, RequestTimeout, UserState, WatchEnded
-from presence.client.connection import ANSWER_TIMEOUT_S, AT_ONCE
+from presence.client.connection import ANSWER_TIMEOUT_S, MAX_WATCHES_IN_FLIGHT
 from presence.protocol import Code, Kind, Packet
-from tests.client.driving import Driven
+from tests.client.machine_driver import Driven
 
 
 def state(status: str, id: str | None = None, **rest: object) -> dict[str, object]:
@@ -25,7 +25,7 @@ def online() -> Driven:
 
 
 def known(driven: Driven) -> dict[str, str]:
-    return {uid: each.status for uid, each in driven.machine.lasting.watches.states().items()}
+    return {uid: each.status for uid, each in driven.machine.persistent_state.watches.states().items()}
 
 
 # On one connection
@@ -60,7 +60,7 @@ def test_a_watch_without_an_answer_is_taken_back(online: Driven) -> None:
 
 
 def test_a_watch_that_nobody_waits_for_any_more_is_taken_back(online: Driven) -> None:
-    online.machine.give_up(online.ask(protocol.watch(["bob"])))
+    online.machine.abandon_request(online.ask(protocol.watch(["bob"])))
     online.note([])
     assert online.sent[-1] == protocol.unwatch(["bob"])
 
@@ -84,7 +84,7 @@ def test_watching_twice_is_watching_once(online: Driven) -> None:
     online.watch(bob=state("online", "7-0"))
     online.watch(bob=state("online", "7-0"))
     assert online.changes() == []
-    assert online.machine.lasting.watches.newest({"bob": UserState("away", id="6-0")}) == {
+    assert online.machine.persistent_state.watches.newest({"bob": UserState("away", id="6-0")}) == {
         "bob": UserState("online", id="7-0")
     }
 
@@ -109,7 +109,8 @@ def test_who_is_long_offline_and_stays_so_has_not_changed(online: Driven) -> Non
     (again,) = online.come_back()
     online.receive(protocol.ok(again.id, presence={"bob": state("offline", last_seen_ms=8)}))
     assert [id for _, _, id, _ in online.changes()] == ["9-0"]
-    assert online.machine.lasting.watches.states()["bob"].since_ms == 9, "what is known in more detail stays"
+    bob = online.machine.persistent_state.watches.states()["bob"]
+    assert bob.since_ms == 9, "what is known in more detail stays"
 
 
 def test_who_came_and_went_meanwhile_was_seen_later(online: Driven) -> None:
@@ -124,7 +125,7 @@ def test_many_are_watched_again_in_requests_that_fit(online: Driven) -> None:
     for start in range(0, 600, 100):
         online.watch(**{name: state("offline") for name in names[start : start + 100]})
     requests = online.come_back()
-    assert len(requests) == AT_ONCE, "the rest as these are answered"
+    assert len(requests) == MAX_WATCHES_IN_FLIGHT, "the rest as these are answered"
     for each in requests:
         before = len(online.sent)
         online.receive(protocol.ok(each.id, presence={uid: state("offline") for uid in each.payload["uids"]}))
@@ -267,9 +268,9 @@ def test_an_update_that_was_refused_is_forgotten(online: Driven) -> None:
 
 def test_what_later_logins_carry_can_be_said_while_offline(online: Driven) -> None:
     online.lose()
-    online.machine.lasting.log_in_with(status="away")
+    online.machine.persistent_state.log_in_with(status="away")
     with pytest.raises(protocol.EncodeError):
-        online.machine.lasting.log_in_with(status="asleep")
+        online.machine.persistent_state.log_in_with(status="asleep")
     online.run(1.0)
     online.log_in()
     assert logins(online)[-1] == {"uid": "ann", "device": "phone", "status": "away"}

@@ -9,9 +9,9 @@ from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
 from presence.timers.delay_queue import DelayQueue
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due
 from presence.timers.ring_timer import RingTimer
+from presence.timers.shared_timer import Leasing, SharedTimer
 
 KINDS = ("queue", "ring")
 SLOTS = 512  # what one call looks at

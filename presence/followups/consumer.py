@@ -1,4 +1,4 @@
-"""Reading follow-ups that have come due: at least once, shared by the consumers of a group."""
+"""Reads due follow-ups: at least once, shared by the consumers of a group."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,30 +15,30 @@ if TYPE_CHECKING:  # programs without trio need not load it
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
-    """Something that is to be done now, for a user who is offline.
+    """A due follow-up of an offline user.
 
-    It comes at least once: whoever does it twice knows it by its `id`. Times are Unix milliseconds by Redis'
-    clock, but for `last_seen_ms`, which is by the server's.
+    It is delivered at least once: `id` identifies a repetition. Times are Unix milliseconds by Redis' clock,
+    except `last_seen_ms`, which is by the server's.
     """
 
     shard: int  # the user's
     entry_id: str  # of its stream
     id: str
-    name: str  # of its rule, or what it was added as
+    name: str  # of its rule, or as added
     uid: str
-    payload: str  # the text of the rule, or what it was added with
-    reason: str  # of the offline event that it follows; "" where that is not known
-    code: int  # the same; 0 where that is not known
+    payload: str  # of its rule, or as added
+    reason: str  # of the offline event that it follows; "" if unknown
+    code: int  # of that event; 0 if unknown
     offline_id: str  # the entry id of that event, or ""
-    offline_at_ms: int | None  # when that was, None if not known
-    last_seen_ms: int | None  # when the user was last seen; None if not known
+    offline_at_ms: int | None  # of that event; None if unknown
+    last_seen_ms: int | None  # None if unknown
     due_ms: int  # when it was due
-    at_ms: int  # when it was told
-    deliveries: int = 1  # how often this consumer group was given it, this time included
+    at_ms: int  # when it was written to the stream
+    deliveries: int = 1  # number of deliveries to this consumer group, including this one
 
 
 def decode(item: Item) -> FollowUp | Gap | None:
-    """Return the follow-up, or None where this version does not know the form of the entry."""
+    """Return the follow-up, or None if the form of the entry is unknown."""
     if isinstance(item, Gap):
         return item
     fields = item.fields
@@ -74,20 +74,20 @@ def due(
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
 ) -> "Subscription[FollowUp | Gap]":
-    """Return an asynchronous iterator of what is due, in order for each shard.
+    """Return an async iterator of due follow-ups, in order for each shard.
 
-    It is acknowledged when the next one is asked for. What a consumer dies with goes to another; what fails
-    again and again becomes a dead letter, in the stream ``presence:{shard}:followups:dead``. A `Gap` says
-    that follow-ups are missing: the cap removed them, or Redis lost them.
+    Each is acknowledged when the next one is requested. Those of a consumer that dies go to another; one that
+    fails repeatedly becomes a dead letter, in the stream ``presence:{shard}:followups:dead``. A `Gap` means
+    that follow-ups are missing: removed by the cap, or lost by Redis.
 
-    The arguments, and what they raise, are those of `presence.subscriber.subscribe`; but a group that has to
-    be created begins with all that is kept, unless `after` says otherwise.
+    Arguments and errors are those of `presence.subscriber.subscribe`; but a new group begins with everything
+    kept, unless `after` is given.
     """
     from presence.subscriber.trio_subscription import Subscription  # noqa: PLC0415 - loads trio
 
-    member = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
     return Subscription(
-        GroupConsumer(RedisConnections(url), prefix, member, after, kind=FollowupKeys), decode
+        GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode
     )
 
 
@@ -102,8 +102,8 @@ def due_sync(
     claim_idle_s: float = 60.0,
     prefetch: int = 100,
 ) -> BlockingSubscription[FollowUp | Gap]:
-    """Return a plain iterator of what is due; arguments and guarantees are those of `due`."""
-    member = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
+    """Return a plain iterator of due follow-ups; arguments and guarantees are those of `due`."""
+    options = ConsumerOptions(group, consumer, max_deliveries, claim_idle_s, prefetch)
     return BlockingSubscription(
-        GroupConsumer(RedisConnections(url), prefix, member, after, kind=FollowupKeys), decode
+        GroupConsumer(RedisConnections(url), prefix, options, after, kind=FollowupKeys), decode
     )

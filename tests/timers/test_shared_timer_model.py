@@ -8,9 +8,9 @@ import pytest
 
 from presence.store.client import Redis
 from presence.store.script_runner import Scripting
-from presence.timers.handing import Leasing
 from presence.timers.interface import Due, Event
-from tests.timers.keeping import BASE, KINDS, LAP_S, a_timer, let_pass, places
+from presence.timers.shared_timer import Leasing
+from tests.timers.shared_timers import BASE, KINDS, LAP_S, a_timer, let_pass, places
 
 ATTEMPTS_MAX = 2
 NAMES = "abc"

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from presence import protocol
 from presence.client import PresenceChanged, State, WatchEnded
 from presence.protocol import Code, Kind
-from tests.client.driving import Driven
+from tests.client.machine_driver import Driven
 
 UIDS = ("ann", "bob", "eve")
 STATUSES = ("online", "away", "offline")
@@ -45,13 +45,13 @@ class Watching(RuleBasedStateMachine):
     @precondition(lambda self: self.online)
     @rule(uids=st.lists(st.sampled_from(UIDS), min_size=1), with_id=st.booleans())
     def program_watches(self, uids: list[str], with_id: bool) -> None:
-        before = self.driven.machine.lasting.watches.states()
+        before = self.driven.machine.persistent_state.watches.states()
         id = self.driven.ask(protocol.watch(uids))
         self.server_answers(False, with_id)
         assert id in self.driven.answers
         self.wanted |= set(uids)
         for uid in {*uids} - before.keys():
-            state = self.driven.machine.lasting.watches.states()[uid]
+            state = self.driven.machine.persistent_state.watches.states()[uid]
             self.told[uid] = int(state.id.partition("-")[0]) if state.id else None
             self.shown[uid] = state.status
         self.check()
@@ -145,7 +145,7 @@ class Watching(RuleBasedStateMachine):
 
     @invariant()
     def whoever_is_wanted_is_known(self) -> None:
-        assert self.driven.machine.lasting.watches.states().keys() == self.wanted
+        assert self.driven.machine.persistent_state.watches.states().keys() == self.wanted
 
     def teardown(self) -> None:
         """When all is quiet, the view is the truth."""
@@ -155,7 +155,7 @@ class Watching(RuleBasedStateMachine):
         for uid in UIDS:
             self.node_hears(uid, 10_000)
         truth = {uid: self.server.stories[uid][-1] for uid in self.wanted}
-        view = self.driven.machine.lasting.watches.states()
+        view = self.driven.machine.persistent_state.watches.states()
         assert {uid: state.status for uid, state in view.items()} == truth
         assert {uid: self.shown[uid] for uid in self.wanted} == truth
 

@@ -24,8 +24,8 @@ def told(shard: Shard) -> Shard:
     event = shard.goes("ann")
     assert event
     shard.goes("bob")
-    shard.turn()
-    shard.turn(after_ms=MINUTE_MS * 2)
+    shard.run_scheduler()
+    shard.run_scheduler(after_ms=MINUTE_MS * 2)
     return shard
 
 

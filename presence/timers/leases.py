@@ -1,7 +1,7 @@
-"""The events that a worker has claimed, and what it tells Redis of them: done, retry, give back, extend.
+"""The events that a worker has claimed, and its reports on them: done, retry, give back, extend.
 
-A report that Redis refuses is kept, and holds up no other: all that is done is one call, each retry one of
-its own. A lease is reckoned from the moment *before* Redis was asked, so it ends here before it ends there.
+A report that Redis refuses is kept, and does not delay others: all done events are one call, each retry a
+call of its own. A lease is counted from *before* the call of Redis, so it ends here before it ends there.
 """
 
 import math
@@ -18,27 +18,27 @@ from presence.common.runtime import ThreadCaller, TrioWakeEvent
 from presence.outbox.outage_log import Outage
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
-FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
-EXTEND_AT: Final = 1 / 3  # of the lease: two more attempts fit before it ends
-MAX_HELD: Final = 2000  # events whose end Redis has not heard of; then a worker claims no more
+TIMER_FAILURES: Final = (StoreUnavailable, StoreError, TimerError)
+EXTEND_AT_SHARE: Final = 1 / 3  # of the lease: two more attempts fit before it ends
+MAX_IN_FLIGHT: Final = 2000  # unreported events; at this limit a worker claims no more
 
 log = structlog.get_logger("presence.timers")
 
 
 @dataclass(slots=True)
-class Figures:
-    """Counters of one worker's events, since it began.
+class WorkerCounters:
+    """Counters of one worker's events since its start.
 
     Attributes:
         taken: handed out to it.
         handled: the handler returned.
         failed: the handler raised or took too long.
-        put_off: the handler asked for another time.
-        dead: of both, those that had no attempt left.
+        put_off: the handler raised `RetryLater`.
+        dead: of both, those without an attempt left.
         returned: not begun, or cut off at the end of the drain; handed out again.
         lapsed: not begun, because their lease had ended by then.
-        void: gone to another before Redis heard how they ended.
-        unsaid: Redis did not hear in time how they ended; handed out again once their lease ends.
+        void: claimed by another worker before their result was reported.
+        unsaid: not reported in time; handed out again once their lease ends.
         late_ms_sum, late_ms_max: how late they were handed out.
     """
 
@@ -54,32 +54,32 @@ class Figures:
     late_ms_sum: int = 0
     late_ms_max: int = 0
 
-    def claimed(self, dues: Iterable[Due]) -> None:
-        """Count what was handed out."""
+    def add_claimed(self, dues: Iterable[Due]) -> None:
+        """Count claimed events."""
         for due in dues:
             self.taken += 1
             self.late_ms_sum += due.late_ms
             self.late_ms_max = max(self.late_ms_max, due.late_ms)
 
-    def shown(self) -> dict[str, int]:
-        """Return the figures as an operator reads them."""
-        shown: dict[str, int] = asdict(self)
-        shown["late_ms_mean"] = round(shown.pop("late_ms_sum") / max(1, self.taken))
-        return shown
+    def for_log(self) -> dict[str, int]:
+        """Return the counters for the log."""
+        values: dict[str, int] = asdict(self)
+        values["late_ms_mean"] = round(values.pop("late_ms_sum") / max(1, self.taken))
+        return values
 
 
 class Leases:
-    """What one worker has claimed, each event from its claim until Redis has heard how it ended.
+    """The claimed events of one worker, each from its claim until its result is reported.
 
     Args:
-        timer: whose events they are.
-        lease_s: for how long they belong to this worker.
-        caller: makes calls that block.
-        outage: failures are reported there.
-        reported: called whenever Redis has heard of some.
+        timer: their timer.
+        lease_s: length of a lease.
+        caller: makes blocking calls.
+        outage: logs failures.
+        reported: called after each report.
 
     Attributes:
-        figures: counts what was reported in vain, and whatever else the worker counts.
+        counters: of the worker; failed reports are counted here.
     """
 
     def __init__(
@@ -95,57 +95,57 @@ class Leases:
         self._caller = caller
         self._outage = outage
         self._reported = reported
-        self.figures = Figures()
-        self._bell, self._turned = TrioWakeEvent(), TrioWakeEvent()
-        self._claimed_at: dict[Due, float] = {}  # of those that run
+        self.counters = WorkerCounters()
+        self._work_added, self._attempt_made = TrioWakeEvent(), TrioWakeEvent()
+        self._claimed_at: dict[Due, float] = {}  # of running ones
         self._done: list[Due] = []
         self._returned: list[Due] = []
-        self._retries: dict[Due, float] = {}  # after how many seconds
-        self._is_sure = True  # False: the last report may have been heard, though no answer came
+        self._retries: dict[Due, float] = {}  # seconds until the next attempt
+        self._was_answered = True  # False: the last report may have arrived without an answer
 
     def __len__(self) -> int:
-        """All of them."""
+        """Return the number of all of them."""
         return len(self._claimed_at) + self.unreported
 
     @property
     def unreported(self) -> int:
-        """How many events ended of which Redis has not heard."""
+        """Number of ended events that are not reported yet."""
         return len(self._done) + len(self._returned) + len(self._retries)
 
     def claim(self, dues: Sequence[Due], asked_at: float) -> bool:
-        """Add what Redis handed out, asked at `asked_at`; False: its leases have ended already."""
+        """Add events claimed at `asked_at`; return False if their leases have already ended."""
         if trio.current_time() - asked_at >= self._lease_s:
             return False
         self._claimed_at.update(dict.fromkeys(dues, asked_at))
         return True
 
     def done(self, due: Due) -> None:
-        """An event was handled."""
-        self._end(due)
+        """Report an event as handled."""
+        self._remove(due)
         self._done.append(due)
 
     def retry(self, due: Due, delay_s: float) -> None:
-        """An event was not handled: hand it out again after `delay_s`."""
-        self._end(due)
+        """Report an event as failed: hand it out again after `delay_s`."""
+        self._remove(due)
         self._retries[due] = delay_s
 
     def give_back(self, dues: Iterable[Due]) -> None:
-        """Events whose handlers did not begin, or may not go on: hand them out again."""
+        """Return events whose handlers did not begin or were cut off."""
         for due in dues:
-            self._end(due)
+            self._remove(due)
             self._returned.append(due)
 
-    def _end(self, due: Due) -> None:
+    def _remove(self, due: Due) -> None:
         self._claimed_at.pop(due, None)
-        self._bell.set()
+        self._work_added.set()
 
     async def report(self) -> None:
         """Report until cancelled."""
         while True:
             if not self.unreported:
-                await self._bell.wait(math.inf)
-            pause_s = await self._turn()
-            self._turned.set()
+                await self._work_added.wait(math.inf)
+            pause_s = await self._report_once()
+            self._attempt_made.set()
             self._reported()
             if pause_s:
                 await trio.sleep(pause_s)
@@ -154,11 +154,11 @@ class Leases:
         """Wait until all is reported, for `within_s` at most."""
         with trio.move_on_after(within_s):
             while self.unreported:
-                await self._turned.wait(within_s)
+                await self._attempt_made.wait(within_s)
 
     async def extend(self) -> None:
-        """Extend the lease of what runs once a third of it is over, until cancelled."""
-        age_s = self._lease_s * EXTEND_AT
+        """Extend the leases of running events once a third has passed, until cancelled."""
+        age_s = self._lease_s * EXTEND_AT_SHARE
         while True:
             await trio.sleep(age_s / 2)
             asked_at = trio.current_time()
@@ -167,7 +167,7 @@ class Leases:
                 continue
             try:
                 extended = await self._caller.call(partial(self._timer.extend, dues))
-            except FAILURES as error:
+            except TIMER_FAILURES as error:
                 self._outage.failed("extend", error)
                 continue
             self._outage.worked("extend")
@@ -175,8 +175,8 @@ class Leases:
             if extended < len(dues):
                 log.warning("leases were lost while handlers ran", events=len(dues) - extended)
 
-    async def _turn(self) -> float:
-        """Report what there is; return how long to wait before the next attempt if some failed, else 0."""
+    async def _report_once(self) -> float:
+        """Report ended events; return the pause before the next attempt if a call failed, else 0."""
         failure: Exception | None = None
         done, returned = self._done[:], self._returned[:]
         calls: list[tuple[Callable[[], int], list[Due]]] = [
@@ -187,28 +187,28 @@ class Leases:
         for call, dues in calls:
             try:
                 if dues:
-                    await self._say(call, dues)
+                    await self._report_call(call, dues)
             except StoreUnavailable as error:
                 failure = error
                 break
             except StoreError as error:
                 failure = error
-        self._is_sure = failure is None
+        self._was_answered = failure is None
         if failure is not None:
             return self._outage.failed("report", failure)
         self._outage.worked("report")
         return 0.0
 
-    async def _say(self, call: Callable[[], int], dues: list[Due]) -> None:
+    async def _report_call(self, call: Callable[[], int], dues: list[Due]) -> None:
         try:
             still_ours = await self._caller.call(call)
-        except TimerError as error:  # not from Redis: what cannot be said now can never be
+        except TimerError as error:  # not from Redis: it is permanent
             log.error("cannot report event result", events=len(dues), error=str(error))  # noqa: TRY400 - it says all
-            self.figures.unsaid += len(dues)
+            self.counters.unsaid += len(dues)
         else:
-            self.figures.void += len(dues) - still_ours if self._is_sure else 0
-        said = set(dues)
-        self._done = [due for due in self._done if due not in said]
-        self._returned = [due for due in self._returned if due not in said]
+            self.counters.void += len(dues) - still_ours if self._was_answered else 0
+        reported = set(dues)
+        self._done = [due for due in self._done if due not in reported]
+        self._returned = [due for due in self._returned if due not in reported]
         for due in dues:
             self._retries.pop(due, None)

@@ -8,10 +8,15 @@ import trio
 
 from presence.common.errors import StoreUnavailable
 from presence.config.followup_rules import Rule
-from presence.followups import task as task_room
-from presence.followups import turning
-from presence.followups.task import SchedulerTask
-from presence.followups.turning import LOOK_S, META_LOOK_S, FollowUpScheduler, SchedulerOutage
+from presence.followups import scheduler
+from presence.followups import scheduler_task as task_room
+from presence.followups.scheduler import (
+    META_POLL_INTERVAL_S,
+    POLL_INTERVAL_S,
+    FollowUpScheduler,
+    SchedulerOutage,
+)
+from presence.followups.scheduler_task import SchedulerTask
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from tests.followups.shards import Shard
@@ -19,63 +24,63 @@ from tests.support.waiting import until
 
 
 def test_a_quiet_shard_is_looked_at_once_a_second(shard: Shard) -> None:
-    with closing(shard.turner()) as turner:
+    with closing(shard.scheduler()) as scheduler:
         shard.anybody()
-        assert LOOK_S - 0.5 < turner.turn() <= LOOK_S
-        turner.turn()
-        assert turner.tally.turns == 1, "nor sooner when it is asked to"
+        assert POLL_INTERVAL_S - 0.5 < scheduler.run_once() <= POLL_INTERVAL_S
+        scheduler.run_once()
+        assert scheduler.counters.turns == 1, "nor sooner when it is asked to"
 
 
 def test_a_short_rule_is_looked_for_more_often(shard: Shard) -> None:
-    with closing(shard.turner([Rule("soon", 0.2)])) as turner:
+    with closing(shard.scheduler([Rule("soon", 0.2)])) as scheduler:
         shard.anybody()
-        assert turner.turn() <= 0.1
+        assert scheduler.run_once() <= 0.1
 
 
 def test_all_shards_are_turned(client: Redis, url: str) -> None:
     keys = Keys(shards=16)
     client.hset(keys.meta, "shards", 16)
-    with closing(FollowUpScheduler(url, rules=[Rule("x", 0)])) as turner:
-        turner.turn()
-        assert turner.tally.turns == 16
+    with closing(FollowUpScheduler(url, rules=[Rule("x", 0)])) as scheduler:
+        scheduler.run_once()
+        assert scheduler.counters.turns == 16
         for shard in range(16):
             client.xadd(keys.events(shard), {"type": "offline", "uid": f"u{shard}", "last_seen_ms": 1})
         for _ in range(2):
-            turner._due.clear()
-            turner.turn()
+            scheduler._due.clear()
+            scheduler.run_once()
     assert {client.xlen(keys.followups(shard)) for shard in range(16)} == {1}
 
 
 def test_shards_are_waited_for_until_a_server_has_stored_how_many(client: Redis, url: str) -> None:
-    with closing(FollowUpScheduler(url)) as turner:
-        assert turner.turn() == META_LOOK_S
+    with closing(FollowUpScheduler(url)) as scheduler:
+        assert scheduler.run_once() == META_POLL_INTERVAL_S
         assert client.dbsize() == 0
         client.hset(Keys().meta, "shards", 2)
-        turner.turn()
-        assert turner.tally.turns == 2
+        scheduler.run_once()
+        assert scheduler.counters.turns == 2
 
 
 def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
-    turner, outage = FollowUpScheduler("unix:///nowhere/redis.sock", shards=1), SchedulerOutage()
+    scheduler, outage = FollowUpScheduler("unix:///nowhere/redis.sock", shards=1), SchedulerOutage()
     waits, told = [], []
     for _ in range(6):
-        turner._due.clear()
-        waits.append(turner.turn())
-        told.append(outage.news(turner.failure))
-    assert isinstance(turner.failure, StoreUnavailable)
+        scheduler._due.clear()
+        waits.append(scheduler.run_once())
+        told.append(outage.log_message(scheduler.failure))
+    assert isinstance(scheduler.failure, StoreUnavailable)
     assert 0 < waits[0] <= 0.1
     assert 1 < waits[-1] <= 2
     assert [bool(each) for each in told] == [True, False, False, False, False, False]
-    assert outage.news(None) == "follow-ups go on"
+    assert outage.log_message(None) == "follow-ups go on"
 
 
 async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turning, "RETRY_MAX_S", 0.02)
+    monkeypatch.setattr(scheduler, "RETRY_MAX_S", 0.02)
     shard.goes("ann")
     shard.anybody()
     shard.client.rename("presence:{0}:events", "elsewhere")
     shard.client.set("presence:{0}:events", "no stream")
-    task = SchedulerTask(shard.turner())
+    task = SchedulerTask(shard.scheduler())
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)
@@ -92,18 +97,18 @@ async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pyt
 
 async def test_what_nobody_expected_ends_no_server(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_room, "RETRY_MAX_S", 0.01)
-    turner, failures = shard.turner(), iter([ZeroDivisionError])
-    real = turner.turn
+    scheduler, failures = shard.scheduler(), iter([ZeroDivisionError])
+    real = scheduler.run_once
 
-    def turn() -> float:
+    def run_once() -> float:
         for failure in failures:
             raise failure
         return real()
 
-    monkeypatch.setattr(turner, "turn", turn)
+    monkeypatch.setattr(scheduler, "run_once", run_once)
     shard.goes("ann")
     shard.anybody()
-    task = SchedulerTask(turner)
+    task = SchedulerTask(scheduler)
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)

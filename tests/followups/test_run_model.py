@@ -56,10 +56,10 @@ class Model:
 def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: list[tuple[str, Any]]) -> None:
     client.flushall()
     shard, model, online = Shard(client, url, [Rule("mail", AFTER_MS / 1000)]), Model(), set(USERS)
-    size, keys.EVENTS_A_TURN = keys.EVENTS_A_TURN, EVENTS_A_TURN  # type: ignore[misc] # put back
+    size, keys.MAX_EVENTS_PER_RUN = keys.MAX_EVENTS_PER_RUN, EVENTS_A_TURN  # type: ignore[misc] # put back
     try:
-        with closing(shard.turner()) as one, closing(shard.turner()) as other:
-            one.turn()
+        with closing(shard.scheduler()) as one, closing(shard.scheduler()) as other:
+            one.run_once()
             for number, (step, uid) in enumerate(steps):
                 if step == "moves":
                     event = "" if uid not in online else shard.goes(uid)
@@ -71,14 +71,14 @@ def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: lis
                     shard.pass_time(STEP_MS)
                     model.pass_time()
                 else:
-                    turner = (one, other)[number % 2]
+                    scheduler = (one, other)[number % 2]
                     shard.anybody()
-                    turner._due.clear()
-                    turner.turn()
-                    assert turner.failure is None
+                    scheduler._due.clear()
+                    scheduler.run_once()
+                    assert scheduler.failure is None
                     model.turn(online)
                     assert Counter(told["offline_id"] for told in shard.told()) == model.told
     finally:
-        keys.EVENTS_A_TURN = size  # type: ignore[misc] # as above
+        keys.MAX_EVENTS_PER_RUN = size  # type: ignore[misc] # as above
     waiting: Any = client.hlen("presence:{0}:followup:work")
     assert waiting == len(model.waiting) == client.zcard("presence:{0}:followup:due")

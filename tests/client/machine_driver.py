@@ -63,8 +63,8 @@ class Driven:
         self.answers: dict[int, object] = {}
         self._decoder = protocol.Decoder()
 
-    def note(self, caused: list[Push | RequestResult]) -> None:
-        for each in caused:
+    def note(self, effects: list[Push | RequestResult]) -> None:
+        for each in effects:
             if isinstance(each, RequestResult):
                 assert each.id not in self.answers, "one answer each"
                 self.answers[each.id] = each.result
@@ -90,7 +90,7 @@ class Driven:
 
     def give(self, given: str | Exception) -> None:
         """The program gives a token, or fails to."""
-        self.note(self.machine.fetched(given, self.now))
+        self.note(self.machine.token_fetched(given, self.now))
 
     def lose(self) -> None:
         self.note(self.machine.disconnected("broken", self.now))

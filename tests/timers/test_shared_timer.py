@@ -9,9 +9,9 @@ import pytest
 from presence.common.errors import StoreUnavailable
 from presence.store.client import Redis
 from presence.store.script_runner import Scripting
-from presence.timers.handing import Leasing, SharedTimer
 from presence.timers.interface import Due, Event, TimerError, TimerFull
-from tests.timers.keeping import BASE, KINDS, TICK_S, a_timer, let_pass, places, wait_for
+from presence.timers.shared_timer import Leasing, SharedTimer
+from tests.timers.shared_timers import BASE, KINDS, TICK_S, a_timer, let_pass, places, wait_for
 
 LEASING = Leasing(lease_s=2.0, attempts_max=2)  # shorter than the lap that `let_pass` lets pass
 

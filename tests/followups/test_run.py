@@ -7,7 +7,7 @@ import pytest
 
 from presence.config.followup_rules import Rule
 from presence.followups import keys
-from presence.followups.turning import FollowUpScheduler
+from presence.followups.scheduler import FollowUpScheduler
 from presence.store.client import Redis
 from tests.followups.shards import Shard
 
@@ -16,9 +16,9 @@ MINUTE_MS = 60_000
 
 def test_what_follows_an_offline_event_is_told_once_when_it_is_due(shard: Shard) -> None:
     event = shard.goes("ann")
-    shard.turn(times=2)
+    shard.run_scheduler(times=2)
     assert shard.told() == []
-    shard.turn(after_ms=MINUTE_MS + 1, times=2)
+    shard.run_scheduler(after_ms=MINUTE_MS + 1, times=2)
     (told,) = shard.told()
     at_ms = int(event.partition("-")[0]) + 1
     assert {**told, "at_ms": ""} == {
@@ -35,8 +35,8 @@ def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
     shard.comes("ann")
     shard._seen_ms -= 1  # last seen in the very same millisecond
     second = shard.goes("ann")
-    shard.turn()
-    shard.turn(after_ms=MINUTE_MS * 2)
+    shard.run_scheduler()
+    shard.run_scheduler(after_ms=MINUTE_MS * 2)
     assert [told["offline_id"] for told in shard.told()] == [second]
 
 
@@ -44,23 +44,23 @@ def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.M
     monkeypatch.setattr(keys, "TOLD_A_TURN", 2)
     for uid in "abcde":
         shard.goes(uid)
-    shard.turn()
+    shard.run_scheduler()
     shard.pass_time(MINUTE_MS * 2)
     for told in (2, 4, 5):
-        shard.turn()
+        shard.run_scheduler()
         assert len(shard.told()) == told
     assert shard.told_to() == list("abcde")
 
 
 def test_a_call_ends_early_where_rules_are_many(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule(f"r{n}", 60) for n in range(64)])
-    shard.turn()
+    shard.run_scheduler()
     for n in range(20):
         shard.goes(f"u{n}")
-    assert [shard.turn().tally.planned for _ in range(3)] == [512, 512, 256]
+    assert [shard.run_scheduler().counters.planned for _ in range(3)] == [512, 512, 256]
     for n in range(20):
         shard.comes(f"u{n}")
-    assert [shard.turn().tally.cancelled for _ in range(3)] == [512, 512, 256]
+    assert [shard.run_scheduler().counters.cancelled for _ in range(3)] == [512, 512, 256]
     assert client.hlen("presence:{0}:followup:work") == 0
 
 
@@ -71,11 +71,11 @@ def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None
         Rule("gone", 5.0, ("logout",)),
     ]
     shard = Shard(client, url, rules)
-    shard.turn()
+    shard.run_scheduler()
     shard.goes("ann", "idle_timeout")
     shard.goes("bob", "logout")
-    shard.turn()
-    shard.turn(after_ms=MINUTE_MS)
+    shard.run_scheduler()
+    shard.run_scheduler(after_ms=MINUTE_MS)
     assert [(told["name"], told["uid"]) for told in shard.told()] == [
         ("gone", "bob"),
         ("all", "ann"),
@@ -87,9 +87,9 @@ def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None
 def test_history_is_no_news_to_the_first_turn(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule("mail", 0)])
     shard.goes("ann")
-    shard.turn(times=2)
+    shard.run_scheduler(times=2)
     shard.goes("bob")
-    shard.turn(times=2)
+    shard.run_scheduler(times=2)
     assert shard.told_to() == ["bob"]
 
 
@@ -100,28 +100,28 @@ def test_what_was_planned_is_told_whatever_the_rules_are_now(
     shard: Shard, url: str, rules: tuple[Rule, ...] | None, planned: int
 ) -> None:
     shard.goes("ann")
-    shard.turn()
+    shard.run_scheduler()
     shard.pass_time(MINUTE_MS * 2)
     shard.anybody()
-    with closing(FollowUpScheduler(url, rules=rules, shards=1)) as turner:
-        turner.turn()
+    with closing(FollowUpScheduler(url, rules=rules, shards=1)) as scheduler:
+        scheduler.run_once()
         shard.goes("bob")
-        turner._due.clear()
-        turner.turn()
+        scheduler._due.clear()
+        scheduler.run_once()
     assert shard.told_to() == ["ann"]
-    assert turner.tally.planned == planned
+    assert scheduler.counters.planned == planned
 
 
 def test_another_who_turns_waits_while_the_first_lives(shard: Shard) -> None:
-    with closing(shard.turner()) as first, closing(shard.turner()) as second:
+    with closing(shard.scheduler()) as first, closing(shard.scheduler()) as second:
         shard.anybody()
-        first.turn()
+        first.run_once()
         shard.goes("ann")
-        assert 0 < second.turn() <= 1.8
-        assert (second.tally.busy, second.tally.events) == (1, 0)
+        assert 0 < second.run_once() <= 1.8
+        assert (second.counters.busy, second.counters.events) == (1, 0)
         first._due.clear()
-        first.turn()
-        assert first.tally.planned == 1
+        first.run_once()
+        assert first.counters.planned == 1
 
 
 def test_there_is_a_bound_beyond_which_plans_are_refused_and_counted(
@@ -130,19 +130,19 @@ def test_there_is_a_bound_beyond_which_plans_are_refused_and_counted(
     monkeypatch.setattr(keys, "PENDING_MAX", 2)
     for uid in "abc":
         shard.goes(uid)
-    assert shard.turn().tally.refused == 1
+    assert shard.run_scheduler().counters.refused == 1
     assert shard.counts() == {"scheduled": 2, "refused": 1}
 
 
 def test_a_damaged_entry_stops_nobody(shard: Shard) -> None:
     shard.goes("ann")
     shard.goes("bob")
-    shard.turn()
+    shard.run_scheduler()
     base = shard.keys.followup_queue(0)
     shard.client.hset(f"{base}:work", "mail:ann:1001", "no MessagePack")
     shard.client.hset(f"{base}:of", "bob", "nor this")
     shard.client.zadd(f"{base}:due", {"of nothing": 1})
-    shard.turn(after_ms=MINUTE_MS * 2, times=2)
+    shard.run_scheduler(after_ms=MINUTE_MS * 2, times=2)
     assert shard.told_to() == ["bob"]
     assert shard.client.zcard(f"{base}:due") == 0
 
@@ -154,7 +154,7 @@ def test_an_entry_ahead_of_the_clock_counts_from_when_it_is_read(shard: Shard) -
         {"type": "offline", "uid": "ann", "code": 201, "last_seen_ms": 5},
         id=f"{ahead_ms}-0",
     )
-    shard.turn()
+    shard.run_scheduler()
     rows: Any = shard.client.zrange("presence:{0}:followup:due", 0, -1, withscores=True)
     ((_, due_ms),) = rows
     assert due_ms <= shard.now_ms + MINUTE_MS + 1

@@ -1,0 +1,175 @@
+"""The scheduler of follow-ups: runs a script per shard when something may be due there. Calls block.
+
+The script `followups/turn.lua` does all the work; the scheduler only decides when to call it. Any number of
+processes may run schedulers; one at a time is active per shard, and the others check whether it is alive.
+"""
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from presence.common.backoff import backoff_s, jittered
+from presence.common.errors import StoreError, StoreUnavailable
+from presence.config.followup_rules import Rule
+from presence.followups.keys import STREAM_MAXLEN, packed_rules, run_call
+from presence.store.keys import Keys
+from presence.store.script_runner import Scripting
+
+POLL_INTERVAL_S: Final = 1.0  # between two runs of an idle shard: an event is read at most this late
+MIN_POLL_INTERVAL_S: Final = 0.05  # where a rule's delay is shorter than that
+MIN_RUN_INTERVAL_S: Final = 0.02  # between two runs of a shard: follow-ups due meanwhile share a run
+BUSY_JITTER_S: Final = 0.3  # spreads the schedulers that wait for one that died
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 2.0  # between two attempts while Redis is unreachable
+META_POLL_INTERVAL_S: Final = 1.0  # until the first server has stored the number of shards
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Counters of the runs of this process."""
+
+    turns: int = 0  # answered calls
+    busy: int = 0  # of these, those that found another scheduler active
+    events: int = 0  # entries read from the event streams
+    planned: int = 0
+    cancelled: int = 0
+    told: int = 0
+    dropped: int = 0  # when due, the user was or had been back
+    refused: int = 0  # the limit was reached
+    holes: int = 0  # times that events were missing
+    failures: int = 0  # failed calls
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """Add the numbers of an answer of turn.lua, in its order."""
+        for name, number in zip(_COUNTED_BY_SCRIPT, numbers, strict=True):
+            setattr(self, name, getattr(self, name) + number)
+
+
+_COUNTED_BY_SCRIPT: Final = ("events", "planned", "cancelled", "told", "dropped", "refused", "holes")
+
+
+class FollowUpScheduler:
+    """Runs the script of each shard when it is due. Used from one thread at a time.
+
+    Args:
+        url: as `presence.common.redis_url` takes it; nothing is sent yet.
+        rules: rules for offline events, the same in all schedulers. None: those last stored by a scheduler
+            with rules; before that, none.
+        shards: number of shards; None: as stored by a server.
+        kept: cap of each stream of follow-ups, roughly.
+
+    Attributes:
+        counters: results so far.
+        failure: an error of the last run, or None.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str = "presence",
+        rules: Iterable[Rule] | None = None,
+        *,
+        shards: int | None = None,
+        kept: int = STREAM_MAXLEN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scripting = Scripting(url)
+        self._prefix = prefix
+        self._shards = shards
+        self._kept = kept
+        self._clock = clock
+        self._name = secrets.token_hex(8)
+        known_rules = None if rules is None else tuple(rules)
+        self._rules = packed_rules(known_rules)
+        shortest_s = min((rule.after for rule in known_rules or ()), default=POLL_INTERVAL_S)
+        self._poll_interval_s = max(MIN_POLL_INTERVAL_S, min(POLL_INTERVAL_S, shortest_s / 2))
+        self._due: dict[int, float] = {}  # by shard, the time of the next run
+        self._started: set[int] = set()  # shards that are known to have had runs
+        self._failed = 0  # in a row
+        self.counters = SchedulerCounters()
+        self.failure: Exception | None = None
+
+    def run_once(self) -> float:
+        """Run the shards that are due; return the seconds until the next one is.
+
+        A failed call is counted, kept in `failure` and repeated later: nothing is lost.
+        """
+        self.failure = None
+        try:
+            shards = self._known_shards()
+        except (StoreUnavailable, StoreError) as error:
+            self._note_failure(error)
+            return self._retry_s()
+        if shards is None:
+            return META_POLL_INTERVAL_S
+        keys, now = Keys(self._prefix, shards), self._clock()
+        due_shards = [shard for shard in range(shards) if self._due.get(shard, now) <= now]
+        calls = [
+            run_call(keys, shard, self._name, self._rules, has_begun=shard in self._started, kept=self._kept)
+            for shard in due_shards
+        ]
+        answers = self._scripting.evaluate(calls) if calls else []
+        for shard, answer in zip(due_shards, answers, strict=True):
+            self._due[shard] = self._clock() + self._process_answer(shard, answer)
+        self._failed = self._failed if self.failure else 0
+        return max(0.0, min(self._due.values()) - self._clock())
+
+    def close(self) -> None:
+        """Close the connections; a call in another thread fails."""
+        self._scripting.close()
+
+    def _known_shards(self) -> int | None:
+        if self._shards is None:
+            meta = Keys(self._prefix).meta
+            (stored,) = self._scripting.commands(meta, [("HGET", meta, "shards")])
+            if stored is not None and not stored.isdigit():
+                raise StoreError(f"{meta}: {stored!r} is not a number of shards")
+            self._shards = int(stored) if stored else None
+        return self._shards
+
+    def _process_answer(self, shard: int, answer: Any) -> float:
+        """Process an answer; return the seconds until the next run of the shard."""
+        if isinstance(answer, Exception):
+            self._note_failure(answer)
+            return self._retry_s()
+        self.counters.turns += 1
+        self._started.add(shard)
+        status, ms, *rest = msgpack.unpackb(answer)
+        if status == "busy":
+            self.counters.busy += 1
+            return float(ms) / 1000 + random.uniform(0, BUSY_JITTER_S)  # noqa: S311 - spreads load
+        is_more, *numbers = rest
+        self.counters.add(numbers)
+        if is_more:
+            return 0.0
+        next_s = self._poll_interval_s if ms < 0 else min(self._poll_interval_s, ms / 1000)
+        return max(MIN_RUN_INTERVAL_S, next_s)
+
+    def _note_failure(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._failed += 1
+        self.counters.failures += 1
+
+    def _retry_s(self) -> float:
+        return jittered(backoff_s(self._failed - 1, RETRY_FIRST_S, RETRY_MAX_S))
+
+
+class SchedulerOutage:
+    """Reports once that runs fail, and once that they succeed again."""
+
+    def __init__(self) -> None:
+        self._reported = ""
+
+    def log_message(self, failure: Exception | None) -> str:
+        """Return the message to log after a run, or ""."""
+        kind = "" if failure is None else type(failure).__name__
+        if kind == self._reported:
+            return ""
+        self._reported = kind
+        return f"follow-ups wait for Redis: {failure}" if failure else "follow-ups go on"

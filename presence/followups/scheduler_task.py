@@ -1,0 +1,46 @@
+"""Runs the scheduler of follow-ups as a trio task, for a server; calls of Redis run in a thread."""
+
+from dataclasses import asdict
+
+import structlog
+import trio
+
+from presence.followups.scheduler import RETRY_MAX_S, FollowUpScheduler, SchedulerOutage
+
+log = structlog.get_logger("presence.followups")
+
+
+class SchedulerTask:
+    """Runs a scheduler until stopped; owns it, and closes it at the end."""
+
+    def __init__(self, scheduler: FollowUpScheduler) -> None:
+        self._scheduler = scheduler
+        self._scope = trio.CancelScope()
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def run(self) -> None:
+        """Run the scheduler; an outage of Redis is logged once, and waited for."""
+        outage, run_once = SchedulerOutage(), self._scheduler.run_once
+        with self._scope:
+            try:
+                while True:
+                    try:
+                        wait_s = await trio.to_thread.run_sync(
+                            run_once, abandon_on_cancel=True, limiter=self._limiter
+                        )
+                    except Exception:  # no error here may end the server
+                        log.exception("turning follow-ups failed")
+                        wait_s = RETRY_MAX_S
+                    if message := outage.log_message(self._scheduler.failure):
+                        log.warning(message)
+                    await trio.sleep(wait_s)
+            finally:
+                self._scheduler.close()  # which also ends an abandoned thread
+
+    def stop(self) -> None:
+        """Stop; other schedulers continue."""
+        self._scope.cancel()
+
+    def report(self) -> dict[str, int]:
+        """Return its counters, for the log."""
+        return asdict(self._scheduler.counters)

@@ -1,0 +1,245 @@
+"""Timers in Redis shared by any number of processes: adding, handing out and reporting events.
+
+Every change is one script, and so is atomic; no state is kept outside Redis. After a lost answer, `schedule`
+may be called again (a known id is left unchanged), an event handed out by `due` comes again after its lease,
+and `done` called again returns 0.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from presence.common.backoff import backoff_s, jittered
+from presence.store.script_runner import Call, Scripting
+from presence.timers.interface import MAX_DELAY_S, Due, Event, TimerError, TimerFull
+from presence.timers.script_batches import (
+    MAX_ITEMS_PER_CALL,
+    checked_id,
+    claim_batches,
+    delay_ms,
+    event_batches,
+    id_batches,
+)
+
+MAX_LEASE_S: Final = 86_400.0
+MAX_ATTEMPTS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Leasing:
+    """How a timer hands out events.
+
+    Args:
+        lease_s: how long an event belongs to its worker, to the millisecond; longer than it takes to handle
+            all events returned by one call of `due`.
+        attempts_max: attempts before an event becomes a dead letter.
+        backoff_s: pause after the first failed attempt; doubled by each further one,
+        backoff_max_s: up to this.
+
+    Raises:
+        TimerError: a value is out of its bounds.
+    """
+
+    lease_s: float = 30.0
+    attempts_max: int = 5
+    backoff_s: float = 1.0
+    backoff_max_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.lease_s <= MAX_LEASE_S:
+            raise TimerError(f"lease_s {self.lease_s!r} is not between 0.001 and {MAX_LEASE_S:.0f}")
+        if not 1 <= self.attempts_max <= MAX_ATTEMPTS:
+            raise TimerError(f"attempts_max {self.attempts_max!r} is not between 1 and {MAX_ATTEMPTS}")
+        if not 0 <= self.backoff_s <= self.backoff_max_s <= MAX_DELAY_S:
+            raise TimerError("backoff_s is not between 0 and backoff_max_s, or that is too long")
+
+    def pause_s(self, attempt: int) -> float:
+        """Return the pause after a failed attempt: doubled each time, and half of it random.
+
+        So events that failed together in an outage do not come back together.
+        """
+        return jittered(backoff_s(attempt - 1, self.backoff_s, self.backoff_max_s))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that failed `attempts` times; times are Unix ms by Redis' clock."""
+
+    id: str
+    payload: bytes
+    due_ms: int
+    died_ms: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerState:
+    """The state of a timer.
+
+    Attributes:
+        waiting: events not yet due.
+        leased: events handed out, or pausing before a retry.
+        dead: dead letters.
+        next_s: seconds until something may be due; None: never.
+        counts: totals: scheduled, refused, cancelled, handed (first attempts), again
+            (further attempts), returned (given back), done, dead.
+    """
+
+    waiting: int
+    leased: int
+    dead: int
+    next_s: float | None
+    counts: Mapping[str, int]
+
+
+class SharedTimer:
+    """A `LeasedTimer` in Redis; the subclasses differ in how waiting events are indexed.
+
+    Times are those of Redis: if its clock is set forward, events are early and leases end. Events are lost
+    with Redis' memory, or in a failover to a replica that did not have them yet.
+
+    Calls block, raise `StoreUnavailable` or `StoreError` if Redis fails or refuses, and are not retried. Use
+    it from one thread at a time, like its `Scripting`, which timers may share.
+
+    Args:
+        scripting: the connections.
+        base: prefix of the keys, see `Keys.timer`; its hash tag puts them into one slot.
+        leasing: how events are handed out; workers of one timer should agree, but need not.
+        events_max: maximum of events, including dead letters.
+        index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
+    """
+
+    def __init__(
+        self, scripting: Scripting, base: str, leasing: Leasing, events_max: int, index: tuple[bytes, str]
+    ) -> None:
+        self.leasing = leasing
+        self._scripting = scripting
+        self._events_max = events_max
+        self._variant, index_name = index
+        self._keys = [f"{base}:{name}" for name in ("work", index_name, "leased", "dead", "counts", "absent")]
+
+    def schedule(self, event: Event) -> bool:
+        """Add an event; return False, and change nothing, if its id exists.
+
+        Raises:
+            TimerError: it breaks a limit, or the timer is full.
+        """
+        return self.schedule_many([event]) == 1
+
+    def schedule_many(self, events: Iterable[Event]) -> int:
+        """Add events in calls of at most `MAX_ITEMS_PER_CALL`; return how many were added.
+
+        Raises:
+            TimerError: see `schedule`; events added before stay.
+        """
+        return sum(
+            self._run_script("schedule", batch, self._events_max)[1] for batch in event_batches(events)
+        )
+
+    def cancel(self, event_id: str) -> bool:
+        """Remove an event in any state, also a dead letter; return whether it existed."""
+        return bool(self._run_script("cancel", checked_id(event_id))[1])
+
+    def reschedule(self, event_id: str, delay_s: float) -> bool:
+        """Make a waiting event due in `delay_s`; return False if it is unknown or was handed out."""
+        return not self.reschedule_many([event_id], delay_s)
+
+    def reschedule_many(self, event_ids: Iterable[str], delay_s: float) -> list[str]:
+        """Make waiting events due in `delay_s`; return those that are unknown or were handed out."""
+        after_ms = delay_ms(delay_s)
+        return [
+            name.decode()
+            for batch in id_batches(event_ids)
+            for name in self._run_script("reschedule", batch, after_ms)[1]
+        ]
+
+    def due(self, limit: int = 100) -> list[Due]:
+        """Hand out events, earliest first: by due time, or by the end of their lease or pause.
+
+        Fewer than `limit` if they are large, or if many slots of a ring have passed; none only if none is
+        due.
+        """
+        self._check_limit(limit)
+        while True:
+            # A call may find only dead letters, or empty slots of a ring: then try again.
+            dues, is_more = self._run_claim_script("due", limit)
+            if dues or not is_more:
+                return dues
+
+    def done(self, dues: Iterable[Due]) -> int:
+        """Remove handled events; see `LeasedTimer.done`."""
+        return sum(self._run_script("done", batch)[1] for batch in claim_batches(dues))
+
+    def extend(self, dues: Iterable[Due]) -> int:
+        """Restart leases; see `LeasedTimer.extend`."""
+        return sum(self._run_script("extend", batch, self._lease_ms())[1] for batch in claim_batches(dues))
+
+    def give_back(self, dues: Iterable[Due]) -> int:
+        """Return unhandled events; see `LeasedTimer.give_back`."""
+        return sum(self._run_script("give_back", batch)[1] for batch in claim_batches(dues))
+
+    def retry(self, due: Due, delay_s: float | None = None) -> bool:
+        """See `LeasedTimer.retry`; without `delay_s` the pause is `Leasing.pause_s`."""
+        pause_s = self.leasing.pause_s(due.attempt) if delay_s is None else delay_s
+        attempts_max = self.leasing.attempts_max
+        return bool(
+            self._run_script("retry", due.id, due.due_ms, due.attempt, delay_ms(pause_s), attempts_max)[1]
+        )
+
+    def dead(self, limit: int = 100, skip: int = 0) -> list[DeadLetter]:
+        """List dead letters, oldest first, after skipping `skip`; fewer than `limit` if they are large."""
+        flat = self._run_script("dead", skip, min(limit, MAX_ITEMS_PER_CALL))[1]
+        return [
+            DeadLetter(name.decode(), payload, due_ms, died_ms, attempt)
+            for name, due_ms, attempt, payload, died_ms in zip(*[iter(flat)] * 5, strict=True)
+        ]
+
+    def requeue(self, event_ids: Iterable[str], delay_s: float = 0.0) -> int:
+        """Schedule dead letters again, with all attempts; return how many existed."""
+        after_ms = delay_ms(delay_s)
+        return sum(self._run_script("requeue", batch, after_ms)[1] for batch in id_batches(event_ids))
+
+    def purge(self, event_ids: Iterable[str]) -> int:
+        """Delete dead letters; return how many existed."""
+        return sum(self._run_script("requeue", batch, "")[1] for batch in id_batches(event_ids))
+
+    def state(self) -> TimerState:
+        """Return the state of the timer."""
+        _, now_ms, next_ms, events, leased, dead, counts = self._run_script("state")
+        return TimerState(
+            waiting=events - leased - dead,
+            leased=leased,
+            dead=dead,
+            next_s=max(0, next_ms - now_ms) / 1000 if next_ms else None,
+            counts={name.decode(): n for name, n in zip(counts[::2], counts[1::2], strict=True)},
+        )
+
+    def _check_limit(self, limit: int) -> None:
+        if not 1 <= limit <= MAX_ITEMS_PER_CALL:
+            raise TimerError(f"limit {limit!r} is not between 1 and {MAX_ITEMS_PER_CALL}")
+
+    def _run_claim_script(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
+        """Run a script that hands out events; return them, and whether more are due."""
+        _, now_ms, is_more, flat = self._run_script(script, what, self._lease_ms(), self.leasing.attempts_max)
+        dues = [
+            Due(name.decode(), payload, due_ms, now_ms - due_ms, attempt)
+            for name, due_ms, attempt, payload in zip(*[iter(flat)] * 4, strict=True)
+        ]
+        return dues, bool(is_more)
+
+    def _lease_ms(self) -> int:
+        return math.ceil(self.leasing.lease_s * 1000)
+
+    def _run_script(self, script: str, *arguments: Any) -> Any:
+        call = Call(f"timers/{script}", self._keys, [self._variant, *arguments])
+        answer = msgpack.unpackb(self._scripting.one(call), raw=True)
+        if answer[0] == b"full":
+            raise TimerFull(f"the timer holds {answer[1]} events of {self._events_max}")
+        if answer[0] == b"kind":
+            raise TimerError(f"this timer is of another kind: {answer[1].decode()}")
+        if answer[0] == b"ring":
+            raise TimerError(f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ")
+        return answer
