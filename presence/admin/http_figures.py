@@ -60,7 +60,7 @@ class HttpFigures:
         missed: events that viewers who fell behind were not shown.
         requests: by route and class of status.
         refusals: by reason.
-        acts: by verb and outcome.
+        actions: by verb and outcome.
         durations: how long requests took, seconds.
         footprint: of this process.
     """
@@ -71,7 +71,7 @@ class HttpFigures:
         self.missed = 0
         self.requests = {(route, status): 0 for route in ROUTES for status in STATUSES}
         self.refusals = dict.fromkeys(REFUSALS, 0)
-        self.acts = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
+        self.actions = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
         self.durations = Histogram(BOUNDS_S)
         self.footprint = ProcessStats()
 
@@ -92,7 +92,7 @@ class HttpFigures:
 
     def acted(self, verb: str, outcome: str) -> None:
         """Count what an operator did, or tried to."""
-        self.acts[_known(verb, VERBS), _known(outcome, OUTCOMES)] += 1
+        self.actions[_known(verb, VERBS), _known(outcome, OUTCOMES)] += 1
 
 
 def _known(value: str, values: Iterable[str]) -> str:

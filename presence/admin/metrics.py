@@ -85,7 +85,7 @@ def local_sample(scrape: Scrape) -> Sample:
             "requests": http.requests,
             "durations": http.durations.report(),
             "refusals": http.refusals,
-            "acts": http.acts,
+            "actions": http.actions,
             "connections": http.connections,
             "viewers": http.viewers,
             "missed": http.missed,

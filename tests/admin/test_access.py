@@ -122,14 +122,14 @@ async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
             assert {f"{verb.method} {verb.template}" for verb in verbs} == set(TARGETS), "each has a row"
             for name, who in WHO.items():
                 for asked in TARGETS if who.with_tokens is with_tokens else ():
-                    running.context.http.acts["kick", "done"] = 0
+                    running.context.http.actions["kick", "done"] = 0
                     expected = 200 if asked in OPEN else who.act if asked in ACTS else who.read
                     answered = await answer(running, asked, who.headers)
                     assert answered.status == expected, f"{asked}, {name}: {answered.body!r}"
                     for header, value in guard.HEADERS.items():
                         assert answered.headers[header.lower()] == value, asked
                     acted = asked in ACTS and who.act == 200
-                    assert running.context.http.acts["kick", "done"] == int(acted), f"{asked}, {name}"
+                    assert running.context.http.actions["kick", "done"] == int(acted), f"{asked}, {name}"
     assert "unsafe" not in guard.HEADERS["Content-Security-Policy"]
 
 
@@ -256,7 +256,7 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
             await kick(running, ACT, uid="a b")
             for secret in (READ, OFFERED, ""):
                 await kick(running, secret)
-            acts = running.context.http.acts
+            acts = running.context.http.actions
             assert (acts["kick", "done"], acts["kick", "failed"], acts["kick", "refused"]) == (1, 1, 4)
     lines = [line for line in logged if line["event"] == "audit"]
     told = [(line["who"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines]
@@ -280,7 +280,7 @@ async def test_strangers_do_not_fill_the_log(
     async with operators(admin_tokens=tokens) as running:
         for _ in range(20):
             assert (await kick(running)).status == 401
-        assert running.context.http.acts["kick", "refused"] == 20
+        assert running.context.http.actions["kick", "refused"] == 20
     assert sum(line["event"] == "audit" for line in logged) == 3
 
 

@@ -117,7 +117,7 @@ def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
         ("http_requests_total", {"route": "/v1/kick", "status": "4xx"}, 0),
         ("http_request_duration_seconds_bucket", {"le": "0.025"}, 1),
         ("http_refusals_total", {"reason": "token"}, 1),
-        ("http_acts_total", {"verb": "kick", "outcome": "done"}, 1),
+        ("http_actions_total", {"verb": "kick", "outcome": "done"}, 1),
         ("http_connections", {}, 3),
         ("http_viewers", {"view": "live"}, 2),
         ("http_events_missed_total", {}, 5),
@@ -179,7 +179,7 @@ def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
     assert value(found, "http_requests_total", route="/", status="other") == 1
     assert value(found, "http_requests_total", route="other", status="4xx") == 100
     assert value(found, "http_refusals_total", reason="other") == 100
-    assert value(found, "http_acts_total", verb="other", outcome="other") == 100
+    assert value(found, "http_actions_total", verb="other", outcome="other") == 100
 
 
 def test_plain_text_is_told_unless_openmetrics_is_asked_for() -> None:
