@@ -1,4 +1,4 @@
-"""``presence doctor``: what a server would miss on this machine and in its Redis, and what mends it."""
+"""``presence doctor``: checks what a server needs from this machine and its Redis, and suggests fixes."""
 
 import argparse
 import json
@@ -18,41 +18,41 @@ _WIDTH = max(len(status.value) for status in CheckStatus)
 
 
 _DESCRIPTION = (
-    "Says what a server of these settings would miss, as need against have, and the line that mends it. "
-    "Takes what serve takes, reads the same variables and file, works beside a server that runs and without "
-    "one, and changes nothing: it asks. In Redis it looks at rights by queueing commands in a transaction "
-    "that it drops, which leaves lines in ACL LOG. What it may not ask is told as not tried. Exit status: 0 "
-    "when nothing fails, 1 when something does, 2 when the command line is wrong."
+    "Compares what a server with these settings needs with what is present, and prints a fix for each "
+    "difference. Takes the flags, variables and file of serve, works with or without a running server, and "
+    "changes nothing. In Redis it checks permissions by queueing commands in a transaction that it discards, "
+    "which leaves entries in ACL LOG. Checks that it has no permission for are reported as not tried. Exit "
+    "status: 0 if no check fails, 1 if one does, 2 for a usage error."
 )
 
 
 class _Columns(argparse.HelpFormatter):
-    """Leaves the lines of what is looked at as they are."""
+    """Keeps the line breaks of the list of checks."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence doctor``."""
+    """Add the arguments of ``presence doctor``."""
     parser.description = _DESCRIPTION
-    parser.epilog = "\n".join(["looks at:", *(f"  {name:<20}  {about}" for name, about in CHECKS.items())])
+    parser.epilog = "\n".join(["checks:", *(f"  {name:<20}  {about}" for name, about in CHECKS.items())])
     parser.formatter_class = _Columns
-    parser.add_argument("--all", action="store_true", dest="show_all", help="print what is well, too")
-    add_json(parser, "one JSON object: status and checks")
+    parser.add_argument("--all", action="store_true", dest="show_all", help="also print the checks that pass")
+    add_json(parser, "print one JSON object: status and checks")
     parser.add_argument(
         "--handler",
         dest="handlers",
         action="append",
         default=[],
         metavar="MODULE:FUNCTION",
-        help="import this function for follow-ups, too; may be given again",
+        help="also import this handler of follow-ups; may be repeated",
     )
     add_settings(parser, tuple(FIELDS))
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Print what is wrong, or all findings; return the exit status: 1 if a check fails."""
+    """Print problems, or all results; return the exit status: 1 if a check fails."""
     findings = examine(CheckContext(load, args.handlers))
     if args.json:
         checks = [{**asdict(each), "status": each.status.value} for each in findings]
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
 
 
 def _lines(findings: Sequence[Finding], *, show_all: bool) -> Iterable[str]:
-    """Give the worst first, and what is well only if all is wanted."""
+    """Give failures first, and passed checks only if `show_all`."""
     indent = " " * (_WIDTH + 2)
     left_out: dict[tuple[str, str], list[str]] = {}
     for each in findings:

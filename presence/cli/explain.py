@@ -1,4 +1,4 @@
-"""``presence explain``: why a user is online or offline, and what each server knows of his sessions."""
+"""``presence explain``: prints why a user is online or offline, and the sessions that each server has."""
 
 import argparse
 import json
@@ -15,21 +15,21 @@ from presence.ops.explain_text import hour, moment, span
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence explain``."""
+    """Add the arguments of ``presence explain``."""
     parser.add_argument("uid", metavar="UID", type=plain_text)
-    add_reader(parser, "one JSON object")
+    add_reader(parser, "print one JSON object")
 
 
 @asks_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Print what is known of a user; return the exit status: 1 if Redis could not be asked."""
+    """Print what is known about a user; return the exit status: 1 if Redis could not be reached."""
     with Explainer(place.redis_url, prefix=place.prefix) as explainer:
         try:
             told = explainer.explain(args.uid)
         except ValueError as error:
             raise UsageError(error) from None
     if told["redis"] is not None:
-        complain(f"cannot ask Redis at {redacted(place.redis_url)}: {told['redis']}")
+        complain(f"cannot reach Redis at {redacted(place.redis_url)}: {told['redis']}")
     if told["state"] is None:
         return FAILED
     print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """Give the lines of an explanation for people; each is yet to be made safe for a terminal."""
+    """Give the lines of an explanation; the caller escapes control characters."""
     yield f"{told['uid']}  {told['state']['status'] if told['state'] else 'not known'}"
     yield f"  why: {told['why']}"
     for name in ("event", "online_event"):
@@ -46,7 +46,7 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
     for session in told["sessions"]:
         yield from _session(session)
     for end in told["ended"]:
-        if end["session"] != (told["event"] or {}).get("session"):  # of which the sentence tells
+        if end["session"] != (told["event"] or {}).get("session"):  # the sentence covers that one
             yield f"  {_ended(end)}"
     for note in told["notes"]:
         yield f"  note: {note}"
@@ -66,7 +66,7 @@ def _session(session: Mapping[str, Any]) -> Iterator[str]:
         link += f" from {address or 'an unknown address'}, {session.get('transport') or 'unknown transport'}"
         link += f", {session.get('unsent_bytes') or 0} bytes unsent"
     else:
-        link += ", in its grace"
+        link += ", in its grace period"
     yield f"    {link}; logged in {moment(session['login_ms'])}"
     yield (
         f"    last packet {moment(session['last_packet_ms'])}, {session['last_packet_age_s']:.3f} s ago; "
@@ -87,18 +87,18 @@ def _ended(end: Mapping[str, Any]) -> str:
 def _due(session: Mapping[str, Any]) -> str:
     ends = f"ends as {session['ends_as'].get('reason')} ({session['ends_as'].get('code')})"
     if session["due_in_s"] is None or session["slot"] is None:
-        return f"{ends} in this moment"
-    hand = f"slot {session['slot']}, {session['slots_from_hand']} from the hand"
+        return f"{ends} now"
+    hand = f"slot {session['slot']}, {session['slots_from_hand']} slots ahead"
     return f"{ends} in {session['due_in_s']:.3f} s: {hand}"
 
 
 def _shown(session: Mapping[str, Any]) -> str:
-    record = {True: "on record", False: "not on record", None: "record not known"}[session["on_record"]]
+    record = {True: "on record", False: "not on record", None: "record unknown"}[session["on_record"]]
     parts = [session["status"], record]
     if not session["vouched"]:
-        parts.append("not vouched for")
+        parts.append("not registered")
     if (away_in_s := session.get("away_in_s")) is not None:
-        parts.append(f"away by itself in {span(away_in_s)}")
+        parts.append(f"away automatically in {span(away_in_s)}")
     if (expires_in_s := session.get("token_expires_in_s")) is not None:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):

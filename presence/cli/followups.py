@@ -1,4 +1,4 @@
-"""``presence followups``: what is to be done for users who stay away, and doing it."""
+"""``presence followups``: plans, lists and handles actions for users who stay offline."""
 
 import argparse
 import contextlib
@@ -31,73 +31,88 @@ from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError
 
-STOP_WAIT_S = 3.0  # for a call that is under way; a closed connection ends it
+STOP_WAIT_S = 3.0  # for a call in progress; closing the connection ends it
 
 
 _RUN: Final = (
-    "Plans follow-ups by the rules of the file of --config, the tables [[followups]], and tells those that "
-    "are due; without rules there, by those that a server or another run brought last. Any number may run, "
-    "beside servers that do the same. With --handler it calls that for each of them, at least once, shared "
-    "with all others of the group; what fails is called again after --retry, and is a dead letter after "
-    "--attempts."
+    "Plans follow-ups by the rules of the --config file (the tables [[followups]]) and publishes those that "
+    "are due. Without rules there it uses those that a server or another run stored last. Any number may "
+    "run, next to servers that do the same. With --handler it calls that function for each follow-up, at "
+    "least once, sharing the work with the others of the group. A failed one is retried after --retry and "
+    "becomes a dead letter after --attempts."
 )
 
 _number = whole_number(10**6)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence followups``."""
+    """Add the arguments of ``presence followups``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|list|add|cancel")
 
-    run = actions.add_parser("run", help="plan, tell and handle follow-ups", description=_RUN)
-    run.add_argument("--handler", metavar="MODULE:FUNCTION", help="called with each that is due")
+    run = actions.add_parser("run", help="plan, publish and handle follow-ups", description=_RUN)
+    run.add_argument("--handler", metavar="MODULE:FUNCTION", help="function to call with each due follow-up")
     run.add_argument(
-        "--group", type=plain_text, default="followups", help="who shares them (default followups)"
+        "--group",
+        type=plain_text,
+        default="followups",
+        help="consumer group that shares them (default followups)",
     )
     run.add_argument(
-        "--attempts", type=_number, default=5, metavar="N", help="until it is a dead letter (default 5)"
+        "--attempts",
+        type=_number,
+        default=5,
+        metavar="N",
+        help="attempts before it becomes a dead letter (default 5)",
     )
     run.add_argument(
         "--retry",
         type=some_seconds,
         default=60.0,
         metavar="S",
-        help="until it is handled again (default 60 s)",
+        help="time until a failed one is retried (default 60 s)",
     )
     add_settings(run, (*READER_SETTINGS, "stream_maxlen"))
 
-    show = actions.add_parser("list", help="print those that wait")
-    show.add_argument("--uid", type=plain_text, help="of this user only")
-    show.add_argument("--limit", type=_number, default=1000, metavar="N", help="so many (default 1000)")
-    add_json(show, "one JSON object a line")
+    show = actions.add_parser("list", help="print pending follow-ups")
+    show.add_argument("--uid", type=plain_text, help="only those of this user")
+    show.add_argument(
+        "--limit", type=_number, default=1000, metavar="N", help="at most this many (default 1000)"
+    )
+    add_json(show, "print one JSON object per line")
     add_settings(show, READER_SETTINGS)
 
-    add = actions.add_parser("add", help="let something be done for one user, once")
+    add = actions.add_parser("add", help="add a follow-up for one user, once")
     add.add_argument("uid", type=plain_text, metavar="UID")
     add.add_argument(
         "--after",
         type=seconds,
         required=True,
         metavar="S",
-        help="seconds from now, if he is offline; else from his next offline event",
+        help="seconds from now if the user is offline, else from their next offline event",
     )
-    add.add_argument("--name", type=plain_text, required=True, help="what is to be done")
-    add.add_argument("--payload", default="", metavar="TEXT", help="for whoever does it")
+    add.add_argument("--name", type=plain_text, required=True, help="name of the action")
+    add.add_argument("--payload", default="", metavar="TEXT", help="data for the handler")
     add_settings(add, READER_SETTINGS)
 
-    cancel = actions.add_parser("cancel", help="take follow-ups out")
+    cancel = actions.add_parser("cancel", help="cancel follow-ups")
     cancel.add_argument("ids", nargs="*", metavar="ID", type=plain_text)
-    cancel.add_argument("--uid", action="append", default=[], type=plain_text, help="all of this user")
+    cancel.add_argument(
+        "--uid",
+        action="append",
+        default=[],
+        type=plain_text,
+        help="all follow-ups of this user; may be repeated",
+    )
     add_settings(cancel, READER_SETTINGS)
 
 
 @asks_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Run the action that was named; return the exit status."""
+    """Run the given action; return the exit status."""
     if args.action == "run":
         return _run(args, place)
     if args.action == "cancel" and not (args.ids or args.uid):
-        raise UsageError("followups cancel: name at least one ID, or --uid UID")
+        raise UsageError("followups cancel: give at least one ID, or --uid UID")
     with FollowUps(place.redis_url, prefix=place.prefix) as followups:
         try:
             return {"list": _list, "add": _add, "cancel": _cancel}[args.action](followups, args)
@@ -106,7 +121,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
 
 def _run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Turn, and handle what is due, until a signal comes; return the exit status."""
+    """Run the scheduler and the handler until a signal comes; return the exit status."""
     handle = _handler(args.handler) if args.handler else None
     rules, kept = place.settings.followups, place.settings.stream_maxlen
     try:
@@ -115,9 +130,9 @@ def _run(args: argparse.Namespace, place: DataLocation) -> int:
             contextlib.closing(FollowUpScheduler(place.redis_url, place.prefix, rules, kept=kept)) as turner,
         ):
             turner.turn()
-            if turner.failure is not None:  # at first: the URL or the password is wrong
+            if turner.failure is not None:  # on the first run: a wrong URL or password
                 raise turner.failure
-            complain("followups: turning")
+            complain("followups: running")
             if handle is None:
                 _turn(turner, threading.Event())
             else:
@@ -147,7 +162,7 @@ def _turn(turner: FollowUpScheduler, stop: threading.Event) -> None:
 
 @contextlib.contextmanager
 def _turning(turner: FollowUpScheduler) -> Iterator[None]:
-    """Turn in a thread for the length of a ``with`` block."""
+    """Run the scheduler in a thread for the duration of a ``with`` block."""
     stop = threading.Event()
     thread = threading.Thread(target=_turn, args=(turner, stop), daemon=True)
     thread.start()
@@ -159,7 +174,7 @@ def _turning(turner: FollowUpScheduler) -> Iterator[None]:
 
 
 def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
-    """Call the handler with what is due, for ever."""
+    """Call the handler with due follow-ups until interrupted."""
     with (
         subscriber_complains(),
         due_sync(
@@ -169,7 +184,7 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
             prefix=place.prefix,
             max_deliveries=args.attempts,
             claim_idle_s=args.retry,
-            prefetch=1,  # what waits behind a handler that is slow is others' to do
+            prefetch=1,  # events behind a slow handler are left to other consumers
         ) as followups,
     ):
         for followup in followups:
@@ -178,7 +193,7 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
                 continue
             try:
                 handle(followup)
-            except Exception as error:  # whatever it is, others go on
+            except Exception as error:  # one failure does not stop the others
                 complain(f"handler failed with {followup.id}: {type(error).__name__}: {error}")
                 followups.fail(error)
 
@@ -190,17 +205,17 @@ def _add(followups: FollowUps, args: argparse.Namespace) -> int:
 
 
 def _cancel(followups: FollowUps, args: argparse.Namespace) -> int:
-    """Take out follow-ups by id, and all of users; return 1 if an id is not there."""
+    """Cancel follow-ups by id and by user; return 1 if an id is unknown."""
     missing = [each for each in args.ids if not followups.cancel(each)]
     cancelled = len(args.ids) - len(missing) + sum(followups.cancel_of(uid) for uid in args.uid)
     print(f"cancelled: {cancelled}")
     for each in missing:
-        complain(f"no follow-up {each} waits")
+        complain(f"no pending follow-up {each}")
     return FAILED if missing else OK
 
 
 def _list(followups: FollowUps, args: argparse.Namespace) -> int:
-    """Print follow-ups that wait, those due first before others."""
+    """Print pending follow-ups, by due time."""
     for pending in followups.earliest(args.limit) if args.uid is None else followups.of(args.uid):
         print(json_line(asdict(pending)) if args.json else _line(pending))
     return OK
@@ -213,5 +228,5 @@ def _line(pending: PlannedFollowUp) -> str:
 
 def _when(due_ms: int | None) -> str:
     if due_ms is None:
-        return f"{'when he goes offline':<23}"
+        return f"{'once offline':<23}"
     return moment(due_ms).removesuffix(" UTC")

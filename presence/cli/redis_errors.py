@@ -1,4 +1,4 @@
-"""Commands that ask Redis, and how they complain where it does not answer."""
+"""Runs commands that need Redis, and reports its errors."""
 
 import argparse
 import getpass
@@ -17,7 +17,7 @@ from presence.store.error_classes import passes
 
 
 class _Complaints(logging.Handler):
-    """Says on standard error what is logged."""
+    """Prints log records on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(record.getMessage())
@@ -25,7 +25,7 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def subscriber_complains() -> Iterator[None]:
-    """Say on standard error what the subscriber logs as a warning or worse."""
+    """Print warnings and errors of the subscriber on standard error."""
     log, handler = logging.getLogger("presence.subscriber"), _Complaints(logging.WARNING)
     log.addHandler(handler)
     try:
@@ -35,7 +35,7 @@ def subscriber_complains() -> Iterator[None]:
 
 
 def caller(command: str) -> str:
-    """Return who runs a command, and where, for the logs of the servers: nobody checks it there."""
+    """Return user, host and command for the logs of the servers, which do not verify it."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # in a container a user may have no name
@@ -46,7 +46,7 @@ def caller(command: str) -> str:
 def asks_redis(
     run: Callable[[argparse.Namespace, DataLocation], int],
 ) -> Callable[[argparse.Namespace, Load], int]:
-    """Let a command run with the place of the servers' data; if Redis fails it, complain and return 1."""
+    """Run a command with the location of the servers' data; on an error of Redis, print it and return 1."""
 
     @wraps(run)
     def ask(args: argparse.Namespace, load: Load) -> int:
@@ -57,7 +57,7 @@ def asks_redis(
 
 
 def reaching(redis_url: str, ask: Callable[[], int]) -> int:
-    """Return the exit status that `ask` returns; if Redis fails it, complain and return 1."""
+    """Return the exit status of `ask`; on an error of Redis, print it and return 1."""
     try:
         return ask()
     except (RedisError, StoreUnavailable, StoreError, ValueError) as error:

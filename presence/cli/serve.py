@@ -1,4 +1,4 @@
-"""``presence serve``: the server, and a Redis of its own where none is given."""
+"""``presence serve``: runs the server, with an embedded Redis if none is given."""
 
 import argparse
 import contextlib
@@ -14,28 +14,28 @@ from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import EmbeddedError, embedded_redis
 
-if TYPE_CHECKING:  # a server without operators does without all that it loads
+if TYPE_CHECKING:  # not loaded by a server without the admin process
     from presence.admin.launcher import AdminProcess
 
 _DESCRIPTION = (
-    "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
-    "(--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
+    "Without --redis the server starts a private Valkey and stops it last. Every flag is also an environment "
+    "variable (--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence serve``."""
+    """Add the arguments of ``presence serve``."""
     parser.description = _DESCRIPTION
     add_settings(parser, tuple(FIELDS))
 
 
 def check_files(loaded: Loaded) -> None:
-    """Find out whether the files can be used that a server needs.
+    """Check that the files named by settings are usable.
 
     Raises:
-        ConfigError: with every problem that was found.
+        ConfigError: with all problems found.
     """
-    from presence.server import credentials  # noqa: PLC0415 - loads what reads them, if a setting names one
+    from presence.server import credentials  # noqa: PLC0415 - loads cryptography, if a setting names a file
 
     settings = loaded.settings
     found = [
@@ -50,19 +50,19 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
     """Serve until a signal comes; return the exit status.
 
     Args:
-        load_again: loads the settings, now and as they are later, for SIGHUP.
+        load_again: loads the settings, now and again at SIGHUP.
     """
     loaded = load_again()
     check_files(loaded)
     settings = loaded.settings
-    notifier = from_environment()  # before anything is started that would inherit what leads to it
+    notifier = from_environment()  # before any child process can inherit its environment
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(sigterm_interrupts())
         cleanup.enter_context(sighup_ignored())
         try:
             redis_url = settings.redis
             if redis_url is None:
-                # First, while this process has one thread; stopped last, when everything is written.
+                # First, while this process has one thread; stopped last, after everything is written.
                 redis = cleanup.enter_context(embedded_redis(settings.data_dir))
                 redis.announce()
                 redis_url = redis.url
@@ -70,7 +70,7 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
         except EmbeddedError as error:
             complain(error)
             return FAILED
-        except KeyboardInterrupt:  # before the server took the signals over
+        except KeyboardInterrupt:  # before the server handles signals
             return OK
 
 
@@ -115,7 +115,7 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
 
 
 def _tell_changes(in_effect: Settings, load_again: Load) -> None:
-    """Log by name which settings have changed and take a restart to count, or what is wrong with them now."""
+    """Log the names of settings that have changed and need a restart, or the problems of the new ones."""
     import structlog  # noqa: PLC0415 - as above
 
     log = structlog.get_logger("presence.config.settings")
@@ -131,7 +131,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
 
 @contextlib.contextmanager
 def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
-    """Serve operators, unless the settings say that nobody does: then nothing of it is loaded."""
+    """Run the admin process unless the settings turn it off; then none of its modules are loaded."""
     settings = loaded.settings
     if settings.no_admin:
         yield None

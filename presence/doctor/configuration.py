@@ -45,7 +45,7 @@ def token_keys(settings: Settings) -> Finding:
     try:
         gate = credentials.gate(settings, Clock())
     except CredentialsError as error:
-        mend = "mend that key, or make one: presence token key --into FILE --public FILE"
+        mend = "mend that key, or make one: presence token keygen --append-to FILE --public FILE"
         return fail(check, need, error.problem, mend)
     return ok(
         check,

@@ -46,13 +46,13 @@ def test_who_is_online_is_explained_for_people(
         "  default device at node n1, session s1\n"
         "    connected from 192.0.2.7, plain, 12 bytes unsent; logged in 2023-11-14 22:13:20.000 UTC\n"
         "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
-        "    ends as idle_timeout (201) in 27.500 s: slot 115, 56 from the hand\n"
+        "    ends as idle_timeout (201) in 27.500 s: slot 115, 56 slots ahead\n"
         '    online, on record, watches 2 users, meta {"mood":"fine"}\n'
         "  phone at node n1, session s2\n"
-        "    lost, in its grace; logged in 2023-11-14 22:13:20.000 UTC\n"
+        "    lost, in its grace period; logged in 2023-11-14 22:13:20.000 UTC\n"
         "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
-        "    ends as closed (200) in 3.500 s: slot 67, 8 from the hand\n"
-        "    online, on record, away by itself in 60.0 s, token expires in 10.0 min\n"
+        "    ends as closed (200) in 3.500 s: slot 67, 8 slots ahead\n"
+        "    online, on record, away automatically in 60.0 s, token expires in 10.0 min\n"
         "  note: device phone at node n1 has lost its connection: its session ends as closed in 3.5 s unless "
         "it comes back\n"
         "  asked: 1 of 1 nodes answered\n",

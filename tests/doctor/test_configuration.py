@@ -25,7 +25,7 @@ def test_without_problems_and_files_nothing_is_wanting() -> None:
 @pytest.mark.parametrize(
     ("check", "setting", "mend"),
     [
-        ("token keys", "token_keys", "presence token key"),
+        ("token keys", "token_keys", "presence token keygen"),
         ("operators", "admin_tokens", "presence token admin"),
         ("certificate", "tls_cert", "put the file right"),
     ],

@@ -127,9 +127,9 @@ def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     found = told.of("token keys")
     assert "'main'" in found["have"]
     assert "c2hvcnQ" not in json.dumps(told.checks)
-    assert "presence token key --into FILE" in found["mend"]
+    assert "presence token keygen --append-to FILE" in found["mend"]
     keys.unlink()
-    words = ["token", "key", "--into", str(tmp_path / "all"), "--public", str(keys)]
+    words = ["token", "keygen", "--append-to", str(tmp_path / "all"), "--public", str(keys)]
     subprocess.run([sys.executable, "-m", "presence", *words], check=True, capture_output=True)
     assert Told(*flags).status == 0
 
