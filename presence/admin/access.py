@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Final
 
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.auth.operator_tokens import OperatorToken, Role, Tokens
 from presence.common import networks
 

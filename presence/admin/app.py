@@ -11,14 +11,14 @@ import trio
 from starlette.types import ASGIApp
 
 from presence.admin.access import AccessRules
-from presence.admin.backlog_pages import BacklogPages
-from presence.admin.guard import Audit, AuthMiddleware, Verb
+from presence.admin.auth_middleware import Audit, AuthMiddleware, Verb
+from presence.admin.broadcast import EventBroadcaster
 from presence.admin.handlers import Context, Handlers, Sources
+from presence.admin.history import BacklogPages
 from presence.admin.http import serve_http
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
 from presence.admin.startup import Start
-from presence.admin.tidings import EventBroadcaster
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.auth import operator_tokens

@@ -16,10 +16,10 @@ from typing import Final
 
 import trio
 
-from presence.admin.answers import ApiError, bad_request
-from presence.admin.backlog_pages import BacklogPages
-from presence.admin.streaming import HEARTBEAT, HEARTBEAT_S, message
-from presence.admin.tidings import BroadcastEvent, EventBroadcaster, tiding
+from presence.admin.broadcast import BroadcastEvent, EventBroadcaster, tiding
+from presence.admin.history import BacklogPages
+from presence.admin.responses import ApiError, bad_request
+from presence.admin.sse import HEARTBEAT, HEARTBEAT_S, message
 from presence.subscriber.events import ZERO_ID, id_order
 
 QUEUE_EVENTS: Final = 1000  # references to what all viewers share

@@ -13,15 +13,15 @@ from starlette.responses import Response
 
 from presence import __version__
 from presence.admin import requests
-from presence.admin.answers import NO_STORE, ApiError, bad_request, json_answer, to_json
-from presence.admin.backlog_pages import BacklogPages
+from presence.admin.auth_middleware import Audit, Outcome, operator_of
+from presence.admin.broadcast import EventBroadcaster
 from presence.admin.event_feed import TYPES, EventFeed, parse_place
-from presence.admin.guard import Audit, Outcome, operator_of
-from presence.admin.http_figures import HttpFigures
+from presence.admin.history import BacklogPages
+from presence.admin.http_metrics import HttpFigures
 from presence.admin.metrics import Scrape, render
+from presence.admin.responses import NO_STORE, ApiError, bad_request, json_answer, to_json
 from presence.admin.sampler import Sampler
-from presence.admin.streaming import EVENTS_SHOWN, EventStream, ViewerMailbox, message
-from presence.admin.tidings import EventBroadcaster
+from presence.admin.sse import EVENTS_SHOWN, EventStream, ViewerMailbox, message
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.config.settings import Settings

@@ -19,8 +19,8 @@ import structlog
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
-from presence.admin.answers import ApiError
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpFigures
+from presence.admin.responses import ApiError
 
 CONNECTIONS_MAX: Final = 512
 REQUEST_S: Final = 5.0  # from the accept, or the answer before, to a whole head

@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from presence import __version__
-from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.http_metrics import OTHER, HttpFigures
 from presence.admin.metric_table import TABLE, Labels, Metric, MetricKind, Place
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings

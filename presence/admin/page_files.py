@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from presence import __version__
-from presence.admin.answers import ApiError, json_answer
+from presence.admin.responses import ApiError, json_answer
 
 FOLDER: Final = Path(__file__).parent / "page"
 OPENAPI: Final = Path(__file__).parent / "openapi.json"

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 
 from presence.admin.access import JSON
-from presence.admin.answers import ApiError, bad_request, not_found
+from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import structlog
 import trio
 
-from presence.admin.answers import to_json
+from presence.admin.responses import to_json
 from presence.admin.snapshot import History, Rates, RedisStatus, picture, point_of
-from presence.admin.streaming import message
+from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
 from presence.reader import PresenceReader

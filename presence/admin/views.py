@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from presence.admin.answers import busy, redis_away, redis_refuses
+from presence.admin.responses import busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.text import plain_state
 from presence.ops.explain import Explainer

@@ -15,7 +15,7 @@ import msgpack
 import structlog
 import trio
 
-from presence.admin.answers import busy
+from presence.admin.responses import busy
 from presence.server.stats_socket import ANSWER_BYTES, question
 
 ANSWER_WAIT_S: Final = 1.0  # a worker answers in milliseconds, unless it is stalled

@@ -45,8 +45,8 @@ HELP = (
 
 _DESCRIPTION = (
     "Each line of input 'TO text' sends a message; the commands are /query, /watch, /unwatch, /who, /away, "
-    "/back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. If the input is not a terminal and ends, the "
-    "device stays online. A token comes from a file, standard input or PRESENCE_TOKEN, not from an argument."
+    "/back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of other input than a terminal's "
+    "the device stays online. A token comes from a file, standard input or PRESENCE_TOKEN, not an argument."
 )
 _SETTINGS = {
     "host": "address of the server",

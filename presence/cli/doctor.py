@@ -11,8 +11,8 @@ from presence.cli.options import Load, add_json, add_settings
 from presence.common.redaction import redact_text
 from presence.common.text import printable
 from presence.config.settings import FIELDS
-from presence.doctor.examination import CheckContext, examine
-from presence.doctor.findings import CHECKS, CheckStatus, Finding, worst
+from presence.doctor.results import CHECKS, CheckStatus, Finding, worst
+from presence.doctor.run import CheckContext, examine
 
 _WIDTH = max(len(status.value) for status in CheckStatus)
 

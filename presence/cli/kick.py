@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
 _WHY = {
     "no_answer": "{node} did not end it within {wait_s:g} s; the request is delivered, and it will end later",
-    "node_silent": "{node} is silent: others end the session when they sweep that node; if it returns, kick again",
+    "node_silent": "{node} is silent: its sweep will end the session; if the node returns, kick again",
 }
 
 

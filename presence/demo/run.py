@@ -18,7 +18,7 @@ from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
 from presence.core.ticks import SLOTS_PER_TICK
-from presence.demo.truth import Deed, DemoClient, OfflineBounds, TimelineEvent, Verdict, compare
+from presence.demo.comparison import Deed, DemoClient, OfflineBounds, TimelineEvent, Verdict, compare
 from presence.demo.view import DemoView, Picture, show_summary
 from presence.protocol import Kind
 from presence.server.server import Server

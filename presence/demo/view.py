@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from presence.common.text import printable
-from presence.demo.truth import EXPECTED, TimelineEvent, Verdict
+from presence.demo.comparison import EXPECTED, TimelineEvent, Verdict
 from presence.protocol import Code
 
 EVENTS_SHOWN = 10

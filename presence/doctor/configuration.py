@@ -7,7 +7,7 @@ from typing import Final
 from presence.common.clock import Clock
 from presence.config.loading import exposures
 from presence.config.settings import FIELDS, Settings
-from presence.doctor.findings import Finding, fail, not_tried, ok, warn
+from presence.doctor.results import Finding, fail, not_tried, ok, warn
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
 from presence.timers.handlers import HandlerError, load

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from presence import __version__
 from presence.config.settings import Settings
-from presence.doctor.findings import (
+from presence.doctor.machine import Wanted
+from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
+from presence.doctor.results import (
     CHECKS,
     Finding,
     Unknown,
@@ -21,8 +23,6 @@ from presence.doctor.findings import (
     ok,
     warn,
 )
-from presence.doctor.machine import Wanted
-from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
 from presence.store.nodes import NodeState
 from presence.store.redis_store import DATA_VERSION
 

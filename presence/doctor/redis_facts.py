@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
-from presence.doctor.findings import Unknown
+from presence.doctor.results import Unknown
 from presence.store import privileges
 from presence.store.client import Redis, RedisError
 from presence.store.keys import Keys

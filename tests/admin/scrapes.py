@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpFigures
 from presence.admin.metrics import Scrape
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings

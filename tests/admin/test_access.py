@@ -13,7 +13,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from presence.admin import app, guard, views
+from presence.admin import app, auth_middleware, views
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.kick import KickResult
@@ -80,7 +80,7 @@ WHO: Final = {
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(guard, "GUESS_DELAY_S", 0.0)
+    monkeypatch.setattr(auth_middleware, "GUESS_DELAY_S", 0.0)
     path = tmp_path / "tokens"
     path.write_text(f"# of tests\nread grafana {READ}\nact ann {ACT}\n")
     path.chmod(0o600)
@@ -126,18 +126,18 @@ async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
                     expected = 200 if asked in OPEN else who.act if asked in ACTS else who.read
                     answered = await answer(running, asked, who.headers)
                     assert answered.status == expected, f"{asked}, {name}: {answered.body!r}"
-                    for header, value in guard.HEADERS.items():
+                    for header, value in auth_middleware.HEADERS.items():
                         assert answered.headers[header.lower()] == value, asked
                     acted = asked in ACTS and who.act == 200
                     assert running.context.http.actions["kick", "done"] == int(acted), f"{asked}, {name}"
-    assert "unsafe" not in guard.HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in auth_middleware.HEADERS["Content-Security-Policy"]
 
 
 async def test_who_may_not_is_told_so_and_nothing_else(secured: Operators) -> None:
     told = await secured.ask("/nothing")
     assert (told.status, told.headers["content-security-policy"]) == (
         401,
-        guard.HEADERS["Content-Security-Policy"],
+        auth_middleware.HEADERS["Content-Security-Policy"],
     )
     assert told.headers["www-authenticate"].startswith('Basic realm="presence"')
     assert (await secured.ask("/nothing", **bearer(READ))).code == "not_found"
@@ -187,7 +187,7 @@ async def test_two_headers_of_a_name_are_one_that_is_no_origin_of_ours() -> None
 async def test_wrong_tokens_are_slow_and_few_at_once(
     secured: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "GUESSES_MAX", 0)
+    monkeypatch.setattr(auth_middleware, "GUESSES_MAX", 0)
     answered = await secured.ask("/v1/nodes", **bearer(OFFERED))
     assert (answered.status, answered.code) == (429, "too_many_guesses")
     assert secured.context.http.refusals["guesses"] == 1
@@ -275,8 +275,8 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
 async def test_strangers_do_not_fill_the_log(
     tokens: Path, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "REFUSED_BURST", 3)
-    monkeypatch.setattr(guard, "REFUSED_PER_S", 0.001)
+    monkeypatch.setattr(auth_middleware, "REFUSED_BURST", 3)
+    monkeypatch.setattr(auth_middleware, "REFUSED_PER_S", 0.001)
     async with operators(admin_tokens=tokens) as running:
         for _ in range(20):
             assert (await kick(running)).status == 401
@@ -293,7 +293,7 @@ async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> No
     async with operators() as running:
         verbs = running.app.verbs
         (place,) = [at for at, verb in enumerate(verbs) if verb.template == "/v1/nodes"]
-        verbs[place] = guard.Verb("GET", "/v1/nodes", verbs[place].need, fails)
+        verbs[place] = auth_middleware.Verb("GET", "/v1/nodes", verbs[place].need, fails)
         answered = await running.ask("/v1/nodes")
         assert (answered.status, answered.code) == (500, "internal")
         assert secret not in answered.body.decode()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence.admin import event_feed, streaming, tidings
-from presence.admin.answers import ApiError
-from presence.admin.backlog_pages import PAGE_EVENTS, BacklogPages
+from presence.admin import broadcast, event_feed, sse
+from presence.admin.history import PAGE_EVENTS, BacklogPages
+from presence.admin.responses import ApiError
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
@@ -177,7 +177,7 @@ async def test_streams_are_read_once_for_all_and_only_while_somebody_looks(clien
 async def test_beyond_the_limit_a_viewer_is_refused(
     client: Redis, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "VIEWERS_MAX", 2)
+    monkeypatch.setattr(sse, "VIEWERS_MAX", 2)
     async with operators(url) as running:
         viewers = [running.look("/v1/events"), running.look("/v1/live")]
         await until(lambda: all(viewer.head.status == 200 for viewer in viewers))
@@ -200,7 +200,7 @@ def test_a_place_as_text_is_read_as_it_was_written_and_all_else_refused() -> Non
 
 def test_an_event_is_encoded_as_tail_prints_it() -> None:
     entry = Entry(0, "5-1", {"type": "online", "uid": "ann", "at_ms": "7", "meta": '{"a":NaN}'})
-    made = tidings.tiding(entry, {0: "5-1"})
+    made = broadcast.tiding(entry, {0: "5-1"})
     assert json.loads(made.data) == {
         "id": "5-1",
         "shard": 0,

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from presence.admin import http
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpFigures
 from tests.support.waiting import until
 
 PATIENCE_S = 20.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
-from presence.admin.http_figures import ROUTES, HttpFigures
+from presence.admin.http_metrics import ROUTES, HttpFigures
 from presence.admin.metric_table import TABLE, TOKEN_REASONS, MetricKind
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description

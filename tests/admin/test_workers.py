@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from presence.admin import workers as module
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.admin.workers import Workers
 from presence.server.stats_socket import QUESTION_BYTES, line_pair
 from tests.admin.asking import operators

@@ -82,7 +82,7 @@ def test_sessions_of_a_silent_node_are_left_to_its_sweep(
     status, out, err = command("kick", "ann", "--json", "--wait", wait_s)
     left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
     assert (status, json.loads(out)) == (1, {"ann": {"sessions": 1, "left": [left]}})
-    assert "presence: ann: n1 is silent: others end the session" in err
+    assert "presence: ann: n1 is silent: its sweep will end the session" in err
 
 
 def test_a_session_that_came_after_the_kick_is_not_waited_for(

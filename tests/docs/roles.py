@@ -13,7 +13,7 @@ import msgpack
 import trio
 
 import presence
-from presence.admin.backlog_pages import BacklogPages
+from presence.admin.history import BacklogPages
 from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.followups import FollowUps

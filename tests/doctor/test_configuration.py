@@ -8,7 +8,7 @@ import pytest
 from presence.config.followup_rules import Rule
 from presence.config.settings import Settings
 from presence.doctor import configuration
-from presence.doctor.findings import CheckStatus, Finding
+from presence.doctor.results import CheckStatus, Finding
 from tests.transports import certificates
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import machine
-from presence.doctor.findings import CheckStatus, Finding
 from presence.doctor.machine import MachineFacts, Port, needed_memory, wanted
-from tests.doctor.patients import GB, MACHINE
+from presence.doctor.results import CheckStatus, Finding
+from tests.doctor.contexts import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")
 STARTS_REDIS = partial(machine.embedded_redis, Settings())

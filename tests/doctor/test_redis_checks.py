@@ -8,10 +8,10 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import redis_checks as checks
-from presence.doctor.findings import CheckStatus, Finding, Unknown
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_facts import RedisFacts, RedisServer
-from tests.doctor.patients import INFO, NODE, REFUSED, SERVER, cluster
+from presence.doctor.results import CheckStatus, Finding, Unknown
+from tests.doctor.contexts import INFO, NODE, REFUSED, SERVER, cluster
 
 WANTED = Wanted(19_000, 19_000, is_asked=False)
 SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("1", "1"), nodes=[NODE])

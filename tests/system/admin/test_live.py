@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from presence.admin import sampler, streaming
-from presence.admin.http_figures import HttpFigures
-from presence.admin.streaming import ViewerMailbox
+from presence.admin import sampler, sse
+from presence.admin.http_metrics import HttpFigures
+from presence.admin.sse import ViewerMailbox
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
@@ -125,14 +125,14 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     assert [each["n"] for each in events["events"]] == list(range(20, 70))
     assert events["skipped"] == figures.missed == 20
     begun = trio.current_time()
-    assert await anext(messages) == streaming.HEARTBEAT
-    assert trio.current_time() - begun == pytest.approx(streaming.HEARTBEAT_S)
+    assert await anext(messages) == sse.HEARTBEAT
+    assert trio.current_time() - begun == pytest.approx(sse.HEARTBEAT_S)
     mailbox.tell(Event(b"{}"))
     await anext(messages)
     begun = trio.current_time()
     mailbox.tell(Event(b"{}"))
     await anext(messages)
-    assert trio.current_time() - begun == pytest.approx(streaming.EVENTS_GAP_S)
+    assert trio.current_time() - begun == pytest.approx(sse.EVENTS_GAP_S)
     await messages.aclose()
 
 

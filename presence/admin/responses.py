@@ -50,7 +50,7 @@ class ApiError(Exception):
         code: for programs.
         message: for people; it may name what was wrong, and no secret.
         headers: further ones.
-        reason: of `presence.admin.http_figures.REFUSALS` if a guard or a limit turned it away.
+        reason: of `presence.admin.http_metrics.REFUSALS` if a guard or a limit turned it away.
         retry_after: seconds.
     """
 

@@ -16,8 +16,8 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from presence.admin.access import NOBODY, AccessRules
-from presence.admin.answers import ApiError, not_found
-from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.http_metrics import OTHER, HttpFigures
+from presence.admin.responses import ApiError, not_found
 from presence.auth.operator_tokens import OperatorToken, Role
 from presence.common.rate_limit import KeyedRateLimiter
 

@@ -8,7 +8,7 @@ from typing import Final
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
 from presence.doctor import configuration, machine, redis_checks, redis_facts
-from presence.doctor.findings import CHECKS, Finding
+from presence.doctor.results import CHECKS, Finding
 
 _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 

@@ -7,12 +7,12 @@ import pytest
 from presence.cli.main import main
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
-from presence.doctor.examination import CheckContext, examine
-from presence.doctor.findings import CHECKS, CheckStatus, Finding, worst
 from presence.doctor.machine import Wanted
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
-from tests.doctor.patients import NODE, SERVER, cluster
+from presence.doctor.results import CHECKS, CheckStatus, Finding, worst
+from presence.doctor.run import CheckContext, examine
+from tests.doctor.contexts import NODE, SERVER, cluster
 
 
 def sources(**others: str) -> dict[str, str]:

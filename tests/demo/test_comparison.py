@@ -2,7 +2,7 @@
 
 import pytest
 
-from presence.demo.truth import Deed, DemoClient, OfflineBounds, TimelineEvent, compare
+from presence.demo.comparison import Deed, DemoClient, OfflineBounds, TimelineEvent, compare
 
 BOUNDS = OfflineBounds(idle_timeout=10.0, tick=1.0, grace=5.0)
 

@@ -13,8 +13,8 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from presence.admin.answers import ApiError
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpFigures
+from presence.admin.responses import ApiError
 
 VIEWERS_MAX: Final = 256
 HEARTBEAT_S: Final = 15.0  # proxies give up connections that say nothing for a minute or so

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.admin.views import ask_redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import RedisConnections, Shards

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 import trio
 
-from presence.admin.answers import ApiError, redis_away, redis_refuses, to_json
+from presence.admin.responses import ApiError, redis_away, redis_refuses, to_json
 from presence.common.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
