@@ -16,8 +16,8 @@ from presence.admin.responses import ApiError
 from presence.auth.operator_tokens import OperatorToken, Role, Tokens
 from presence.common import networks
 
-ANYBODY: Final = OperatorToken("act", "anybody", b"")
-NOBODY: Final = OperatorToken("read", "none", b"")
+ANONYMOUS: Final = OperatorToken("act", "anybody", b"")
+NO_OPERATOR: Final = OperatorToken("read", "none", b"")
 JSON: Final = "application/json"
 CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
 # Status, message, and the reason by which it is counted.
@@ -64,7 +64,7 @@ class AccessRules:
             ApiError: he may not.
         """
         if need is None:
-            return NOBODY
+            return NO_OPERATOR
         operator = self._whoever_is_near(headers) if self.tokens is None else self._bearer(headers)
         _check_origin(need, headers)
         if need == "act":
@@ -87,7 +87,7 @@ class AccessRules:
         name = _name_of(headers.get("host", ""))
         if not networks.is_loopback(name) and name.lower() != self._host.lower():
             raise _refused("wrong_host")
-        return ANYBODY
+        return ANONYMOUS
 
     def _bearer(self, headers: Mapping[str, str]) -> OperatorToken:
         if self.tokens is not None and not len(self.tokens):

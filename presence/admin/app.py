@@ -11,10 +11,10 @@ import trio
 from starlette.types import ASGIApp
 
 from presence.admin.access import AccessRules
-from presence.admin.auth_middleware import Audit, AuthMiddleware, Verb
+from presence.admin.auth_middleware import Audit, AuthMiddleware, Endpoint
 from presence.admin.broadcast import EventBroadcaster
 from presence.admin.handlers import Context, Handlers, Sources
-from presence.admin.history import BacklogPages
+from presence.admin.history import EventHistory
 from presence.admin.http import serve_http
 from presence.admin.page_files import PageFiles
 from presence.admin.sampler import Sampler
@@ -25,7 +25,7 @@ from presence.auth import operator_tokens
 from presence.auth.operator_tokens import TokenFileError, Tokens
 from presence.prefork.control_pipe import ALIVE, interval_s
 
-TOKENS_S: Final = 30.0  # between two looks at a file that could not be used
+TOKENS_RETRY_INTERVAL_S: Final = 30.0  # between two looks at a file that could not be used
 
 log = structlog.get_logger("presence.admin")
 
@@ -54,11 +54,11 @@ class App:
             sampler=Sampler(workers, context.redis_url, settings.prefix),
             views=RedisQueries(context.redis_url, settings.prefix),
             tidings=EventBroadcaster(context.redis_url, settings.prefix),
-            backlog=BacklogPages(context.redis_url, settings.prefix),
+            backlog=EventHistory(context.redis_url, settings.prefix),
             audit=audit,
         )
         self._handlers = Handlers(context, self.sources)
-        self.verbs = verbs(self._handlers, PageFiles())
+        self.verbs = endpoints(self._handlers, PageFiles())
         self.asgi: ASGIApp = AuthMiddleware(self.verbs, self._access, figures, audit)
 
     async def run(self) -> None:
@@ -92,27 +92,27 @@ class App:
         It could when the server was: whoever repairs it need not know that it was wanted meanwhile.
         """
         while self._access.tokens is not None and not len(self._access.tokens):
-            await trio.sleep(TOKENS_S)
+            await trio.sleep(TOKENS_RETRY_INTERVAL_S)
             self.reload()
 
 
-def verbs(handlers: Handlers, page: PageFiles) -> list[Verb]:
+def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
     """Return what may be asked, and what it takes."""
     return [
-        Verb("GET", "/healthz", None, handlers.healthz),
-        Verb("GET", "/readyz", None, handlers.readyz),
-        Verb("GET", "/metrics", "read", handlers.metrics),
-        Verb("GET", "/v1/presence/{uid}", "read", handlers.presence),
-        Verb("POST", "/v1/presence/query", "read", handlers.query),
-        Verb("GET", "/v1/online", "read", handlers.online),
-        Verb("GET", "/v1/nodes", "read", handlers.nodes),
-        Verb("GET", "/v1/events", "read", handlers.events),
-        Verb("GET", "/v1/live", "read", handlers.live),
-        Verb("GET", "/v1/explain/{uid}", "read", handlers.explain),
-        Verb("POST", "/v1/kick", "act", handlers.kick, act="kick"),
-        Verb("GET", "/openapi.json", "read", page.describe),
-        Verb("GET", "/", "read", page.index),
-        Verb("GET", "/static/{file}", "read", page.file),
+        Endpoint("GET", "/healthz", None, handlers.healthz),
+        Endpoint("GET", "/readyz", None, handlers.readyz),
+        Endpoint("GET", "/metrics", "read", handlers.metrics),
+        Endpoint("GET", "/v1/presence/{uid}", "read", handlers.presence),
+        Endpoint("POST", "/v1/presence/query", "read", handlers.query),
+        Endpoint("GET", "/v1/online", "read", handlers.online),
+        Endpoint("GET", "/v1/nodes", "read", handlers.nodes),
+        Endpoint("GET", "/v1/events", "read", handlers.events),
+        Endpoint("GET", "/v1/live", "read", handlers.live),
+        Endpoint("GET", "/v1/explain/{uid}", "read", handlers.explain),
+        Endpoint("POST", "/v1/kick", "act", handlers.kick, act="kick"),
+        Endpoint("GET", "/openapi.json", "read", page.describe),
+        Endpoint("GET", "/", "read", page.index),
+        Endpoint("GET", "/static/{file}", "read", page.file),
     ]
 
 

@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from presence.admin.access import NOBODY, AccessRules
-from presence.admin.http_metrics import OTHER, HttpFigures
+from presence.admin.access import NO_OPERATOR, AccessRules
+from presence.admin.http_metrics import OTHER, HttpMetrics
 from presence.admin.responses import ApiError, not_found
 from presence.auth.operator_tokens import OperatorToken, Role
 from presence.common.rate_limit import KeyedRateLimiter
 
 GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
-GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
+MAX_PENDING_GUESSES: Final = 16  # at once; beyond, they are told to come back
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -34,8 +34,8 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-REFUSED_PER_S: Final = 2.0  # refused acts in the log in the long run: strangers must not fill it
-REFUSED_BURST: Final = 50.0
+REFUSALS_LOGGED_PER_S: Final = 2.0  # refused acts in the log in the long run: strangers must not fill it
+REFUSALS_LOGGED_BURST: Final = 50.0
 
 Outcome = Literal["done", "failed", "refused"]
 
@@ -45,7 +45,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 _CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may hold a slash
 
 
-class Verb(Route):
+class Endpoint(Route):
     """Something that may be asked.
 
     Args:
@@ -89,7 +89,7 @@ class AuthMiddleware:
     """
 
     def __init__(
-        self, verbs: Sequence[Verb], access: AccessRules, figures: HttpFigures, audit: "Audit"
+        self, verbs: Sequence[Endpoint], access: AccessRules, figures: HttpMetrics, audit: "Audit"
     ) -> None:
         self._verbs = verbs
         self._access = access
@@ -103,7 +103,7 @@ class AuthMiddleware:
         answer = _Answer(send, self._figures, _counted_as(verb))
         try:
             scope["operator"] = await self._admit(verb, scope)
-            await (verb.handle if verb else _not_there(allowed))(scope, receive, answer)
+            await (verb.handle if verb else _no_endpoint(allowed))(scope, receive, answer)
         except ApiError as error:
             if error.reason:
                 self._figures.refused(error.reason)
@@ -112,7 +112,7 @@ class AuthMiddleware:
             log.exception("a request of an operator failed", path=verb.template if verb else None)
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
-    def _find(self, scope: Scope) -> tuple[Verb | None, list[str]]:
+    def _find(self, scope: Scope) -> tuple[Endpoint | None, list[str]]:
         """Return the verb that a request means, else the methods that there are for its path.
 
         What the path holds is added to the scope.
@@ -127,7 +127,7 @@ class AuthMiddleware:
                 allowed += sorted(verb.methods or ())
         return None, allowed
 
-    async def _admit(self, verb: Verb | None, scope: Scope) -> OperatorToken:
+    async def _admit(self, verb: Endpoint | None, scope: Scope) -> OperatorToken:
         """Return who asks.
 
         Raises:
@@ -138,7 +138,7 @@ class AuthMiddleware:
             return self._access.admit(verb.need if verb else "read", headers)
         except ApiError as refused:
             if verb is not None and verb.act:
-                self._audit.refused(scope, verb.act, refused.code, self._access.known(headers) or NOBODY)
+                self._audit.refused(scope, verb.act, refused.code, self._access.known(headers) or NO_OPERATOR)
             if refused.code == "wrong_token":
                 await self._slow_down()
             raise
@@ -149,7 +149,7 @@ class AuthMiddleware:
         Raises:
             ApiError: enough wait already.
         """
-        if self._guesses >= GUESSES_MAX:
+        if self._guesses >= MAX_PENDING_GUESSES:
             message = "too many wrong tokens at once"
             raise ApiError(429, "too_many_guesses", message, reason="guesses", retry_after=1)
         self._guesses += 1
@@ -168,7 +168,7 @@ class _Answer:
         counted_as: the template of its path.
     """
 
-    def __init__(self, send: Send, figures: HttpFigures, counted_as: str) -> None:
+    def __init__(self, send: Send, figures: HttpMetrics, counted_as: str) -> None:
         self._send = send
         self._figures = figures
         self._counted_as = counted_as
@@ -192,13 +192,13 @@ class _Answer:
             await error.response()(scope, receive, self)
 
 
-def _counted_as(verb: Verb | None) -> str:
+def _counted_as(verb: Endpoint | None) -> str:
     if verb is None:
         return OTHER
     return "/static" if verb.template.startswith("/static") else verb.template
 
 
-def _not_there(allowed: list[str]) -> ASGIApp:
+def _no_endpoint(allowed: list[str]) -> ASGIApp:
     if not allowed:
         return not_found().response()
     methods = ", ".join(allowed)
@@ -219,9 +219,9 @@ class Audit:
         figures: where acts are counted.
     """
 
-    def __init__(self, figures: HttpFigures) -> None:
+    def __init__(self, figures: HttpMetrics) -> None:
         self._figures = figures
-        self._refusals: KeyedRateLimiter[str] = KeyedRateLimiter(REFUSED_PER_S, REFUSED_BURST)
+        self._refusals: KeyedRateLimiter[str] = KeyedRateLimiter(REFUSALS_LOGGED_PER_S, REFUSALS_LOGGED_BURST)
         self._unsaid = 0
 
     def acted(
@@ -250,7 +250,7 @@ class Audit:
         level(
             "audit",
             who=operator.name,
-            role=operator.role if operator is not NOBODY else "none",
+            role=operator.role if operator is not NO_OPERATOR else "none",
             peer=_peer(scope),
             verb=verb,
             uid=uid,
@@ -260,7 +260,7 @@ class Audit:
         )
 
     def refused(
-        self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NOBODY
+        self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NO_OPERATOR
     ) -> None:
         """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
         if not self._refusals.take("", trio.current_time()):

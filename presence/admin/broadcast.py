@@ -18,7 +18,7 @@ from presence.subscriber.event_json import entry_of, entry_values
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
 
-JOIN_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
+JOIN_TIMEOUT_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
 RETRY_S: Final = 1.0
 
 Places = Mapping[int, str]
@@ -62,7 +62,7 @@ class BroadcastEvent:
 Reader = Callable[[BroadcastEvent], None]
 
 
-def tiding(item: Item, places: Places) -> BroadcastEvent:
+def broadcast_event(item: Item, places: Places) -> BroadcastEvent:
     """Return what a reader is told of an item; `places`: where reading stands."""
     if isinstance(item, Gap):
         return BroadcastEvent(entry_of(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
@@ -100,7 +100,7 @@ class EventBroadcaster:
         self._readers.add(reader)
         self._wanted.set()
         try:
-            with trio.fail_after(JOIN_S):
+            with trio.fail_after(JOIN_TIMEOUT_S):
                 while self._places is None and self._trouble is None:
                     await self._changed.wait()
         except BaseException as error:
@@ -156,7 +156,7 @@ class EventBroadcaster:
             self._trouble = None
             self._places = dict(follower.positions)
             while (item := follower.take()) is not None:
-                self._tell(tiding(item, self._places))
+                self._tell(broadcast_event(item, self._places))
             self._note_change()
 
     def _tell(self, each: BroadcastEvent) -> None:

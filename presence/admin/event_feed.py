@@ -16,10 +16,10 @@ from typing import Final
 
 import trio
 
-from presence.admin.broadcast import BroadcastEvent, EventBroadcaster, tiding
-from presence.admin.history import BacklogPages
+from presence.admin.broadcast import BroadcastEvent, EventBroadcaster, broadcast_event
+from presence.admin.history import EventHistory
 from presence.admin.responses import ApiError, bad_request
-from presence.admin.sse import HEARTBEAT, HEARTBEAT_S, message
+from presence.admin.sse import HEARTBEAT, HEARTBEAT_INTERVAL_S, message
 from presence.subscriber.events import ZERO_ID, id_order
 
 QUEUE_EVENTS: Final = 1000  # references to what all viewers share
@@ -67,7 +67,7 @@ class EventFeed:
     def __init__(
         self,
         tidings: EventBroadcaster,
-        backlog: BacklogPages,
+        backlog: EventHistory,
         after: str | Mapping[int, str] | None,
         *,
         is_seen: bool,
@@ -128,7 +128,7 @@ class EventFeed:
         while True:
             page = await self._backlog.page(self._places)
             for item in page.items:
-                if chunk := self._told(tiding(item, page.places)):
+                if chunk := self._told(broadcast_event(item, page.places)):
                     yield chunk
             self._places = page.places
             if not page.items and page.is_whole:
@@ -160,7 +160,7 @@ class EventFeed:
     async def _wait(self) -> bool:
         """Wait until something comes; False: nothing has, for long."""
         self._came = trio.Event()
-        with trio.move_on_after(HEARTBEAT_S):
+        with trio.move_on_after(HEARTBEAT_INTERVAL_S):
             await self._came.wait()
             return True
         return False

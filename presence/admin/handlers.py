@@ -16,21 +16,21 @@ from presence.admin import requests
 from presence.admin.auth_middleware import Audit, Outcome, operator_of
 from presence.admin.broadcast import EventBroadcaster
 from presence.admin.event_feed import TYPES, EventFeed, parse_place
-from presence.admin.history import BacklogPages
-from presence.admin.http_metrics import HttpFigures
+from presence.admin.history import EventHistory
+from presence.admin.http_metrics import HttpMetrics
 from presence.admin.metrics import Scrape, render
 from presence.admin.responses import NO_STORE, ApiError, bad_request, json_answer, to_json
 from presence.admin.sampler import Sampler
-from presence.admin.sse import EVENTS_SHOWN, EventStream, ViewerMailbox, message
+from presence.admin.sse import MAX_EVENTS_SHOWN, EventStream, ViewerMailbox, message
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
 from presence.subscriber.event_json import entry_values
 
-ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
+WORKER_TIMEOUT_S: Final = 10.0  # a worker that has said nothing for as long does not live
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
-FRESH_S: Final = 0.5  # answers that a scrape shares with the live page
+MAX_SAMPLE_AGE_S: Final = 0.5  # answers that a scrape shares with the live page
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Context:
     lines: tuple[socket.socket, ...]
     host: str
     url: str
-    http: HttpFigures = field(default_factory=HttpFigures)
+    http: HttpMetrics = field(default_factory=HttpMetrics)
 
     @property
     def first_number(self) -> int:
@@ -67,7 +67,7 @@ class Sources:
     sampler: Sampler
     views: RedisQueries
     tidings: EventBroadcaster
-    backlog: BacklogPages
+    backlog: EventHistory
     audit: Audit
 
 
@@ -93,14 +93,14 @@ class Handlers:
         now, heard_at = trio.current_time(), self._of.workers.heard_at
         begun_at = now if self._begun_at is None else self._begun_at
         silent_s = {n: now - heard_at.get(n, begun_at) for n in self._of.workers.numbers}
-        is_well = all(each < ANSWERED_WITHIN_S for each in silent_s.values())
+        is_well = all(each < WORKER_TIMEOUT_S for each in silent_s.values())
         told = {str(n): {"silent_s": round(each, 1)} for n, each in silent_s.items()}
         answer = {"status": "ok" if is_well else "failing", "workers": told}
         return json_answer(answer, 200 if is_well else 503)
 
     async def readyz(self, _request: Request) -> Response:
         """Whether this server can serve clients: all of its workers can."""
-        answers = await self._of.workers.samples(max_age_s=FRESH_S)
+        answers = await self._of.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
         workers = {
             str(a.number): "no_answer" if a.sample is None else str(a.sample.get("readiness"))
             for a in answers
@@ -112,7 +112,7 @@ class Handlers:
 
     async def metrics(self, request: Request) -> Response:
         """All figures, for Prometheus."""
-        answers = await self._of.workers.samples(max_age_s=FRESH_S)
+        answers = await self._of.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
         cluster = self._of.sampler.cluster
         scrape = Scrape(
             answers=answers,
@@ -222,7 +222,7 @@ class Handlers:
     async def _past(self) -> dict[str, Any]:
         """Return the last events; what happens meanwhile comes twice, which the page notices."""
         try:
-            newest = await self._of.backlog.newest(EVENTS_SHOWN)
+            newest = await self._of.backlog.newest(MAX_EVENTS_SHOWN)
         except ApiError as error:
             return {"events": [], "problem": error.message}
         return {"events": [entry_values(entry) for entry in newest]}

@@ -32,7 +32,7 @@ class HistoryPage(NamedTuple):
     is_whole: bool
 
 
-class BacklogPages:
+class EventHistory:
     """Reads what is past, for a few viewers at a time.
 
     Args:

@@ -1,8 +1,9 @@
 """HTTP/1.1 for a few operators, which nobody who is slow or many can clog.
 
-h11 speaks the protocol. Here are the sockets, ASGI, and how long one client can keep a place: `REQUEST_S` for
-the head of a request, `BODY_S` for its body, `WRITE_S` for each piece of an answer. One request of a
-connection is answered after the other, in HTTP/1.1, whatever protocol its client asks to change to.
+h11 implements the protocol. This module has the sockets, ASGI, and the time-outs that bound how long a client can
+hold a connection: `REQUEST_TIMEOUT_S` for the head of a request, `BODY_TIMEOUT_S` for its body and
+`WRITE_TIMEOUT_S` for each piece of a response. Requests of a connection are answered one after the other, in
+HTTP/1.1; requests to upgrade the protocol are ignored.
 """
 
 import contextlib
@@ -19,17 +20,17 @@ import structlog
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
-from presence.admin.http_metrics import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
 from presence.admin.responses import ApiError
 
-CONNECTIONS_MAX: Final = 512
-REQUEST_S: Final = 5.0  # from the accept, or the answer before, to a whole head
-BODY_S: Final = 5.0
-BODY_BYTES: Final = 65_536
-WRITE_S: Final = 30.0  # for a piece of at most `WRITE_BYTES`
+MAX_CONNECTIONS: Final = 512
+REQUEST_TIMEOUT_S: Final = 5.0  # from the accept, or the answer before, to a whole head
+BODY_TIMEOUT_S: Final = 5.0
+MAX_BODY_BYTES: Final = 65_536
+WRITE_TIMEOUT_S: Final = 30.0  # for a piece of at most `WRITE_BYTES`
 WRITE_BYTES: Final = 65_536
-GONE_S: Final = 5.0  # for the application to end what a client asked who is gone
-GRACE_S: Final = 0.3  # for requests under way when everything ends
+DISCONNECT_TIMEOUT_S: Final = 5.0  # for the application to end what a client asked who is gone
+STOP_GRACE_S: Final = 0.3  # for requests under way when everything ends
 _HEAD_BYTES: Final = 16_384
 _READ_BYTES: Final = 65_536
 _SEND_BUFFER_BYTES: Final = 65_536  # of the kernel; by default a viewer who reads nothing is sent 4 MB
@@ -42,24 +43,24 @@ log = structlog.get_logger("presence.admin")
 async def serve_http(
     app: ASGIApp,
     listeners: Sequence[socket.socket],
-    figures: HttpFigures,
+    figures: HttpMetrics,
     stop: trio.Event,
     *,
-    write_s: float = WRITE_S,
+    write_s: float = WRITE_TIMEOUT_S,
 ) -> None:
-    """Serve until `stop`, then for `GRACE_S` those whose requests are under way.
+    """Serve until `stop`, then for `STOP_GRACE_S` those whose requests are under way.
 
     Args:
         app: takes ``http`` only, with the whole body in one piece; its lifespan is not told.
         listeners: sockets that listen.
         figures: where connections and refusals are counted.
         stop: set when it is time to end.
-        write_s: see `WRITE_S`.
+        write_s: see `WRITE_TIMEOUT_S`.
     """
     server = _Server(app, figures, write_s)
     accepting = []
     for each in listeners:
-        _bound(each)
+        _configure(each)
         accepting.append(trio.SocketListener(trio.socket.from_stdlib_socket(each)))
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as nursery:
@@ -68,14 +69,14 @@ async def serve_http(
             await stop.wait()
             nursery.cancel_scope.cancel()
         server.end_idle()
-        connections.cancel_scope.deadline = trio.current_time() + GRACE_S
+        connections.cancel_scope.deadline = trio.current_time() + STOP_GRACE_S
 
 
-def _bound(listener: socket.socket) -> None:
+def _configure(listener: socket.socket) -> None:
     """Set what connections inherit from the socket that listens."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # a viewer whose machine is gone acknowledges nothing
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_S * 1000))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_TIMEOUT_S * 1000))
 
 
 class _Server:
@@ -86,7 +87,7 @@ class _Server:
         is_ending: whether no further request is taken.
     """
 
-    def __init__(self, app: ASGIApp, figures: HttpFigures, write_s: float) -> None:
+    def __init__(self, app: ASGIApp, figures: HttpMetrics, write_s: float) -> None:
         self.app = app
         self.figures = figures
         self.write_s = write_s
@@ -101,7 +102,7 @@ class _Server:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a connection; what goes wrong with it is no matter of others."""
-        if self.figures.connections >= CONNECTIONS_MAX:
+        if self.figures.connections >= MAX_CONNECTIONS:
             self.figures.refused("connections")
             await trio.aclose_forcefully(stream)
             return
@@ -140,7 +141,7 @@ class _HttpConnection:
 
     async def _next_request(self) -> h11.Request | None:
         """Return the head of a request; None: there will be none, or not in time."""
-        with trio.move_on_after(0 if self._server.is_ending else REQUEST_S) as waiting:
+        with trio.move_on_after(0 if self._server.is_ending else REQUEST_TIMEOUT_S) as waiting:
             self._server.waiting.add(waiting)
             try:
                 event = await self._next_event()
@@ -156,14 +157,14 @@ class _HttpConnection:
     async def _body(self) -> bytes:
         body = bytearray()
         try:
-            with trio.fail_after(BODY_S):
+            with trio.fail_after(BODY_TIMEOUT_S):
                 while isinstance(event := await self._next_event(), h11.Data):
                     body += event.data
-                    if len(body) > BODY_BYTES:
-                        text = f"a body has at most {BODY_BYTES} bytes"
+                    if len(body) > MAX_BODY_BYTES:
+                        text = f"a body has at most {MAX_BODY_BYTES} bytes"
                         raise ApiError(413, "request_entity_too_large", text, reason="body")
         except trio.TooSlowError:
-            text = f"the body did not come within {BODY_S:g} s"
+            text = f"the body did not come within {BODY_TIMEOUT_S:g} s"
             raise ApiError(408, "request_timeout", text, reason="slow_request") from None
         return bytes(body)
 
@@ -232,7 +233,7 @@ class _HttpConnection:
 
     def _give_up(self) -> None:
         self._gone.set()
-        self._answering.deadline = min(self._answering.deadline, trio.current_time() + GONE_S)
+        self._answering.deadline = min(self._answering.deadline, trio.current_time() + DISCONNECT_TIMEOUT_S)
 
     def _scope(self, request: h11.Request) -> Scope:
         path, _, query = request.target.partition(b"?")

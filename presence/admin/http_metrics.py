@@ -51,7 +51,7 @@ OUTCOMES: Final = ("done", "failed", "refused", OTHER)
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class HttpFigures:
+class HttpMetrics:
     """Counters since the start, and how things stand; used by one thread.
 
     Attributes:

@@ -28,12 +28,12 @@ from presence.server.listeners import CannotListen, ListenAddress
 from presence.server.stats_socket import line_pair
 from presence.transports import sockets
 
-END_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not
-BACKLOG: Final = 128
-_CONTROL_S: Final = 1.0  # for the start message, which a kernel takes at once
-_HEARD_BYTES: Final = 4096
+STOP_TIMEOUT_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not
+LISTEN_BACKLOG: Final = 128
+_START_TIMEOUT_S: Final = 1.0  # for the start message, which a kernel takes at once
+_HEARTBEAT_BYTES: Final = 4096
 RETRY_S: Final = 1.0  # after no process could be started, at least
-LONG_LIFE_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
+STABLE_AFTER_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
 
@@ -106,7 +106,7 @@ class AdminProcess:
     def _hear(self) -> None:
         if self._control is not None:
             with suppress(OSError):  # nothing came
-                if self._control.recv(_HEARD_BYTES):
+                if self._control.recv(_HEARTBEAT_BYTES):
                     self._watch.heard()
 
     def reload(self) -> None:
@@ -116,11 +116,11 @@ class AdminProcess:
                 self._control.send(RELOAD)
 
     def stop(self) -> None:
-        """End the process; takes at most `END_S`."""
+        """End the process; takes at most `STOP_TIMEOUT_S`."""
         self._hang_up()
         if self._process is not None:
             try:
-                self._process.wait(END_S)
+                self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -149,7 +149,7 @@ class AdminProcess:
         self._started_at, self._control = time.monotonic(), ours
         self._watch = SilenceWatch(self._hang_timeout_s, self._started_at)
         try:
-            ours.settimeout(_CONTROL_S)
+            ours.settimeout(_START_TIMEOUT_S)
             ours.sendall(self._message)
             ours.setblocking(False)  # from here on nothing waits for the other end
         except OSError:
@@ -159,18 +159,18 @@ class AdminProcess:
         lived_s = time.monotonic() - self._started_at
         self._process = None
         self._hang_up()
-        self._failures = 1 if lived_s >= LONG_LIFE_S else self._failures + 1
-        self._start_at = time.monotonic() + pause_s(self._failures)
+        self._failures = 1 if lived_s >= STABLE_AFTER_S else self._failures + 1
+        self._start_at = time.monotonic() + restart_delay_s(self._failures)
         log.error(
             "the process that serves operators ended, and is replaced",
             **ended(status),
             lived_s=round(lived_s, 1),
-            pause_s=pause_s(self._failures),
+            pause_s=restart_delay_s(self._failures),
         )
 
     def _put_off(self, error: OSError) -> None:
         self._failures += 1
-        self._start_at = time.monotonic() + max(RETRY_S, pause_s(self._failures))
+        self._start_at = time.monotonic() + max(RETRY_S, restart_delay_s(self._failures))
         log.error("operators cannot be served now", error=error.strerror or str(error))
 
     def _close_all_but(self, own: socket.socket | None) -> None:
@@ -185,7 +185,7 @@ class AdminProcess:
 
 
 @contextmanager
-def serving(
+def admin_process(
     settings: Settings, redis_url: str, *, asked_for: bool, workers: int = 1
 ) -> Iterator[AdminProcess]:
     """Serve operators for the length of a ``with`` block.
@@ -199,7 +199,7 @@ def serving(
     Raises:
         CannotListen: the address that was asked for cannot be had.
     """
-    operators = AdminProcess(settings, redis_url, _listening(settings, asked_for), workers)
+    operators = AdminProcess(settings, redis_url, _open_listeners(settings, asked_for), workers)
     log.info("operators", url=operators.url)
     try:
         yield operators
@@ -207,12 +207,12 @@ def serving(
         operators.stop()
 
 
-def pause_s(ends: int) -> float:
+def restart_delay_s(ends: int) -> float:
     """Return how long to wait after so many ends in a row: the first is made good immediately."""
     return backoff_s(ends - 2, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if ends > 1 else 0.0
 
 
-def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
+def _open_listeners(settings: Settings, asked_for: bool) -> list[socket.socket]:
     host, port = admin_host(settings.admin), admin_port(settings.admin)
     try:
         listeners = sockets.open_listeners(host, port)
@@ -222,7 +222,7 @@ def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
         log.warning("operators are served at another port", address=settings.admin, error=error.strerror)
         listeners = sockets.open_listeners(host, 0)
     for each in listeners:
-        each.listen(BACKLOG)
+        each.listen(LISTEN_BACKLOG)
     return listeners
 
 

@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from presence import __version__
-from presence.admin.http_metrics import OTHER, HttpFigures
+from presence.admin.http_metrics import OTHER, HttpMetrics
 from presence.admin.metric_table import TABLE, Labels, Metric, MetricKind, Place
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
@@ -50,7 +50,7 @@ class Scrape:
     online: int | None
     nodes: Sequence[NodeState] | None
     redis: Mapping[str, Any] | None
-    http: HttpFigures
+    http: HttpMetrics
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:

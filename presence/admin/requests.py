@@ -11,11 +11,11 @@ from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
 
-UIDS_MAX: Final = 500  # as in a query of a client
+MAX_UIDS: Final = 500  # as in a query of a client
 USERS_DEFAULT: Final = 100
-USERS_MAX: Final = 1000  # of a page
+MAX_USERS: Final = 1000  # of a page
 WAIT_DEFAULT_S: Final = 5.0
-WAIT_MAX_S: Final = 30.0
+MAX_WAIT_S: Final = 30.0
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 _check_device: Final = SCHEMA[Kind.LOGIN]["device"].check
 
@@ -64,8 +64,8 @@ def uids_of(body: dict[str, Any]) -> list[str]:
     uids = body.get("uids")
     if not isinstance(uids, list):
         raise bad_request("bad_uids", "uids must be a list")
-    if len(uids) > UIDS_MAX:
-        raise ApiError(413, "too_many_uids", f"at most {UIDS_MAX} uids at once", reason="uids")
+    if len(uids) > MAX_UIDS:
+        raise ApiError(413, "too_many_uids", f"at most {MAX_UIDS} uids at once", reason="uids")
     return list(dict.fromkeys(checked_uid(uid) for uid in uids))
 
 
@@ -78,16 +78,16 @@ def device_of(body: dict[str, Any]) -> str | None:
 def wait_of(body: dict[str, Any]) -> float:
     """Return for how long to wait."""
     wait_s = body.get("wait_s", WAIT_DEFAULT_S)
-    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= WAIT_MAX_S:
-        raise bad_request("bad_wait_s", f"wait_s must be a number from 0 to {WAIT_MAX_S:g}")
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MAX_WAIT_S:
+        raise bad_request("bad_wait_s", f"wait_s must be a number from 0 to {MAX_WAIT_S:g}")
     return float(wait_s)
 
 
 def limit_of(request: Request) -> int:
     """Return how many users are wanted."""
     text = request.query_params.get("limit", str(USERS_DEFAULT))
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= USERS_MAX):
-        raise bad_request("bad_limit", f"limit must be a number from 0 to {USERS_MAX}")
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= MAX_USERS):
+        raise bad_request("bad_limit", f"limit must be a number from 0 to {MAX_USERS}")
     return int(text)
 
 

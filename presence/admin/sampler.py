@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from presence.admin.responses import to_json
-from presence.admin.snapshot import History, Rates, RedisStatus, picture, point_of
+from presence.admin.snapshot import History, Rates, RedisStatus, point_of, snapshot
 from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
@@ -22,10 +22,10 @@ from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
 from presence.store.shard_clients import ShardClients
 
-SAMPLE_S: Final = 1.0
-NODES_S: Final = 2.0
-REDIS_S: Final = 5.0
-CHANGES_MAX_S: Final = 3.0  # what Redis said is shown for no longer if it says nothing more
+SAMPLE_INTERVAL_S: Final = 1.0
+NODES_INTERVAL_S: Final = 2.0
+REDIS_INTERVAL_S: Final = 5.0
+REDIS_TIMEOUT_S: Final = 3.0  # what Redis said is shown for no longer if it says nothing more
 
 log = structlog.get_logger("presence.admin")
 
@@ -57,9 +57,9 @@ class Sampler:
         """Take pictures until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, SAMPLE_S, self._reader.count, "online")
-                nursery.start_soon(self._watch, NODES_S, self._reader.nodes, "nodes")
-                nursery.start_soon(self._watch, REDIS_S, self._read_health, "redis")
+                nursery.start_soon(self._watch, SAMPLE_INTERVAL_S, self._reader.count, "online")
+                nursery.start_soon(self._watch, NODES_INTERVAL_S, self._reader.nodes, "nodes")
+                nursery.start_soon(self._watch, REDIS_INTERVAL_S, self._read_health, "redis")
                 await self._sample_all()
         finally:
             self._reader.close()
@@ -84,7 +84,7 @@ class Sampler:
                     log.exception("no picture can be made of what workers say")
                 is_told = True
             now = trio.current_time()
-            due = max(due + SAMPLE_S, now)
+            due = max(due + SAMPLE_INTERVAL_S, now)
             await trio.sleep_until(due)
 
     async def _sample(self) -> None:
@@ -93,7 +93,7 @@ class Sampler:
         speeds = self._rates.take(answers)
         self.history.add(point_of(at_ms, answers, speeds, self.cluster.online))
         if self._viewers:
-            encoded = message("sample", to_json(picture(at_ms, answers, speeds, self.cluster)))
+            encoded = message("sample", to_json(snapshot(at_ms, answers, speeds, self.cluster)))
             for show in list(self._viewers):
                 show(encoded)
 
@@ -102,7 +102,7 @@ class Sampler:
         while True:
             begun = trio.current_time()
             try:
-                with trio.fail_after(CHANGES_MAX_S):
+                with trio.fail_after(REDIS_TIMEOUT_S):
                     said = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
             except (RedisError, OSError, ValueError, trio.TooSlowError) as error:
                 if name != "redis":

@@ -153,7 +153,7 @@ def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online
     )
 
 
-def picture(
+def snapshot(
     at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, cluster: RedisStatus
 ) -> dict[str, Any]:
     """Return the data of the event `sample`."""

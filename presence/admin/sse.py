@@ -13,13 +13,13 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from presence.admin.http_metrics import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
 from presence.admin.responses import ApiError
 
-VIEWERS_MAX: Final = 256
-HEARTBEAT_S: Final = 15.0  # proxies give up connections that say nothing for a minute or so
-EVENTS_SHOWN: Final = 50  # in one message, the newest
-EVENTS_GAP_S: Final = 0.25  # between two of these: no eye follows more
+MAX_VIEWERS: Final = 256
+HEARTBEAT_INTERVAL_S: Final = 15.0  # proxies give up connections that say nothing for a minute or so
+MAX_EVENTS_SHOWN: Final = 50  # in one message, the newest
+EVENTS_INTERVAL_S: Final = 0.25  # between two of these: no eye follows more
 HEARTBEAT: Final = b":\n\n"
 _RETRY_S: Final = 10
 
@@ -39,7 +39,7 @@ class EventStream(Response):
         figures: where.
     """
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], view: str, figures: HttpFigures) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], view: str, figures: HttpMetrics) -> None:
         self.background = None
         self.status_code = 200
         self._chunks = chunks
@@ -51,9 +51,9 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all of it, as ASGI has it."""
-        if sum(self._figures.viewers.values()) >= VIEWERS_MAX:
+        if sum(self._figures.viewers.values()) >= MAX_VIEWERS:
             await self._chunks.aclose()
-            text = f"{VIEWERS_MAX} viewers look already"
+            text = f"{MAX_VIEWERS} viewers look already"
             raise ApiError(503, "too_many_viewers", text, reason="viewers", retry_after=_RETRY_S)
         self._figures.viewers[self._view] += 1
         try:
@@ -99,7 +99,7 @@ class ViewerMailbox:
         figures: where events are counted that were not shown.
     """
 
-    def __init__(self, figures: HttpFigures) -> None:
+    def __init__(self, figures: HttpMetrics) -> None:
         self._figures = figures
         self._picture: bytes | None = None
         self._events: deque[EncodedEvent] = deque()
@@ -113,7 +113,7 @@ class ViewerMailbox:
 
     def tell(self, event: EncodedEvent) -> None:
         """Put an event in; the oldest goes if there is no room."""
-        if len(self._events) >= EVENTS_SHOWN:
+        if len(self._events) >= MAX_EVENTS_SHOWN:
             self._events.popleft()
             self._skipped += 1
             self._figures.missed += 1
@@ -128,11 +128,11 @@ class ViewerMailbox:
             if self._picture is not None:
                 chunk, self._picture = self._picture, None
             elif self._events and now >= events_at:
-                chunk, events_at = self._take_events(), now + EVENTS_GAP_S
-            elif now >= said_at + HEARTBEAT_S:
+                chunk, events_at = self._take_events(), now + EVENTS_INTERVAL_S
+            elif now >= said_at + HEARTBEAT_INTERVAL_S:
                 chunk = HEARTBEAT
             else:
-                until = said_at + HEARTBEAT_S
+                until = said_at + HEARTBEAT_INTERVAL_S
                 self._came = trio.Event()
                 with trio.move_on_at(min(until, events_at) if self._events else until):
                     await self._came.wait()

@@ -20,9 +20,9 @@ from presence.store.client import RedisError
 from presence.store.error_classes import passes
 
 THREADS: Final = 8
-ACTING_THREADS: Final = 4  # of their own, for a kick may wait for long
-ANSWER_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
-EXPLAIN_S: Final = 5.0  # nodes elsewhere are asked through Redis
+KICK_THREADS: Final = 4  # of their own, for a kick may wait for long
+QUERY_TIMEOUT_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
+EXPLAIN_TIMEOUT_S: Final = 5.0  # nodes elsewhere are asked through Redis
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class RedisQueries:
         self._url = redis_url
         self._explainer = Explainer(redis_url, prefix=prefix)
         self._limiter = trio.CapacityLimiter(THREADS)
-        self._acting = trio.CapacityLimiter(ACTING_THREADS)
+        self._acting = trio.CapacityLimiter(KICK_THREADS)
 
     async def states(self, uids: Iterable[str]) -> dict[str, Any]:
         """Return the states of users, as ``presence status --json`` does."""
@@ -69,12 +69,12 @@ class RedisQueries:
         """End a user's sessions, and wait for that."""
         await self.count()  # Redis that hangs shows here, before there is anything to wait for
         if self._acting.available_tokens < 1:
-            raise busy(f"{ACTING_THREADS} kicks wait for their users' ends already")
+            raise busy(f"{KICK_THREADS} kicks wait for their users' ends already")
 
         def end() -> KickResult:
             return kick(self._url, self.reader, [uid], wait_s=wait_s, by=by, device=device)
 
-        return await self._call(end, within_s=ANSWER_S + wait_s, limiter=self._acting)
+        return await self._call(end, within_s=QUERY_TIMEOUT_S + wait_s, limiter=self._acting)
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
         """Return why a user is shown as he is.
@@ -86,7 +86,7 @@ class RedisQueries:
         def explain() -> dict[str, Any]:
             return self._explainer.explain(uid, here)
 
-        return await self._call(explain, within_s=EXPLAIN_S, is_asked=True)
+        return await self._call(explain, within_s=EXPLAIN_TIMEOUT_S, is_asked=True)
 
     def close(self) -> None:
         """Close the connections; calls under way fail."""
@@ -97,7 +97,7 @@ class RedisQueries:
         self,
         ask: Callable[[], T],
         *,
-        within_s: float = ANSWER_S,
+        within_s: float = QUERY_TIMEOUT_S,
         limiter: trio.CapacityLimiter | None = None,
         is_asked: bool = False,
     ) -> T:
@@ -105,7 +105,11 @@ class RedisQueries:
 
 
 async def ask_redis(
-    ask: Callable[[], T], limiter: trio.CapacityLimiter, within_s: float = ANSWER_S, *, is_asked: bool = False
+    ask: Callable[[], T],
+    limiter: trio.CapacityLimiter,
+    within_s: float = QUERY_TIMEOUT_S,
+    *,
+    is_asked: bool = False,
 ) -> T:
     """Call in a thread what blocks, for a bounded time.
 

@@ -18,9 +18,9 @@ import trio
 from presence.admin.responses import busy
 from presence.server.stats_socket import ANSWER_BYTES, question
 
-ANSWER_WAIT_S: Final = 1.0  # a worker answers in milliseconds, unless it is stalled
-EXPLAINING_MAX: Final = 8  # at once: their answers are long, and samples share the line
-TURN_S: Final = 1.0  # for who asks beyond that
+ANSWER_TIMEOUT_S: Final = 1.0  # a worker answers in milliseconds, unless it is stalled
+MAX_CONCURRENT_EXPLAINS: Final = 8  # at once: their answers are long, and samples share the line
+EXPLAIN_QUEUE_TIMEOUT_S: Final = 1.0  # for who asks beyond that
 Sample = Mapping[str, Any]
 
 _log = structlog.get_logger("presence.admin")
@@ -61,7 +61,7 @@ class Workers:
         self._first_id = self._next_id = random.randrange(2**48)  # noqa: S311 - tells two apart, no secret
         self._waiting: dict[int, dict[int, tuple[trio.Event, list[Any]]]] = {n: {} for n in self._lines}
         self._round: trio.Event | None = None  # of samples: set when it is over
-        self._explaining = trio.Semaphore(EXPLAINING_MAX)
+        self._explaining = trio.Semaphore(MAX_CONCURRENT_EXPLAINS)
         self._last: list[WorkerAnswer] = []
         self._last_at = -math.inf
         self.heard_at: dict[int, float] = {}
@@ -110,7 +110,7 @@ class Workers:
         Raises:
             ApiError: many ask already, and it would not be this one's turn soon.
         """
-        with trio.move_on_after(TURN_S) as patience:
+        with trio.move_on_after(EXPLAIN_QUEUE_TIMEOUT_S) as patience:
             await self._explaining.acquire()
         if patience.cancelled_caught:
             raise busy("too many ask for an explanation at once")
@@ -140,7 +140,7 @@ class Workers:
         self.questions += 1
         try:
             self._lines[number].send(question(identity, verb, arguments))
-            with trio.move_on_after(ANSWER_WAIT_S):
+            with trio.move_on_after(ANSWER_TIMEOUT_S):
                 await came.wait()
         except OSError:  # its line is full: it has not read for long
             await trio.lowlevel.checkpoint()

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from presence.cli.errors import FAILED, OK, USAGE, complain
+from presence.cli.errors import FAILED, OK, USAGE, print_error
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.client import (
     Client,
@@ -36,7 +36,7 @@ from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
 
 STDIN = 0
 READ_BYTES = 65_536
-LINE_MAX_BYTES = 65_536  # more than a frame holds
+MAX_LINE_BYTES = 65_536  # more than a frame holds
 HELP = (
     "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /back | /status [TEXT] | "
     "/quit [background]"
@@ -108,10 +108,10 @@ def run(args: argparse.Namespace, load: Load) -> int:
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:
-        complain(error)
+        print_error(error)
         return USAGE
     except PresenceError as error:
-        complain(error)
+        print_error(error)
         return FAILED
     return OK
 
@@ -130,7 +130,7 @@ def _token(source: str | None) -> str | TokenSource | None:
 def _first_line() -> str:
     """Return the first line of input without reading further."""
     line = b""
-    while len(line) < LINE_MAX_BYTES and (byte := os.read(STDIN, 1)) not in {b"", b"\n"}:
+    while len(line) < MAX_LINE_BYTES and (byte := os.read(STDIN, 1)) not in {b"", b"\n"}:
         line += byte
     return line.decode().strip()
 
@@ -190,7 +190,7 @@ async def _take_lines(client: Client, stop: _Stop) -> None:
     try:
         while data := await _read_input():
             *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > LINE_MAX_BYTES:
+            if len(rest) > MAX_LINE_BYTES:
                 _tell("ignored: the line is too long")
                 rest = b""
             for line in lines:

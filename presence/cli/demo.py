@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import sys
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings
 from presence.common.files import FileLimitError
 from presence.common.logs import configure
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
         raise UsageError("the demo needs rich: pip install 'presence-server[demo]'") from None
     from presence.demo import run as demo  # noqa: PLC0415 - loads rich and the whole server
 
-    if not (args.seconds >= demo.LEAST_SECONDS and args.clients >= demo.LEAST_CLIENTS):
+    if not (args.seconds >= demo.MIN_SECONDS and args.clients >= demo.MIN_CLIENTS):
         raise UsageError(
             f"demo: --seconds must be at least {demo.LEAST_SECONDS}, --clients at least {demo.LEAST_CLIENTS}"
         )
@@ -48,10 +48,10 @@ def run(args: argparse.Namespace, load: Load) -> int:
                 no_admin=settings.no_admin,
             )
         except (EmbeddedError, FileLimitError) as error:
-            complain(error)
+            print_error(error)
             return FAILED
         except CONNECTION_LOST as error:
-            complain(f"cannot reach Redis at {redacted(settings.redis or 'the embedded server')}: {error}")
+            print_error(f"cannot reach Redis at {redacted(settings.redis or 'the embedded server')}: {error}")
             return FAILED
     if agrees is None:
         print("interrupted", file=sys.stderr)

@@ -11,8 +11,8 @@ from presence.cli.options import Load, add_json, add_settings
 from presence.common.redaction import redact_text
 from presence.common.text import printable
 from presence.config.settings import FIELDS
-from presence.doctor.results import CHECKS, CheckStatus, Finding, worst
-from presence.doctor.run import CheckContext, examine
+from presence.doctor.results import CHECKS, CheckResult, CheckStatus, worst
+from presence.doctor.run import CheckContext, run_checks
 
 _WIDTH = max(len(status.value) for status in CheckStatus)
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, load: Load) -> int:
     """Print problems, or all results; return the exit status: 1 if a check fails."""
-    findings = examine(CheckContext(load, args.handlers))
+    findings = run_checks(CheckContext(load, args.handlers))
     if args.json:
         checks = [{**asdict(each), "status": each.status.value} for each in findings]
         print(redact_text(json.dumps({"status": worst(findings).value, "checks": checks}, indent=2)))
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
     return FAILED if worst(findings) is CheckStatus.FAIL else OK
 
 
-def _lines(findings: Sequence[Finding], *, show_all: bool) -> Iterable[str]:
+def _lines(findings: Sequence[CheckResult], *, show_all: bool) -> Iterable[str]:
     """Give failures first, and passed checks only if `show_all`."""
     indent = " " * (_WIDTH + 2)
     left_out: dict[tuple[str, str], list[str]] = {}

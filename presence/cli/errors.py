@@ -14,7 +14,7 @@ FAILED = 1
 USAGE = 2  # the command line or the settings are wrong
 
 
-def complain(message: object) -> None:
+def print_error(message: object) -> None:
     """Print a message on standard error, with secrets removed and control characters escaped."""
     for line in redact_text(str(message)).splitlines():
         print(f"presence: {printable(line)}", file=sys.stderr, flush=True)

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
-from presence.cli.redis_errors import asks_redis
+from presence.cli.redis_errors import with_redis
 from presence.common.redis_url import redacted
 from presence.common.text import json_line, printable
 from presence.ops.explain import Explainer
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "print one JSON object")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print what is known about a user; return the exit status: 1 if Redis could not be reached."""
     with Explainer(place.redis_url, prefix=place.prefix) as explainer:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
         except ValueError as error:
             raise UsageError(error) from None
     if told["redis"] is not None:
-        complain(f"cannot reach Redis at {redacted(place.redis_url)}: {told['redis']}")
+        print_error(f"cannot reach Redis at {redacted(place.redis_url)}: {told['redis']}")
     if told["state"] is None:
         return FAILED
     print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from presence.cli.errors import FAILED, OK, complain, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, print_error, sigterm_interrupts
 from presence.cli.options import (
     READER_SETTINGS,
     DataLocation,
@@ -18,11 +18,11 @@ from presence.cli.options import (
     add_json,
     add_settings,
     plain_text,
+    positive_seconds,
     seconds,
-    some_seconds,
     whole_number,
 )
-from presence.cli.redis_errors import asks_redis, subscriber_complains
+from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
 from presence.followups.turning import FollowUpScheduler, SchedulerOutage
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--retry",
-        type=some_seconds,
+        type=positive_seconds,
         default=60.0,
         metavar="S",
         help="time until a failed one is retried (default 60 s)",
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(cancel, READER_SETTINGS)
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Run the given action; return the exit status."""
     if args.action == "run":
@@ -132,7 +132,7 @@ def _run(args: argparse.Namespace, place: DataLocation) -> int:
             turner.turn()
             if turner.failure is not None:  # on the first run: a wrong URL or password
                 raise turner.failure
-            complain("followups: running")
+            print_error("followups: running")
             if handle is None:
                 _turn(turner, threading.Event())
             else:
@@ -157,7 +157,7 @@ def _turn(turner: FollowUpScheduler, stop: threading.Event) -> None:
     outage = SchedulerOutage()
     while not stop.wait(turner.turn()):
         if news := outage.news(turner.failure):
-            complain(news)
+            print_error(news)
 
 
 @contextlib.contextmanager
@@ -176,7 +176,7 @@ def _turning(turner: FollowUpScheduler) -> Iterator[None]:
 def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
     """Call the handler with due follow-ups until interrupted."""
     with (
-        subscriber_complains(),
+        subscriber_errors(),
         due_sync(
             place.redis_url,
             group=args.group,
@@ -189,12 +189,12 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
     ):
         for followup in followups:
             if not isinstance(followup, FollowUp):
-                complain(f"follow-ups are missing in shard {followup.shard}: {followup.reason}")
+                print_error(f"follow-ups are missing in shard {followup.shard}: {followup.reason}")
                 continue
             try:
                 handle(followup)
             except Exception as error:  # one failure does not stop the others
-                complain(f"handler failed with {followup.id}: {type(error).__name__}: {error}")
+                print_error(f"handler failed with {followup.id}: {type(error).__name__}: {error}")
                 followups.fail(error)
 
 
@@ -210,7 +210,7 @@ def _cancel(followups: FollowUps, args: argparse.Namespace) -> int:
     cancelled = len(args.ids) - len(missing) + sum(followups.cancel_of(uid) for uid in args.uid)
     print(f"cancelled: {cancelled}")
     for each in missing:
-        complain(f"no pending follow-up {each}")
+        print_error(f"no pending follow-up {each}")
     return FAILED if missing else OK
 
 

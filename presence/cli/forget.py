@@ -4,9 +4,9 @@ import argparse
 import time
 from dataclasses import asdict
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, add_reader, plain_text
-from presence.cli.redis_errors import asks_redis, caller
+from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line
 from presence.ops.operator_calls import Operator
 from presence.outbox.replies import Erasure
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "print one JSON object: the users, and how much was erased")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Forget users; return the exit status: 1 if one is online, who is left unchanged."""
     with (
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
             f"follow-ups {forgotten.followups}"
         )
     for uid in forgotten.online:
-        complain(f"{uid} is online: end the sessions first, with presence kick {uid}")
+        print_error(f"{uid} is online: end the sessions first, with presence kick {uid}")
     return FAILED if forgotten.online else OK
 
 
@@ -67,4 +67,4 @@ class _Progress:
         now = time.monotonic()
         if now - self._said_at >= PROGRESS_INTERVAL_S:
             self._said_at = now
-            complain(f"forget: {looked:,} of {total:,} entries scanned")
+            print_error(f"forget: {looked:,} of {total:,} entries scanned")

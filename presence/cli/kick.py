@@ -2,9 +2,9 @@
 
 import argparse
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, add_reader, plain_text, seconds
-from presence.cli.redis_errors import asks_redis, caller
+from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line, printable
 from presence.ops import kick
 from presence.ops.kick import KickResult
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "print one JSON object: uid to sessions, and those left")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Kick users and wait until their sessions have ended; return the exit status.
 
@@ -43,9 +43,9 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     print(json_line({uid: kicked.report(uid) for uid in uids}) if args.json else _lines(uids, kicked))
     for target, reason in kicked.reasons.items():
         device = f" ({target.device})" if target.device else ""
-        complain(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
+        print_error(f"{target.uid}{device}: {_WHY[reason].format(node=target.node, wait_s=wait_s)}")
     if kicked.targets:
-        complain("kick: this is no ban: the users may log in again")
+        print_error("kick: this is no ban: the users may log in again")
     return FAILED if kicked.reasons else OK
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from presence import __version__
-from presence.cli.errors import FAILED, OK, USAGE, abandon_output, complain
+from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error
 from presence.cli.options import Parser, UsageError
 from presence.config.loading import FIELDS, ConfigError, Loaded, load
 
@@ -49,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         abandon_output()
         return OK
     except (ConfigError, UsageError) as error:
-        complain(error)
+        print_error(error)
         return USAGE
     except KeyboardInterrupt:
         return FAILED
     except Exception:  # an internal error; Python's own traceback may hold a secret
-        complain(traceback.format_exc())
+        print_error(traceback.format_exc())
         return FAILED
     except SystemExit as stop:  # argparse has printed help, the version or an error
         return stop.code if isinstance(stop.code, int) else OK

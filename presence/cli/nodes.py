@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from presence.cli.errors import OK
 from presence.cli.options import DataLocation, add_reader
-from presence.cli.redis_errors import asks_redis
+from presence.cli.redis_errors import with_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
 from presence.store.nodes import NodeState
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "print one JSON object: node to its details")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print all nodes; return the exit status."""
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:

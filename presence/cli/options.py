@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
-from presence.cli.errors import USAGE, complain
+from presence.cli.errors import USAGE, print_error
 from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
 
 Load = Callable[[], Loaded]
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error and exit with the status for usage errors."""
         self.print_usage(sys.stderr)
-        complain(message)
+        print_error(message)
         sys.exit(USAGE)
 
 
@@ -70,7 +70,7 @@ def seconds(text: str) -> float:
     return found
 
 
-def some_seconds(text: str) -> float:
+def positive_seconds(text: str) -> float:
     """Return a time above 0."""
     if not (found := seconds(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0")
@@ -175,7 +175,7 @@ class DataLocation(NamedTuple):
     settings: Settings
 
 
-def servers_data(settings: Settings, command: str) -> DataLocation:
+def locate_data(settings: Settings, command: str) -> DataLocation:
     """Return where the data is: without a URL, in the only embedded Redis that this user runs here."""
     if settings.redis:
         return DataLocation(settings.redis, settings.prefix, settings)

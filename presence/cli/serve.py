@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from presence.cli.errors import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, print_error, sighup_ignored, sigterm_interrupts
 from presence.cli.options import Load, add_settings
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.config.loading import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
@@ -68,7 +68,7 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
                 redis_url = redis.url
             return _serve(loaded, redis_url, load_again, notifier)
         except EmbeddedError as error:
-            complain(error)
+            print_error(error)
             return FAILED
         except KeyboardInterrupt:  # before the server handles signals
             return OK
@@ -136,8 +136,8 @@ def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]
     if settings.no_admin:
         yield None
         return
-    from presence.admin.launcher import serving  # noqa: PLC0415 - see above
+    from presence.admin.launcher import admin_process  # noqa: PLC0415 - see above
 
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
-    with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
+    with admin_process(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
         yield operators

@@ -7,7 +7,7 @@ from typing import Any
 
 from presence.cli.errors import OK
 from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
-from presence.cli.redis_errors import asks_redis
+from presence.cli.redis_errors import with_redis
 from presence.common import meta_json
 from presence.common.text import json_line, plain_state, printable, utc_time
 from presence.reader import PresenceReader
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "print one JSON object: uid to state")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print states, or how many users are online; return the exit status."""
     if args.uids and (args.count or args.list):

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from presence.cli.errors import OK, sigterm_interrupts
 from presence.cli.options import DataLocation, UsageError, add_reader, entry_id, plain_text
-from presence.cli.redis_errors import asks_redis, subscriber_complains
+from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
 from presence.subscriber import Entries, entries_sync
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reader(parser, "print one JSON object per line")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print events until a signal comes; in a group each is acknowledged after it is printed."""
     if (args.group is None) != (args.consumer is None):
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     try:
         with (
             sigterm_interrupts(),
-            subscriber_complains(),
+            subscriber_errors(),
             entries_sync(place.redis_url, **where, prefix=place.prefix) as entries,
         ):
             _follow(entries, args.type, as_json=args.json)

@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from presence.cli.errors import FAILED, OK, USAGE, complain, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, USAGE, print_error, sigterm_interrupts
 from presence.cli.options import (
     READER_SETTINGS,
     Load,
     add_json,
     add_settings,
+    locate_data,
+    positive_seconds,
     seconds,
-    servers_data,
-    some_seconds,
     whole_number,
 )
-from presence.cli.redis_errors import reaching
+from presence.cli.redis_errors import handle_redis_errors
 from presence.common.logs import configure_directly
 from presence.common.text import json_line, printable
 from presence.config.loading import Settings
@@ -27,8 +27,8 @@ from presence.timers.kinds import KINDS, TimerLocation
 from presence.timers.packing import ITEMS_A_CALL
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
-PROCESSES_MAX: Final = 1024
-BACKOFF_MAX_S: Final = 300.0  # between two attempts
+MAX_PROCESSES: Final = 1024
+MAX_BACKOFF_S: Final = 300.0  # between two attempts
 PAYLOAD_CHARS: Final = 60  # shown of a payload; enough to recognise it
 
 _RUN = (
@@ -38,7 +38,7 @@ _RUN = (
 )
 _NAME = "name of the timer; it keeps its kind, and a ring its slots and tick"
 _NUMBERS: Final = (
-    ("processes", 1, PROCESSES_MAX, "number of worker processes"),
+    ("processes", 1, MAX_PROCESSES, "number of worker processes"),
     ("concurrency", 1, 1000, "concurrent handlers per process; plain functions run in threads"),
     ("attempts", 5, 1000, "failures after which an event becomes a dead letter"),
 )
@@ -63,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         told = f"{text} (default {default_s:g} s)"
         # Names of their own: --lease is a setting of the server, too.
         dest = f"{name}_s"
-        run.add_argument(f"--{name}", dest=dest, type=some_seconds, default=default_s, metavar="S", help=told)
+        run.add_argument(
+            f"--{name}", dest=dest, type=positive_seconds, default=default_s, metavar="S", help=told
+        )
     add = actions.add_parser("add", help="schedule an event")
     add.add_argument("id", metavar="ID", help="id of the event, unique in its timer")
     add.add_argument(
@@ -93,7 +95,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tick",
         dest="tick_s",
-        type=some_seconds,
+        type=positive_seconds,
         default=1.0,
         metavar="S",
         help="tick of a ring (default 1 s)",
@@ -111,7 +113,7 @@ def _name(text: str) -> str:
 def run(args: argparse.Namespace, load: Load) -> int:
     """Run the given action; return the exit status."""
     settings = load().settings
-    redis_url = servers_data(settings, "timers").redis_url
+    redis_url = locate_data(settings, "timers").redis_url
     place = TimerLocation(redis_url, args.kind, args.name, settings.prefix, args.slots, args.tick_s)
     try:
         if args.action == "run":
@@ -122,15 +124,15 @@ def run(args: argparse.Namespace, load: Load) -> int:
             with place.open() as timer:
                 return action(args, timer)
 
-        return reaching(redis_url, ask)
+        return handle_redis_errors(redis_url, ask)
     except TimerError as error:
-        complain(error)
+        print_error(error)
         return USAGE
 
 
 def _work(args: argparse.Namespace, settings: Settings, place: TimerLocation) -> int:
     """Run worker processes until a signal comes; return the exit status."""
-    leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, BACKOFF_MAX_S))
+    leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, MAX_BACKOFF_S))
     with sigterm_interrupts():
         try:
             writer = configure_directly(settings.log_format, settings.log_level)
@@ -154,7 +156,7 @@ def _add(args: argparse.Namespace, timer: SharedTimer) -> int:
     """Schedule an event; return the exit status: 1 if its id is already pending."""
     if timer.schedule(Event(args.id, args.delay, args.payload.encode("utf-8", "surrogateescape"))):
         return OK
-    complain(f"{args.id}: an event with this id is still pending")
+    print_error(f"{args.id}: an event with this id is still pending")
     return FAILED
 
 
@@ -162,7 +164,7 @@ def _cancel(args: argparse.Namespace, timer: SharedTimer) -> int:
     """Cancel events; return the exit status: 1 if one is unknown."""
     missing = [each for each in args.ids if not timer.cancel(each)]
     for each in missing:
-        complain(f"{each}: no such event")
+        print_error(f"{each}: no such event")
     return FAILED if missing else OK
 
 

@@ -21,8 +21,8 @@ from presence.auth.key_file import KeyFileError
 from presence.auth.keys import HS256, Unsound
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
-from presence.cli.errors import FAILED, OK, complain
-from presence.cli.options import Load, UsageError, add_json, add_settings, secret_source, some_seconds
+from presence.cli.errors import FAILED, OK, print_error
+from presence.cli.options import Load, UsageError, add_json, add_settings, positive_seconds, secret_source
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sign.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
     sign.add_argument(
         "--ttl",
-        type=some_seconds,
+        type=positive_seconds,
         default=3600.0,
         metavar="S",
         help="lifetime of the token (default 3600 s)",
@@ -115,9 +115,9 @@ def run(args: argparse.Namespace, load: Load) -> int:
                 raise UsageError("token: give --keys FILE, or token_keys in the settings")
             (_sign if args.action == "sign" else _verify)(keys, args, settings)
     except TokenRefused as error:
-        complain(f"token verify: refused: {error}")
+        print_error(f"token verify: refused: {error}")
     except (KeyFileError, TokenFileError, Unsound, CannotSign, OSError) as error:
-        complain(f"token {args.action}: {error}")
+        print_error(f"token {args.action}: {error}")
     else:
         return OK
     return FAILED

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from presence.protocol import Code
 
 
-class Deed(Enum):
+class Action(Enum):
     """What a client does in the demo; each has one kind of event to follow, or none."""
 
     BEATS = "beat to the end"
@@ -18,11 +18,11 @@ class Deed(Enum):
     LOGS_OUT = "logged out"
 
 
-EXPECTED: Mapping[Deed, Code | None] = {
-    Deed.BEATS: None,
-    Deed.FALLS_SILENT: Code.IDLE_TIMEOUT,
-    Deed.CLOSES: Code.CLOSED,
-    Deed.LOGS_OUT: Code.LOGOUT,
+EXPECTED: Mapping[Action, Code | None] = {
+    Action.BEATS: None,
+    Action.FALLS_SILENT: Code.IDLE_TIMEOUT,
+    Action.CLOSES: Code.CLOSED,
+    Action.LOGS_OUT: Code.LOGOUT,
 }
 
 
@@ -48,7 +48,7 @@ class DemoClient:
     """
 
     uid: str
-    deed: Deed
+    deed: Action
     logged_in: bool = False
     last_act: float = 0.0
     done: bool = False
@@ -70,17 +70,17 @@ class OfflineBounds:
     grace: float
     slack: float = 0.5
 
-    def window(self, deed: Deed) -> tuple[float, float]:
+    def window(self, deed: Action) -> tuple[float, float]:
         """Return the earliest and the latest moment after the last act."""
-        earliest = {Deed.FALLS_SILENT: self.idle_timeout, Deed.CLOSES: self.grace}.get(deed, 0.0)
-        return earliest, earliest + (0.0 if deed is Deed.LOGS_OUT else self.tick) + self.slack
+        earliest = {Action.FALLS_SILENT: self.idle_timeout, Action.CLOSES: self.grace}.get(deed, 0.0)
+        return earliest, earliest + (0.0 if deed is Action.LOGS_OUT else self.tick) + self.slack
 
 
 @dataclass
 class Row:
     """The comparison for all clients of one deed."""
 
-    deed: Deed
+    deed: Action
     clients: int = 0
     told: int = 0
     delays_s: list[float] = field(default_factory=list)
@@ -94,20 +94,22 @@ class Row:
 
 
 @dataclass
-class Verdict:
+class ComparisonResult:
     """All rows, and every difference between truth and events in words."""
 
     rows: list[Row]
     differences: list[str]
 
 
-def compare(clients: Iterable[DemoClient], events: Iterable[TimelineEvent], bounds: OfflineBounds) -> Verdict:
+def compare(
+    clients: Iterable[DemoClient], events: Iterable[TimelineEvent], bounds: OfflineBounds
+) -> ComparisonResult:
     """Hold every event against what its client did; each difference is one sentence."""
     online: dict[str, list[TimelineEvent]] = {}
     offline: dict[str, list[TimelineEvent]] = {}
     for event in events:
         {"online": online, "offline": offline}.get(event.type, {}).setdefault(event.uid, []).append(event)
-    rows = {deed: Row(deed) for deed in Deed}
+    rows = {deed: Row(deed) for deed in Action}
     differences = []
     known = set()
     for client in clients:
@@ -115,7 +117,7 @@ def compare(clients: Iterable[DemoClient], events: Iterable[TimelineEvent], boun
         if not client.logged_in:
             differences.append(f"{client.uid} could not log in")
             continue
-        deed = client.deed if client.done else Deed.BEATS
+        deed = client.deed if client.done else Action.BEATS
         row = rows[deed]
         row.clients += 1
         if len(online.get(client.uid, [])) != 1:
@@ -125,11 +127,11 @@ def compare(clients: Iterable[DemoClient], events: Iterable[TimelineEvent], boun
         row.told += len(offline.get(client.uid, []))
         differences += _differences(client, deed, offline.get(client.uid, []), bounds, row)
     differences += [f"{uid} never was here; events tell of it" for uid in {*online, *offline} - known]
-    return Verdict(list(rows.values()), differences)
+    return ComparisonResult(list(rows.values()), differences)
 
 
 def _differences(
-    client: DemoClient, deed: Deed, told: list[TimelineEvent], bounds: OfflineBounds, row: Row
+    client: DemoClient, deed: Action, told: list[TimelineEvent], bounds: OfflineBounds, row: Row
 ) -> list[str]:
     code = EXPECTED[deed]
     if code is None:

@@ -13,13 +13,20 @@ import trio
 from rich.console import Console
 
 from presence import protocol
-from presence.admin.launcher import AdminProcess, serving
+from presence.admin.launcher import AdminProcess, admin_process
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
 from presence.core.ticks import SLOTS_PER_TICK
-from presence.demo.comparison import Deed, DemoClient, OfflineBounds, TimelineEvent, Verdict, compare
-from presence.demo.view import DemoView, Picture, show_summary
+from presence.demo.comparison import (
+    Action,
+    ComparisonResult,
+    DemoClient,
+    OfflineBounds,
+    TimelineEvent,
+    compare,
+)
+from presence.demo.view import DemoState, DemoView, show_summary
 from presence.protocol import Kind
 from presence.server.server import Server
 from presence.store.shard_clients import forget_prefix
@@ -29,14 +36,14 @@ IDLE_TIMEOUT_S = 10.0
 TICK_S = 1.0
 GRACE_S = 5.0
 LOGIN_SPAN_S = 3.0  # the clients come one after another
-FIRST_DEED_S = 5.0
-LAST_DEED_S = 30.0
+FIRST_ACTION_S = 5.0
+LAST_ACTION_S = 30.0
 SETTLE_S = 1.5  # after the last expected event: what is wrong may still come
 REFRESH_S = 0.25
-LEAST_SECONDS = 25  # logins, a deed, T, and time to tell
-LEAST_CLIENTS = 4  # one for each deed
-MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
-PATIENCE_S = IDLE_TIMEOUT_S + TICK_S + 2.0
+MIN_SECONDS = 25  # logins, a deed, T, and time to tell
+MIN_CLIENTS = 4  # one for each deed
+CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
+OFFLINE_TIMEOUT_S = IDLE_TIMEOUT_S + TICK_S + 2.0
 
 
 @dataclass
@@ -45,25 +52,25 @@ class _Stage:
 
     seconds: float
     clients: list[DemoClient]
-    picture: Picture
+    picture: DemoState
     events: list[TimelineEvent]
     begun: float
 
     @property
     def expected(self) -> int:
         """How many clients are to go offline."""
-        return sum(client.deed is not Deed.BEATS for client in self.clients)
+        return sum(client.deed is not Action.BEATS for client in self.clients)
 
     def told(self) -> int:
         """How many offline events have come."""
         return sum(event.type == "offline" for event in self.events)
 
 
-def cast_of(count: int) -> list[DemoClient]:
+def make_clients(count: int) -> list[DemoClient]:
     """Return the clients, with their deeds shuffled among them."""
-    each = max(1, count // MISBEHAVING)
-    deeds = [Deed.FALLS_SILENT] * each + [Deed.CLOSES] * each + [Deed.LOGS_OUT] * each
-    deeds += [Deed.BEATS] * (count - len(deeds))
+    each = max(1, count // CLIENTS_PER_MISBEHAVING)
+    deeds = [Action.FALLS_SILENT] * each + [Action.CLOSES] * each + [Action.LOGS_OUT] * each
+    deeds += [Action.BEATS] * (count - len(deeds))
     random.shuffle(deeds)
     return [DemoClient(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
 
@@ -91,8 +98,8 @@ def run(
         cleanup.callback(forget_prefix, redis_url, settings.prefix)
         operators = None
         if not no_admin:
-            operators = cleanup.enter_context(serving(settings, redis_url, asked_for=False))
-        play = partial(_play, redis_url, settings, seconds, cast_of(clients))
+            operators = cleanup.enter_context(admin_process(settings, redis_url, asked_for=False))
+        play = partial(_play, redis_url, settings, seconds, make_clients(clients))
         verdict = trio.run(partial(play, console=console, operators=operators))
     if verdict is None:
         return None
@@ -108,10 +115,10 @@ async def _play(
     *,
     console: Console,
     operators: AdminProcess | None,
-) -> Verdict | None:
+) -> ComparisonResult | None:
     line = operators.line() if operators else None
     server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
-    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
+    picture = DemoState(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
     stage = _Stage(seconds, clients, picture, [], trio.current_time())
     interrupted = False
 
@@ -126,7 +133,7 @@ async def _play(
         nursery.start_soon(stop_on_signal)
         host, port = await nursery.start(server.serve)
         nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
-        nursery.start_soon(_send_in, stage, host, port)
+        nursery.start_soon(_start_clients, stage, host, port)
         with DemoView(picture, console) as view:
             await _show(stage, server, view)
         nursery.cancel_scope.cancel()
@@ -135,17 +142,19 @@ async def _play(
     return compare(clients, stage.events, OfflineBounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
 
 
-async def _send_in(stage: _Stage, host: str, port: int) -> None:
+async def _start_clients(stage: _Stage, host: str, port: int) -> None:
     """Start every client at its moment."""
-    last_deed_s = min(LAST_DEED_S, stage.seconds - PATIENCE_S - SETTLE_S)
+    last_deed_s = min(LAST_ACTION_S, stage.seconds - OFFLINE_TIMEOUT_S - SETTLE_S)
     async with trio.open_nursery() as nursery:
         for number, client in enumerate(stage.clients):
-            acts_at = stage.begun + random.uniform(FIRST_DEED_S, last_deed_s)  # noqa: S311 - a demo's chance
+            acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_deed_s)  # noqa: S311 - a demo's chance
             await trio.sleep_until(stage.begun + LOGIN_SPAN_S * number / len(stage.clients))
-            nursery.start_soon(_live, client, math.inf if client.deed is Deed.BEATS else acts_at, host, port)
+            nursery.start_soon(
+                _run_client, client, math.inf if client.deed is Action.BEATS else acts_at, host, port
+            )
 
 
-async def _live(client: DemoClient, acts_at: float, host: str, port: int) -> None:
+async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) -> None:
     """Be a client: log in, beat, do the deed at `acts_at`; who falls silent stays until it is cancelled.
 
     The client library would come back after every loss; these must be able to misbehave on purpose, and know
@@ -173,12 +182,12 @@ async def _live(client: DemoClient, acts_at: float, host: str, port: int) -> Non
             await send(protocol.KEEPALIVE)
             due += interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
         await trio.sleep_until(acts_at)
-        if client.deed is Deed.LOGS_OUT:
+        if client.deed is Action.LOGS_OUT:
             await send(protocol.encode(protocol.logout()))
-        elif client.deed is Deed.CLOSES:
+        elif client.deed is Action.CLOSES:
             client.last_act = time.time()
         client.done = True
-        if client.deed is Deed.FALLS_SILENT:
+        if client.deed is Action.FALLS_SILENT:
             await trio.sleep_forever()
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from presence.common.text import printable
-from presence.demo.comparison import EXPECTED, TimelineEvent, Verdict
+from presence.demo.comparison import EXPECTED, ComparisonResult, TimelineEvent
 from presence.protocol import Code
 
 EVENTS_SHOWN = 10
@@ -19,7 +19,7 @@ DIFFERENCES_SHOWN = 20
 
 
 @dataclass
-class Picture:
+class DemoState:
     """Everything that is shown.
 
     Attributes:
@@ -97,7 +97,7 @@ class DemoView:
 
     LINE_INTERVAL_S = 5.0
 
-    def __init__(self, picture: Picture, console: Console) -> None:
+    def __init__(self, picture: DemoState, console: Console) -> None:
         self._picture = picture
         self._console = console
         self._last_line_s = 0.0
@@ -125,7 +125,7 @@ class DemoView:
             self._console.print(self._picture.line(), markup=False, highlight=False, soft_wrap=True)
 
 
-def show_summary(verdict: Verdict, console: Console) -> None:
+def show_summary(verdict: ComparisonResult, console: Console) -> None:
     """Print the comparison of truth and events."""
     table = Table(title="what the clients did, and what was told", title_justify="left")
     for heading in ("clients", "did", "event to follow", "events", "after (least / median / most)"):

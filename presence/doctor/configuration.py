@@ -7,7 +7,7 @@ from typing import Final
 from presence.common.clock import Clock
 from presence.config.loading import exposures
 from presence.config.settings import FIELDS, Settings
-from presence.doctor.results import Finding, fail, not_tried, ok, warn
+from presence.doctor.results import CheckResult, fail, not_tried, ok, warn
 from presence.server import credentials
 from presence.server.credentials import CredentialsError
 from presence.timers.handlers import HandlerError, load
@@ -15,7 +15,7 @@ from presence.timers.handlers import HandlerError, load
 RENEWED_BEFORE: Final = timedelta(days=14)  # what renews certificates by itself does it earlier
 
 
-def settings(problems: Sequence[str]) -> list[Finding]:
+def settings(problems: Sequence[str]) -> list[CheckResult]:
     """Say what is wrong with flags, variables and file: all at once.
 
     Args:
@@ -28,7 +28,7 @@ def settings(problems: Sequence[str]) -> list[Finding]:
     ]
 
 
-def files(settings: Settings, handler_names: Sequence[str]) -> list[Finding]:
+def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]:
     """Return the findings about what the settings name, and about functions for follow-ups."""
     return [
         token_keys(settings),
@@ -39,7 +39,7 @@ def files(settings: Settings, handler_names: Sequence[str]) -> list[Finding]:
     ]
 
 
-def token_keys(settings: Settings) -> Finding:
+def token_keys(settings: Settings) -> CheckResult:
     """Whether clients' tokens can be checked."""
     check, need = "token keys", "a sound file of keys, where token_keys names one"
     try:
@@ -54,7 +54,7 @@ def token_keys(settings: Settings) -> Finding:
     )
 
 
-def certificate(settings: Settings, now: datetime) -> Finding:
+def certificate(settings: Settings, now: datetime) -> CheckResult:
     """Whether clients take the certificate, and for how long."""
     check, need = "certificate", "a certificate that is good for a while, where tls_cert names one"
     try:
@@ -73,7 +73,7 @@ def certificate(settings: Settings, now: datetime) -> Finding:
     return ok(check, need, have)
 
 
-def operators(settings: Settings) -> Finding:
+def operators(settings: Settings) -> CheckResult:
     """Whether operators can come in, and nobody else."""
     check, need = "operators", "a sound file of tokens, where admin_tokens names one"
     if settings.no_admin:
@@ -86,7 +86,7 @@ def operators(settings: Settings) -> Finding:
     return ok(check, need, str(settings.admin_tokens))
 
 
-def strangers(settings: Settings) -> list[Finding]:
+def strangers(settings: Settings) -> list[CheckResult]:
     """Say what is open to strangers."""
     need = "nothing open to strangers by mistake"
     found = [exposure.rpartition(": ") for exposure in exposures(settings)]
@@ -95,7 +95,7 @@ def strangers(settings: Settings) -> list[Finding]:
     ]
 
 
-def handlers(settings: Settings, names: Sequence[str]) -> list[Finding]:
+def handlers(settings: Settings, names: Sequence[str]) -> list[CheckResult]:
     """Whether what is called with follow-ups can be imported and called."""
     check, need = "handlers", "functions that can be imported and called with a follow-up"
     findings = []

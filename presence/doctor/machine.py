@@ -1,6 +1,6 @@
 """Facts of this machine, and checks of them: platform, clock, files, memory, ports.
 
-`look` gathers what is so and changes nothing; each check is a function of that.
+`gather` gathers what is so and changes nothing; each check is a function of that.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from presence.common import files
 from presence.config.settings import Settings, admin_host, admin_port
-from presence.doctor.results import Finding, count, fail, megabytes, not_tried, ok, warn
+from presence.doctor.results import CheckResult, count, fail, megabytes, not_tried, ok, warn
 from presence.server.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
 from presence.store.embedded import EmbeddedError, find_binary
 from presence.transports import sockets
@@ -36,7 +36,7 @@ FEWEST_CONNECTIONS: Final = 1_000  # that are worth a server
 FEW_CONNECTIONS: Final = 10_000  # of a worker: fewer are more likely a forgotten limit than meant
 
 
-class Wanted(NamedTuple):
+class ConnectionCounts(NamedTuple):
     """Connections that a server is to hold.
 
     Attributes:
@@ -91,7 +91,7 @@ class MachineFacts:
     unbound: Mapping[Port, OSError]
 
 
-def look(settings: Settings, root: Path = Path("/")) -> MachineFacts:
+def gather(settings: Settings, root: Path = Path("/")) -> MachineFacts:
     """Look at the machine.
 
     Args:
@@ -166,10 +166,10 @@ def _cannot_bind(port: Port) -> OSError | None:
     return None
 
 
-def wanted(settings: Settings, file_limit: int) -> Wanted:
+def wanted(settings: Settings, file_limit: int) -> ConnectionCounts:
     """Return how many connections are wanted."""
     per_worker = settings.max_connections or max(0, files.fitting(file_limit))
-    return Wanted(per_worker, per_worker * settings.workers, settings.max_connections > 0)
+    return ConnectionCounts(per_worker, per_worker * settings.workers, settings.max_connections > 0)
 
 
 def wanted_ports(settings: Settings) -> list[Port]:
@@ -186,7 +186,7 @@ def wanted_ports(settings: Settings) -> list[Port]:
     return ports
 
 
-def platform(machine: MachineFacts) -> Finding:
+def platform(machine: MachineFacts) -> CheckResult:
     """Whether connections are served over epoll."""
     need = "Linux with epoll"
     if machine.has_epoll:
@@ -195,7 +195,7 @@ def platform(machine: MachineFacts) -> Finding:
     return warn("platform", need, have, "run it on Linux where there are many clients")
 
 
-def embedded_redis(settings: Settings, machine: MachineFacts) -> Finding:
+def embedded_redis(settings: Settings, machine: MachineFacts) -> CheckResult:
     """Whether a Redis can be started where none is given."""
     check = "embedded redis"
     if settings.redis is not None:
@@ -211,7 +211,7 @@ def embedded_redis(settings: Settings, machine: MachineFacts) -> Finding:
     return ok(check, need, f"{machine.redis_binary}, {kept}")
 
 
-def time(machine: MachineFacts) -> Finding:
+def time(machine: MachineFacts) -> CheckResult:
     """Whether somebody keeps the clock right: events and tokens go by it."""
     need = "a clock that is set by the network"
     if machine.is_time_set is None:
@@ -222,7 +222,7 @@ def time(machine: MachineFacts) -> Finding:
     return warn("time", need, "not synchronised, says the kernel", mend)
 
 
-def open_files(settings: Settings, machine: MachineFacts, connections: Wanted) -> Finding:
+def open_files(settings: Settings, machine: MachineFacts, connections: ConnectionCounts) -> CheckResult:
     """Whether each worker may open as many files as it needs."""
     check, hard = "open files", machine.hard_files
     have = f"{count(hard)} (soft {count(machine.soft_files)}) of this shell (a service has its own)"
@@ -244,7 +244,7 @@ def _raise_files(limit: int) -> str:
     return f"LimitNOFILE={limit} in the service's unit, or ulimit -n {limit} in this shell"
 
 
-def needed_memory(settings: Settings, connections: Wanted) -> MemoryNeeds:
+def needed_memory(settings: Settings, connections: ConnectionCounts) -> MemoryNeeds:
     """Return what a server takes with all its connections."""
     processes = FIRST_PROCESS_BYTES
     if settings.workers > 1:
@@ -260,7 +260,7 @@ def _session_bytes(settings: Settings) -> int:
     return SESSION_BYTES if settings.tls_cert is None else TLS_SESSION_BYTES
 
 
-def memory(settings: Settings, machine: MachineFacts, connections: Wanted) -> Finding:
+def memory(settings: Settings, machine: MachineFacts, connections: ConnectionCounts) -> CheckResult:
     """Whether there is memory for all sessions, and for what waits while Redis is away."""
     need, have = needed_memory(settings, connections), machine.memory_bytes
     words = (
@@ -278,12 +278,12 @@ def memory(settings: Settings, machine: MachineFacts, connections: Wanted) -> Fi
     return judged("memory", words, megabytes(have), mend)
 
 
-def ports(settings: Settings, machine: MachineFacts) -> list[Finding]:
+def ports(settings: Settings, machine: MachineFacts) -> list[CheckResult]:
     """Say of each port whether this user could listen there now."""
     return [_port(each, machine.unbound.get(each)) for each in wanted_ports(settings)]
 
 
-def _port(port: Port, error: OSError | None) -> Finding:
+def _port(port: Port, error: OSError | None) -> CheckResult:
     check, need = "ports", f"{port.setting} {port.port} on {port.host}"
     if error is None:
         return ok(check, need, "free" if port.port else "one is picked")

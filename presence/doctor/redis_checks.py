@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from presence import __version__
 from presence.config.settings import Settings
-from presence.doctor.machine import Wanted
+from presence.doctor.machine import ConnectionCounts
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
 from presence.doctor.results import (
     CHECKS,
-    Finding,
+    CheckResult,
     Unknown,
     count,
     fail,
@@ -30,12 +30,12 @@ OLDEST: Final = (6, 2)
 # Bytes of Redis, and its clients: docs/redis.md has the table.
 USER_BYTES: Final = 329
 EVENT_BYTES: Final = 113
-BESIDE: Final = 1.5  # scripts, clients, the copies while a snapshot or a log is written
-CLIENTS_A_WORKER: Final = 4
-CLIENTS_BESIDE: Final = 32  # operators, readers, whoever looks
+MEMORY_HEADROOM: Final = 1.5  # scripts, clients, the copies while a snapshot or a log is written
+CLIENTS_PER_WORKER: Final = 4
+OTHER_CLIENTS: Final = 32  # operators, readers, whoever looks
 SLOW_MS: Final = 10.0  # far above a LAN: a login is told to others that much later
 HANGING_MS: Final = 500.0  # servers take it for an outage
-LAG_S: Final = 10
+MAX_REPLICA_LAG_S: Final = 10
 SLOTS: Final = 16_384  # of every Redis Cluster
 _NAMED: Final = 5  # nodes, in one line
 _SET: Final = "redis-cli CONFIG SET {0} {1}, and {0} {1} in redis.conf"
@@ -45,11 +45,11 @@ _SHARED_CHECKS: Final = ("replicas", "data", "nodes", "nodes' settings")
 _REDIS_CHECKS: Final = tuple(name for name in CHECKS if name.startswith("redis "))
 
 
-def redis(settings: Settings, found: RedisFacts, connections: Wanted) -> Iterator[Finding]:
+def redis(settings: Settings, found: RedisFacts, connections: ConnectionCounts) -> Iterator[CheckResult]:
     """Give all findings about Redis and what it holds."""
     need = "an answer within 2 s"
     if found.failure:
-        yield fail("redis", need, f"{found.url}: {found.failure}", _mend(found.failure))
+        yield fail("redis", need, f"{found.url}: {found.failure}", _fix(found.failure))
         names = (*_REDIS_CHECKS, *_SHARED_CHECKS, *(_CLUSTER_CHECKS if found.is_cluster else ()))
         yield from left_out(names, "Redis does not answer")
         return
@@ -62,18 +62,18 @@ def redis(settings: Settings, found: RedisFacts, connections: Wanted) -> Iterato
     yield nodes_settings(settings, found)
 
 
-def without_redis() -> Iterator[Finding]:
+def without_redis() -> Iterator[CheckResult]:
     """Give what is not tried where no Redis is named."""
     yield from left_out(("redis", *_REDIS_CHECKS, *_SHARED_CHECKS), "no redis URL: serve starts its own")
 
 
-def left_out(names: Collection[str], why: str) -> Iterator[Finding]:
+def left_out(names: Collection[str], why: str) -> Iterator[CheckResult]:
     """Give a finding for each check that cannot be made."""
     for name in names:
         yield not_tried(name, CHECKS[name], why)
 
 
-def _mend(failure: str) -> str:
+def _fix(failure: str) -> str:
     """Return what helps somebody whom Redis does not answer, by what it says or does not say."""
     if any(word in failure.lower() for word in ("auth", "password", "wrongpass")):
         return "put user and password into the URL: redis://USER:PASSWORD@HOST; its user is in ACL LIST"
@@ -84,17 +84,19 @@ def _mend(failure: str) -> str:
     return "start it, or name another with --redis URL; redis-cli -u URL PING asks the same"
 
 
-def servers(settings: Settings, found: RedisFacts, connections: Wanted) -> list[Finding]:
+def servers(settings: Settings, found: RedisFacts, connections: ConnectionCounts) -> list[CheckResult]:
     """Return the findings about all servers; of several each is named."""
     findings = []
     for server in found.servers:
         some = _server(settings, server, connections, len(found.servers))
         where = f"{server.name}: " if len(found.servers) > 1 else ""
-        findings += [Finding(f.check, f.status, f.need, where + f.have, f.mend) for f in some]
+        findings += [CheckResult(f.check, f.status, f.need, where + f.have, f.mend) for f in some]
     return findings
 
 
-def _server(settings: Settings, server: RedisServer, connections: Wanted, of: int) -> list[Finding]:
+def _server(
+    settings: Settings, server: RedisServer, connections: ConnectionCounts, of: int
+) -> list[CheckResult]:
     info = server.info
     if isinstance(info, Unknown):
         names = [
@@ -114,7 +116,7 @@ def _server(settings: Settings, server: RedisServer, connections: Wanted, of: in
     ]
 
 
-def version(info: Mapping[str, Any]) -> Finding:
+def version(info: Mapping[str, Any]) -> CheckResult:
     """Whether it is new enough."""
     need, text = "Redis 6.2 or newer, or Valkey", str(info.get("redis_version", ""))
     valkey = f", Valkey {info['valkey_version']}" if "valkey_version" in info else ""
@@ -124,7 +126,7 @@ def version(info: Mapping[str, Any]) -> Finding:
     return ok("redis version", need, text + valkey)
 
 
-def role(info: Mapping[str, Any]) -> Finding:
+def role(info: Mapping[str, Any]) -> CheckResult:
     """Whether it takes writes."""
     need, have = "a primary", str(info.get("role", "none is told"))
     if have == "master":
@@ -133,7 +135,7 @@ def role(info: Mapping[str, Any]) -> Finding:
     return fail("redis role", need, f"a replica of {primary}", f"give its primary as redis: {primary}")
 
 
-def persistence(info: Mapping[str, Any]) -> Finding:
+def persistence(info: Mapping[str, Any]) -> CheckResult:
     """Whether what it has acknowledged is there after a restart, and whether it can be written."""
     check, need = "redis persistence", "an append-only file: streams, who was last seen, the groups' places"
     if info.get("aof_last_write_status", "ok") != "ok":
@@ -147,7 +149,7 @@ def persistence(info: Mapping[str, Any]) -> Finding:
     return ok(check, need, "appendonly yes")
 
 
-def eviction(info: Mapping[str, Any]) -> Finding:
+def eviction(info: Mapping[str, Any]) -> CheckResult:
     """Whether anything is deleted to make room."""
     need, have = "maxmemory-policy noeviction", str(info.get("maxmemory_policy", "none is told"))
     if have == "noeviction":
@@ -156,12 +158,14 @@ def eviction(info: Mapping[str, Any]) -> Finding:
     return fail("redis eviction", need, f"{have}: records of users who are online are deleted", mend)
 
 
-def memory(settings: Settings, info: Mapping[str, Any], connections: Wanted, servers: int) -> Finding:
+def memory(
+    settings: Settings, info: Mapping[str, Any], connections: ConnectionCounts, servers: int
+) -> CheckResult:
     """Whether users and streams fit, and half as much again."""
     shards = -(-settings.shard_count // servers)  # of each server, as evenly as may be
     streams = shards * settings.stream_maxlen * EVENT_BYTES
     users = -(-connections.total * USER_BYTES // servers)
-    wanted = int((streams + users) * BESIDE)
+    wanted = int((streams + users) * MEMORY_HEADROOM)
     need = (
         f"{megabytes(wanted)}: {count(connections.total)} users of these workers, "
         f"{count(settings.stream_maxlen)} events in each of {shards} shards, half as much again"
@@ -180,11 +184,11 @@ def memory(settings: Settings, info: Mapping[str, Any], connections: Wanted, ser
     return ok("redis memory", need, have)
 
 
-def clients(settings: Settings, info: Mapping[str, Any]) -> Finding:
+def clients(settings: Settings, info: Mapping[str, Any]) -> CheckResult:
     """Whether all workers find a place."""
-    each = CLIENTS_A_WORKER + (settings.followups is not None)
-    wanted = settings.workers * each + CLIENTS_BESIDE
-    need = f"{count(wanted)} places: {each} of each worker, {CLIENTS_BESIDE} beside"
+    each = CLIENTS_PER_WORKER + (settings.followups is not None)
+    wanted = settings.workers * each + OTHER_CLIENTS
+    need = f"{count(wanted)} places: {each} of each worker, {OTHER_CLIENTS} beside"
     most, now = info.get("maxclients"), int(info.get("connected_clients", 0))
     if most is None:
         return not_tried("redis clients", need, "it does not tell maxclients")
@@ -194,21 +198,21 @@ def clients(settings: Settings, info: Mapping[str, Any]) -> Finding:
     return fail("redis clients", need, have, _SET.format("maxclients", now + 2 * wanted))
 
 
-def replicas(info: Mapping[str, Any]) -> Finding:
+def replicas(info: Mapping[str, Any]) -> CheckResult:
     """Whether every replica follows."""
     check, need = "replicas", "each follows closely"
     known = [each for n in range(int(info.get("connected_slaves", 0))) if (each := info.get(f"slave{n}"))]
     late = [
         f"{each.get('ip')}:{each.get('port')} ({each.get('state')}, {each.get('lag')} s behind)"
         for each in known
-        if each.get("state") != "online" or int(each.get("lag", 0)) > LAG_S
+        if each.get("state") != "online" or int(each.get("lag", 0)) > MAX_REPLICA_LAG_S
     ]
     if late:
         return warn(check, need, f"late: {', '.join(late)}", "look at that replica's log and network")
     return ok(check, need, f"{len(known)} replicas" if known else "no replica")
 
 
-def latency(server: RedisServer) -> Finding:
+def latency(server: RedisServer) -> CheckResult:
     """Whether it answers as soon as a neighbour does."""
     took = median(server.pings_ms)
     need, have = f"{SLOW_MS:g} ms at the median", f"{took:.2f} ms"
@@ -218,7 +222,7 @@ def latency(server: RedisServer) -> Finding:
     return (fail if took > HANGING_MS else warn)("redis latency", need, have, mend)
 
 
-def rights(found: RedisFacts) -> Finding:
+def rights(found: RedisFacts) -> CheckResult:
     """Whether the user may do what servers do, and no more."""
     check, need = "redis rights", "what servers do, and nothing else: docs/redis.md lists it"
     if isinstance(found.missing, Unknown):
@@ -235,7 +239,7 @@ def rights(found: RedisFacts) -> Finding:
     return ok(check, need, "just that")
 
 
-def cluster(found: RedisFacts) -> list[Finding]:
+def cluster(found: RedisFacts) -> list[CheckResult]:
     """Return the findings about a cluster; none of one server."""
     if not found.is_cluster:
         return []
@@ -247,7 +251,7 @@ def cluster(found: RedisFacts) -> list[Finding]:
     return [slots(found.slots), slots_replicas(found.slots)]
 
 
-def slots(found: Sequence[Slots]) -> Finding:
+def slots(found: Sequence[Slots]) -> CheckResult:
     """Whether somebody serves each slot."""
     served = sum(each.last - each.first + 1 for each in found)
     need, have = f"all {SLOTS:,} served", f"{served:,}"
@@ -256,7 +260,7 @@ def slots(found: Sequence[Slots]) -> Finding:
     return fail("slots", need, have, "redis-cli --cluster check HOST:PORT, then --cluster fix")
 
 
-def slots_replicas(found: Sequence[Slots]) -> Finding:
+def slots_replicas(found: Sequence[Slots]) -> CheckResult:
     """Whether every primary has somebody who can take over."""
     need = "a replica of each primary"
     bare = sum(each.last - each.first + 1 for each in found if not each.replicas)
@@ -267,7 +271,7 @@ def slots_replicas(found: Sequence[Slots]) -> Finding:
     return warn("slots' replicas", need, have, mend)
 
 
-def data(settings: Settings, found: RedisFacts) -> Finding:
+def data(settings: Settings, found: RedisFacts) -> CheckResult:
     """Whether what is below the prefix is of these servers, and over as many shards."""
     check = "data"
     need = f"version {DATA_VERSION} and {settings.shard_count} shards below {settings.prefix}:"
@@ -285,7 +289,7 @@ def data(settings: Settings, found: RedisFacts) -> Finding:
     return ok(check, need, have)
 
 
-def nodes(found: RedisFacts) -> Finding:
+def nodes(found: RedisFacts) -> CheckResult:
     """Whether everybody in the table of leases lives, and is of one version."""
     check, need = "nodes", "everybody in the table alive and ready, of one version"
     if isinstance(found.nodes, Unknown):
@@ -306,7 +310,7 @@ def nodes(found: RedisFacts) -> Finding:
     return ok(check, need, f"{len(alive)}" if alive else "nobody yet")
 
 
-def nodes_settings(settings: Settings, found: RedisFacts) -> Finding:
+def nodes_settings(settings: Settings, found: RedisFacts) -> CheckResult:
     """Whether nodes agree with each other, and with these settings, about what they share."""
     check, need = "nodes' settings", "alike at all nodes that share a Redis"
     if isinstance(found.nodes, Unknown):

@@ -46,7 +46,7 @@ class CheckStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """What one check has found.
 
     Attributes:
@@ -75,27 +75,27 @@ class Unknown:
     why: str
 
 
-def ok(check: str, need: str, have: str) -> Finding:
+def ok(check: str, need: str, have: str) -> CheckResult:
     """Return the finding that all is well."""
-    return Finding(check, CheckStatus.OK, need, have)
+    return CheckResult(check, CheckStatus.OK, need, have)
 
 
-def warn(check: str, need: str, have: str, mend: str) -> Finding:
+def warn(check: str, need: str, have: str, mend: str) -> CheckResult:
     """Return the finding that a server works, and not as well as it could."""
-    return Finding(check, CheckStatus.WARN, need, have, mend)
+    return CheckResult(check, CheckStatus.WARN, need, have, mend)
 
 
-def fail(check: str, need: str, have: str, mend: str) -> Finding:
+def fail(check: str, need: str, have: str, mend: str) -> CheckResult:
     """Return the finding that a server does not start, or does not keep what it promises."""
-    return Finding(check, CheckStatus.FAIL, need, have, mend)
+    return CheckResult(check, CheckStatus.FAIL, need, have, mend)
 
 
-def not_tried(check: str, need: str, why: str, mend: str = "") -> Finding:
+def not_tried(check: str, need: str, why: str, mend: str = "") -> CheckResult:
     """Return the finding that nothing was found out; `mend` makes it be tried."""
-    return Finding(check, CheckStatus.NOT_TRIED, need, why, mend)
+    return CheckResult(check, CheckStatus.NOT_TRIED, need, why, mend)
 
 
-def worst(findings: Iterable[Finding]) -> CheckStatus:
+def worst(findings: Iterable[CheckResult]) -> CheckStatus:
     """Return the worst status of some findings."""
     order = list(CheckStatus)
     return max((each.status for each in findings), key=order.index, default=CheckStatus.OK)

@@ -8,7 +8,7 @@ from typing import Final
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
 from presence.doctor import configuration, machine, redis_checks, redis_facts
-from presence.doctor.results import CHECKS, Finding
+from presence.doctor.results import CHECKS, CheckResult
 
 _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 
@@ -28,7 +28,7 @@ class CheckContext:
     root: Path = Path("/")
 
 
-def examine(patient: CheckContext) -> list[Finding]:
+def run_checks(patient: CheckContext) -> list[CheckResult]:
     """Return all findings, in the order of `CHECKS`; nothing is changed."""
     try:
         settings = patient.load().settings
@@ -40,17 +40,17 @@ def examine(patient: CheckContext) -> list[Finding]:
     return sorted(found, key=lambda each: order.index(each.check))
 
 
-def _without_settings(problems: Sequence[str], root: Path) -> Iterator[Finding]:
+def _without_settings(problems: Sequence[str], root: Path) -> Iterator[CheckResult]:
     """Give what can be found out while nobody knows the settings."""
-    here = machine.look(Settings(port=0, no_admin=True), root)
+    here = machine.gather(Settings(port=0, no_admin=True), root)
     yield from configuration.settings(problems)
     yield from (machine.platform(here), machine.time(here))
     names = [name for name in CHECKS if name not in _NEED_NO_SETTINGS]
     yield from redis_checks.left_out(names, "the settings have to be sound first")
 
 
-def _with_settings(patient: CheckContext, settings: Settings) -> Iterator[Finding]:
-    here = machine.look(settings, patient.root)
+def _with_settings(patient: CheckContext, settings: Settings) -> Iterator[CheckResult]:
+    here = machine.gather(settings, patient.root)
     connections = machine.wanted(settings, here.hard_files)
     yield from configuration.settings(())
     yield from configuration.files(settings, patient.handlers)

@@ -35,11 +35,11 @@ from presence.subscriber.events import Entry, decode, id_order, read_entry
 
 Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
 
-ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
-ENTRIES_MAX: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions a second
-SEARCH_S: Final = 2.0
+ENTRIES_PER_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
+MAX_ENTRIES: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions a second
+SEARCH_TIMEOUT_S: Final = 2.0
 # The stream is dated by Redis' clock, and who was seen when by a server's.
-CLOCKS_APART_MS: Final = 5_000
+MAX_CLOCK_SKEW_MS: Final = 5_000
 _ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
@@ -77,8 +77,8 @@ def last_offline(
     uid: str,
     last_seen_ms: int,
     *,
-    entries_max: int = ENTRIES_MAX,
-    search_s: float = SEARCH_S,
+    entries_max: int = MAX_ENTRIES,
+    search_s: float = SEARCH_TIMEOUT_S,
 ) -> EventSearch:
     """Return the event with which a user went offline who was last seen at that time.
 
@@ -95,7 +95,7 @@ def last_offline(
     """
     shard = keys.shard(uid)
     key = keys.events(shard)
-    begin = f"{max(0, last_seen_ms - CLOCKS_APART_MS)}-0"
+    begin = f"{max(0, last_seen_ms - MAX_CLOCK_SKEW_MS)}-0"
     wanted, seen = uid.encode(), b"%d" % last_seen_ms
     looked, deadline = 0, time.monotonic() + search_s
     for page in _pages(access, key, begin):
@@ -108,7 +108,7 @@ def last_offline(
             ):
                 return EventSearch(read_entry(shard, raw))
         looked += len(page)
-        if len(page) == ENTRIES_A_PAGE and (looked >= entries_max or time.monotonic() >= deadline):
+        if len(page) == ENTRIES_PER_PAGE and (looked >= entries_max or time.monotonic() >= deadline):
             return EventSearch(None, "gave_up", _ms(_first_id(access, key)))
     begins = _first_id(access, key)
     is_trimmed = begins is None or id_order(begin) < id_order(begins)
@@ -117,9 +117,9 @@ def last_offline(
 
 def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
     while True:
-        page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_A_PAGE)
+        page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_PER_PAGE)
         yield page
-        if len(page) < ENTRIES_A_PAGE:
+        if len(page) < ENTRIES_PER_PAGE:
             return
         begin = f"({page[-1][0].decode()}"
 
@@ -133,10 +133,10 @@ def _ms(entry_id: str | None) -> int | None:
     return None if entry_id is None else id_order(entry_id)[0]
 
 
-WAIT_S: Final = 2.0  # for the answers of nodes; one that lives answers within milliseconds
-AGAIN_S: Final = 0.1  # until a second look at what does not fit together: it may have changed in between
-RETRY_S: Final = 0.5  # so soon has to fail what is tried again,
-ATTEMPTS_MAX: Final = 3  # for two connections may have grown old: the reader's and the own
+ANSWER_TIMEOUT_S: Final = 2.0  # for the answers of nodes; one that lives answers within milliseconds
+RECHECK_DELAY_S: Final = 0.1  # before sources that disagree are read again: they may be out of step
+RETRY_WITHIN_S: Final = 0.5  # so soon has to fail what is tried again,
+MAX_ATTEMPTS: Final = 3  # for two connections may have grown old: the reader's and the own
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 _UNASKED: Final = EventSearch(None, "redis")
 _NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # that a sentence on an event needs
@@ -173,7 +173,7 @@ class Explainer:
         ValueError: the URL's scheme or form is not known.
     """
 
-    def __init__(self, url: str, *, prefix: str = "presence", wait_s: float = WAIT_S) -> None:
+    def __init__(self, url: str, *, prefix: str = "presence", wait_s: float = ANSWER_TIMEOUT_S) -> None:
         self._reader = PresenceReader(url, prefix=prefix)
         self._access = ShardClients(url)
         self._wait_s = wait_s
@@ -214,12 +214,12 @@ class Explainer:
         Raises:
             RedisError, ValueError: it fails still, or was slow to fail.
         """
-        give_up = time.monotonic() + RETRY_S
-        for attempt in range(ATTEMPTS_MAX):
+        give_up = time.monotonic() + RETRY_WITHIN_S
+        for attempt in range(MAX_ATTEMPTS):
             try:
                 self._look(uid, known)
             except RedisError as error:
-                if not passes(error) or attempt == ATTEMPTS_MAX - 1 or time.monotonic() >= give_up:
+                if not passes(error) or attempt == MAX_ATTEMPTS - 1 or time.monotonic() >= give_up:
                     raise
                 self._access.doubt(answer=error)
             else:
@@ -229,7 +229,7 @@ class Explainer:
         begun = time.monotonic()
         self._ask(uid, known)
         if explain_text.disagree(known.state, known.answers) and time.monotonic() - begun < 1:
-            self._access.pause(AGAIN_S)
+            self._access.pause(RECHECK_DELAY_S)
             self._ask(uid, known)
         state, keys = known.state or {}, self._reader.keys()
         if state["id"] is not None:

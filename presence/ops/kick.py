@@ -8,7 +8,7 @@ from typing import Literal
 from presence.ops.operator_calls import Operator, Target
 from presence.reader import PresenceReader
 
-LOOK_S = 0.02  # between two looks at the records, while nodes do what they were told
+POLL_INTERVAL_S = 0.02  # between two looks at the records, while nodes do what they were told
 
 Reason = Literal["no_answer", "node_silent"]
 """Why a session is left: its node was told, and will end it when it can; or it is silent, and others will."""
@@ -69,7 +69,7 @@ def _wait(reader: PresenceReader, targets: list[Target], wait_s: float) -> list[
     while left := _left(reader, left):
         if time.monotonic() >= deadline or all(target.fenced for target in left):
             break
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return left
 
 

@@ -117,7 +117,7 @@ async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
 ) -> None:
     for with_tokens in (False, True):
         async with operators(redis_server.url, admin_tokens=tokens if with_tokens else None) as running:
-            verbs = running.app.verbs
+            verbs = running.app.endpoints
             assert all({*(verb.methods or ())} - {"HEAD"} == {verb.method} for verb in verbs)
             assert {f"{verb.method} {verb.template}" for verb in verbs} == set(TARGETS), "each has a row"
             for name, who in WHO.items():
@@ -187,7 +187,7 @@ async def test_two_headers_of_a_name_are_one_that_is_no_origin_of_ours() -> None
 async def test_wrong_tokens_are_slow_and_few_at_once(
     secured: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth_middleware, "GUESSES_MAX", 0)
+    monkeypatch.setattr(auth_middleware, "MAX_PENDING_GUESSES", 0)
     answered = await secured.ask("/v1/nodes", **bearer(OFFERED))
     assert (answered.status, answered.code) == (429, "too_many_guesses")
     assert secured.context.http.refusals["guesses"] == 1
@@ -196,7 +196,7 @@ async def test_wrong_tokens_are_slow_and_few_at_once(
 async def test_a_process_that_begins_with_a_bad_file_lets_nobody_in_until_it_is_sound(
     redis_server: EmbeddedRedis, tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "TOKENS_S", 0.01)
+    monkeypatch.setattr(app, "TOKENS_RETRY_INTERVAL_S", 0.01)
     good = tokens.read_text()  # noqa: ASYNC240 - nobody else waits
     tokens.write_text("read grafana short\n")  # noqa: ASYNC240 - as above
     async with operators(redis_server.url, admin_tokens=tokens) as running:
@@ -275,8 +275,8 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
 async def test_strangers_do_not_fill_the_log(
     tokens: Path, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth_middleware, "REFUSED_BURST", 3)
-    monkeypatch.setattr(auth_middleware, "REFUSED_PER_S", 0.001)
+    monkeypatch.setattr(auth_middleware, "REFUSALS_LOGGED_BURST", 3)
+    monkeypatch.setattr(auth_middleware, "REFUSALS_LOGGED_PER_S", 0.001)
     async with operators(admin_tokens=tokens) as running:
         for _ in range(20):
             assert (await kick(running)).status == 401
@@ -291,9 +291,9 @@ async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> No
         raise RuntimeError(secret)
 
     async with operators() as running:
-        verbs = running.app.verbs
+        verbs = running.app.endpoints
         (place,) = [at for at, verb in enumerate(verbs) if verb.template == "/v1/nodes"]
-        verbs[place] = auth_middleware.Verb("GET", "/v1/nodes", verbs[place].need, fails)
+        verbs[place] = auth_middleware.Endpoint("GET", "/v1/nodes", verbs[place].need, fails)
         answered = await running.ask("/v1/nodes")
         assert (answered.status, answered.code) == (500, "internal")
         assert secret not in answered.body.decode()
@@ -326,7 +326,7 @@ async def test_one_kick_too_many_is_told_so(
     monkeypatch.setattr(views, "kick", wait)
     async with operators(redis_server.url) as running, trio.open_nursery() as nursery:
         limiter = running.app.sources.views._acting
-        for _ in range(views.ACTING_THREADS):
+        for _ in range(views.KICK_THREADS):
             nursery.start_soon(kick, running)
         await until(lambda: not limiter.available_tokens)
         told = await kick(running)

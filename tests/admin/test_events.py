@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from presence.admin import broadcast, event_feed, sse
-from presence.admin.history import PAGE_EVENTS, BacklogPages
+from presence.admin.history import PAGE_EVENTS, EventHistory
 from presence.admin.responses import ApiError
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
@@ -113,7 +113,7 @@ async def test_who_is_too_slow_for_the_queue_is_late_and_misses_nothing(
 
 async def test_a_page_of_the_past_is_bounded_over_all_shards(streams: Streams, url: str) -> None:
     streams.write(*(f"u{number}" for number in range(2000)))
-    pages = BacklogPages(url, "presence")
+    pages = EventHistory(url, "presence")
     page = await pages.page(dict.fromkeys(range(streams.keys.shards), "0-0"))
     assert 0 < len(page.items) <= PAGE_EVENTS
     assert page.is_whole
@@ -177,7 +177,7 @@ async def test_streams_are_read_once_for_all_and_only_while_somebody_looks(clien
 async def test_beyond_the_limit_a_viewer_is_refused(
     client: Redis, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse, "VIEWERS_MAX", 2)
+    monkeypatch.setattr(sse, "MAX_VIEWERS", 2)
     async with operators(url) as running:
         viewers = [running.look("/v1/events"), running.look("/v1/live")]
         await until(lambda: all(viewer.head.status == 200 for viewer in viewers))
@@ -200,7 +200,7 @@ def test_a_place_as_text_is_read_as_it_was_written_and_all_else_refused() -> Non
 
 def test_an_event_is_encoded_as_tail_prints_it() -> None:
     entry = Entry(0, "5-1", {"type": "online", "uid": "ann", "at_ms": "7", "meta": '{"a":NaN}'})
-    made = broadcast.tiding(entry, {0: "5-1"})
+    made = broadcast.broadcast_event(entry, {0: "5-1"})
     assert json.loads(made.data) == {
         "id": "5-1",
         "shard": 0,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
-from presence.admin.http_metrics import ROUTES, HttpFigures
+from presence.admin.http_metrics import ROUTES, HttpMetrics
 from presence.admin.metric_table import TABLE, TOKEN_REASONS, MetricKind
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
@@ -73,7 +73,7 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
 
 
 def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
-    http = HttpFigures()
+    http = HttpMetrics()
     http.answered("/v1/nodes", 200, 0.02)
     http.refused("token")
     http.acted("kick", "done")
@@ -167,7 +167,7 @@ def test_while_redis_is_away_its_series_are_absent(redis: dict[str, Any] | None)
 
 
 def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
-    http = HttpFigures()
+    http = HttpMetrics()
     before = len(series(scrape(http=http)))
     http.answered("/", 999, 0.0)
     for n in range(100):

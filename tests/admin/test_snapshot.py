@@ -9,7 +9,7 @@ from presence.admin.snapshot import (
     Rates,
     RedisStatus,
     Speeds,
-    picture,
+    snapshot,
     summed_histogram,
     summed_wheel,
 )
@@ -55,10 +55,10 @@ def test_histograms_of_other_bounds_are_left_out() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    made = picture(7, [WorkerAnswer(0, None, 1.0)], Speeds(), RedisStatus())
+    made = snapshot(7, [WorkerAnswer(0, None, 1.0)], Speeds(), RedisStatus())
     assert (made["online"], made["sessions"], made["wheel"], made["nodes"], made["redis"]) == (None,) * 5
     assert made["point"] == (7, None, None, None, None, None, None, None)
-    assert picture(7, [], Speeds(logins=2.5), RedisStatus())["point"][-1] == 2.5
+    assert snapshot(7, [], Speeds(logins=2.5), RedisStatus())["point"][-1] == 2.5
     assert (made["workers"][0]["answering"], made["workers"][0]["sessions"]) == (False, None)
 
 
@@ -67,7 +67,7 @@ def test_a_node_has_its_share_of_all_sessions() -> None:
         NodeState(node=name, status="alive", lease_left_s=5.0, sweeper=None, sessions=sessions)
         for name, sessions in (("a", 30), ("b", 10), ("c", None))
     ]
-    made = picture(7, [], Speeds(), RedisStatus(nodes=nodes))
+    made = snapshot(7, [], Speeds(), RedisStatus(nodes=nodes))
     assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
 
 

@@ -29,7 +29,7 @@ EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_calls, "ENTRIES_A_PAGE", 2)
+    monkeypatch.setattr(operator_calls, "ENTRIES_PER_PAGE", 2)
 
 
 def told(client: Redis) -> list[str]:

@@ -13,7 +13,7 @@ import msgpack
 import trio
 
 import presence
-from presence.admin.history import BacklogPages
+from presence.admin.history import EventHistory
 from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.followups import FollowUps
@@ -126,7 +126,7 @@ def serve(stage: Stage) -> None:
 
 def show(stage: Stage) -> None:
     """What the live page asks of the streams."""
-    pages = BacklogPages(stage.url, KEYS.prefix)
+    pages = EventHistory(stage.url, KEYS.prefix)
     with closing(pages):
         assert trio.run(pages.newest, 10)
         assert trio.run(pages.page, {0: "0-0"}).items

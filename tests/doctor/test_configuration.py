@@ -8,11 +8,11 @@ import pytest
 from presence.config.followup_rules import Rule
 from presence.config.settings import Settings
 from presence.doctor import configuration
-from presence.doctor.results import CheckStatus, Finding
+from presence.doctor.results import CheckResult, CheckStatus
 from tests.transports import certificates
 
 
-def found(check: str, settings: Settings, *handlers: str) -> Finding:
+def found(check: str, settings: Settings, *handlers: str) -> CheckResult:
     findings = configuration.files(settings, handlers)
     return next(each for each in findings if each.check == check)
 

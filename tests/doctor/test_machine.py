@@ -14,7 +14,7 @@ import pytest
 from presence.config.settings import Settings
 from presence.doctor import machine
 from presence.doctor.machine import MachineFacts, Port, needed_memory, wanted
-from presence.doctor.results import CheckStatus, Finding
+from presence.doctor.results import CheckResult, CheckStatus
 from tests.doctor.contexts import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")
@@ -38,7 +38,7 @@ OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, 
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[MachineFacts], Finding], changed: dict[str, Any], status: CheckStatus, mend: str
+    check: Callable[[MachineFacts], CheckResult], changed: dict[str, Any], status: CheckStatus, mend: str
 ) -> None:
     finding = check(replace(MACHINE, **changed))
     assert finding.status is status
@@ -109,8 +109,8 @@ def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
     (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/presence.service\n")
     (group / "memory.max").write_text("max\n")
     (group.parent / "memory.max").write_text(f"{50 * MIB}\n")
-    assert machine.look(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
-    assert machine.look(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
+    assert machine.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
+    assert machine.gather(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: Ch
 def test_ports_and_addresses_are_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        (held,) = machine.look(Settings(port=port, no_admin=True)).unbound.items()
+        (held,) = machine.gather(Settings(port=port, no_admin=True)).unbound.items()
     assert (held[0].port, held[1].errno) == (port, errno.EADDRINUSE)
-    assert machine.look(Settings(port=port, no_admin=True)).unbound == {}
-    assert len(machine.look(Settings(port=0, host="192.0.2.1", no_admin=True)).unbound) == 1
+    assert machine.gather(Settings(port=port, no_admin=True)).unbound == {}
+    assert len(machine.gather(Settings(port=0, host="192.0.2.1", no_admin=True)).unbound) == 1
     secured = Settings(port=1, tls_cert=Path("c"), tls_port=2)
     assert [each[::2] for each in machine.wanted_ports(secured)] == [
         ("port", 1),
@@ -149,4 +149,4 @@ def test_a_directory_is_sound_if_it_can_be_made(tmp_path: Path) -> None:
     folders = {"a/b": "", "file": f"{tmp_path / 'file'} is no directory"}
     for name, problem in folders.items():
         settings = Settings(port=0, no_admin=True, data_dir=tmp_path / name)
-        assert machine.look(settings, tmp_path).data_dir == problem
+        assert machine.gather(settings, tmp_path).data_dir == problem

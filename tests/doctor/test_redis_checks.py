@@ -8,28 +8,28 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import redis_checks as checks
-from presence.doctor.machine import Wanted
+from presence.doctor.machine import ConnectionCounts
 from presence.doctor.redis_facts import RedisFacts, RedisServer
-from presence.doctor.results import CheckStatus, Finding, Unknown
+from presence.doctor.results import CheckResult, CheckStatus, Unknown
 from tests.doctor.contexts import INFO, NODE, REFUSED, SERVER, cluster
 
-WANTED = Wanted(19_000, 19_000, is_asked=False)
+WANTED = ConnectionCounts(19_000, 19_000, is_asked=False)
 SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("1", "1"), nodes=[NODE])
 SETTINGS = Settings(lease=10.0, idle_timeout=30.0)
 LACKS = "the user u lacks rights: mend it with ACL SETUSER u +xadd"
 OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
 
 
-def examined(*servers: RedisServer, settings: Settings = Settings()) -> list[Finding]:  # noqa: B008 - frozen
+def examined(*servers: RedisServer, settings: Settings = Settings()) -> list[CheckResult]:  # noqa: B008 - frozen
     facts = RedisFacts(url="redis://a", is_cluster=len(servers) > 1, failure="", servers=servers)
     return checks.servers(settings, facts, WANTED)
 
 
-def memory(info: dict[str, Any]) -> Finding:
+def memory(info: dict[str, Any]) -> CheckResult:
     return checks.memory(Settings(), info, WANTED, 1)
 
 
-def clients(info: dict[str, Any]) -> Finding:
+def clients(info: dict[str, Any]) -> CheckResult:
     return checks.clients(Settings(workers=6, followups=()), info)
 
 
@@ -66,7 +66,7 @@ REPLICA = {"role": "slave", "master_host": "h", "master_port": 6379}
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[dict[str, Any]], Finding], told: dict[str, Any], status: CheckStatus, mend: str
+    check: Callable[[dict[str, Any]], CheckResult], told: dict[str, Any], status: CheckStatus, mend: str
 ) -> None:
     finding = check({**INFO, **told})
     assert finding.status is status
@@ -97,11 +97,11 @@ def test_of_several_each_is_named_and_has_its_share() -> None:
     assert "each of 8 shards" in memories[0].need
 
 
-def data(found: RedisFacts) -> Finding:
+def data(found: RedisFacts) -> CheckResult:
     return checks.data(Settings(shards=16), found)
 
 
-def nodes_settings(found: RedisFacts) -> Finding:
+def nodes_settings(found: RedisFacts) -> CheckResult:
     return checks.nodes_settings(SETTINGS, found)
 
 
@@ -145,7 +145,7 @@ def other(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_what_servers_share_is_judged(
-    check: Callable[[RedisFacts], Finding], changed: dict[str, Any], status: CheckStatus, words: str
+    check: Callable[[RedisFacts], CheckResult], changed: dict[str, Any], status: CheckStatus, words: str
 ) -> None:
     finding = check(replace(SOUND, **changed))
     assert finding.status is status

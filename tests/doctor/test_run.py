@@ -7,11 +7,11 @@ import pytest
 from presence.cli.main import main
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
-from presence.doctor.machine import Wanted
+from presence.doctor.machine import ConnectionCounts
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
-from presence.doctor.results import CHECKS, CheckStatus, Finding, worst
-from presence.doctor.run import CheckContext, examine
+from presence.doctor.results import CHECKS, CheckResult, CheckStatus, worst
+from presence.doctor.run import CheckContext, run_checks
 from tests.doctor.contexts import NODE, SERVER, cluster
 
 
@@ -20,8 +20,8 @@ def sources(**others: str) -> dict[str, str]:
 
 
 def test_every_check_has_its_place_in_the_catalogue_and_every_place_a_check(tmp_path: Path) -> None:
-    told = examine(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
-    told += redis(Settings(), cluster((0, 16383, 1)), Wanted(1, 1, is_asked=True))
+    told = run_checks(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
+    told += redis(Settings(), cluster((0, 16383, 1)), ConnectionCounts(1, 1, is_asked=True))
     assert {each.check for each in told} == set(CHECKS)
 
 
@@ -29,7 +29,7 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
     def bad() -> Loaded:
         raise ConfigError(["tick: must be …"])
 
-    told = examine(CheckContext(bad, root=tmp_path))
+    told = run_checks(CheckContext(bad, root=tmp_path))
     assert {each.check for each in told} == set(CHECKS)
     assert told[0].status is CheckStatus.FAIL
 
@@ -46,7 +46,7 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
 )
 def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, mend: str) -> None:
     away = RedisFacts(url="redis://a", is_cluster=False, failure=failure)
-    first, *others = redis(Settings(redis="redis://a"), away, Wanted(1, 1, is_asked=True))
+    first, *others = redis(Settings(redis="redis://a"), away, ConnectionCounts(1, 1, is_asked=True))
     assert (first.check, first.status) == ("redis", CheckStatus.FAIL)
     assert mend in first.mend
     assert {each.status for each in others} == {CheckStatus.NOT_TRIED}
@@ -56,12 +56,12 @@ def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
     sound = RedisFacts(
         url="redis://a", is_cluster=False, failure="", servers=[SERVER], data=("1", "1"), nodes=[NODE]
     )
-    told = list(redis(Settings(redis="redis://a"), sound, Wanted(9, 9, is_asked=True)))
+    told = list(redis(Settings(redis="redis://a"), sound, ConnectionCounts(9, 9, is_asked=True)))
     assert worst(told) is CheckStatus.OK
 
 
 def test_the_worst_counts_and_what_is_not_tried_is_better_than_a_warning() -> None:
-    rising = [Finding("ports", status, "", "") for status in CheckStatus]
+    rising = [CheckResult("ports", status, "", "") for status in CheckStatus]
     assert list(CheckStatus) == [CheckStatus.OK, CheckStatus.NOT_TRIED, CheckStatus.WARN, CheckStatus.FAIL]
     for count, status in enumerate(CheckStatus, 1):
         assert worst(rising[:count][::-1]) is status

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from presence.admin import sampler, sse
-from presence.admin.http_metrics import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
 from presence.admin.sse import ViewerMailbox
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
@@ -113,7 +113,7 @@ class Event(NamedTuple):
 
 
 async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock) -> None:
-    figures = HttpFigures()
+    figures = HttpMetrics()
     mailbox = ViewerMailbox(figures)
     for number in range(70):
         mailbox.tell(Event(b'{"n":%d}' % number))
@@ -126,13 +126,13 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     assert events["skipped"] == figures.missed == 20
     begun = trio.current_time()
     assert await anext(messages) == sse.HEARTBEAT
-    assert trio.current_time() - begun == pytest.approx(sse.HEARTBEAT_S)
+    assert trio.current_time() - begun == pytest.approx(sse.HEARTBEAT_INTERVAL_S)
     mailbox.tell(Event(b"{}"))
     await anext(messages)
     begun = trio.current_time()
     mailbox.tell(Event(b"{}"))
     await anext(messages)
-    assert trio.current_time() - begun == pytest.approx(sse.EVENTS_GAP_S)
+    assert trio.current_time() - begun == pytest.approx(sse.EVENTS_INTERVAL_S)
     await messages.aclose()
 
 
@@ -141,7 +141,7 @@ async def test_a_worker_of_unknown_form_does_not_end_the_page(redis_server: Embe
         viewer = running.look("/v1/live")
         await picture(viewer)
         running.samples[0] = {"wheel": {"sizes": ["many"], "slot_s": 1, "next_s": 0}}
-        await trio.sleep(2 * sampler.SAMPLE_S)
+        await trio.sleep(2 * sampler.SAMPLE_INTERVAL_S)
         running.samples[0] = {"sessions": 77}
         while (await picture(viewer))["sessions"] != 77:
             pass
