@@ -65,7 +65,7 @@ class AccessRules:
         """
         if need is None:
             return NO_OPERATOR
-        operator = self._whoever_is_near(headers) if self.tokens is None else self._bearer(headers)
+        operator = self._local_operator(headers) if self.tokens is None else self._bearer(headers)
         _check_origin(need, headers)
         if need == "act":
             if operator.role != "act":
@@ -74,14 +74,14 @@ class AccessRules:
                 raise _refused("not_json")
         return operator
 
-    def known(self, headers: Mapping[str, str]) -> OperatorToken | None:
+    def identify(self, headers: Mapping[str, str]) -> OperatorToken | None:
         """Return whose token a request has, whatever it may; None: nobody's."""
         try:
             return self._bearer(headers)
         except ApiError:
             return None
 
-    def _whoever_is_near(self, headers: Mapping[str, str]) -> OperatorToken:
+    def _local_operator(self, headers: Mapping[str, str]) -> OperatorToken:
         if not networks.is_loopback(self._host):
             raise _refused("no_token")  # a server does not start so; if it did, nobody would come in
         name = _name_of(headers.get("host", ""))
@@ -92,16 +92,16 @@ class AccessRules:
     def _bearer(self, headers: Mapping[str, str]) -> OperatorToken:
         if self.tokens is not None and not len(self.tokens):
             raise _refused("no_tokens")
-        offered = _offered(headers.get("authorization", ""))
-        if offered is None:
+        secret = _secret_of(headers.get("authorization", ""))
+        if secret is None:
             raise _refused("no_token")
-        token = self.tokens.find(offered) if self.tokens is not None else None
+        token = self.tokens.find(secret) if self.tokens is not None else None
         if token is None:
             raise _refused("wrong_token")
         return token
 
 
-def _offered(authorization: str) -> str | None:
+def _secret_of(authorization: str) -> str | None:
     """Return the secret that a header offers: a bearer's, or the password of any user."""
     scheme, _, rest = authorization.strip().partition(" ")
     if scheme.lower() == "bearer":

@@ -38,28 +38,28 @@ class App:
 
     Attributes:
         asgi: what answers requests.
-        verbs: what may be asked.
+        endpoints: what may be asked.
         sources: who knows what is answered.
     """
 
     def __init__(self, context: Context) -> None:
-        settings, figures = context.settings, context.http
+        settings, metrics = context.settings, context.http
         self._token_file = settings.admin_tokens
         self._access = AccessRules(None if self._token_file is None else Tokens(()), context.host)
         self.reload()
-        audit = Audit(figures)
+        audit = Audit(metrics)
         workers = Workers(context.lines, context.first_number)
         self.sources = Sources(
             workers=workers,
             sampler=Sampler(workers, context.redis_url, settings.prefix),
-            views=RedisQueries(context.redis_url, settings.prefix),
-            tidings=EventBroadcaster(context.redis_url, settings.prefix),
-            backlog=EventHistory(context.redis_url, settings.prefix),
+            queries=RedisQueries(context.redis_url, settings.prefix),
+            broadcaster=EventBroadcaster(context.redis_url, settings.prefix),
+            history=EventHistory(context.redis_url, settings.prefix),
             audit=audit,
         )
         self._handlers = Handlers(context, self.sources)
-        self.verbs = endpoints(self._handlers, PageFiles())
-        self.asgi: ASGIApp = AuthMiddleware(self.verbs, self._access, figures, audit)
+        self.endpoints = endpoints(self._handlers, PageFiles())
+        self.asgi: ASGIApp = AuthMiddleware(self.endpoints, self._access, metrics, audit)
 
     async def run(self) -> None:
         """Run all tasks until cancelled."""
@@ -68,11 +68,11 @@ class App:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.sources.workers.run)
                 nursery.start_soon(self.sources.sampler.run)
-                nursery.start_soon(self.sources.tidings.run)
+                nursery.start_soon(self.sources.broadcaster.run)
                 nursery.start_soon(self._await_tokens)
         finally:
-            self.sources.views.close()
-            self.sources.backlog.close()
+            self.sources.queries.close()
+            self.sources.history.close()
 
     def reload(self) -> None:
         """Read the tokens again; those of before stay in effect if the file is not sound. Never raises."""

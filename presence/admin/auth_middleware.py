@@ -82,52 +82,52 @@ class AuthMiddleware:
     """The application.
 
     Args:
-        verbs: what may be asked.
+        endpoints: what may be asked.
         access: the rules.
-        figures: where requests are counted.
+        metrics: where requests are counted.
         audit: told of acts that are refused.
     """
 
     def __init__(
-        self, verbs: Sequence[Endpoint], access: AccessRules, figures: HttpMetrics, audit: "Audit"
+        self, endpoints: Sequence[Endpoint], access: AccessRules, metrics: HttpMetrics, audit: "Audit"
     ) -> None:
-        self._verbs = verbs
+        self._endpoints = endpoints
         self._access = access
-        self._figures = figures
+        self._metrics = metrics
         self._audit = audit
         self._guesses = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
-        verb, allowed = self._find(scope)
-        answer = _Answer(send, self._figures, _counted_as(verb))
+        endpoint, allowed = self._find(scope)
+        answer = _Answer(send, self._metrics, _counted_as(endpoint))
         try:
-            scope["operator"] = await self._admit(verb, scope)
-            await (verb.handle if verb else _no_endpoint(allowed))(scope, receive, answer)
+            scope["operator"] = await self._admit(endpoint, scope)
+            await (endpoint.handle if endpoint else _no_endpoint(allowed))(scope, receive, answer)
         except ApiError as error:
             if error.reason:
-                self._figures.refused(error.reason)
+                self._metrics.count_refusal(error.reason)
             await answer.fail(error, scope, receive)
         except Exception:
-            log.exception("a request of an operator failed", path=verb.template if verb else None)
+            log.exception("a request of an operator failed", path=endpoint.template if endpoint else None)
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
     def _find(self, scope: Scope) -> tuple[Endpoint | None, list[str]]:
-        """Return the verb that a request means, else the methods that there are for its path.
+        """Return the endpoint that a request means, else the methods that there are for its path.
 
         What the path holds is added to the scope.
         """
         allowed: list[str] = []
-        for verb in self._verbs:
-            match, found = verb.matches(scope)
+        for endpoint in self._endpoints:
+            match, found = endpoint.matches(scope)
             if match is Match.FULL:
                 scope.update(found)
-                return verb, []
+                return endpoint, []
             if match is Match.PARTIAL:
-                allowed += sorted(verb.methods or ())
+                allowed += sorted(endpoint.methods or ())
         return None, allowed
 
-    async def _admit(self, verb: Endpoint | None, scope: Scope) -> OperatorToken:
+    async def _admit(self, endpoint: Endpoint | None, scope: Scope) -> OperatorToken:
         """Return who asks.
 
         Raises:
@@ -135,10 +135,12 @@ class AuthMiddleware:
         """
         headers = header_map(scope)
         try:
-            return self._access.admit(verb.need if verb else "read", headers)
+            return self._access.admit(endpoint.need if endpoint else "read", headers)
         except ApiError as refused:
-            if verb is not None and verb.act:
-                self._audit.refused(scope, verb.act, refused.code, self._access.known(headers) or NO_OPERATOR)
+            if endpoint is not None and endpoint.act:
+                self._audit.log_refusal(
+                    scope, endpoint.act, refused.code, self._access.identify(headers) or NO_OPERATOR
+                )
             if refused.code == "wrong_token":
                 await self._slow_down()
             raise
@@ -164,13 +166,13 @@ class _Answer:
 
     Args:
         send: where it goes.
-        figures: where it is counted.
+        metrics: where it is counted.
         counted_as: the template of its path.
     """
 
-    def __init__(self, send: Send, figures: HttpMetrics, counted_as: str) -> None:
+    def __init__(self, send: Send, metrics: HttpMetrics, counted_as: str) -> None:
         self._send = send
-        self._figures = figures
+        self._metrics = metrics
         self._counted_as = counted_as
         self._asked_at = trio.current_time()
         self._is_begun = False
@@ -183,7 +185,7 @@ class _Answer:
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
             took_s = trio.current_time() - self._asked_at
-            self._figures.answered(self._counted_as, message["status"], took_s)
+            self._metrics.count_request(self._counted_as, message["status"], took_s)
         await self._send(message)
 
     async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
@@ -192,10 +194,10 @@ class _Answer:
             await error.response()(scope, receive, self)
 
 
-def _counted_as(verb: Endpoint | None) -> str:
-    if verb is None:
+def _counted_as(endpoint: Endpoint | None) -> str:
+    if endpoint is None:
         return OTHER
-    return "/static" if verb.template.startswith("/static") else verb.template
+    return "/static" if endpoint.template.startswith("/static") else endpoint.template
 
 
 def _no_endpoint(allowed: list[str]) -> ASGIApp:
@@ -216,15 +218,15 @@ class Audit:
     """Writes the lines, and counts.
 
     Args:
-        figures: where acts are counted.
+        metrics: where acts are counted.
     """
 
-    def __init__(self, figures: HttpMetrics) -> None:
-        self._figures = figures
+    def __init__(self, metrics: HttpMetrics) -> None:
+        self._metrics = metrics
         self._refusals: KeyedRateLimiter[str] = KeyedRateLimiter(REFUSALS_LOGGED_PER_S, REFUSALS_LOGGED_BURST)
-        self._unsaid = 0
+        self._unlogged = 0
 
-    def acted(
+    def log_action(
         self,
         operator: OperatorToken,
         scope: Mapping[str, Any],
@@ -245,7 +247,7 @@ class Audit:
             uid, device: to whom; no device: to all of them.
             details: what else is to be known.
         """
-        self._figures.acted(verb, outcome)
+        self._metrics.count_action(verb, outcome)
         level = log.info if outcome == "done" else log.warning
         level(
             "audit",
@@ -259,16 +261,16 @@ class Audit:
             **details,
         )
 
-    def refused(
+    def log_refusal(
         self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NO_OPERATOR
     ) -> None:
         """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
         if not self._refusals.take("", trio.current_time()):
-            self._figures.acted(verb, "refused")
-            self._unsaid += 1
+            self._metrics.count_action(verb, "refused")
+            self._unlogged += 1
             return
-        unsaid, self._unsaid = self._unsaid, 0
-        self.acted(operator, scope, verb, "refused", reason=code, unsaid=unsaid)
+        unlogged, self._unlogged = self._unlogged, 0
+        self.log_action(operator, scope, verb, "refused", reason=code, unsaid=unlogged)
 
 
 def _peer(scope: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from presence.subscriber.follower import Follower
 JOIN_TIMEOUT_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
 RETRY_S: Final = 1.0
 
-Places = Mapping[int, str]
+Positions = Mapping[int, str]
 """By shard, the id of the entry up to which events were told; ``0-0`` where there was none."""
 
 log = structlog.get_logger("presence.admin")
@@ -59,13 +59,13 @@ class BroadcastEvent:
         return self._data
 
 
-Reader = Callable[[BroadcastEvent], None]
+Subscriber = Callable[[BroadcastEvent], None]
 
 
-def broadcast_event(item: Item, places: Places) -> BroadcastEvent:
-    """Return what a reader is told of an item; `places`: where reading stands."""
+def broadcast_event(item: Item, positions: Positions) -> BroadcastEvent:
+    """Return what a subscriber is told of an item; `positions`: where reading stands."""
     if isinstance(item, Gap):
-        return BroadcastEvent(entry_of(item), min(item.id, places.get(item.shard, ZERO_ID), key=id_order))
+        return BroadcastEvent(entry_of(item), min(item.id, positions.get(item.shard, ZERO_ID), key=id_order))
     return BroadcastEvent(item, None)
 
 
@@ -80,60 +80,60 @@ class EventBroadcaster:
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._url = redis_url
         self._prefix = prefix
-        self._readers: set[Reader] = set()
+        self._subscribers: set[Subscriber] = set()
         self._wanted = trio.Event()
         self._changed = trio.Event()  # replaced whenever it is set
-        self._places: dict[int, str] | None = None
-        self._trouble: ApiError | None = None
+        self._positions: dict[int, str] | None = None
+        self._error: ApiError | None = None
 
     @property
-    def places(self) -> Places | None:
+    def positions(self) -> Positions | None:
         """Up to where readers have been told; None: nothing is read yet."""
-        return None if self._places is None else dict(self._places)
+        return None if self._positions is None else dict(self._positions)
 
-    async def join(self, reader: Reader) -> Places:
-        """Have `reader` called with all events after those places that are returned, until it leaves.
+    async def subscribe(self, subscriber: Subscriber) -> Positions:
+        """Have `subscriber` called with all events after those positions that are returned, until it leaves.
 
         Raises:
             ApiError: Redis does not answer, or refuses.
         """
-        self._readers.add(reader)
+        self._subscribers.add(subscriber)
         self._wanted.set()
         try:
             with trio.fail_after(JOIN_TIMEOUT_S):
-                while self._places is None and self._trouble is None:
+                while self._positions is None and self._error is None:
                     await self._changed.wait()
         except BaseException as error:
-            self.leave(reader)
+            self.unsubscribe(subscriber)
             if isinstance(error, trio.TooSlowError):
                 raise redis_away("no answer in time") from None
             raise
-        if self._places is None:
-            self.leave(reader)
-            raise self._trouble or redis_away("no answer")
-        return dict(self._places)
+        if self._positions is None:
+            self.unsubscribe(subscriber)
+            raise self._error or redis_away("no answer")
+        return dict(self._positions)
 
-    def join_when_there(self, reader: Reader) -> None:
+    def subscribe_nowait(self, subscriber: Subscriber) -> None:
         """As `join`, but wait for nothing: events come when Redis does."""
-        self._readers.add(reader)
+        self._subscribers.add(subscriber)
         self._wanted.set()
 
-    def leave(self, reader: Reader) -> None:
-        """Tell this reader no more."""
-        self._readers.discard(reader)
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Tell this subscriber no more."""
+        self._subscribers.discard(subscriber)
 
     async def run(self) -> None:
         """Read whenever somebody looks, until cancelled."""
         while True:
             self._wanted = trio.Event()
-            if not self._readers:
+            if not self._subscribers:
                 await self._wanted.wait()
-            self._trouble = None
+            self._error = None
             link = RedisConnections(self._url)
             try:
                 await self._follow(Follower(link, self._prefix), link)
             finally:
-                self._places = None
+                self._positions = None
                 link.close()
 
     async def _follow(self, follower: Follower, link: RedisConnections) -> None:
@@ -142,26 +142,26 @@ class EventBroadcaster:
         def find_ends() -> None:
             link.turn(follower.add_shards, follower.shards)
 
-        while self._readers:
-            call = follower.fetch if self._places is not None else find_ends
+        while self._subscribers:
+            call = follower.fetch if self._positions is not None else find_ends
             try:
                 await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
             except (RedisError, ValueError, OSError) as error:
-                if self._trouble is None:
+                if self._error is None:
                     log.warning("events cannot be read, trying again", error=redact_text(str(error)))
-                self._trouble = (redis_away if passes(error) else redis_refuses)(error)
+                self._error = (redis_away if passes(error) else redis_refuses)(error)
                 self._note_change()
                 await trio.sleep(RETRY_S)
                 continue
-            self._trouble = None
-            self._places = dict(follower.positions)
+            self._error = None
+            self._positions = dict(follower.positions)
             while (item := follower.take()) is not None:
-                self._tell(broadcast_event(item, self._places))
+                self._publish(broadcast_event(item, self._positions))
             self._note_change()
 
-    def _tell(self, each: BroadcastEvent) -> None:
-        for reader in list(self._readers):
-            reader(each)
+    def _publish(self, each: BroadcastEvent) -> None:
+        for subscriber in list(self._subscribers):
+            subscriber(each)
 
     def _note_change(self) -> None:
         changed, self._changed = self._changed, trio.Event()

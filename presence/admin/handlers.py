@@ -15,7 +15,7 @@ from presence import __version__
 from presence.admin import requests
 from presence.admin.auth_middleware import Audit, Outcome, operator_of
 from presence.admin.broadcast import EventBroadcaster
-from presence.admin.event_feed import TYPES, EventFeed, parse_place
+from presence.admin.event_feed import TYPES, EventFeed, parse_position
 from presence.admin.history import EventHistory
 from presence.admin.http_metrics import HttpMetrics
 from presence.admin.metrics import Scrape, render
@@ -65,9 +65,9 @@ class Sources:
 
     workers: Workers
     sampler: Sampler
-    views: RedisQueries
-    tidings: EventBroadcaster
-    backlog: EventHistory
+    queries: RedisQueries
+    broadcaster: EventBroadcaster
+    history: EventHistory
     audit: Audit
 
 
@@ -81,7 +81,7 @@ class Handlers:
 
     def __init__(self, context: Context, sources: Sources) -> None:
         self._context = context
-        self._of = sources
+        self._sources = sources
         self._begun_at: float | None = None
 
     def begin(self) -> None:
@@ -90,9 +90,9 @@ class Handlers:
 
     async def healthz(self, _request: Request) -> Response:
         """Whether the workers live."""
-        now, heard_at = trio.current_time(), self._of.workers.heard_at
+        now, answered_at = trio.current_time(), self._sources.workers.answered_at
         begun_at = now if self._begun_at is None else self._begun_at
-        silent_s = {n: now - heard_at.get(n, begun_at) for n in self._of.workers.numbers}
+        silent_s = {n: now - answered_at.get(n, begun_at) for n in self._sources.workers.numbers}
         is_well = all(each < WORKER_TIMEOUT_S for each in silent_s.values())
         told = {str(n): {"silent_s": round(each, 1)} for n, each in silent_s.items()}
         answer = {"status": "ok" if is_well else "failing", "workers": told}
@@ -100,7 +100,7 @@ class Handlers:
 
     async def readyz(self, _request: Request) -> Response:
         """Whether this server can serve clients: all of its workers can."""
-        answers = await self._of.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
+        answers = await self._sources.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
         workers = {
             str(a.number): "no_answer" if a.sample is None else str(a.sample.get("readiness"))
             for a in answers
@@ -112,15 +112,15 @@ class Handlers:
 
     async def metrics(self, request: Request) -> Response:
         """All figures, for Prometheus."""
-        answers = await self._of.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
-        cluster = self._of.sampler.cluster
+        answers = await self._sources.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
+        cluster = self._sources.sampler.cluster
         scrape = Scrape(
             answers=answers,
             now=trio.current_time(),
             settings=self._context.settings,
             online=cluster.online,
             nodes=cluster.nodes,
-            redis=self._of.sampler.redis_map(),
+            redis=self._sources.sampler.redis_map(),
             http=self._context.http,
         )
         body, kind = render(scrape, request.headers.get("accept", ""))
@@ -129,35 +129,35 @@ class Handlers:
     async def presence(self, request: Request) -> Response:
         """The state of a user."""
         uid = requests.uid_of_path(request, "/v1/presence/")
-        return json_answer((await self._of.views.states([uid]))[uid])
+        return json_answer((await self._sources.queries.states([uid]))[uid])
 
     async def query(self, request: Request) -> Response:
         """The states of users."""
         uids = requests.uids_of(await requests.json_object(request, "uids"))
-        return json_answer({"presence": await self._of.views.states(uids)})
+        return json_answer({"presence": await self._sources.queries.states(uids)})
 
     async def online(self, request: Request) -> Response:
         """How many are online, and a page of them."""
         limit = requests.limit_of(request)
-        count = await self._of.views.count()
+        count = await self._sources.queries.count()
         if limit == 0:
             return json_answer({"count": count, "users": {}, "cursor": None})
         try:
-            page = await self._of.views.page(request.query_params.get("cursor"), limit)
+            page = await self._sources.queries.page(request.query_params.get("cursor"), limit)
         except ValueError:
             raise bad_request("bad_cursor", "cursor must be one that a page gave") from None
         return json_answer({"count": count, "users": page.states, "cursor": page.cursor})
 
     async def nodes(self, _request: Request) -> Response:
         """The nodes that have a lease."""
-        return json_answer(await self._of.views.nodes())
+        return json_answer(await self._sources.queries.nodes())
 
     async def explain(self, request: Request) -> Response:
         """Why a user is shown as he is."""
         uid = requests.uid_of_path(request, "/v1/explain/")
-        here = await self._of.workers.explain(uid)
+        here = await self._sources.workers.explain(uid)
         try:
-            explained = await self._of.views.explain(uid, here)
+            explained = await self._sources.queries.explain(uid, here)
         except ValueError as error:
             raise bad_request("bad_uid", str(error)) from None
         return json_answer(explained)
@@ -165,7 +165,7 @@ class Handlers:
     async def kick(self, request: Request) -> Response:
         """End sessions of a user."""
         operator = operator_of(request.scope)
-        tell, scope = self._of.audit.acted, request.scope
+        tell, scope = self._sources.audit.log_action, request.scope
         try:
             body = await requests.json_object(request, "uid", "device", "wait_s")
             uid, device = requests.checked_uid(body.get("uid")), requests.device_of(body)
@@ -174,7 +174,7 @@ class Handlers:
             tell(operator, scope, "kick", "refused", reason=error.code)
             raise
         try:
-            kicked = await self._of.views.kick(uid, device, wait_s, f"{operator.name} (HTTP)")
+            kicked = await self._sources.queries.kick(uid, device, wait_s, f"{operator.name} (HTTP)")
         except ApiError as error:
             tell(operator, scope, "kick", "failed", uid=uid, device=device, reason=error.code)
             raise
@@ -195,9 +195,11 @@ class Handlers:
             )
         last, begin = request.headers.get("last-event-id"), request.query_params.get("from")
         text = last or begin
-        after = parse_place(text) if text else None
-        await self._of.views.count()  # Redis that hangs shows here, before the answer begins
-        feed = EventFeed(self._of.tidings, self._of.backlog, after, is_seen=bool(last), types=types)
+        after = parse_position(text) if text else None
+        await self._sources.queries.count()  # Redis that hangs shows here, before the answer begins
+        feed = EventFeed(
+            self._sources.broadcaster, self._sources.history, after, is_seen=bool(last), types=types
+        )
         return EventStream(feed.messages(), "events", self._context.http)
 
     async def live(self, request: Request) -> Response:
@@ -207,8 +209,8 @@ class Handlers:
 
     async def _live(self, *, acts: bool) -> AsyncGenerator[bytes, None]:
         mailbox = ViewerMailbox(self._context.http)
-        self._of.sampler.look(mailbox.show)
-        self._of.tidings.join_when_there(mailbox.tell)
+        self._sources.sampler.subscribe(mailbox.put_snapshot)
+        self._sources.broadcaster.subscribe_nowait(mailbox.put_event)
         try:
             yield message("hello", to_json(self._hello(acts=acts)))
             yield message("past", to_json(await self._past()))
@@ -216,13 +218,13 @@ class Handlers:
                 async for each in messages:
                     yield each
         finally:
-            self._of.tidings.leave(mailbox.tell)
-            self._of.sampler.look_away(mailbox.show)
+            self._sources.broadcaster.unsubscribe(mailbox.put_event)
+            self._sources.sampler.unsubscribe(mailbox.put_snapshot)
 
     async def _past(self) -> dict[str, Any]:
         """Return the last events; what happens meanwhile comes twice, which the page notices."""
         try:
-            newest = await self._of.backlog.newest(MAX_EVENTS_SHOWN)
+            newest = await self._sources.history.newest(MAX_EVENTS_SHOWN)
         except ApiError as error:
             return {"events": [], "problem": error.message}
         return {"events": [entry_values(entry) for entry in newest]}
@@ -230,7 +232,9 @@ class Handlers:
     def _hello(self, *, acts: bool) -> dict[str, Any]:
         settings = self._context.settings
         wheels = [
-            a.sample["wheel"]["slot_s"] for a in self._of.workers.last if a.sample and "wheel" in a.sample
+            a.sample["wheel"]["slot_s"]
+            for a in self._sources.workers.last
+            if a.sample and "wheel" in a.sample
         ]
         return {
             "version": __version__,
@@ -240,7 +244,7 @@ class Handlers:
             "tick_s": settings.tick,
             "slot_s": wheels[0] if wheels else None,
             "prefix": settings.prefix,
-            "workers": len(self._of.workers.numbers),
+            "workers": len(self._sources.workers.numbers),
             "acts": acts,
-            **self._of.sampler.history.report(),
+            **self._sources.sampler.history.report(),
         }

@@ -23,13 +23,13 @@ class HistoryPage(NamedTuple):
 
     Attributes:
         items: gaps first, then entries by id.
-        places: where to go on, by shard.
-        is_whole: whether all shards were looked at: one whose server is away may have more.
+        positions: where to go on, by shard.
+        is_complete: whether all shards were looked at: one whose server is away may have more.
     """
 
     items: list[Item]
-    places: dict[int, str]
-    is_whole: bool
+    positions: dict[int, str]
+    is_complete: bool
 
 
 class EventHistory:
@@ -71,7 +71,7 @@ class EventHistory:
 
         return await self._call(find)
 
-    async def page(self, places: Mapping[int, str]) -> HistoryPage:
+    async def page(self, positions: Mapping[int, str]) -> HistoryPage:
         """Return the next events.
 
         Raises:
@@ -79,8 +79,8 @@ class EventHistory:
         """
 
         def read(link: RedisConnections) -> HistoryPage:
-            per_read = max(1, PAGE_EVENTS // max(1, len(places)))
-            follower = Follower(link, self._prefix, dict(places), per_read=per_read)
+            per_read = max(1, PAGE_EVENTS // max(1, len(positions)))
+            follower = Follower(link, self._prefix, dict(positions), per_read=per_read)
             found: list[Item] = []
             whole: list[bool] = []
 
@@ -89,7 +89,7 @@ class EventHistory:
                 whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
 
             link.turn(look, follower.shards)
-            return HistoryPage(found, {**places, **follower.positions}, whole[0])
+            return HistoryPage(found, {**positions, **follower.positions}, whole[0])
 
         return await self._call(read)
 

@@ -1,9 +1,9 @@
-"""HTTP/1.1 for a few operators, which nobody who is slow or many can clog.
+"""An HTTP/1.1 server for a few operators, bounded against slow and numerous clients.
 
-h11 implements the protocol. This module has the sockets, ASGI, and the time-outs that bound how long a client can
-hold a connection: `REQUEST_TIMEOUT_S` for the head of a request, `BODY_TIMEOUT_S` for its body and
-`WRITE_TIMEOUT_S` for each piece of a response. Requests of a connection are answered one after the other, in
-HTTP/1.1; requests to upgrade the protocol are ignored.
+h11 implements the protocol. This module has the sockets, ASGI, and the time-outs that bound how long a client
+can hold a connection: `REQUEST_TIMEOUT_S` for the head of a request, `BODY_TIMEOUT_S` for its body and
+`WRITE_TIMEOUT_S` for each piece of a response. Requests of a connection are answered one after the other;
+requests to upgrade the protocol are ignored.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ log = structlog.get_logger("presence.admin")
 async def serve_http(
     app: ASGIApp,
     listeners: Sequence[socket.socket],
-    figures: HttpMetrics,
+    metrics: HttpMetrics,
     stop: trio.Event,
     *,
     write_s: float = WRITE_TIMEOUT_S,
@@ -53,11 +53,11 @@ async def serve_http(
     Args:
         app: takes ``http`` only, with the whole body in one piece; its lifespan is not told.
         listeners: sockets that listen.
-        figures: where connections and refusals are counted.
+        metrics: where connections and refusals are counted.
         stop: set when it is time to end.
         write_s: see `WRITE_TIMEOUT_S`.
     """
-    server = _Server(app, figures, write_s)
+    server = _Server(app, metrics, write_s)
     accepting = []
     for each in listeners:
         _configure(each)
@@ -87,9 +87,9 @@ class _Server:
         is_ending: whether no further request is taken.
     """
 
-    def __init__(self, app: ASGIApp, figures: HttpMetrics, write_s: float) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, write_s: float) -> None:
         self.app = app
-        self.figures = figures
+        self.metrics = metrics
         self.write_s = write_s
         self.waiting: set[trio.CancelScope] = set()
         self.is_ending = False
@@ -102,17 +102,17 @@ class _Server:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Serve a connection; what goes wrong with it is no matter of others."""
-        if self.figures.connections >= MAX_CONNECTIONS:
-            self.figures.refused("connections")
+        if self.metrics.connections >= MAX_CONNECTIONS:
+            self.metrics.count_refusal("connections")
             await trio.aclose_forcefully(stream)
             return
-        self.figures.connections += 1
+        self.metrics.connections += 1
         try:
             await _HttpConnection(self, stream).run()
         except Exception:
             log.exception("a connection of an operator failed")
         finally:
-            self.figures.connections -= 1
+            self.metrics.connections -= 1
             await trio.aclose_forcefully(stream)
 
 
@@ -263,7 +263,7 @@ class _HttpConnection:
     async def _refuse(self, error: ApiError) -> None:
         """Answer with an error, unless an answer has begun; nothing more is read."""
         if error.reason:
-            self._server.figures.refused(error.reason)
+            self._server.metrics.count_refusal(error.reason)
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             response = error.response()
             headers = [*response.raw_headers, (b"connection", b"close")]
@@ -277,13 +277,13 @@ class _HttpConnection:
         for start in range(0, len(data), WRITE_BYTES):
             if self._gone.is_set():
                 return
-            with trio.move_on_after(self._server.write_s) as patience:
+            with trio.move_on_after(self._server.write_s) as timeout:
                 try:
                     await self._stream.send_all(data[start : start + WRITE_BYTES])
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self._give_up()
-            if patience.cancelled_caught:
-                self._server.figures.refused("slow_viewer")
+            if timeout.cancelled_caught:
+                self._server.metrics.count_refusal("slow_viewer")
                 self._reset()
                 self._give_up()
 

@@ -62,7 +62,7 @@ class HttpMetrics:
         refusals: by reason.
         actions: by verb and outcome.
         durations: how long requests took, seconds.
-        footprint: of this process.
+        process_stats: of this process.
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class HttpMetrics:
         self.refusals = dict.fromkeys(REFUSALS, 0)
         self.actions = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
         self.durations = Histogram(BOUNDS_S)
-        self.footprint = ProcessStats()
+        self.process_stats = ProcessStats()
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
+    def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request.
 
         Args:
@@ -86,11 +86,11 @@ class HttpMetrics:
         self.requests[_known(route, ROUTES), _known(f"{status // 100}xx", STATUSES)] += 1
         self.durations.note(seconds)
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Count what a limit or a guard turned away, by a reason of `REFUSALS`."""
         self.refusals[_known(reason, REFUSALS)] += 1
 
-    def acted(self, verb: str, outcome: str) -> None:
+    def count_action(self, verb: str, outcome: str) -> None:
         """Count what an operator did, or tried to."""
         self.actions[_known(verb, VERBS), _known(outcome, OUTCOMES)] += 1
 

@@ -65,10 +65,10 @@ class AdminProcess:
         self._hang_timeout_s = settings.hang_timeout
         self._watch = SilenceWatch(settings.hang_timeout, 0.0)
         asking = [each.fileno() for each, _ in self._lines]
-        heard = tuple(each.fileno() for each in listeners)
-        start = Start(settings, redis_url, heard, tuple(asking), self.address, self.url)
+        listening = tuple(each.fileno() for each in listeners)
+        start = Start(settings, redis_url, listening, tuple(asking), self.address, self.url)
         self._message = start.packed()
-        self._descriptors = [*heard, *asking]
+        self._descriptors = [*listening, *asking]
         self._start()
 
     def line(self, number: int = 1) -> socket.socket:
@@ -78,7 +78,7 @@ class AdminProcess:
     def become_worker(self, number: int) -> socket.socket:
         """Forget, in a process that was forked, all but the end that is returned: that worker's own."""
         own = self.line(number)
-        self._hang_up()
+        self._close_control()
         self._close_all_but(own)
         return own
 
@@ -90,7 +90,7 @@ class AdminProcess:
             In how many seconds this must be called again at the latest; None: when the process has ended.
         """
         if self._process is not None:
-            self._hear()
+            self._read_heartbeats()
             status = self._process.poll()
             if status is None:
                 if self._watch.is_hung(time.monotonic()):
@@ -98,12 +98,12 @@ class AdminProcess:
                     self._process.kill()
                     self._watch = SilenceWatch(math.inf, time.monotonic())  # so that it is logged once
                 return None
-            self._ended(status)
+            self._restart_later(status)
         if time.monotonic() >= self._start_at:
             self._start()
         return None if self._process is not None else max(0.0, self._start_at - time.monotonic())
 
-    def _hear(self) -> None:
+    def _read_heartbeats(self) -> None:
         if self._control is not None:
             with suppress(OSError):  # nothing came
                 if self._control.recv(_HEARTBEAT_BYTES):
@@ -117,7 +117,7 @@ class AdminProcess:
 
     def stop(self) -> None:
         """End the process; takes at most `STOP_TIMEOUT_S`."""
-        self._hang_up()
+        self._close_control()
         if self._process is not None:
             try:
                 self._process.wait(STOP_TIMEOUT_S)
@@ -130,7 +130,7 @@ class AdminProcess:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            self._put_off(error)
+            self._defer_start(error)
             return
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -142,7 +142,7 @@ class AdminProcess:
             )
         except OSError as error:  # no memory, or no room for one more process: users come first
             ours.close()
-            self._put_off(error)
+            self._defer_start(error)
             return
         finally:
             theirs.close()
@@ -153,12 +153,12 @@ class AdminProcess:
             ours.sendall(self._message)
             ours.setblocking(False)  # from here on nothing waits for the other end
         except OSError:
-            self._hang_up()  # so it ends, if it has not, and another is started
+            self._close_control()  # so it ends, if it has not, and another is started
 
-    def _ended(self, status: int) -> None:
+    def _restart_later(self, status: int) -> None:
         lived_s = time.monotonic() - self._started_at
         self._process = None
-        self._hang_up()
+        self._close_control()
         self._failures = 1 if lived_s >= STABLE_AFTER_S else self._failures + 1
         self._start_at = time.monotonic() + restart_delay_s(self._failures)
         log.error(
@@ -168,7 +168,7 @@ class AdminProcess:
             pause_s=restart_delay_s(self._failures),
         )
 
-    def _put_off(self, error: OSError) -> None:
+    def _defer_start(self, error: OSError) -> None:
         self._failures += 1
         self._start_at = time.monotonic() + max(RETRY_S, restart_delay_s(self._failures))
         log.error("operators cannot be served now", error=error.strerror or str(error))
@@ -178,7 +178,7 @@ class AdminProcess:
             if each is not own:
                 each.close()
 
-    def _hang_up(self) -> None:
+    def _close_control(self) -> None:
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -90,7 +90,7 @@ def local_sample(scrape: Scrape) -> Sample:
             "viewers": http.viewers,
             "missed": http.missed,
         },
-        "process": http.footprint.report(http.connections),
+        "process": http.process_stats.report(http.connections),
     }
 
 

@@ -65,11 +65,11 @@ class Sampler:
             self._reader.close()
             self._access.close()
 
-    def look(self, show: Callable[[bytes], None]) -> None:
+    def subscribe(self, show: Callable[[bytes], None]) -> None:
         """Have `show` called with each picture from now on: a message of an event stream."""
         self._viewers.add(show)
 
-    def look_away(self, show: Callable[[bytes], None]) -> None:
+    def unsubscribe(self, show: Callable[[bytes], None]) -> None:
         """Have it called no more."""
         self._viewers.discard(show)
 

@@ -50,7 +50,7 @@ class Workers:
 
     Attributes:
         questions, unanswered: datagrams so far that asked, and those of them that nobody answered in time.
-        heard_at: by worker, when it answered last, of trio's clock.
+        answered_at: by worker, when it answered last, of trio's clock.
     """
 
     def __init__(self, lines: Sequence[socket.socket], first_number: int) -> None:
@@ -64,7 +64,7 @@ class Workers:
         self._explaining = trio.Semaphore(MAX_CONCURRENT_EXPLAINS)
         self._last: list[WorkerAnswer] = []
         self._last_at = -math.inf
-        self.heard_at: dict[int, float] = {}
+        self.answered_at: dict[int, float] = {}
         self.questions = self.unanswered = 0
 
     @property
@@ -110,9 +110,9 @@ class Workers:
         Raises:
             ApiError: many ask already, and it would not be this one's turn soon.
         """
-        with trio.move_on_after(EXPLAIN_QUEUE_TIMEOUT_S) as patience:
+        with trio.move_on_after(EXPLAIN_QUEUE_TIMEOUT_S) as queueing:
             await self._explaining.acquire()
-        if patience.cancelled_caught:
+        if queueing.cancelled_caught:
             raise busy("too many ask for an explanation at once")
         try:
             answers = await self._ask_all("explain", {"uid": uid})
@@ -124,8 +124,8 @@ class Workers:
         answers: dict[int, WorkerAnswer] = {}
 
         async def ask(number: int) -> None:
-            said = await self._ask(number, verb, arguments)
-            answers[number] = WorkerAnswer(number, said, trio.current_time())
+            reply = await self._ask(number, verb, arguments)
+            answers[number] = WorkerAnswer(number, reply, trio.current_time())
 
         async with trio.open_nursery() as nursery:
             for number in self._lines:
@@ -133,36 +133,36 @@ class Workers:
         return [answers[number] for number in self._lines]
 
     async def _ask(self, number: int, verb: str, arguments: Mapping[str, Any]) -> Any:
-        """Return a worker's answer, or None where none came in time."""
+        """Return a worker's answer, or None where none arrived in time."""
         identity, self._next_id = self._next_id, self._next_id + 1
-        came, held = trio.Event(), list[Any]()
-        self._waiting[number][identity] = (came, held)
+        arrived, replies = trio.Event(), list[Any]()
+        self._waiting[number][identity] = (arrived, replies)
         self.questions += 1
         try:
             self._lines[number].send(question(identity, verb, arguments))
             with trio.move_on_after(ANSWER_TIMEOUT_S):
-                await came.wait()
+                await arrived.wait()
         except OSError:  # its line is full: it has not read for long
             await trio.lowlevel.checkpoint()
         finally:
             del self._waiting[number][identity]
-        if held:
-            return held[0]
+        if replies:
+            return replies[0]
         self.unanswered += 1
         return None
 
     async def _listen(self, number: int, line: trio.socket.SocketType) -> None:
         while True:
             try:
-                identity, said = msgpack.unpackb(await line.recv(ANSWER_BYTES), strict_map_key=False)
+                identity, reply = msgpack.unpackb(await line.recv(ANSWER_BYTES), strict_map_key=False)
             except (ValueError, TypeError, OSError) as error:
                 _log.debug("a worker's answer cannot be read", worker=number, error=str(error))
                 await trio.sleep(0.1)
                 continue
             if not self._first_id <= identity < self._next_id:
                 continue
-            self.heard_at[number] = trio.current_time()
+            self.answered_at[number] = trio.current_time()
             if waiting := self._waiting[number].get(identity):
-                came, held = waiting
-                held.append(said)
-                came.set()
+                arrived, replies = waiting
+                replies.append(reply)
+                arrived.set()

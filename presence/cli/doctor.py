@@ -53,34 +53,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, load: Load) -> int:
     """Print problems, or all results; return the exit status: 1 if a check fails."""
-    findings = run_checks(CheckContext(load, args.handlers))
+    results = run_checks(CheckContext(load, args.handlers))
     if args.json:
-        checks = [{**asdict(each), "status": each.status.value} for each in findings]
-        print(redact_text(json.dumps({"status": worst(findings).value, "checks": checks}, indent=2)))
+        checks = [{**asdict(each), "status": each.status.value} for each in results]
+        print(redact_text(json.dumps({"status": worst(results).value, "checks": checks}, indent=2)))
     else:
-        for line in _lines(findings, show_all=args.show_all):
+        for line in _lines(results, show_all=args.show_all):
             print(printable(redact_text(line)))
-    return FAILED if worst(findings) is CheckStatus.FAIL else OK
+    return FAILED if worst(results) is CheckStatus.FAIL else OK
 
 
-def _lines(findings: Sequence[CheckResult], *, show_all: bool) -> Iterable[str]:
+def _lines(results: Sequence[CheckResult], *, show_all: bool) -> Iterable[str]:
     """Give failures first, and passed checks only if `show_all`."""
     indent = " " * (_WIDTH + 2)
     left_out: dict[tuple[str, str], list[str]] = {}
-    for each in findings:
+    for each in results:
         if each.status is CheckStatus.NOT_TRIED:
-            left_out.setdefault((each.have, each.mend), []).append(each.check)
+            left_out.setdefault((each.have, each.fix), []).append(each.check)
     for status in (CheckStatus.FAIL, CheckStatus.WARN):
-        for each in findings:
+        for each in results:
             if each.status is status:
                 yield f"{status.value:<{_WIDTH}}  {each.check}: {each.have}"
-                yield from (f"{indent}need: {each.need}", f"{indent}mend: {each.mend}")
-    for (why, mend), names in left_out.items():
+                yield from (f"{indent}need: {each.need}", f"{indent}fix: {each.fix}")
+    for (why, fix), names in left_out.items():
         yield f"{CheckStatus.NOT_TRIED.value:<{_WIDTH}}  {', '.join(names)}: {why}"
-        if mend:
-            yield f"{indent}mend: {mend}"
-    for each in findings if show_all else ():
+        if fix:
+            yield f"{indent}fix: {fix}"
+    for each in results if show_all else ():
         if each.status is CheckStatus.OK:
             yield f"{CheckStatus.OK.value:<{_WIDTH}}  {each.check}: {each.have} (need: {each.need})"
-    tally = Counter(each.status for each in findings)
+    tally = Counter(each.status for each in results)
     yield ", ".join(f"{tally[status]} {status.value}" for status in reversed(CheckStatus))

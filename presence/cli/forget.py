@@ -8,7 +8,7 @@ from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, add_reader, plain_text
 from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line
-from presence.ops.operator_calls import Operator
+from presence.ops.forget import Eraser
 from presence.outbox.replies import Erasure
 from presence.reader import PresenceReader
 
@@ -36,14 +36,14 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Forget users; return the exit status: 1 if one is online, who is left unchanged."""
     with (
         PresenceReader(place.redis_url, prefix=place.prefix) as reader,
-        Operator(place.redis_url, reader.keys()) as operator,
+        Eraser(place.redis_url, reader.keys()) as eraser,
     ):
-        forgotten = operator.forget(args.uids, _Progress())
+        forgotten = eraser.forget(args.uids, _Progress())
         users = [uid for uid in dict.fromkeys(args.uids) if uid not in forgotten.online]
         if users:
             alive = [node.node for node in reader.nodes() if node.status == "alive"]
             erasure = Erasure(caller("forget"), len(users), tuple(users[:UIDS_LOGGED]))
-            operator.note_erasure(alive, erasure)
+            eraser.note_erasure(alive, erasure)
     if args.json:
         print(json_line({"forgotten": users, **asdict(forgotten)}))
     elif users:

@@ -12,14 +12,14 @@ from presence.protocol import Code
 class Action(Enum):
     """What a client does in the demo; each has one kind of event to follow, or none."""
 
-    BEATS = "beat to the end"
+    STAYS_ALIVE = "beat to the end"
     FALLS_SILENT = "fell silent"
     CLOSES = "closed without a word"
     LOGS_OUT = "logged out"
 
 
 EXPECTED: Mapping[Action, Code | None] = {
-    Action.BEATS: None,
+    Action.STAYS_ALIVE: None,
     Action.FALLS_SILENT: Code.IDLE_TIMEOUT,
     Action.CLOSES: Code.CLOSED,
     Action.LOGS_OUT: Code.LOGOUT,
@@ -41,14 +41,14 @@ class DemoClient:
 
     Attributes:
         uid: who it is.
-        deed: what it is to do.
+        action: what it is to do.
         logged_in: whether its login was answered with ok.
         last_act: Unix seconds right before it last sent a packet, or closed.
-        done: whether it has done its deed.
+        done: whether it has done its action.
     """
 
     uid: str
-    deed: Action
+    action: Action
     logged_in: bool = False
     last_act: float = 0.0
     done: bool = False
@@ -70,17 +70,17 @@ class OfflineBounds:
     grace: float
     slack: float = 0.5
 
-    def window(self, deed: Action) -> tuple[float, float]:
+    def window(self, action: Action) -> tuple[float, float]:
         """Return the earliest and the latest moment after the last act."""
-        earliest = {Action.FALLS_SILENT: self.idle_timeout, Action.CLOSES: self.grace}.get(deed, 0.0)
-        return earliest, earliest + (0.0 if deed is Action.LOGS_OUT else self.tick) + self.slack
+        earliest = {Action.FALLS_SILENT: self.idle_timeout, Action.CLOSES: self.grace}.get(action, 0.0)
+        return earliest, earliest + (0.0 if action is Action.LOGS_OUT else self.tick) + self.slack
 
 
 @dataclass
 class Row:
-    """The comparison for all clients of one deed."""
+    """The comparison for all clients of one action."""
 
-    deed: Action
+    action: Action
     clients: int = 0
     told: int = 0
     delays_s: list[float] = field(default_factory=list)
@@ -109,7 +109,7 @@ def compare(
     offline: dict[str, list[TimelineEvent]] = {}
     for event in events:
         {"online": online, "offline": offline}.get(event.type, {}).setdefault(event.uid, []).append(event)
-    rows = {deed: Row(deed) for deed in Action}
+    rows = {action: Row(action) for action in Action}
     differences = []
     known = set()
     for client in clients:
@@ -117,32 +117,32 @@ def compare(
         if not client.logged_in:
             differences.append(f"{client.uid} could not log in")
             continue
-        deed = client.deed if client.done else Action.BEATS
-        row = rows[deed]
+        action = client.action if client.done else Action.STAYS_ALIVE
+        row = rows[action]
         row.clients += 1
         if len(online.get(client.uid, [])) != 1:
             differences.append(
                 f"{client.uid} logged in once; {len(online.get(client.uid, []))} online events"
             )
         row.told += len(offline.get(client.uid, []))
-        differences += _differences(client, deed, offline.get(client.uid, []), bounds, row)
+        differences += _differences(client, action, offline.get(client.uid, []), bounds, row)
     differences += [f"{uid} never was here; events tell of it" for uid in {*online, *offline} - known]
     return ComparisonResult(list(rows.values()), differences)
 
 
 def _differences(
-    client: DemoClient, deed: Action, told: list[TimelineEvent], bounds: OfflineBounds, row: Row
+    client: DemoClient, action: Action, told: list[TimelineEvent], bounds: OfflineBounds, row: Row
 ) -> list[str]:
-    code = EXPECTED[deed]
+    code = EXPECTED[action]
     if code is None:
-        return [f"{client.uid} {deed.value}; told offline ({Code(each.code).reason})" for each in told]
+        return [f"{client.uid} {action.value}; told offline ({Code(each.code).reason})" for each in told]
     if len(told) != 1:
-        return [f"{client.uid} {deed.value}; {len(told)} offline events"]
+        return [f"{client.uid} {action.value}; {len(told)} offline events"]
     delay_s = told[0].at_ms / 1000 - client.last_act
     row.delays_s.append(delay_s)
     if told[0].code != code:
-        return [f"{client.uid} {deed.value}; told offline with code {told[0].code} and not {int(code)}"]
-    earliest, latest = bounds.window(deed)
+        return [f"{client.uid} {action.value}; told offline with code {told[0].code} and not {int(code)}"]
+    earliest, latest = bounds.window(action)
     if not earliest <= delay_s <= latest:
-        return [f"{client.uid} {deed.value}; told after {delay_s:.3f} s, not {earliest:g} to {latest:g} s"]
+        return [f"{client.uid} {action.value}; told after {delay_s:.3f} s, not {earliest:g} to {latest:g} s"]
     return []

@@ -1,4 +1,4 @@
-"""The demo itself: an embedded Redis, a server, clients, a picture, a verdict, all in one process."""
+"""The demo itself: an embedded Redis, a server, clients, a state, a result, all in one process."""
 
 import math
 import random
@@ -40,8 +40,8 @@ FIRST_ACTION_S = 5.0
 LAST_ACTION_S = 30.0
 SETTLE_S = 1.5  # after the last expected event: what is wrong may still come
 REFRESH_S = 0.25
-MIN_SECONDS = 25  # logins, a deed, T, and time to tell
-MIN_CLIENTS = 4  # one for each deed
+MIN_SECONDS = 25  # logins, a action, T, and time to tell
+MIN_CLIENTS = 4  # one for each action
 CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
 OFFLINE_TIMEOUT_S = IDLE_TIMEOUT_S + TICK_S + 2.0
 
@@ -52,14 +52,14 @@ class _Stage:
 
     seconds: float
     clients: list[DemoClient]
-    picture: DemoState
+    state: DemoState
     events: list[TimelineEvent]
     begun: float
 
     @property
     def expected(self) -> int:
         """How many clients are to go offline."""
-        return sum(client.deed is not Action.BEATS for client in self.clients)
+        return sum(client.action is not Action.STAYS_ALIVE for client in self.clients)
 
     def told(self) -> int:
         """How many offline events have come."""
@@ -67,12 +67,12 @@ class _Stage:
 
 
 def make_clients(count: int) -> list[DemoClient]:
-    """Return the clients, with their deeds shuffled among them."""
+    """Return the clients, with their actions shuffled among them."""
     each = max(1, count // CLIENTS_PER_MISBEHAVING)
-    deeds = [Action.FALLS_SILENT] * each + [Action.CLOSES] * each + [Action.LOGS_OUT] * each
-    deeds += [Action.BEATS] * (count - len(deeds))
-    random.shuffle(deeds)
-    return [DemoClient(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
+    actions = [Action.FALLS_SILENT] * each + [Action.CLOSES] * each + [Action.LOGS_OUT] * each
+    actions += [Action.STAYS_ALIVE] * (count - len(actions))
+    random.shuffle(actions)
+    return [DemoClient(f"user-{number:03}", action) for number, action in enumerate(actions[:count])]
 
 
 def run(
@@ -100,11 +100,11 @@ def run(
         if not no_admin:
             operators = cleanup.enter_context(admin_process(settings, redis_url, asked_for=False))
         play = partial(_play, redis_url, settings, seconds, make_clients(clients))
-        verdict = trio.run(partial(play, console=console, operators=operators))
-    if verdict is None:
+        result = trio.run(partial(play, console=console, operators=operators))
+    if result is None:
         return None
-    show_summary(verdict, console)
-    return not verdict.differences
+    show_summary(result, console)
+    return not result.differences
 
 
 async def _play(
@@ -118,8 +118,8 @@ async def _play(
 ) -> ComparisonResult | None:
     line = operators.line() if operators else None
     server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
-    picture = DemoState(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
-    stage = _Stage(seconds, clients, picture, [], trio.current_time())
+    state = DemoState(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
+    stage = _Stage(seconds, clients, state, [], trio.current_time())
     interrupted = False
 
     async def stop_on_signal() -> None:
@@ -134,7 +134,7 @@ async def _play(
         host, port = await nursery.start(server.serve)
         nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
         nursery.start_soon(_start_clients, stage, host, port)
-        with DemoView(picture, console) as view:
+        with DemoView(state, console) as view:
             await _show(stage, server, view)
         nursery.cancel_scope.cancel()
     if interrupted:
@@ -144,18 +144,18 @@ async def _play(
 
 async def _start_clients(stage: _Stage, host: str, port: int) -> None:
     """Start every client at its moment."""
-    last_deed_s = min(LAST_ACTION_S, stage.seconds - OFFLINE_TIMEOUT_S - SETTLE_S)
+    last_action_s = min(LAST_ACTION_S, stage.seconds - OFFLINE_TIMEOUT_S - SETTLE_S)
     async with trio.open_nursery() as nursery:
         for number, client in enumerate(stage.clients):
-            acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_deed_s)  # noqa: S311 - a demo's chance
+            acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_action_s)  # noqa: S311 - a demo's chance
             await trio.sleep_until(stage.begun + LOGIN_SPAN_S * number / len(stage.clients))
             nursery.start_soon(
-                _run_client, client, math.inf if client.deed is Action.BEATS else acts_at, host, port
+                _run_client, client, math.inf if client.action is Action.STAYS_ALIVE else acts_at, host, port
             )
 
 
 async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) -> None:
-    """Be a client: log in, beat, do the deed at `acts_at`; who falls silent stays until it is cancelled.
+    """Be a client: log in, beat, do the action at `acts_at`; who falls silent stays until it is cancelled.
 
     The client library would come back after every loss; these must be able to misbehave on purpose, and know
     exactly what they did when.
@@ -182,12 +182,12 @@ async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) 
             await send(protocol.KEEPALIVE)
             due += interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
         await trio.sleep_until(acts_at)
-        if client.deed is Action.LOGS_OUT:
+        if client.action is Action.LOGS_OUT:
             await send(protocol.encode(protocol.logout()))
-        elif client.deed is Action.CLOSES:
+        elif client.action is Action.CLOSES:
             client.last_act = time.time()
         client.done = True
-        if client.deed is Action.FALLS_SILENT:
+        if client.action is Action.FALLS_SILENT:
             await trio.sleep_forever()
 
 
@@ -199,18 +199,18 @@ async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
                 kind = "online" if isinstance(event, Online) else "offline"
                 told = TimelineEvent(event.uid, kind, event.code, event.at_ms)
                 stage.events.append(told)
-                stage.picture.add(told)
+                stage.state.add(told)
 
 
 async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
     """Redraw until the time is up, or until everything that is to come has come."""
-    picture = stage.picture
-    slots = int((IDLE_TIMEOUT_S + TICK_S) / picture.slot_s)
+    state = stage.state
+    slots = int((IDLE_TIMEOUT_S + TICK_S) / state.slot_s)
     end = stage.begun + stage.seconds
     while (now := trio.current_time()) < end:
-        picture.elapsed_s = now - stage.begun
-        picture.online = len(server.node.core.sessions)
-        picture.slots = server.node.core.slot_sizes(slots)
+        state.elapsed_s = now - stage.begun
+        state.online = len(server.node.core.sessions)
+        state.slots = server.node.core.slot_sizes(slots)
         view.refresh()
         if stage.told() >= stage.expected and all(client.logged_in for client in stage.clients):
             end = min(end, now + SETTLE_S)

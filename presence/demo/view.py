@@ -91,25 +91,25 @@ class DemoView:
     """Shows a picture until it is closed.
 
     Args:
-        picture: redrawn at every `refresh`.
+        state: redrawn at every `refresh`.
         console: where; a picture that moves needs a terminal, elsewhere lines come every few seconds.
     """
 
     LINE_INTERVAL_S = 5.0
 
-    def __init__(self, picture: DemoState, console: Console) -> None:
-        self._picture = picture
+    def __init__(self, state: DemoState, console: Console) -> None:
+        self._state = state
         self._console = console
         self._last_line_s = 0.0
         self._live: Live | None = None
         if console.is_terminal:
-            self._live = Live(picture, console=console, auto_refresh=False, transient=True)
+            self._live = Live(state, console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> "DemoView":
         if self._live is not None:
             self._live.start()
-        elif self._picture.url:
-            self._console.print(f"live page: {self._picture.url}", markup=False, highlight=False)
+        elif self._state.url:
+            self._console.print(f"live page: {self._state.url}", markup=False, highlight=False)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -120,24 +120,24 @@ class DemoView:
         """Draw the picture as it is now."""
         if self._live is not None:
             self._live.refresh()
-        elif self._picture.elapsed_s - self._last_line_s >= self.LINE_INTERVAL_S:
-            self._last_line_s = self._picture.elapsed_s
-            self._console.print(self._picture.line(), markup=False, highlight=False, soft_wrap=True)
+        elif self._state.elapsed_s - self._last_line_s >= self.LINE_INTERVAL_S:
+            self._last_line_s = self._state.elapsed_s
+            self._console.print(self._state.line(), markup=False, highlight=False, soft_wrap=True)
 
 
-def show_summary(verdict: ComparisonResult, console: Console) -> None:
+def show_summary(result: ComparisonResult, console: Console) -> None:
     """Print the comparison of truth and events."""
     table = Table(title="what the clients did, and what was told", title_justify="left")
     for heading in ("clients", "did", "event to follow", "events", "after (least / median / most)"):
         table.add_column(heading, justify="right" if heading in {"clients", "events"} else "left")
-    for row in verdict.rows:
-        code = EXPECTED[row.deed]
+    for row in result.rows:
+        code = EXPECTED[row.action]
         expected = "none" if code is None else f"offline, {code.reason}"
-        table.add_row(str(row.clients), row.deed.value, expected, str(row.told), row.spread())
+        table.add_row(str(row.clients), row.action.value, expected, str(row.told), row.spread())
     console.print(table)
-    for difference in verdict.differences[:DIFFERENCES_SHOWN]:
+    for difference in result.differences[:DIFFERENCES_SHOWN]:
         console.print(f"differs: {printable(difference)}", markup=False, highlight=False)
-    if len(verdict.differences) > DIFFERENCES_SHOWN:
-        console.print(f"… and {len(verdict.differences) - DIFFERENCES_SHOWN} more", highlight=False)
-    agreed = "truth and events agree" if not verdict.differences else "truth and events differ"
-    console.print(agreed, style="bold green" if not verdict.differences else "bold red")
+    if len(result.differences) > DIFFERENCES_SHOWN:
+        console.print(f"… and {len(result.differences) - DIFFERENCES_SHOWN} more", highlight=False)
+    agreed = "truth and events agree" if not result.differences else "truth and events differ"
+    console.print(agreed, style="bold green" if not result.differences else "bold red")

@@ -22,14 +22,14 @@ def settings(problems: Sequence[str]) -> list[CheckResult]:
         problems: as `presence.config.loading.ConfigError` has them: what, and where it came from.
     """
     check, need = "settings", "each known and sound, none against another"
-    mend = "put it right where it came from; presence config check says whether that was all"
-    return [fail(check, need, problem, mend) for problem in problems] or [
+    fix = "put it right where it came from; presence config check says whether that was all"
+    return [fail(check, need, problem, fix) for problem in problems] or [
         ok(check, need, f"{len(FIELDS)} settings")
     ]
 
 
 def files(settings: Settings, handler_names: Sequence[str]) -> list[CheckResult]:
-    """Return the findings about what the settings name, and about functions for follow-ups."""
+    """Return the results about what the settings name, and about functions for follow-ups."""
     return [
         token_keys(settings),
         certificate(settings, datetime.now(UTC)),
@@ -45,8 +45,8 @@ def token_keys(settings: Settings) -> CheckResult:
     try:
         gate = credentials.gate(settings, Clock())
     except CredentialsError as error:
-        mend = "mend that key, or make one: presence token keygen --append-to FILE --public FILE"
-        return fail(check, need, error.problem, mend)
+        fix = "fix that key, or make one: presence token keygen --append-to FILE --public FILE"
+        return fail(check, need, error.problem, fix)
     return ok(
         check,
         need,
@@ -81,8 +81,8 @@ def operators(settings: Settings) -> CheckResult:
     if settings.admin_tokens is None:
         return ok(check, need, f"none: whoever reaches {settings.admin} on this machine may read and act")
     for error in credentials.problems_of_operators(settings):
-        mend = "mend that line, or make one: presence token admin --role read --name NAME"
-        return fail(check, need, error.problem, mend)
+        fix = "fix that line, or make one: presence token admin --role read --name NAME"
+        return fail(check, need, error.problem, fix)
     return ok(check, need, str(settings.admin_tokens))
 
 
@@ -90,7 +90,7 @@ def strangers(settings: Settings) -> list[CheckResult]:
     """Say what is open to strangers."""
     need = "nothing open to strangers by mistake"
     found = [exposure.rpartition(": ") for exposure in exposures(settings)]
-    return [warn("strangers", need, what, mend) for what, _, mend in found] or [
+    return [warn("strangers", need, what, fix) for what, _, fix in found] or [
         ok("strangers", need, f"{settings.host}")
     ]
 
@@ -98,16 +98,16 @@ def strangers(settings: Settings) -> list[CheckResult]:
 def handlers(settings: Settings, names: Sequence[str]) -> list[CheckResult]:
     """Whether what is called with follow-ups can be imported and called."""
     check, need = "handlers", "functions that can be imported and called with a follow-up"
-    findings = []
+    results = []
     for name in names:
         try:
             problem = f"handler {name} must be a plain function" if load(name).is_async else ""
         except HandlerError as error:
             problem = str(error)
-        mend = "install it, or correct MODULE:FUNCTION"
-        findings.append(fail(check, need, problem, mend) if problem else ok(check, need, name))
-    if findings:
-        return findings
+        fix = "install it, or correct MODULE:FUNCTION"
+        results.append(fail(check, need, problem, fix) if problem else ok(check, need, name))
+    if results:
+        return results
     if settings.followups:
         why = "none is named; servers plan follow-ups, and somebody else acts on them"
         return [not_tried(check, need, why, "presence doctor --handler MODULE:FUNCTION")]

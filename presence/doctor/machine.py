@@ -218,8 +218,8 @@ def time(machine: MachineFacts) -> CheckResult:
         return not_tried("time", need, "the kernel does not say")
     if machine.is_time_set:
         return ok("time", need, "synchronised")
-    mend = "timedatectl set-ntp true, or install chrony; on a virtual machine the host may do it unseen"
-    return warn("time", need, "not synchronised, says the kernel", mend)
+    fix = "timedatectl set-ntp true, or install chrony; on a virtual machine the host may do it unseen"
+    return warn("time", need, "not synchronised, says the kernel", fix)
 
 
 def open_files(settings: Settings, machine: MachineFacts, connections: ConnectionCounts) -> CheckResult:
@@ -271,11 +271,11 @@ def memory(settings: Settings, machine: MachineFacts, connections: ConnectionCou
         return ok("memory", words, megabytes(have))
     too_many = (need.sessions + need.outbox - have) // (_session_bytes(settings) * settings.workers) + 1
     fewer = connections.per_worker - too_many
-    mend = "more memory (MemoryMax= in the unit, if that is its limit), or a smaller outbox_bytes"
+    fix = "more memory (MemoryMax= in the unit, if that is its limit), or a smaller outbox_bytes"
     if fewer >= FEWEST_CONNECTIONS:
-        mend = f"max_connections = {fewer}, or {mend}"
+        fix = f"max_connections = {fewer}, or {fix}"
     judged = fail if need.sessions > have and connections.is_asked else warn
-    return judged("memory", words, megabytes(have), mend)
+    return judged("memory", words, megabytes(have), fix)
 
 
 def ports(settings: Settings, machine: MachineFacts) -> list[CheckResult]:
@@ -292,6 +292,6 @@ def _port(port: Port, error: OSError | None) -> CheckResult:
         who = f"ss -ltnp 'sport = :{port.port}' says by whom: a server that runs, or somebody to be stopped"
         return warn(check, need, "in use", f"{who}; or another --{port.setting.replace('_', '-')}")
     if error.errno == errno.EACCES:
-        mend = "AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port of 1024 or more"
-        return fail(check, need, have, mend)
+        fix = "AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port of 1024 or more"
+        return fail(check, need, have, fix)
     return fail(check, need, f"nobody can listen there: {have}", "name an address of this machine")

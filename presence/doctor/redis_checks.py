@@ -1,6 +1,6 @@
 """Checks of Redis: each server that has keys, and what servers share there. Pure.
 
-What mends a server is told as redis.conf has it.
+What fixes a server is told as redis.conf has it.
 """
 
 import re
@@ -46,7 +46,7 @@ _REDIS_CHECKS: Final = tuple(name for name in CHECKS if name.startswith("redis "
 
 
 def redis(settings: Settings, found: RedisFacts, connections: ConnectionCounts) -> Iterator[CheckResult]:
-    """Give all findings about Redis and what it holds."""
+    """Give all results about Redis and what it holds."""
     need = "an answer within 2 s"
     if found.failure:
         yield fail("redis", need, f"{found.url}: {found.failure}", _fix(found.failure))
@@ -68,7 +68,7 @@ def without_redis() -> Iterator[CheckResult]:
 
 
 def left_out(names: Collection[str], why: str) -> Iterator[CheckResult]:
-    """Give a finding for each check that cannot be made."""
+    """Give a result for each check that cannot be made."""
     for name in names:
         yield not_tried(name, CHECKS[name], why)
 
@@ -85,13 +85,13 @@ def _fix(failure: str) -> str:
 
 
 def servers(settings: Settings, found: RedisFacts, connections: ConnectionCounts) -> list[CheckResult]:
-    """Return the findings about all servers; of several each is named."""
-    findings = []
+    """Return the results about all servers; of several each is named."""
+    results = []
     for server in found.servers:
         some = _server(settings, server, connections, len(found.servers))
         where = f"{server.name}: " if len(found.servers) > 1 else ""
-        findings += [CheckResult(f.check, f.status, f.need, where + f.have, f.mend) for f in some]
-    return findings
+        results += [CheckResult(f.check, f.status, f.need, where + f.have, f.fix) for f in some]
+    return results
 
 
 def _server(
@@ -102,8 +102,8 @@ def _server(
         names = [
             f"redis {name}" for name in ("version", "role", "persistence", "eviction", "memory", "clients")
         ]
-        mend = "to have it looked at: ACL SETUSER with '+info', or give --redis with another user"
-        return [not_tried(name, "INFO", info.why, mend) for name in (*names, "replicas")] + [latency(server)]
+        fix = "to have it looked at: ACL SETUSER with '+info', or give --redis with another user"
+        return [not_tried(name, "INFO", info.why, fix) for name in (*names, "replicas")] + [latency(server)]
     return [
         version(info),
         role(info),
@@ -141,8 +141,8 @@ def persistence(info: Mapping[str, Any]) -> CheckResult:
     if info.get("aof_last_write_status", "ok") != "ok":
         return fail(check, need, "the append-only file cannot be written", "make room on its disk")
     if info.get("rdb_last_bgsave_status", "ok") != "ok":
-        mend = "make room on its disk, or memory for its fork (vm.overcommit_memory = 1); see its log"
-        return fail(check, need, "the last snapshot failed, after which it may refuse writes", mend)
+        fix = "make room on its disk, or memory for its fork (vm.overcommit_memory = 1); see its log"
+        return fail(check, need, "the last snapshot failed, after which it may refuse writes", fix)
     if not info.get("aof_enabled"):
         have = "appendonly no: a restart forgets events, and who was last seen"
         return warn(check, need, have, _SET.format("appendonly", "yes"))
@@ -154,8 +154,8 @@ def eviction(info: Mapping[str, Any]) -> CheckResult:
     need, have = "maxmemory-policy noeviction", str(info.get("maxmemory_policy", "none is told"))
     if have == "noeviction":
         return ok("redis eviction", need, have)
-    mend = _SET.format("maxmemory-policy", "noeviction")
-    return fail("redis eviction", need, f"{have}: records of users who are online are deleted", mend)
+    fix = _SET.format("maxmemory-policy", "noeviction")
+    return fail("redis eviction", need, f"{have}: records of users who are online are deleted", fix)
 
 
 def memory(
@@ -218,8 +218,8 @@ def latency(server: RedisServer) -> CheckResult:
     need, have = f"{SLOW_MS:g} ms at the median", f"{took:.2f} ms"
     if took <= SLOW_MS:
         return ok("redis latency", need, have)
-    mend = "put Redis into the same network as the servers; redis-cli --latency, SLOWLOG GET"
-    return (fail if took > HANGING_MS else warn)("redis latency", need, have, mend)
+    fix = "put Redis into the same network as the servers; redis-cli --latency, SLOWLOG GET"
+    return (fail if took > HANGING_MS else warn)("redis latency", need, have, fix)
 
 
 def rights(found: RedisFacts) -> CheckResult:
@@ -228,19 +228,19 @@ def rights(found: RedisFacts) -> CheckResult:
     if isinstance(found.missing, Unknown):
         return not_tried(check, need, found.missing.why)
     if found.missing:
-        have, _, mend = found.missing.partition(": mend it with ")
-        return fail(check, need, have, mend or "make the user anew, as docs/redis.md says")
+        have, _, fix = found.missing.partition(": fix it with ")
+        return fail(check, need, have, fix or "make the user anew, as docs/redis.md says")
     if found.no_events:
         return warn(check, need, "the live page and /v1/events cannot read events", found.no_events)
     if found.too_much:
         have = f"may {', '.join(found.too_much)}, too"
-        mend = "a user of its own for servers: deploy/redis/users.acl, or docs/redis.md"
-        return warn(check, need, have, mend)
+        fix = "a user of its own for servers: deploy/redis/users.acl, or docs/redis.md"
+        return warn(check, need, have, fix)
     return ok(check, need, "just that")
 
 
 def cluster(found: RedisFacts) -> list[CheckResult]:
-    """Return the findings about a cluster; none of one server."""
+    """Return the results about a cluster; none of one server."""
     if not found.is_cluster:
         return []
     if isinstance(found.slots, Unknown):
@@ -267,8 +267,8 @@ def slots_replicas(found: Sequence[Slots]) -> CheckResult:
     if not bare:
         return ok("slots' replicas", need, f"{min((each.replicas for each in found), default=0)} at least")
     have = f"{bare:,} slots of primaries without one: if such a primary is lost, its shards stand still"
-    mend = "redis-cli --cluster add-node NEW EXISTING --cluster-slave"
-    return warn("slots' replicas", need, have, mend)
+    fix = "redis-cli --cluster add-node NEW EXISTING --cluster-slave"
+    return warn("slots' replicas", need, have, fix)
 
 
 def data(settings: Settings, found: RedisFacts) -> CheckResult:
@@ -284,8 +284,8 @@ def data(settings: Settings, found: RedisFacts) -> CheckResult:
     if version != DATA_VERSION:
         return fail(check, need, have, "use another --prefix, or the release that wrote it")
     if shards != str(settings.shard_count):
-        mend = f"--shards {shards}, as it was begun; or another --prefix"
-        return fail(check, need, have, mend)
+        fix = f"--shards {shards}, as it was begun; or another --prefix"
+        return fail(check, need, have, fix)
     return ok(check, need, have)
 
 
@@ -303,8 +303,8 @@ def nodes(found: RedisFacts) -> CheckResult:
     alive = [node for node in found.nodes if node.status == "alive"]
     versions = sorted({node.version or "unknown" for node in alive})
     if unwell:
-        mend = "presence nodes; a silent one's users go offline soon, if it does not come back"
-        return warn(check, need, _some(unwell), mend)
+        fix = "presence nodes; a silent one's users go offline soon, if it does not come back"
+        return warn(check, need, _some(unwell), fix)
     if len(versions) > 1:
         return warn(check, need, f"versions {', '.join(versions)}", f"bring the others to {__version__}, too")
     return ok(check, need, f"{len(alive)}" if alive else "nobody yet")
@@ -326,8 +326,8 @@ def nodes_settings(settings: Settings, found: RedisFacts) -> CheckResult:
         return ok(check, need, settings.shared if told else "nobody to compare with")
     names = sorted({name for node in told for name, _ in _differing(node, ours)})
     here = " ".join(f"{name}={ours.get(name, 'unknown')}" for name in names)
-    mend = "give all the same settings, and restart those that had others, one after the other"
-    return warn(check, need, f"{_some(others)}; here {here}", mend)
+    fix = "give all the same settings, and restart those that had others, one after the other"
+    return warn(check, need, f"{_some(others)}; here {here}", fix)
 
 
 def _differing(node: NodeState, ours: dict[str, str]) -> list[tuple[str, str]]:

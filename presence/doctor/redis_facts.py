@@ -57,7 +57,7 @@ class RedisFacts:
         failure: why it cannot be asked; "" if it can. Then there is nothing else.
         servers: those that have keys.
         slots: of a cluster.
-        missing: what a server may not do, in words that mend it; "" if it may.
+        missing: what a server may not do, in words that fix it; "" if it may.
         too_much: what else the user may do.
         no_events: the command that lets the live page show events; "" if it may.
         data: version and number of shards, as written; None each where nobody wrote.

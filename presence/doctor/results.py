@@ -1,4 +1,4 @@
-"""What the doctor looks at, and what a check has found: what is needed, what there is, and what mends it."""
+"""What the doctor looks at, and what a check has found: what is needed, what there is, and what fixes it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,14 +54,14 @@ class CheckResult:
         status: how it ended.
         need: what a server needs.
         have: what there is; of a check that was not tried, why not.
-        mend: what to do about it; "" where nothing is to be done.
+        fix: what to do about it; "" where nothing is to be done.
     """
 
     check: str
     status: CheckStatus
     need: str
     have: str
-    mend: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +76,29 @@ class Unknown:
 
 
 def ok(check: str, need: str, have: str) -> CheckResult:
-    """Return the finding that all is well."""
+    """Return the result that all is well."""
     return CheckResult(check, CheckStatus.OK, need, have)
 
 
-def warn(check: str, need: str, have: str, mend: str) -> CheckResult:
-    """Return the finding that a server works, and not as well as it could."""
-    return CheckResult(check, CheckStatus.WARN, need, have, mend)
+def warn(check: str, need: str, have: str, fix: str) -> CheckResult:
+    """Return the result that a server works, and not as well as it could."""
+    return CheckResult(check, CheckStatus.WARN, need, have, fix)
 
 
-def fail(check: str, need: str, have: str, mend: str) -> CheckResult:
-    """Return the finding that a server does not start, or does not keep what it promises."""
-    return CheckResult(check, CheckStatus.FAIL, need, have, mend)
+def fail(check: str, need: str, have: str, fix: str) -> CheckResult:
+    """Return the result that a server does not start, or does not keep what it promises."""
+    return CheckResult(check, CheckStatus.FAIL, need, have, fix)
 
 
-def not_tried(check: str, need: str, why: str, mend: str = "") -> CheckResult:
-    """Return the finding that nothing was found out; `mend` makes it be tried."""
-    return CheckResult(check, CheckStatus.NOT_TRIED, need, why, mend)
+def not_tried(check: str, need: str, why: str, fix: str = "") -> CheckResult:
+    """Return the result that nothing was found out; `fix` makes it be tried."""
+    return CheckResult(check, CheckStatus.NOT_TRIED, need, why, fix)
 
 
-def worst(findings: Iterable[CheckResult]) -> CheckStatus:
-    """Return the worst status of some findings."""
+def worst(results: Iterable[CheckResult]) -> CheckStatus:
+    """Return the worst status of some results."""
     order = list(CheckStatus)
-    return max((each.status for each in findings), key=order.index, default=CheckStatus.OK)
+    return max((each.status for each in results), key=order.index, default=CheckStatus.OK)
 
 
 def count(number: int) -> str:

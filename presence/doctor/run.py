@@ -28,14 +28,14 @@ class CheckContext:
     root: Path = Path("/")
 
 
-def run_checks(patient: CheckContext) -> list[CheckResult]:
-    """Return all findings, in the order of `CHECKS`; nothing is changed."""
+def run_checks(context: CheckContext) -> list[CheckResult]:
+    """Return all results, in the order of `CHECKS`; nothing is changed."""
     try:
-        settings = patient.load().settings
+        settings = context.load().settings
     except ConfigError as error:
-        found = list(_without_settings(error.problems, patient.root))
+        found = list(_without_settings(error.problems, context.root))
     else:
-        found = list(_with_settings(patient, settings))
+        found = list(_with_settings(context, settings))
     order = list(CHECKS)
     return sorted(found, key=lambda each: order.index(each.check))
 
@@ -49,11 +49,11 @@ def _without_settings(problems: Sequence[str], root: Path) -> Iterator[CheckResu
     yield from redis_checks.left_out(names, "the settings have to be sound first")
 
 
-def _with_settings(patient: CheckContext, settings: Settings) -> Iterator[CheckResult]:
-    here = machine.gather(settings, patient.root)
+def _with_settings(context: CheckContext, settings: Settings) -> Iterator[CheckResult]:
+    here = machine.gather(settings, context.root)
     connections = machine.wanted(settings, here.hard_files)
     yield from configuration.settings(())
-    yield from configuration.files(settings, patient.handlers)
+    yield from configuration.files(settings, context.handlers)
     yield machine.platform(here)
     yield machine.embedded_redis(settings, here)
     yield machine.time(here)

@@ -3,15 +3,28 @@
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
 
-from presence.ops.operator_calls import Operator, Target
 from presence.reader import PresenceReader
+from presence.store.keys import Keys
+from presence.store.script_arguments import Shape, unpacked
+from presence.store.script_runner import Scripting
 
 POLL_INTERVAL_S = 0.02  # between two looks at the records, while nodes do what they were told
 
 Reason = Literal["no_answer", "node_silent"]
 """Why a session is left: its node was told, and will end it when it can; or it is silent, and others will."""
+
+
+class Target(NamedTuple):
+    """A session that is to end."""
+
+    uid: str
+    device: str
+    session: str
+    node: str
+    fenced: bool  # the node was taken for dead and told nothing: its sessions end when it is swept
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,46 @@ class KickResult:
                 if t.uid == uid
             ],
         }
+
+
+class SessionKicker(Scripting):
+    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+
+    Args:
+        url: see `Scripting`.
+        keys: the key names.
+    """
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        super().__init__(url)
+        self._keys = keys
+        self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
+
+    def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
+        """Tell the nodes of all sessions of these users to end them; return the sessions.
+
+        Each node hears of it at once, or within seconds if its control channel is broken. A user who is
+        offline has no sessions. `device`: of this only; None: of all. `by`: who asks, for the nodes' logs.
+        """
+        wanted = list(dict.fromkeys(uids))
+        which = [] if device is None else [device]
+        calls = [
+            self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
+        ]
+        targets: list[Target] = []
+        for uid, answer in zip(wanted, self.evaluate(calls), strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
+        return targets
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def kick(
@@ -55,8 +108,8 @@ def kick(
     Raises:
         RedisError, StoreUnavailable, StoreError: Redis cannot be asked.
     """
-    with Operator(redis_url, reader.keys()) as operator:
-        targets = operator.kick(uids, device, by=by)
+    with SessionKicker(redis_url, reader.keys()) as kicker:
+        targets = kicker.kick(uids, device, by=by)
     left = _wait(reader, targets, wait_s)
     silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
     return KickResult(targets, {target: _reason(target, silent) for target in left})

@@ -325,7 +325,7 @@ async def test_one_kick_too_many_is_told_so(
 
     monkeypatch.setattr(views, "kick", wait)
     async with operators(redis_server.url) as running, trio.open_nursery() as nursery:
-        limiter = running.app.sources.views._acting
+        limiter = running.app.sources.queries._acting
         for _ in range(views.KICK_THREADS):
             nursery.start_soon(kick, running)
         await until(lambda: not limiter.available_tokens)

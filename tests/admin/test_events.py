@@ -116,7 +116,7 @@ async def test_a_page_of_the_past_is_bounded_over_all_shards(streams: Streams, u
     pages = EventHistory(url, "presence")
     page = await pages.page(dict.fromkeys(range(streams.keys.shards), "0-0"))
     assert 0 < len(page.items) <= PAGE_EVENTS
-    assert page.is_whole
+    assert page.is_complete
     pages.close()
 
 
@@ -130,12 +130,12 @@ async def test_a_filter_passes_its_type_and_the_place_moves_on(
         streams.write("ann", "bob")
         told = await viewer.message()
         assert (told["event"], json.loads(told["data"])["uid"]) == ("offline", "ann")
-        place = event_feed.parse_place(told["id"])
+        place = event_feed.parse_position(told["id"])
         with trio.fail_after(30):
             while b"id: " not in viewer._rest.rpartition(b":\n")[2]:
                 viewer._rest += await viewer._taken.receive()
         moved = viewer._rest.rpartition(b"id: ")[2].split(b"\n")[0].decode()
-        assert event_feed.parse_place(moved) != place
+        assert event_feed.parse_position(moved) != place
 
 
 async def test_a_gap_is_told_whatever_the_filter(client: Redis, url: str) -> None:
@@ -192,10 +192,10 @@ async def test_beyond_the_limit_a_viewer_is_refused(
 def test_a_place_as_text_is_read_as_it_was_written_and_all_else_refused() -> None:
     for text in ("", "x", "1-", "0:1-1,", f"{2**64}-0", "0:5", "1-1,2-2"):
         with pytest.raises(ApiError, match="bad_place"):
-            event_feed.parse_place(text)
+            event_feed.parse_position(text)
     both = {0: "5-1", 3: "7-0"}
-    assert event_feed.parse_place(event_feed.place_text(both)) == both
-    assert event_feed.parse_place(event_feed.place_text({0: "5-1"})) == "5-1"
+    assert event_feed.parse_position(event_feed.position_text(both)) == both
+    assert event_feed.parse_position(event_feed.position_text({0: "5-1"})) == "5-1"
 
 
 def test_an_event_is_encoded_as_tail_prints_it() -> None:

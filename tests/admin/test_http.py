@@ -31,7 +31,7 @@ class Stage:
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.figures = HttpMetrics()
+        self.metrics = HttpMetrics()
         self.stop = trio.Event()
         self.ended: list[str] = []
         self.address = address
@@ -41,7 +41,7 @@ class Stage:
 
     async def until(self, *, least: int = 0, most: int = http.MAX_CONNECTIONS) -> None:
         """Wait until so many are connected."""
-        await until(lambda: least <= self.figures.connections <= most)
+        await until(lambda: least <= self.metrics.connections <= most)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/wrong":
@@ -81,7 +81,7 @@ async def serving(write_s: float = http.WRITE_TIMEOUT_S) -> AsyncIterator[Stage]
     async with trio.open_nursery() as nursery:
 
         async def run() -> None:
-            await http.serve_http(stage.app, [listener], stage.figures, stage.stop, write_s=write_s)
+            await http.serve_http(stage.app, [listener], stage.metrics, stage.stop, write_s=write_s)
 
         nursery.start_soon(run)
         yield stage
@@ -146,7 +146,7 @@ async def test_a_connection_serves_several_requests_and_does_not_tell_what_serve
             told = await response(stream)
             assert told.startswith(b"HTTP/1.1 200")
             assert b"server:" not in told.lower()
-        assert stage.figures.connections == 1
+        assert stage.metrics.connections == 1
         body = b"x" * http.MAX_BODY_BYTES
         head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         await stream.send_all(head + body)
@@ -161,7 +161,7 @@ async def test_a_body_that_is_too_large_is_refused() -> None:
         told = await answer(stream)
         assert told.startswith(b"HTTP/1.1 413")
         assert list(json.loads(told.partition(b"\r\n\r\n")[2])["error"]) == ["code", "message"]
-        assert stage.figures.refusals["body"] == 1
+        assert stage.metrics.refusals["body"] == 1
         await stage.until(most=0)
 
 
@@ -199,7 +199,7 @@ async def test_what_comes_byte_by_byte_is_not_waited_for(begin: bytes, drip: byt
         nursery.start_soon(send)
         assert (await answer(stream)).startswith(told)
         await stage.until(most=0)
-        assert stage.figures.refusals["slow_request"] == bool(told)
+        assert stage.metrics.refusals["slow_request"] == bool(told)
         nursery.cancel_scope.cancel()
 
 
@@ -210,7 +210,7 @@ async def test_a_viewer_who_takes_nothing_is_closed(more: bytes) -> None:
         await stream.send_all(ENDLESS + more)
         await stage.until(least=1)
         await stage.until(most=0)
-        assert stage.figures.refusals["slow_viewer"] == 1
+        assert stage.metrics.refusals["slow_viewer"] == 1
         assert stage.ended == ["gone"]
 
 
@@ -247,7 +247,7 @@ async def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> N
             assert await response(await stack.enter_async_context(await stage.connect()))
         async with await stage.connect() as fourth:
             assert await answer(fourth) == b""
-        assert stage.figures.refusals["connections"] == 1
+        assert stage.metrics.refusals["connections"] == 1
         await stack.aclose()
         await stage.until(most=0)
         async with await stage.connect() as later:

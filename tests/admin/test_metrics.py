@@ -74,9 +74,9 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
 
 def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
     http = HttpMetrics()
-    http.answered("/v1/nodes", 200, 0.02)
-    http.refused("token")
-    http.acted("kick", "done")
+    http.count_request("/v1/nodes", 200, 0.02)
+    http.count_refusal("token")
+    http.count_action("kick", "done")
     http.connections, http.viewers["live"], http.missed = 3, 2, 5
     cluster = {"lease_left_s": None, "swept": 0}
     second = sample(sessions=6, readiness="draining", cluster=cluster)
@@ -169,11 +169,11 @@ def test_while_redis_is_away_its_series_are_absent(redis: dict[str, Any] | None)
 def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
     http = HttpMetrics()
     before = len(series(scrape(http=http)))
-    http.answered("/", 999, 0.0)
+    http.count_request("/", 999, 0.0)
     for n in range(100):
-        http.answered(f"/wp-admin/{n}", 404, 0.0)
-        http.refused(f"reason-{n}")
-        http.acted(f"verb-{n}", f"outcome-{n}")
+        http.count_request(f"/wp-admin/{n}", 404, 0.0)
+        http.count_refusal(f"reason-{n}")
+        http.count_action(f"verb-{n}", f"outcome-{n}")
     found = series(scrape(http=http))
     assert len(found) == before
     assert value(found, "http_requests_total", route="/", status="other") == 1

@@ -98,7 +98,7 @@ def test_the_description_is_valid_and_its_bounds_and_words_are_those_of_the_code
 
 async def test_the_description_has_every_verb_and_no_other(running: Operators) -> None:
     described = {(method, path) for path, verbs in DESCRIBED["paths"].items() for method in verbs}
-    assert described == {(verb.method.lower(), verb.template) for verb in running.app.verbs}
+    assert described == {(endpoint.method.lower(), endpoint.template) for endpoint in running.app.endpoints}
     assert (await running.ask("/openapi.json")).json() == json.loads(json.dumps(DESCRIBED))
 
 

@@ -47,7 +47,7 @@ async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody_for_long(
     answers = await workers.samples()
     assert trio.current_time() - begun < module.ANSWER_TIMEOUT_S + 1
     assert [(each.number, each.sample) for each in answers] == [(1, {"sessions": 3}), (2, None)]
-    assert (workers.questions, workers.unanswered, list(workers.heard_at)) == (2, 1, [1])
+    assert (workers.questions, workers.unanswered, list(workers.answered_at)) == (2, 1, [1])
 
 
 async def test_few_explain_at_once_and_others_are_told_so(
@@ -94,7 +94,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_s_but_a_sign_of_life(
     assert [each.sample for each in await workers.samples()] == [None, None]
     await answer(ends[0][1], {"late": True})
     with trio.fail_after(10):
-        while 1 not in workers.heard_at:  # noqa: ASYNC110 - nobody rings a bell for it
+        while 1 not in workers.answered_at:  # noqa: ASYNC110 - nobody rings a bell for it
             await trio.sleep(0.01)
     assert [each.sample for each in await workers.samples()] == [None, None]
 

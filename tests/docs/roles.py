@@ -21,7 +21,8 @@ from presence.followups.keys import script_keys
 from presence.followups.turning import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
-from presence.ops.operator_calls import Operator
+from presence.ops.forget import Eraser
+from presence.ops.kick import SessionKicker
 from presence.outbox.queue import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
 from presence.outbox.steps import Compare, Counter
@@ -227,8 +228,12 @@ def operate(stage: Stage) -> None:
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
     stage.admin.xreadgroup("g", "c", {KEYS.events(0): ">"})
     listener = listen(stage.admin, KEYS.control_channel("seed"))
-    with PresenceReader(stage.url) as reader, closing(Operator(stage.url, reader.keys())) as operator:
-        assert [target.session for target in operator.kick(["ann"])] == ["s1"]
+    with (
+        PresenceReader(stage.url) as reader,
+        SessionKicker(stage.url, reader.keys()) as kicker,
+        Eraser(stage.url, reader.keys()) as eraser,
+    ):
+        assert [target.session for target in kicker.kick(["ann"])] == ["s1"]
         assert listener.get_message(timeout=1)
         listener.close()
         assert reader.state("ann")["status"] == "online"
@@ -238,7 +243,7 @@ def operate(stage: Stage) -> None:
             assert [each["redis"] for each in told] == [None, None]
             assert [each["event"]["type"] for each in told] == ["online", "offline"]
         plan(stage.admin, "bob")
-        forgotten = operator.forget(["ann", "bob"])
+        forgotten = eraser.forget(["ann", "bob"])
         assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)
         assert forgotten.followups == 1
     assert pending(stage) == 1

@@ -35,7 +35,7 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
 
 
 @pytest.mark.parametrize(
-    ("failure", "mend"),
+    ("failure", "fix"),
     [
         ("Error 111 connecting to h:1. Connection refused.", "start it, or name another"),
         ("Authentication required.", "put user and password into the URL"),
@@ -44,11 +44,11 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
         ("TLS with h:1: its certificate is refused: self-signed", "?ssl_ca_certs=FILE"),
     ],
 )
-def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, mend: str) -> None:
+def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, fix: str) -> None:
     away = RedisFacts(url="redis://a", is_cluster=False, failure=failure)
     first, *others = redis(Settings(redis="redis://a"), away, ConnectionCounts(1, 1, is_asked=True))
     assert (first.check, first.status) == ("redis", CheckStatus.FAIL)
-    assert mend in first.mend
+    assert fix in first.fix
     assert {each.status for each in others} == {CheckStatus.NOT_TRIED}
 
 

@@ -1,14 +1,14 @@
-"""What operators do to users: end their sessions, and forget them.
+"""Erases users from Redis.
 
-Entries of the streams are erased page by page, so that Redis serves others in between. An entry that a
-consumer group was given and has not acknowledged is acknowledged before it goes: the group is not told that
-it was trimmed.
+Entries of the streams are erased page by page, so that Redis serves other clients in between. An entry that a
+consumer group has received but not acknowledged is acknowledged first, so that the group does not see it as
+trimmed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from presence.followups.keys import FollowupKeys, cancel_call
 from presence.outbox.replies import Erasure
@@ -23,16 +23,6 @@ Progress = Callable[[int, int], object]
 """Is told the number of entries of a shard looked at, and about how many there are."""
 
 
-class Target(NamedTuple):
-    """A session that is to end."""
-
-    uid: str
-    device: str
-    session: str
-    node: str
-    fenced: bool  # the node was taken for dead and told nothing: its sessions end when it is swept
-
-
 @dataclass(slots=True)
 class Forgotten:
     """What was erased."""
@@ -44,7 +34,7 @@ class Forgotten:
     followups: int = 0  # what was to be done for them, or was told
 
 
-class Operator(Scripting):
+class Eraser(Scripting):
     """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
@@ -56,24 +46,6 @@ class Operator(Scripting):
         super().__init__(url)
         self._keys = keys
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
-
-    def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
-        """Tell the nodes of all sessions of these users to end them; return the sessions.
-
-        Each node hears of it at once, or within seconds if its control channel is broken. A user who is
-        offline has no sessions. `device`: of this only; None: of all. `by`: who asks, for the nodes' logs.
-        """
-        wanted = list(dict.fromkeys(uids))
-        which = [] if device is None else [device]
-        calls = [
-            self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
-        ]
-        targets: list[Target] = []
-        for uid, answer in zip(wanted, self.evaluate(calls), strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
-        return targets
 
     def forget(self, uids: Iterable[str], progress: Progress = lambda _looked, _total: None) -> Forgotten:
         """Erase what Redis keeps of users who are offline: last seen, events, follow-ups, dead letters.
