@@ -1,4 +1,4 @@
-"""What the doctor looks at, and what a check has found: what is needed, what there is, and what fixes it."""
+"""The list of checks, and the result of one: what is needed, what is present, and the fix."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,38 +6,38 @@ from enum import Enum
 from typing import Final
 
 CHECKS: Final = {
-    "settings": "flags, variables and file: each known and sound, none against another",
-    "token keys": "the file of the keys that clients' tokens are checked with",
-    "certificate": "certificate and key for TLS, and until when it is good",
-    "operators": "the file of operators' tokens, and who is asked for one",
-    "strangers": "what is open to whoever reaches the port",
-    "handlers": "functions for follow-ups, of --handler: each can be imported and called",
+    "settings": "flags, variables and file: known, valid and without contradictions",
+    "token keys": "the file of keys for verifying the tokens of clients",
+    "certificate": "certificate and key for TLS, and the expiry date",
+    "operators": "the file of operator tokens, and whether one is required",
+    "strangers": "what is open to anyone who reaches the port",
+    "handlers": "handlers of follow-ups, from --handler: can be imported and called",
     "platform": "Linux with epoll",
-    "embedded redis": "without a redis URL: a Redis to start, and its directory",
-    "time": "a clock that is set by the network, as far as that can be seen",
-    "open files": "the limit of a process beside the connections that each worker is to hold",
-    "memory": "what sessions take and the outbox may take, beside what machine and control group have",
-    "ports": "free, and for this user to listen on",
+    "embedded redis": "without a redis URL: a Redis binary to start, and its directory",
+    "time": "a clock synchronised over the network, if that can be determined",
+    "open files": "the limit of a process, compared with the connections per worker",
+    "memory": "memory for sessions and the outbox, compared with machine and control group",
+    "ports": "free, and this user may listen on them",
     "redis": "it answers",
     "redis version": "6.2 or newer",
-    "redis role": "a primary, which takes writes",
-    "redis rights": "the user may do what servers do, and no more",
-    "redis persistence": "an append-only file, and nothing that keeps it from being written",
-    "redis eviction": "nothing is deleted to make room",
-    "redis memory": "room for users, streams and half as much again",
-    "redis clients": "maxclients beside the connections of all workers",
+    "redis role": "a primary, which accepts writes",
+    "redis rights": "the user has the permissions that servers need, and no more",
+    "redis persistence": "an append-only file that can be written",
+    "redis eviction": "no keys are evicted",
+    "redis memory": "memory for users, streams and half as much again",
+    "redis clients": "maxclients, compared with the connections of all workers",
     "redis latency": "the median of some pings",
-    "replicas": "each follows closely",
-    "slots": "of a cluster: a server for each",
-    "slots' replicas": "of a cluster: a replica of each primary",
-    "data": "the version of what Redis holds, and over how many shards",
-    "nodes": "leases: everybody in the table lives, and runs the same version",
-    "nodes' settings": "those that share a Redis agree about what they share",
+    "replicas": "each has little lag",
+    "slots": "in a cluster: each is served",
+    "slots' replicas": "in a cluster: each primary has a replica",
+    "data": "version and number of shards of the data in Redis",
+    "nodes": "all nodes with a lease are alive, and run the same version",
+    "nodes' settings": "nodes that share a Redis have the same shared settings",
 }
 
 
 class CheckStatus(Enum):
-    """How a check ended, best first."""
+    """The outcomes of a check, best first."""
 
     OK = "ok"
     NOT_TRIED = "not tried"
@@ -47,14 +47,14 @@ class CheckStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check has found.
+    """The result of one check.
 
     Attributes:
         check: its name in `CHECKS`.
-        status: how it ended.
+        status: the outcome.
         need: what a server needs.
-        have: what there is; of a check that was not tried, why not.
-        fix: what to do about it; "" where nothing is to be done.
+        have: what is present; for a check that was not tried, the reason.
+        fix: what to do; "" for nothing.
     """
 
     check: str
@@ -66,32 +66,32 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What could not be found out, in the place of a fact.
+    """Stands for a fact that could not be determined.
 
     Attributes:
-        why: in words.
+        why: the reason.
     """
 
     why: str
 
 
 def ok(check: str, need: str, have: str) -> CheckResult:
-    """Return the result that all is well."""
+    """Return a result: the requirement is met."""
     return CheckResult(check, CheckStatus.OK, need, have)
 
 
 def warn(check: str, need: str, have: str, fix: str) -> CheckResult:
-    """Return the result that a server works, and not as well as it could."""
+    """Return a result: a server works, but not as well as it could."""
     return CheckResult(check, CheckStatus.WARN, need, have, fix)
 
 
 def fail(check: str, need: str, have: str, fix: str) -> CheckResult:
-    """Return the result that a server does not start, or does not keep what it promises."""
+    """Return a result: a server does not start, or breaks its guarantees."""
     return CheckResult(check, CheckStatus.FAIL, need, have, fix)
 
 
 def not_tried(check: str, need: str, why: str, fix: str = "") -> CheckResult:
-    """Return the result that nothing was found out; `fix` makes it be tried."""
+    """Return a result: the check was not possible; `fix` makes it possible."""
     return CheckResult(check, CheckStatus.NOT_TRIED, need, why, fix)
 
 
@@ -102,10 +102,10 @@ def worst(results: Iterable[CheckResult]) -> CheckStatus:
 
 
 def count(number: int) -> str:
-    """Return a number as people read it."""
+    """Return a number with thousands separators."""
     return f"{number:,}"
 
 
 def megabytes(number: int) -> str:
-    """Return bytes as people read them."""
+    """Return a number of bytes in megabytes."""
     return f"{number / 1_000_000:,.0f} MB"

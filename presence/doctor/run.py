@@ -1,4 +1,4 @@
-"""One examination: facts first, then each check on them."""
+"""Runs all checks: gathers facts first, then evaluates each check on them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What is examined.
+    """The input of all checks.
 
     Attributes:
         load: loads the settings, and raises `ConfigError` with all problems.
         handlers: functions for follow-ups, as ``module:function``.
-        root: where proc and sys are.
+        root: parent directory of proc and sys.
     """
 
     load: Callable[[], Loaded]
@@ -29,7 +29,7 @@ class CheckContext:
 
 
 def run_checks(context: CheckContext) -> list[CheckResult]:
-    """Return all results, in the order of `CHECKS`; nothing is changed."""
+    """Run all checks; return the results in the order of `CHECKS`."""
     try:
         settings = context.load().settings
     except ConfigError as error:
@@ -41,12 +41,12 @@ def run_checks(context: CheckContext) -> list[CheckResult]:
 
 
 def _without_settings(problems: Sequence[str], root: Path) -> Iterator[CheckResult]:
-    """Give what can be found out while nobody knows the settings."""
+    """Give the results that do not need valid settings."""
     here = machine.gather(Settings(port=0, no_admin=True), root)
     yield from configuration.settings(problems)
     yield from (machine.platform(here), machine.time(here))
     names = [name for name in CHECKS if name not in _NEED_NO_SETTINGS]
-    yield from redis_checks.left_out(names, "the settings have to be sound first")
+    yield from redis_checks.left_out(names, "the settings must be valid first")
 
 
 def _with_settings(context: CheckContext, settings: Settings) -> Iterator[CheckResult]:

@@ -20,26 +20,26 @@ UIDS_PER_CALL: Final = 500
 ENTRIES_PER_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
 
 Progress = Callable[[int, int], object]
-"""Is told the number of entries of a shard looked at, and about how many there are."""
+"""Called with the number of entries of a shard scanned so far, and the approximate total."""
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """What was erased."""
+    """The numbers of what was erased."""
 
-    online: list[str]  # users of whom nothing was: they are online
-    last_seen: int = 0  # times at which users were last seen
-    events: int = 0  # entries of the streams
-    dead_letters: int = 0  # copies of such entries that consumer groups gave up on
-    followups: int = 0  # what was to be done for them, or was told
+    online: list[str]  # users who are online, and were left unchanged
+    last_seen: int = 0  # last-seen times
+    events: int = 0  # stream entries
+    dead_letters: int = 0  # copies of entries that consumer groups gave up on
+    followups: int = 0  # pending and fired ones
 
 
 class Eraser(Scripting):
-    """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: see `Scripting`.
-        keys: how keys are called.
+        keys: the key names.
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
@@ -48,10 +48,10 @@ class Eraser(Scripting):
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
 
     def forget(self, uids: Iterable[str], progress: Progress = lambda _looked, _total: None) -> Forgotten:
-        """Erase what Redis keeps of users who are offline: last seen, events, follow-ups, dead letters.
+        """Erase the data of offline users from Redis: last seen, events, follow-ups, dead letters.
 
-        Who is online is left alone; who comes meanwhile keeps what is written from then on. Called again, it
-        erases what an interrupted call has left.
+        Users who are online are left unchanged; data written after the start of the call is kept. A second
+        call erases what an interrupted one has left.
         """
         done = Forgotten([])
         by_shard: dict[int, list[str]] = {}
@@ -69,9 +69,9 @@ class Eraser(Scripting):
         return done
 
     def _erase(self, shard: int, uids: set[str], last_id: str, done: Forgotten, progress: Progress) -> None:
-        """Erase these users' entries: of the shard's events up to `last_id`, of its other streams all.
+        """Erase the entries of users: the shard's events up to `last_id`, and all in its other streams.
 
-        Follow-ups that wait go after the events, so that none is planned again, and before those told.
+        Pending follow-ups are erased after the events, so that none is planned again, and before fired ones.
         """
         keys, told = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
         streams = [each.events(shard) for each in (keys, told)] + [each.dead(shard) for each in (keys, told)]
@@ -94,7 +94,7 @@ class Eraser(Scripting):
         done.dead_letters += erase(told.dead(shard))
 
     def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
-        """Have a node log that users were forgotten: the first of these that listens."""
+        """Ask the first of these nodes that listens to log that users were forgotten."""
         text = erasure_text(erasure)
         for node in nodes:
             if self.commands(self._keys.meta, [("PUBLISH", self._keys.control_channel(node), text)])[0]:
@@ -117,7 +117,7 @@ class Eraser(Scripting):
         return [dict(zip(row[::2], row[1::2], strict=True))[b"name"].decode() for row in groups]
 
     def _pages(self, key: str, end: str, wanted: set[bytes]) -> Iterator[tuple[list[str], int]]:
-        """Return of each page the ids of entries that are to go, and how many entries it has."""
+        """Give, per page, the ids of entries to erase and the number of entries read."""
         begin = "-"
         while True:
             (entries,) = self.commands(key, [("XRANGE", key, begin, end, "COUNT", ENTRIES_PER_PAGE)])

@@ -1,4 +1,4 @@
-"""Ending sessions of users and seeing to it that they are gone; calls that block."""
+"""Ends sessions of users and waits until they have ended; calls block."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -11,31 +11,31 @@ from presence.store.keys import Keys
 from presence.store.script_arguments import Shape, unpacked
 from presence.store.script_runner import Scripting
 
-POLL_INTERVAL_S = 0.02  # between two looks at the records, while nodes do what they were told
+POLL_INTERVAL_S = 0.02  # between two reads of the records, while nodes end sessions
 
 Reason = Literal["no_answer", "node_silent"]
-"""Why a session is left: its node was told, and will end it when it can; or it is silent, and others will."""
+"""Why a session is left: its node will end it later; or the node is silent, and its sweep will."""
 
 
 class Target(NamedTuple):
-    """A session that is to end."""
+    """A session to end."""
 
     uid: str
     device: str
     session: str
     node: str
-    fenced: bool  # the node was taken for dead and told nothing: its sessions end when it is swept
+    fenced: bool  # the node is fenced and was not asked: its sessions end when it is swept
 
 
 @dataclass(frozen=True, slots=True)
 class KickResult:
-    """What became of the sessions."""
+    """The outcome for all sessions."""
 
-    targets: list[Target]  # those that were to end; of a user who was offline there are none
-    reasons: Mapping[Target, Reason]  # why some are left
+    targets: list[Target]  # all sessions; none for users who were offline
+    reasons: Mapping[Target, Reason]  # sessions that are left, and why
 
     def report(self, uid: str) -> dict[str, object]:
-        """Return what became of a user's sessions as ``presence kick --json`` tells it."""
+        """Return the outcome for a user as ``presence kick --json`` prints it."""
         return {
             "sessions": sum(target.uid == uid for target in self.targets),
             "left": [
@@ -60,10 +60,10 @@ class SessionKicker(Scripting):
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
 
     def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
-        """Tell the nodes of all sessions of these users to end them; return the sessions.
+        """Ask the nodes of all sessions of these users to end them; return the sessions.
 
-        Each node hears of it at once, or within seconds if its control channel is broken. A user who is
-        offline has no sessions. `device`: of this only; None: of all. `by`: who asks, for the nodes' logs.
+        A node receives this immediately, or within seconds if its control channel is broken. A user who is
+        offline has no sessions. `device`: only this one; None: all. `by`: the caller, for the nodes' logs.
         """
         wanted = list(dict.fromkeys(uids))
         which = [] if device is None else [device]
@@ -95,18 +95,18 @@ def kick(
     by: str,
     device: str | None = None,
 ) -> KickResult:
-    """Kick users and wait until their sessions are gone, for at most so long.
+    """Kick users and wait until their sessions have ended, for at most `wait_s`.
 
     Args:
         redis_url: of the servers' Redis.
-        reader: of the same.
-        uids: whom.
-        by: who asks for it, for the logs of the nodes.
-        wait_s: for how long; nothing is waited for that was told to nobody.
-        device: sessions of this device only; None: all.
+        reader: of the same Redis.
+        uids: the users.
+        wait_s: time-out; sessions of fenced nodes are not waited for.
+        by: the caller, for the logs of the nodes.
+        device: only sessions of this device; None: all.
 
     Raises:
-        RedisError, StoreUnavailable, StoreError: Redis cannot be asked.
+        RedisError, StoreUnavailable, StoreError: Redis does not answer.
     """
     with SessionKicker(redis_url, reader.keys()) as kicker:
         targets = kicker.kick(uids, device, by=by)
@@ -116,7 +116,7 @@ def kick(
 
 
 def _wait(reader: PresenceReader, targets: list[Target], wait_s: float) -> list[Target]:
-    """Return the sessions that are left when those whose nodes were told are gone, or when time is up."""
+    """Return the sessions that are left, after the time-out or when only those of fenced nodes are."""
     deadline = time.monotonic() + wait_s
     left = targets
     while left := _left(reader, left):
@@ -127,7 +127,7 @@ def _wait(reader: PresenceReader, targets: list[Target], wait_s: float) -> list[
 
 
 def _left(reader: PresenceReader, targets: Iterable[Target]) -> list[Target]:
-    """Return those of the sessions that stand in a record."""
+    """Return the sessions that are still on record."""
     by_name = {target[:3]: target for target in targets}
     states = reader.states({uid for uid, _, _ in by_name})
     present = {(uid, each["device"], each["session"]) for uid, s in states.items() for each in s["sessions"]}

@@ -70,7 +70,7 @@ def test_who_is_offline_is_explained_for_people(
     told = events(client)[-1]
     assert said.out == (
         "ann  offline\n"
-        "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was heard of it for 30.3 s: "
+        "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was received from it for 30.3 s: "
         "the default device, online since 22:03:20.000, last packet 22:13:20.000, "
         "deadline 22:13:50.000, ended 22:13:50.300 by node n1\n"
         f"  event: {told['id']}  offline, idle_timeout (201), session s1 at node n1\n"
@@ -107,7 +107,7 @@ async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
                     told[uid] = await trio.to_thread.run_sync(explainer.explain, uid)
         reasons = {uid: each["event"]["reason"] for uid, each in told.items()}
         assert reasons == {"silent": "idle_timeout", "out": "logout", "lost": "closed"}
-        assert "because nothing was heard of it for " in told["silent"]["why"]
+        assert "because nothing was received from it for " in told["silent"]["why"]
         (end,) = told["silent"]["ended"]
         # He was seen once, at the login: that is rounded down here, and up in his events.
         assert told["silent"]["event"]["last_seen_ms"] + 1000 - end["deadline_ms"] in {0, 1}

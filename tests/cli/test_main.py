@@ -85,7 +85,7 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["kick", "--redis", UNREACHABLE, "u", "--wait", "-1"], "'-1' is not a number of seconds"),
         (["forget", "--redis", UNREACHABLE, "a\x1bb"], r"a\x1bb"),
         (["nodes"], "give --redis URL"),
-        (["explain", "--redis", UNREACHABLE, "a" * 129], "is no uid"),
+        (["explain", "--redis", UNREACHABLE, "a" * 129], "is not a valid uid"),
     ],
 )
 def test_usage_error_says_what_is_wrong(

@@ -27,7 +27,7 @@ def test_without_problems_and_files_nothing_is_wanting() -> None:
     [
         ("token keys", "token_keys", "presence token keygen"),
         ("operators", "admin_tokens", "presence token admin"),
-        ("certificate", "tls_cert", "put the file right"),
+        ("certificate", "tls_cert", "correct the file"),
     ],
 )
 def test_a_file_that_cannot_be_used_fails(check: str, setting: str, fix: str, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> No
     cert, key = certificates.write(tmp_path)
     settings = Settings(tls_cert=cert, tls_key=key)
     ends_at = datetime.strptime(
-        configuration.certificate(settings, datetime.now(UTC)).have.partition("good until ")[2],
+        configuration.certificate(settings, datetime.now(UTC)).have.partition("valid until ")[2],
         "%Y-%m-%d %H:%M UTC",
     ).replace(tzinfo=UTC)
     for days, status in ((15, CheckStatus.OK), (13, CheckStatus.WARN), (-1, CheckStatus.FAIL)):

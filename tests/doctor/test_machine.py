@@ -118,7 +118,7 @@ def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
     [
         (errno.EADDRINUSE, WARN, "ss -ltnp 'sport = :7400'"),
         (errno.EACCES, FAIL, "AmbientCapabilities=CAP_NET_BIND_SERVICE"),
-        (errno.EADDRNOTAVAIL, FAIL, "name an address of this machine"),
+        (errno.EADDRNOTAVAIL, FAIL, "use an address of this machine"),
     ],
 )
 def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: CheckStatus, fix: str) -> None:
@@ -146,7 +146,7 @@ def test_ports_and_addresses_are_tried() -> None:
 
 def test_a_directory_is_sound_if_it_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    folders = {"a/b": "", "file": f"{tmp_path / 'file'} is no directory"}
+    folders = {"a/b": "", "file": f"{tmp_path / 'file'} is not a directory"}
     for name, problem in folders.items():
         settings = Settings(port=0, no_admin=True, data_dir=tmp_path / name)
         assert machine.gather(settings, tmp_path).data_dir == problem

@@ -40,7 +40,7 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
         ("Error 111 connecting to h:1. Connection refused.", "start it, or name another"),
         ("Authentication required.", "put user and password into the URL"),
         ("invalid username-password pair or user is disabled.", "put user and password into the URL"),
-        ("this user has no permissions to run the 'ping' command", "let the user +ping"),
+        ("this user has no permissions to run the 'ping' command", "give the user +ping"),
         ("TLS with h:1: its certificate is refused: self-signed", "?ssl_ca_certs=FILE"),
     ],
 )
