@@ -1,4 +1,4 @@
-"""The HTTP interface, wired: what may be asked, who answers, the tasks beside it, the server's orders."""
+"""Wires the HTTP interface: endpoints, handlers, background tasks, and commands of the server."""
 
 import os
 import socket
@@ -25,21 +25,21 @@ from presence.auth import operator_tokens
 from presence.auth.operator_tokens import TokenFileError, Tokens
 from presence.prefork.control_pipe import ALIVE, interval_s
 
-TOKENS_RETRY_INTERVAL_S: Final = 30.0  # between two looks at a file that could not be used
+TOKENS_RETRY_INTERVAL_S: Final = 30.0  # between two reads of a file that could not be used
 
 log = structlog.get_logger("presence.admin")
 
 
 class App:
-    """The application, and the tasks beside it.
+    """The application and its background tasks.
 
     Args:
         context: what the process was started with.
 
     Attributes:
-        asgi: what answers requests.
-        endpoints: what may be asked.
-        sources: who knows what is answered.
+        asgi: the ASGI application.
+        endpoints: all endpoints.
+        sources: the sources of data.
     """
 
     def __init__(self, context: Context) -> None:
@@ -69,13 +69,13 @@ class App:
                 nursery.start_soon(self.sources.workers.run)
                 nursery.start_soon(self.sources.sampler.run)
                 nursery.start_soon(self.sources.broadcaster.run)
-                nursery.start_soon(self._await_tokens)
+                nursery.start_soon(self._retry_tokens)
         finally:
             self.sources.queries.close()
             self.sources.history.close()
 
     def reload(self) -> None:
-        """Read the tokens again; those of before stay in effect if the file is not sound. Never raises."""
+        """Reread the tokens; the previous ones stay in effect if the file is invalid. Never raises."""
         if self._token_file is None:
             return
         try:
@@ -86,10 +86,10 @@ class App:
         else:
             log.info("tokens of operators are read", tokens=len(tokens))
 
-    async def _await_tokens(self) -> None:
-        """Look at the file until it can be used, where it could not when this process was started.
+    async def _retry_tokens(self) -> None:
+        """Reread the token file until it is valid, if it was not when this process started.
 
-        It could when the server was: whoever repairs it need not know that it was wanted meanwhile.
+        It was valid when the server started, so the operator who repairs it may not know about this process.
         """
         while self._access.tokens is not None and not len(self._access.tokens):
             await trio.sleep(TOKENS_RETRY_INTERVAL_S)
@@ -97,7 +97,7 @@ class App:
 
 
 def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
-    """Return what may be asked, and what it takes."""
+    """Return all endpoints and the roles that they require."""
     return [
         Endpoint("GET", "/healthz", None, handlers.healthz),
         Endpoint("GET", "/readyz", None, handlers.readyz),
@@ -120,8 +120,8 @@ def run(start: Start, line: socket.socket) -> None:
     """Serve until the line ends.
 
     Args:
-        start: what this process was told.
-        line: from the server.
+        start: the start message.
+        line: the connection to the server.
     """
     trio.run(_serve, start, line)
 
@@ -139,31 +139,31 @@ async def _serve(start: Start, line: socket.socket) -> None:
     listeners = [socket.socket(fileno=each) for each in start.listeners]
     async with trio.open_nursery() as nursery:
         app = App(context)
-        nursery.start_soon(_obey, line, app.reload, stop)
-        nursery.start_soon(_beat, line, start.settings.hang_timeout)
+        nursery.start_soon(_handle_commands, line, app.reload, stop)
+        nursery.start_soon(_send_heartbeats, line, start.settings.hang_timeout)
         nursery.start_soon(app.run)
         log.info("operators are served", url=start.url, pid=os.getpid())
         await serve_http(app.asgi, listeners, context.http, stop)
         nursery.cancel_scope.cancel()
 
 
-async def _beat(line: socket.socket, hang_timeout_s: float) -> None:
-    """Tell the server that this loop turns."""
+async def _send_heartbeats(line: socket.socket, hang_timeout_s: float) -> None:
+    """Send heartbeats to the server while this event loop runs."""
     while True:
-        with suppress(OSError):  # the server is stopped, or gone, as `_obey` sees
+        with suppress(OSError):  # the server is stopped or gone, which `_handle_commands` notices
             line.send(ALIVE)
         await trio.sleep(interval_s(hang_timeout_s))
 
 
-async def _obey(line: socket.socket, reload: Callable[[], None], stop: trio.Event) -> None:
-    """Take the orders of the server, until it is gone."""
-    orders = trio.socket.from_stdlib_socket(line)
+async def _handle_commands(line: socket.socket, reload: Callable[[], None], stop: trio.Event) -> None:
+    """Handle commands of the server until it is gone."""
+    commands = trio.socket.from_stdlib_socket(line)
     while True:
         try:
-            order = await orders.recv(64)
+            command = await commands.recv(64)
         except OSError:
-            order = b""
-        if not order:
+            command = b""
+        if not command:
             stop.set()
             return
         reload()

@@ -1,7 +1,7 @@
-"""Who asks, may he, and what became of it: stands before everything that is answered, and logs acts.
+"""Authenticates and authorises each request, counts it, and logs actions.
 
-No request reaches a handler but through here, and what no verb was found for is treated as one that reads:
-so nothing new is open by mistake.
+Every request passes through here. A request without an endpoint needs the role to read, so that nothing new
+is open by mistake.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ from presence.admin.responses import ApiError, not_found
 from presence.auth.operator_tokens import OperatorToken, Role
 from presence.common.rate_limit import KeyedRateLimiter
 
-GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
-MAX_PENDING_GUESSES: Final = 16  # at once; beyond, they are told to come back
+GUESS_DELAY_S: Final = 0.5  # delay of the response to a wrong token
+MAX_PENDING_GUESSES: Final = 16  # concurrent delayed responses; beyond that, 429
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -34,7 +34,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-REFUSALS_LOGGED_PER_S: Final = 2.0  # refused acts in the log in the long run: strangers must not fill it
+REFUSALS_LOGGED_PER_S: Final = 2.0  # refused actions, so that strangers cannot fill the log
 REFUSALS_LOGGED_BURST: Final = 50.0
 
 Outcome = Literal["done", "failed", "refused"]
@@ -42,18 +42,18 @@ Outcome = Literal["done", "failed", "refused"]
 log = structlog.get_logger("presence.admin")
 
 Handler = Callable[[Request], Awaitable[Response]]
-_CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may hold a slash
+_CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may contain a slash
 
 
 class Endpoint(Route):
-    """Something that may be asked.
+    """An endpoint.
 
     Args:
         method: ``GET`` (``HEAD`` is then answered, too) or ``POST``.
-        template: its path as the description of the interface has it.
-        need: the role that it takes; None: it is open to everybody.
-        handler: who answers.
-        act: what the log calls it, if it changes anything.
+        template: its path as in the OpenAPI description.
+        need: the required role; None: open to everyone.
+        handler: produces the response.
+        act: its name in the log, if it changes anything.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Endpoint(Route):
 
 
 def header_map(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a request; of two that are alike both, with a comma between."""
+    """Return the headers of a request; repeated ones joined by a comma."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -82,10 +82,10 @@ class AuthMiddleware:
     """The application.
 
     Args:
-        endpoints: what may be asked.
-        access: the rules.
+        endpoints: all endpoints.
+        access: the access rules.
         metrics: where requests are counted.
-        audit: told of acts that are refused.
+        audit: logs refused actions.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class AuthMiddleware:
         self._guesses = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI has it."""
+        """Handle an ASGI request."""
         endpoint, allowed = self._find(scope)
-        answer = _Answer(send, self._metrics, _counted_as(endpoint))
+        answer = _CountedResponse(send, self._metrics, _counted_as(endpoint))
         try:
             scope["operator"] = await self._admit(endpoint, scope)
             await (endpoint.handle if endpoint else _no_endpoint(allowed))(scope, receive, answer)
@@ -113,9 +113,9 @@ class AuthMiddleware:
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
     def _find(self, scope: Scope) -> tuple[Endpoint | None, list[str]]:
-        """Return the endpoint that a request means, else the methods that there are for its path.
+        """Return the endpoint of a request, or the methods that its path supports.
 
-        What the path holds is added to the scope.
+        Path parameters are added to the scope.
         """
         allowed: list[str] = []
         for endpoint in self._endpoints:
@@ -128,10 +128,10 @@ class AuthMiddleware:
         return None, allowed
 
     async def _admit(self, endpoint: Endpoint | None, scope: Scope) -> OperatorToken:
-        """Return who asks.
+        """Return the operator of a request.
 
         Raises:
-            ApiError: he may not.
+            ApiError: the operator lacks the role, or is unknown.
         """
         headers = header_map(scope)
         try:
@@ -146,10 +146,10 @@ class AuthMiddleware:
             raise
 
     async def _slow_down(self) -> None:
-        """Wait, so that nobody guesses quickly.
+        """Delay the response, so that guessing is slow.
 
         Raises:
-            ApiError: enough wait already.
+            ApiError: too many responses are delayed already.
         """
         if self._guesses >= MAX_PENDING_GUESSES:
             message = "too many wrong tokens at once"
@@ -161,11 +161,11 @@ class AuthMiddleware:
             self._guesses -= 1
 
 
-class _Answer:
-    """Passes an answer on, with the headers that every one has, and counts it.
+class _CountedResponse:
+    """Forwards a response with the common headers, and counts it.
 
     Args:
-        send: where it goes.
+        send: of ASGI.
         metrics: where it is counted.
         counted_as: the template of its path.
     """
@@ -178,7 +178,7 @@ class _Answer:
         self._is_begun = False
 
     async def __call__(self, message: Message) -> None:
-        """Send a part."""
+        """Forward a message."""
         if message["type"] == "http.response.start":
             self._is_begun = True
             headers = MutableHeaders(raw=message["headers"])
@@ -189,7 +189,7 @@ class _Answer:
         await self._send(message)
 
     async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
-        """Send an error, unless an answer has begun."""
+        """Send an error, unless a response has begun."""
         if not self._is_begun:
             await error.response()(scope, receive, self)
 
@@ -209,16 +209,16 @@ def _no_endpoint(allowed: list[str]) -> ASGIApp:
 
 
 def operator_of(scope: Any) -> OperatorToken:
-    """Return who asks, of a request that was let in."""
+    """Return the operator of an authorised request."""
     operator: OperatorToken = scope["operator"]
     return operator
 
 
 class Audit:
-    """Writes the lines, and counts.
+    """Logs and counts actions.
 
     Args:
-        metrics: where acts are counted.
+        metrics: where actions are counted.
     """
 
     def __init__(self, metrics: HttpMetrics) -> None:
@@ -237,15 +237,15 @@ class Audit:
         device: str | None = None,
         **details: object,
     ) -> None:
-        """Tell what an operator did.
+        """Log an action of an operator.
 
         Args:
-            operator: who.
+            operator: the operator.
             scope: of the request.
-            verb: what.
-            outcome: how it ended.
-            uid, device: to whom; no device: to all of them.
-            details: what else is to be known.
+            verb: the action.
+            outcome: of the action.
+            uid, device: its target; no device: all of them.
+            details: further fields of the log line.
         """
         self._metrics.count_action(verb, outcome)
         level = log.info if outcome == "done" else log.warning
@@ -264,7 +264,7 @@ class Audit:
     def log_refusal(
         self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NO_OPERATOR
     ) -> None:
-        """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
+        """Log a refused action; beyond a rate limit it is only counted."""
         if not self._refusals.take("", trio.current_time()):
             self._metrics.count_action(verb, "refused")
             self._unlogged += 1

@@ -1,6 +1,6 @@
-"""The events of all streams, read once for all who look, and only while somebody does.
+"""Reads the events of all streams once for all subscribers, and only while there are any.
 
-Whoever joins is told up to where everybody else has been told, by shard: what comes after that comes to him.
+A new subscriber gets the current position of each shard, and receives every event after it.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,27 +18,27 @@ from presence.subscriber.event_json import entry_of, entry_values
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
 from presence.subscriber.follower import Follower
 
-JOIN_TIMEOUT_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
+JOIN_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s
 RETRY_S: Final = 1.0
 
 Positions = Mapping[int, str]
-"""By shard, the id of the entry up to which events were told; ``0-0`` where there was none."""
+"""The id of the last published entry, by shard; ``0-0`` if there was none."""
 
 log = structlog.get_logger("presence.admin")
 
 
 class BroadcastEvent:
-    """An event, encoded once for all, and only if somebody is shown it.
+    """An event, encoded once for all subscribers, and only if one needs it.
 
     Args:
-        entry: the event; one that stands for a gap has the id after which events are missing.
-        goes_on_after: of a gap that was found while reading, the id after which reading goes on: it is a
-            lower one where Redis lost what it had.
+        entry: the event; for a gap, with the id after which events are missing.
+        goes_on_after: for a gap found while reading, the id after which reading continues: it is lower
+            than before if Redis lost data.
 
     Attributes:
         shard: its shard.
         id: its entry id.
-        type: ``online``, ``offline``, ``away``, ``update``, ``gap``, or what is unknown here.
+        type: ``online``, ``offline``, ``away``, ``update``, ``gap``, or an unknown one.
     """
 
     __slots__ = ("_data", "_entry", "goes_on_after", "id", "shard", "type")
@@ -53,7 +53,7 @@ class BroadcastEvent:
 
     @property
     def data(self) -> bytes:
-        """The event as JSON, as ``presence tail --json`` has it."""
+        """The event as JSON, as printed by ``presence tail --json``."""
         if self._data is None:
             self._data = to_json(entry_values(self._entry))
         return self._data
@@ -63,18 +63,18 @@ Subscriber = Callable[[BroadcastEvent], None]
 
 
 def broadcast_event(item: Item, positions: Positions) -> BroadcastEvent:
-    """Return what a subscriber is told of an item; `positions`: where reading stands."""
+    """Return the event to publish for an item; `positions`: the current ones."""
     if isinstance(item, Gap):
         return BroadcastEvent(entry_of(item), min(item.id, positions.get(item.shard, ZERO_ID), key=id_order))
     return BroadcastEvent(item, None)
 
 
 class EventBroadcaster:
-    """Reads, and tells.
+    """Reads events and publishes them to subscribers.
 
     Args:
         redis_url: of the servers' Redis.
-        prefix: what the keys begin with.
+        prefix: of the keys.
     """
 
     def __init__(self, redis_url: str, prefix: str) -> None:
@@ -82,17 +82,17 @@ class EventBroadcaster:
         self._prefix = prefix
         self._subscribers: set[Subscriber] = set()
         self._wanted = trio.Event()
-        self._changed = trio.Event()  # replaced whenever it is set
+        self._changed = trio.Event()  # replaced each time it is set
         self._positions: dict[int, str] | None = None
         self._error: ApiError | None = None
 
     @property
     def positions(self) -> Positions | None:
-        """Up to where readers have been told; None: nothing is read yet."""
+        """The last published positions; None: nothing is read yet."""
         return None if self._positions is None else dict(self._positions)
 
     async def subscribe(self, subscriber: Subscriber) -> Positions:
-        """Have `subscriber` called with all events after those positions that are returned, until it leaves.
+        """Call `subscriber` with each event after the returned positions, until it unsubscribes.
 
         Raises:
             ApiError: Redis does not answer, or refuses.
@@ -114,16 +114,16 @@ class EventBroadcaster:
         return dict(self._positions)
 
     def subscribe_nowait(self, subscriber: Subscriber) -> None:
-        """As `join`, but wait for nothing: events come when Redis does."""
+        """As `subscribe`, without waiting: events start when Redis is reachable."""
         self._subscribers.add(subscriber)
         self._wanted.set()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Tell this subscriber no more."""
+        """Stop calling this subscriber."""
         self._subscribers.discard(subscriber)
 
     async def run(self) -> None:
-        """Read whenever somebody looks, until cancelled."""
+        """Read while there are subscribers, until cancelled."""
         while True:
             self._wanted = trio.Event()
             if not self._subscribers:

@@ -1,11 +1,11 @@
-"""One viewer of ``/v1/events``: every event once, in order within a shard, from where he likes.
+"""One viewer of ``/v1/events``: every event once, in order within a shard, from a chosen position.
 
-New events come from `EventBroadcaster` by a bounded queue. Earlier ones come from the streams, as do those
-for which the queue had no room: it is emptied, and reading goes on after the last event that was sent.
-A slow viewer is late, and misses nothing that the streams keep.
+New events come from `EventBroadcaster` through a bounded queue. Earlier ones come from the streams, as do
+those that overflowed the queue: it is emptied, and reading continues after the last event that was sent. Slow
+viewers receive events late but miss none that the streams keep.
 
-The id of a message says up to where he was told: the entry id; with several shards that of each shard, as
-``0:ID,3:ID``, for ids of two shards say nothing of each other.
+The id of a message is the viewer's position: the entry id; with several shards that of each shard, as
+``0:ID,3:ID``, because ids of different shards are unrelated.
 """
 
 import re
@@ -22,7 +22,7 @@ from presence.admin.responses import ApiError, bad_request
 from presence.admin.sse import HEARTBEAT, HEARTBEAT_INTERVAL_S, message
 from presence.subscriber.events import ZERO_ID, id_order
 
-QUEUE_EVENTS: Final = 1000  # references to what all viewers share
+QUEUE_EVENTS: Final = 1000  # references to events that all viewers share
 TYPES: Final = ("online", "offline", "away", "update", "gap")
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
 _POSITION: Final = re.compile(r"(\d{1,5}):(\d{1,20}-\d{1,20})", re.ASCII)
@@ -30,7 +30,7 @@ _LARGEST: Final = 2**64 - 1
 
 
 def parse_position(text: str) -> str | dict[int, str]:
-    """Return an entry id, or by shard the last that was seen.
+    """Return an entry id, or the last id seen by shard.
 
     Raises:
         ApiError: it is neither.
@@ -41,27 +41,27 @@ def parse_position(text: str) -> str | dict[int, str]:
     for part in text.split(","):
         position = _POSITION.fullmatch(part)
         if not position or max(id_order(position[2])) > _LARGEST:
-            raise bad_request("bad_place", "from and Last-Event-ID take an id that an event had")
+            raise bad_request("bad_place", "from and Last-Event-ID take the id of an event")
         found[int(position[1])] = position[2]
     return found
 
 
 def position_text(positions: Mapping[int, str]) -> str:
-    """Return what `parse_position` takes."""
+    """Return the text that `parse_position` reads."""
     if len(positions) == 1:
         return positions[0]
     return ",".join(f"{shard}:{each}" for shard, each in sorted(positions.items()) if each != ZERO_ID) or "0"
 
 
 class EventFeed:
-    """The viewer.
+    """The events for one viewer.
 
     Args:
-        broadcaster: who tells of what is new.
-        history: who reads what is past.
+        broadcaster: source of new events.
+        history: source of past events.
         after: where to begin; None: now.
-        is_seen: whether `after` is the id of an event that was seen, and no mere bound.
-        types: of which types; none: all. Gaps are always told.
+        is_seen: whether `after` is the id of an event that the viewer has seen, not just a bound.
+        types: only these; none: all. Gaps are always included.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class EventFeed:
         self._arrived = trio.Event()
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Give events, and heartbeats while none come; the first thing given is the place where it begins.
+        """Give the initial position, then events, and heartbeats in quiet periods.
 
         Raises:
-            ApiError: Redis does not answer at first. Later on the stream ends then: who comes back with the
-                last id misses nothing.
+            ApiError: Redis does not answer at first. Later the stream ends instead: a viewer that reconnects
+                with the last id misses nothing.
         """
         start = await self._broadcaster.subscribe(self._put)
         try:
@@ -107,7 +107,7 @@ class EventFeed:
                     if (chunk := self._encode(self._queue.popleft())) is not None:
                         yield chunk
                 elif not self._is_behind and not await self._wait():
-                    # With the place: events of other types went by, and need not be read again.
+                    # With the position, so that skipped events of other types are not read again.
                     yield HEARTBEAT[:-1] + f"id: {position_text(self._positions)}\n\n".encode()
         except ApiError:
             if not self._positions:
@@ -122,7 +122,7 @@ class EventFeed:
         return {shard: found.get(shard, ZERO_ID) for shard in range(shards)} | found
 
     async def _catch_up(self) -> AsyncGenerator[bytes, None]:
-        """Give what the streams have; from then on the queue has what follows, unless it overflowed again."""
+        """Give events from the streams; the queue has those that follow, unless it overflowed again."""
         self._queue.clear()
         self._is_behind = False
         while True:
@@ -134,7 +134,7 @@ class EventFeed:
             if not page.items and page.is_complete:
                 return
             if not page.items:
-                await trio.sleep(0.2)  # until the server of some shards is back
+                await trio.sleep(0.2)  # until the servers of all shards are reachable
 
     def _put(self, each: BroadcastEvent) -> None:
         if len(self._queue) >= QUEUE_EVENTS:
@@ -145,7 +145,7 @@ class EventFeed:
         self._arrived.set()
 
     def _encode(self, each: BroadcastEvent) -> bytes | None:
-        """Return the message of an event that he was not told of yet; None if he was, or wants none."""
+        """Return the message of an event; None if the viewer has seen it or did not ask for its type."""
         if each.goes_on_after is not None:
             self._positions[each.shard] = each.goes_on_after
         else:
@@ -158,7 +158,7 @@ class EventFeed:
         return message(name, each.data, position_text(self._positions))
 
     async def _wait(self) -> bool:
-        """Wait until something comes; False: nothing has, for long."""
+        """Wait for an event; return False after `HEARTBEAT_INTERVAL_S` without one."""
         self._arrived = trio.Event()
         with trio.move_on_after(HEARTBEAT_INTERVAL_S):
             await self._arrived.wait()

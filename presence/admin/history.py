@@ -1,4 +1,4 @@
-"""Events that are past, page by page, for whoever comes back and names the last one that he saw."""
+"""Reads past events page by page, for viewers that reconnect with the last id they saw."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
@@ -13,18 +13,18 @@ from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entr
 from presence.subscriber.follower import Follower
 
 THREADS: Final = 8
-PAGE_EVENTS: Final = 200  # of all shards; a viewer who takes nothing holds a page, some 300 KB
+PAGE_EVENTS: Final = 200  # of all shards; a viewer that reads nothing holds one page, some 300 KB
 
 T = TypeVar("T")
 
 
 class HistoryPage(NamedTuple):
-    """Some events.
+    """A page of events.
 
     Attributes:
         items: gaps first, then entries by id.
-        positions: where to go on, by shard.
-        is_complete: whether all shards were looked at: one whose server is away may have more.
+        positions: where to continue, by shard.
+        is_complete: whether all shards were read: an unreachable one may have more.
     """
 
     items: list[Item]
@@ -33,11 +33,11 @@ class HistoryPage(NamedTuple):
 
 
 class EventHistory:
-    """Reads what is past, for a few viewers at a time.
+    """Reads past events, for a few viewers at a time.
 
     Args:
         redis_url: of the servers' Redis.
-        prefix: what the keys begin with.
+        prefix: of the keys.
     """
 
     def __init__(self, redis_url: str, prefix: str) -> None:
@@ -47,10 +47,10 @@ class EventHistory:
         self._idle: list[RedisConnections] = []
 
     async def resolve(self, after: str | Mapping[int, str]) -> dict[int, str]:
-        """Return where to begin, by shard: the last entry that is at or before an id, or as it was given.
+        """Return where to begin, by shard: the last entry at or before an id, or the given ids.
 
         Raises:
-            ApiError: Redis does not answer, or there is no such shard.
+            ApiError: Redis does not answer, or a shard does not exist.
         """
 
         def find(link: RedisConnections) -> dict[int, str]:
@@ -94,7 +94,7 @@ class EventHistory:
         return await self._call(read)
 
     async def newest(self, count: int) -> list[Entry]:
-        """Return the last events of all shards, the latest last.
+        """Return the last events of all shards, oldest first.
 
         Raises:
             ApiError: Redis does not answer, or refuses.
@@ -126,7 +126,7 @@ class EventHistory:
     async def _call(self, ask: Callable[[RedisConnections], T]) -> T:
         def call() -> T:
             link = self._idle.pop() if self._idle else RedisConnections(self._url, reconnects=True)
-            found = ask(link)  # a link whose call failed has closed its connections
+            found = ask(link)  # after a failed call the link is closed and dropped
             self._idle.append(link)
             return found
 
@@ -134,7 +134,7 @@ class EventHistory:
 
 
 def _entries_up_to(access: ShardClients, shards: Shards, after: str) -> dict[int, str]:
-    """Return the last entry of each shard that is at or before an id; ``0-0`` where none is kept."""
+    """Return the last entry of each shard at or before an id; ``0-0`` if none is kept."""
     keys = shards.keys
     answers = access.ask(
         keys,

@@ -24,17 +24,19 @@ from presence.admin.http_metrics import HttpMetrics
 from presence.admin.responses import ApiError
 
 MAX_CONNECTIONS: Final = 512
-REQUEST_TIMEOUT_S: Final = 5.0  # from the accept, or the answer before, to a whole head
+REQUEST_TIMEOUT_S: Final = 5.0  # from the accept, or the previous response, to a complete head
 BODY_TIMEOUT_S: Final = 5.0
 MAX_BODY_BYTES: Final = 65_536
-WRITE_TIMEOUT_S: Final = 30.0  # for a piece of at most `WRITE_BYTES`
+WRITE_TIMEOUT_S: Final = 30.0  # per piece of at most `WRITE_BYTES`
 WRITE_BYTES: Final = 65_536
-DISCONNECT_TIMEOUT_S: Final = 5.0  # for the application to end what a client asked who is gone
-STOP_GRACE_S: Final = 0.3  # for requests under way when everything ends
+DISCONNECT_TIMEOUT_S: Final = 5.0  # for the application to finish after a disconnect
+STOP_GRACE_S: Final = 0.3  # for requests in progress at the stop
 _HEAD_BYTES: Final = 16_384
 _READ_BYTES: Final = 65_536
-_SEND_BUFFER_BYTES: Final = 65_536  # of the kernel; by default a viewer who reads nothing is sent 4 MB
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what is left is thrown away
+_SEND_BUFFER_BYTES: Final = (
+    65_536  # of the kernel, whose default buffers 4 MB for a viewer that reads nothing
+)
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: discard unsent data
 _VERSIONS: Final = (b"1.0", b"1.1")
 
 log = structlog.get_logger("presence.admin")
@@ -48,13 +50,13 @@ async def serve_http(
     *,
     write_s: float = WRITE_TIMEOUT_S,
 ) -> None:
-    """Serve until `stop`, then for `STOP_GRACE_S` those whose requests are under way.
+    """Serve until `stop`, then for `STOP_GRACE_S` the requests in progress.
 
     Args:
-        app: takes ``http`` only, with the whole body in one piece; its lifespan is not told.
-        listeners: sockets that listen.
+        app: receives ``http`` only, with the whole body in one message, and no lifespan events.
+        listeners: listening sockets.
         metrics: where connections and refusals are counted.
-        stop: set when it is time to end.
+        stop: set in order to stop.
         write_s: see `WRITE_TIMEOUT_S`.
     """
     server = _Server(app, metrics, write_s)
@@ -73,18 +75,18 @@ async def serve_http(
 
 
 def _configure(listener: socket.socket) -> None:
-    """Set what connections inherit from the socket that listens."""
+    """Set the options that connections inherit from a listening socket."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a viewer whose machine is gone acknowledges nothing
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # detects viewers whose machine is gone
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_TIMEOUT_S * 1000))
 
 
 class _Server:
-    """What connections share.
+    """The state that connections share.
 
     Attributes:
-        waiting: the scopes of connections that wait for a request.
-        is_ending: whether no further request is taken.
+        waiting: the scopes of connections waiting for a request.
+        is_ending: whether no further requests are accepted.
     """
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics, write_s: float) -> None:
@@ -95,13 +97,13 @@ class _Server:
         self.is_ending = False
 
     def end_idle(self) -> None:
-        """Take no further requests."""
+        """Accept no further requests."""
         self.is_ending = True
         for each in self.waiting:
             each.cancel()
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve a connection; what goes wrong with it is no matter of others."""
+        """Serve a connection; its errors do not affect others."""
         if self.metrics.connections >= MAX_CONNECTIONS:
             self.metrics.count_refusal("connections")
             await trio.aclose_forcefully(stream)
@@ -117,13 +119,13 @@ class _Server:
 
 
 class _HttpConnection:
-    """A connection, and the request that is under way."""
+    """A connection and its current request."""
 
     def __init__(self, server: _Server, stream: trio.SocketStream) -> None:
         self._server = server
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
-        self._gone = trio.Event()  # nobody takes an answer any more
+        self._gone = trio.Event()  # set when the client has disconnected
         self._answering = trio.CancelScope()
 
     async def run(self) -> None:
@@ -140,7 +142,7 @@ class _HttpConnection:
             await self._refuse(error)
 
     async def _next_request(self) -> h11.Request | None:
-        """Return the head of a request; None: there will be none, or not in time."""
+        """Return the head of the next request; None if there is none in time."""
         with trio.move_on_after(0 if self._server.is_ending else REQUEST_TIMEOUT_S) as waiting:
             self._server.waiting.add(waiting)
             try:
@@ -150,7 +152,7 @@ class _HttpConnection:
             if not isinstance(event, h11.Request):
                 return None
             if event.http_version not in _VERSIONS:
-                raise ApiError(505, "http_version_not_supported", "this is HTTP/1.1")
+                raise ApiError(505, "http_version_not_supported", "use HTTP/1.1")
             return event
         return None
 
@@ -161,18 +163,18 @@ class _HttpConnection:
                 while isinstance(event := await self._next_event(), h11.Data):
                     body += event.data
                     if len(body) > MAX_BODY_BYTES:
-                        text = f"a body has at most {MAX_BODY_BYTES} bytes"
+                        text = f"the body exceeds {MAX_BODY_BYTES} bytes"
                         raise ApiError(413, "request_entity_too_large", text, reason="body")
         except trio.TooSlowError:
-            text = f"the body did not come within {BODY_TIMEOUT_S:g} s"
+            text = f"the body was not received within {BODY_TIMEOUT_S:g} s"
             raise ApiError(408, "request_timeout", text, reason="slow_request") from None
         return bytes(body)
 
     async def _next_event(self) -> object:
-        """Return what the client says next; of a client that is gone `h11.ConnectionClosed`.
+        """Return the next event of the client, `h11.ConnectionClosed` if it has disconnected.
 
         Raises:
-            h11.RemoteProtocolError: it is no HTTP, or ends in its middle.
+            h11.RemoteProtocolError: it is not HTTP, or is truncated.
         """
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
@@ -186,10 +188,10 @@ class _HttpConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
-    # A request that has come whole
+    # A complete request
 
     async def _answer(self, request: h11.Request, body: bytes) -> None:
-        """Let the application answer; it ends soon after its client is gone."""
+        """Run the application; it is cancelled soon after its client disconnects."""
         requests: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -224,7 +226,7 @@ class _HttpConnection:
                 nursery.cancel_scope.cancel()
 
     async def _watch(self) -> None:
-        """See when the client goes. One that asks again meanwhile is not watched any more."""
+        """Detect a disconnect. After a further request from the client it is no longer watched."""
         data = await self._read()
         if data:
             self._http.receive_data(data)
@@ -252,7 +254,7 @@ class _HttpConnection:
             "server": self._stream.socket.getsockname()[:2],
         }
 
-    # What is sent
+    # Sending
 
     async def _send_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         more = [(b"date", formatdate(usegmt=True).encode())]
@@ -261,7 +263,7 @@ class _HttpConnection:
         await self._send(h11.Response(status_code=status, headers=[*headers, *more]))
 
     async def _refuse(self, error: ApiError) -> None:
-        """Answer with an error, unless an answer has begun; nothing more is read."""
+        """Respond with an error, unless a response has begun, and close."""
         if error.reason:
             self._server.metrics.count_refusal(error.reason)
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -272,7 +274,7 @@ class _HttpConnection:
             await self._send(h11.EndOfMessage())
 
     async def _send(self, event: h11.Event) -> None:
-        """Send something; a client that does not take it in time, or is gone, is given up."""
+        """Send an event; give up on a client that does not read it in time or has disconnected."""
         data = self._http.send(event) or b""
         for start in range(0, len(data), WRITE_BYTES):
             if self._gone.is_set():
@@ -288,7 +290,7 @@ class _HttpConnection:
                 self._give_up()
 
     def _reset(self) -> None:
-        """Close the connection without any further wait for what the client has not taken."""
+        """Close the connection immediately, discarding unsent data."""
         with contextlib.suppress(OSError):
             self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._stream.socket.close()

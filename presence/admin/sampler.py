@@ -1,7 +1,7 @@
-"""The pulse of the live page: one picture a second, made and encoded once for all who look.
+"""Samples for the live page: one snapshot per second, built and encoded once for all viewers.
 
-It runs whether anybody looks or not, for whoever comes wants to see how things went. A second costs each
-worker one answer of some 0.15 ms, and Redis one HLEN for each shard.
+It runs even without viewers, so that the page can show history. Each second costs each worker one answer of
+some 0.15 ms, and Redis one HLEN per shard.
 """
 
 import time
@@ -25,22 +25,22 @@ from presence.store.shard_clients import ShardClients
 SAMPLE_INTERVAL_S: Final = 1.0
 NODES_INTERVAL_S: Final = 2.0
 REDIS_INTERVAL_S: Final = 5.0
-REDIS_TIMEOUT_S: Final = 3.0  # what Redis said is shown for no longer if it says nothing more
+REDIS_TIMEOUT_S: Final = 3.0  # values of Redis are shown for no longer if it stops answering
 
 log = structlog.get_logger("presence.admin")
 
 
 class Sampler:
-    """Takes the pictures.
+    """Builds the snapshots.
 
     Args:
-        workers: who is asked.
+        workers: the workers to ask.
         redis_url: of the servers' Redis.
-        prefix: what the keys begin with.
+        prefix: of the keys.
 
     Attributes:
         history: of the past day.
-        cluster: what Redis said last.
+        cluster: the last values from Redis.
     """
 
     def __init__(self, workers: Workers, redis_url: str, prefix: str) -> None:
@@ -48,13 +48,13 @@ class Sampler:
         self._reader = PresenceReader(redis_url, prefix=prefix)
         self._access = ShardClients(redis_url)
         self._rates = Rates()
-        self._limiter = trio.CapacityLimiter(3)  # a thread for each question of `run`
+        self._limiter = trio.CapacityLimiter(3)  # a thread per query of `run`
         self._viewers: set[Callable[[bytes], None]] = set()
         self.history = History()
         self.cluster = RedisStatus()
 
     async def run(self) -> None:
-        """Take pictures until cancelled."""
+        """Build snapshots until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch, SAMPLE_INTERVAL_S, self._reader.count, "online")
@@ -66,23 +66,23 @@ class Sampler:
             self._access.close()
 
     def subscribe(self, show: Callable[[bytes], None]) -> None:
-        """Have `show` called with each picture from now on: a message of an event stream."""
+        """Call `show` with each snapshot from now on, as a message of an event stream."""
         self._viewers.add(show)
 
     def unsubscribe(self, show: Callable[[bytes], None]) -> None:
-        """Have it called no more."""
+        """Stop calling `show`."""
         self._viewers.discard(show)
 
     async def _sample_all(self) -> None:
-        due, is_told = trio.current_time(), False
+        due, is_logged = trio.current_time(), False
         while True:
             try:
                 await self._sample()
-                is_told = False
-            except Exception:  # a figure of unknown form must not end the page
-                if not is_told:
+                is_logged = False
+            except Exception:  # a value of unknown form must not stop the page
+                if not is_logged:
                     log.exception("no picture can be made of what workers say")
-                is_told = True
+                is_logged = True
             now = trio.current_time()
             due = max(due + SAMPLE_INTERVAL_S, now)
             await trio.sleep_until(due)
@@ -90,7 +90,7 @@ class Sampler:
     async def _sample(self) -> None:
         answers = await self._workers.samples()
         at_ms = int(time.time() * 1000)
-        speeds = self._rates.take(answers)
+        speeds = self._rates.update(answers)
         self.history.add(point_of(at_ms, answers, speeds, self.cluster.online))
         if self._viewers:
             encoded = message("sample", to_json(snapshot(at_ms, answers, speeds, self.cluster)))
@@ -98,7 +98,7 @@ class Sampler:
                 show(encoded)
 
     async def _watch(self, interval_s: float, ask: Callable[[], object], name: str) -> None:
-        """Ask Redis again and again, and keep what it says under a name, or that it says nothing."""
+        """Query Redis periodically, and store the result, or the failure, under a name."""
         while True:
             begun = trio.current_time()
             try:
@@ -121,5 +121,5 @@ class Sampler:
         self.cluster = replace(self.cluster, **{name: said})
 
     def redis_map(self) -> dict[str, Any] | None:
-        """Return how Redis is, as plain data; None: it was not asked yet."""
+        """Return the health of Redis as plain data; None: not read yet."""
         return None if self.cluster.redis is None else asdict(self.cluster.redis)

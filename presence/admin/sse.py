@@ -17,25 +17,25 @@ from presence.admin.http_metrics import HttpMetrics
 from presence.admin.responses import ApiError
 
 MAX_VIEWERS: Final = 256
-HEARTBEAT_INTERVAL_S: Final = 15.0  # proxies give up connections that say nothing for a minute or so
-MAX_EVENTS_SHOWN: Final = 50  # in one message, the newest
-EVENTS_INTERVAL_S: Final = 0.25  # between two of these: no eye follows more
+HEARTBEAT_INTERVAL_S: Final = 15.0  # proxies close connections that are idle for a minute or so
+MAX_EVENTS_SHOWN: Final = 50  # the newest, in one message
+EVENTS_INTERVAL_S: Final = 0.25  # between two messages: more often is unreadable
 HEARTBEAT: Final = b":\n\n"
 _RETRY_S: Final = 10
 
 
 def message(event: str, data: bytes, identity: str | None = None) -> bytes:
-    """Return a message of an event stream; `data` is one line."""
+    """Return a message of an event stream; `data` must be one line."""
     head = f"id: {identity}\n" if identity is not None else ""
     return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), event.encode(), data)
 
 
 class EventStream(Response):
-    """An answer that goes on.
+    """A streaming response.
 
     Args:
-        chunks: what is sent. An `ApiError` before the first one is the answer instead.
-        view: as what the viewer is counted.
+        chunks: the content. An `ApiError` before the first one becomes the response.
+        view: as which the viewer is counted.
         metrics: where.
     """
 
@@ -50,10 +50,10 @@ class EventStream(Response):
         self.init_headers(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all of it, as ASGI has it."""
+        """Send the response, as an ASGI application."""
         if sum(self._metrics.viewers.values()) >= MAX_VIEWERS:
             await self._chunks.aclose()
-            text = f"{MAX_VIEWERS} viewers look already"
+            text = f"{MAX_VIEWERS} viewers are connected already"
             raise ApiError(503, "too_many_viewers", text, reason="viewers", retry_after=_RETRY_S)
         self._metrics.viewers[self._view] += 1
         try:
@@ -85,7 +85,7 @@ async def _until_gone(receive: Receive, answering: trio.CancelScope) -> None:
 
 
 class EncodedEvent(Protocol):
-    """An event, which is encoded when it is shown: most of a storm are not."""
+    """An event that is encoded only when shown: most events of a storm are not."""
 
     @property
     def data(self) -> bytes:
@@ -93,10 +93,10 @@ class EncodedEvent(Protocol):
 
 
 class ViewerMailbox:
-    """What waits for a viewer of the live page: the newest snapshot, and the newest events.
+    """The pending data of a viewer of the live page: the newest snapshot, and the newest events.
 
     Args:
-        metrics: where events are counted that were not shown.
+        metrics: counts the events that were not shown.
     """
 
     def __init__(self, metrics: HttpMetrics) -> None:
@@ -107,12 +107,12 @@ class ViewerMailbox:
         self._arrived = trio.Event()
 
     def put_snapshot(self, snapshot: bytes) -> None:
-        """Put a snapshot in, in the place of one that he has not taken."""
+        """Store a snapshot, replacing an unsent one."""
         self._snapshot = snapshot
         self._arrived.set()
 
     def put_event(self, event: EncodedEvent) -> None:
-        """Put an event in; the oldest goes if there is no room."""
+        """Store an event, dropping the oldest if there is no room."""
         if len(self._events) >= MAX_EVENTS_SHOWN:
             self._events.popleft()
             self._skipped += 1
@@ -121,7 +121,7 @@ class ViewerMailbox:
         self._arrived.set()
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Give what comes, and heartbeats while nothing does."""
+        """Give pending data, and heartbeats in quiet periods."""
         sent_at = events_at = trio.current_time()
         while True:
             now = trio.current_time()

@@ -1,4 +1,4 @@
-"""What the demo's clients truly did, and whether the events agree: pure."""
+"""Compares what the demo's clients did with the events. Pure."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,11 @@ from presence.protocol import Code
 
 
 class Action(Enum):
-    """What a client does in the demo; each has one kind of event to follow, or none."""
+    """The actions of clients in the demo; each causes one kind of event, or none."""
 
-    STAYS_ALIVE = "beat to the end"
+    STAYS_ALIVE = "sent keepalives to the end"
     FALLS_SILENT = "fell silent"
-    CLOSES = "closed without a word"
+    CLOSES = "closed without a logout"
     LOGS_OUT = "logged out"
 
 
@@ -27,7 +27,7 @@ EXPECTED: Mapping[Action, Code | None] = {
 
 
 class TimelineEvent(NamedTuple):
-    """An event, as far as the comparison needs it."""
+    """The fields of an event that the comparison needs."""
 
     uid: str
     type: str
@@ -40,11 +40,11 @@ class DemoClient:
     """What one client did.
 
     Attributes:
-        uid: who it is.
-        action: what it is to do.
+        uid: of the client.
+        action: its planned action.
         logged_in: whether its login was answered with ok.
-        last_act: Unix seconds right before it last sent a packet, or closed.
-        done: whether it has done its action.
+        last_act: Unix seconds right before its last packet or close.
+        done: whether it has performed its action.
     """
 
     uid: str
@@ -60,9 +60,9 @@ class OfflineBounds:
 
     Attributes:
         idle_timeout: T.
-        tick: how late the end may be noticed.
-        grace: what a closed connection has.
-        slack: for the time between the client's clock reading and the server's reading of the packet.
+        tick: the greatest delay by design.
+        grace: of a closed connection.
+        slack: for the time between reading the client's clock and the server's receipt of the packet.
     """
 
     idle_timeout: float
@@ -78,15 +78,15 @@ class OfflineBounds:
 
 @dataclass
 class Row:
-    """The comparison for all clients of one action."""
+    """The comparison of all clients with one action."""
 
     action: Action
     clients: int = 0
-    told: int = 0
+    events: int = 0
     delays_s: list[float] = field(default_factory=list)
 
     def spread(self) -> str:
-        """Return least, median and greatest delay, as text."""
+        """Return minimum, median and maximum delay, as text."""
         if not self.delays_s:
             return ""
         ranked = sorted(self.delays_s)
@@ -95,7 +95,7 @@ class Row:
 
 @dataclass
 class ComparisonResult:
-    """All rows, and every difference between truth and events in words."""
+    """All rows, and every difference between actions and events, in words."""
 
     rows: list[Row]
     differences: list[str]
@@ -104,7 +104,7 @@ class ComparisonResult:
 def compare(
     clients: Iterable[DemoClient], events: Iterable[TimelineEvent], bounds: OfflineBounds
 ) -> ComparisonResult:
-    """Hold every event against what its client did; each difference is one sentence."""
+    """Compare every event with its client's action; each difference is one sentence."""
     online: dict[str, list[TimelineEvent]] = {}
     offline: dict[str, list[TimelineEvent]] = {}
     for event in events:
@@ -124,9 +124,9 @@ def compare(
             differences.append(
                 f"{client.uid} logged in once; {len(online.get(client.uid, []))} online events"
             )
-        row.told += len(offline.get(client.uid, []))
+        row.events += len(offline.get(client.uid, []))
         differences += _differences(client, action, offline.get(client.uid, []), bounds, row)
-    differences += [f"{uid} never was here; events tell of it" for uid in {*online, *offline} - known]
+    differences += [f"{uid} is not a client, but has events" for uid in {*online, *offline} - known]
     return ComparisonResult(list(rows.values()), differences)
 
 
@@ -135,14 +135,16 @@ def _differences(
 ) -> list[str]:
     code = EXPECTED[action]
     if code is None:
-        return [f"{client.uid} {action.value}; told offline ({Code(each.code).reason})" for each in told]
+        return [f"{client.uid} {action.value}; reported offline ({Code(each.code).reason})" for each in told]
     if len(told) != 1:
         return [f"{client.uid} {action.value}; {len(told)} offline events"]
     delay_s = told[0].at_ms / 1000 - client.last_act
     row.delays_s.append(delay_s)
     if told[0].code != code:
-        return [f"{client.uid} {action.value}; told offline with code {told[0].code} and not {int(code)}"]
+        return [f"{client.uid} {action.value}; reported offline with code {told[0].code} and not {int(code)}"]
     earliest, latest = bounds.window(action)
     if not earliest <= delay_s <= latest:
-        return [f"{client.uid} {action.value}; told after {delay_s:.3f} s, not {earliest:g} to {latest:g} s"]
+        return [
+            f"{client.uid} {action.value}; reported after {delay_s:.3f} s, not {earliest:g} to {latest:g} s"
+        ]
     return []

@@ -1,4 +1,4 @@
-"""The demo itself: an embedded Redis, a server, clients, a state, a result, all in one process."""
+"""Runs the demo in one process: an embedded Redis, a server, clients, a live view and the comparison."""
 
 import math
 import random
@@ -35,20 +35,20 @@ from presence.subscriber import Offline, Online, subscribe
 IDLE_TIMEOUT_S = 10.0
 TICK_S = 1.0
 GRACE_S = 5.0
-LOGIN_SPAN_S = 3.0  # the clients come one after another
+LOGIN_SPAN_S = 3.0  # clients log in one after another
 FIRST_ACTION_S = 5.0
 LAST_ACTION_S = 30.0
-SETTLE_S = 1.5  # after the last expected event: what is wrong may still come
+SETTLE_S = 1.5  # after the last expected event, to catch wrong ones
 REFRESH_S = 0.25
-MIN_SECONDS = 25  # logins, a action, T, and time to tell
+MIN_SECONDS = 25  # logins, an action, T, and time for the event
 MIN_CLIENTS = 4  # one for each action
-CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
+CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, one closes, one logs out
 OFFLINE_TIMEOUT_S = IDLE_TIMEOUT_S + TICK_S + 2.0
 
 
 @dataclass
 class _Stage:
-    """What the tasks of the demo share."""
+    """The state that the tasks of the demo share."""
 
     seconds: float
     clients: list[DemoClient]
@@ -58,16 +58,16 @@ class _Stage:
 
     @property
     def expected(self) -> int:
-        """How many clients are to go offline."""
+        """How many clients should go offline."""
         return sum(client.action is not Action.STAYS_ALIVE for client in self.clients)
 
-    def told(self) -> int:
-        """How many offline events have come."""
+    def offline_events(self) -> int:
+        """How many offline events have arrived."""
         return sum(event.type == "offline" for event in self.events)
 
 
 def make_clients(count: int) -> list[DemoClient]:
-    """Return the clients, with their actions shuffled among them."""
+    """Return clients with shuffled actions."""
     each = max(1, count // CLIENTS_PER_MISBEHAVING)
     actions = [Action.FALLS_SILENT] * each + [Action.CLOSES] * each + [Action.LOGS_OUT] * each
     actions += [Action.STAYS_ALIVE] * (count - len(actions))
@@ -78,10 +78,10 @@ def make_clients(count: int) -> list[DemoClient]:
 def run(
     redis_url: str, prefix: str, *, seconds: float, clients: int, console: Console, no_admin: bool = False
 ) -> bool | None:
-    """Run the demo; return whether truth and events agree, None when it was interrupted.
+    """Run the demo; return whether the events match the clients' actions, None if interrupted.
 
-    Its keys begin with `prefix` and a name of their own, and are gone afterwards. Unless there is to be
-    `no_admin`, the live page shows it, too.
+    Its keys have a prefix of their own below `prefix`, and are deleted afterwards. The live page shows the demo
+    unless `no_admin`.
     """
     files.claim(2 * clients)
     settings = Settings(
@@ -143,11 +143,11 @@ async def _play(
 
 
 async def _start_clients(stage: _Stage, host: str, port: int) -> None:
-    """Start every client at its moment."""
+    """Start the clients one after another."""
     last_action_s = min(LAST_ACTION_S, stage.seconds - OFFLINE_TIMEOUT_S - SETTLE_S)
     async with trio.open_nursery() as nursery:
         for number, client in enumerate(stage.clients):
-            acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_action_s)  # noqa: S311 - a demo's chance
+            acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_action_s)  # noqa: S311 - not a secret
             await trio.sleep_until(stage.begun + LOGIN_SPAN_S * number / len(stage.clients))
             nursery.start_soon(
                 _run_client, client, math.inf if client.action is Action.STAYS_ALIVE else acts_at, host, port
@@ -155,10 +155,10 @@ async def _start_clients(stage: _Stage, host: str, port: int) -> None:
 
 
 async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) -> None:
-    """Be a client: log in, beat, do the action at `acts_at`; who falls silent stays until it is cancelled.
+    """Run a client: log in, send keepalives, act at `acts_at`; silent clients stay until cancelled.
 
-    The client library would come back after every loss; these must be able to misbehave on purpose, and know
-    exactly what they did when.
+    The client library would reconnect after every loss; these clients must be able to misbehave on purpose,
+    and record exactly what they did when.
     """
     async with await trio.open_tcp_stream(host, port) as stream:
 
@@ -192,18 +192,18 @@ async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) 
 
 
 async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
-    """Take events from the stream, as any subscriber would."""
+    """Read events from the stream, like any subscriber."""
     async with subscribe(redis_url, prefix=prefix, after="0") as events:
         async for event in events:
             if isinstance(event, Online | Offline):
                 kind = "online" if isinstance(event, Online) else "offline"
-                told = TimelineEvent(event.uid, kind, event.code, event.at_ms)
-                stage.events.append(told)
-                stage.state.add(told)
+                timeline_event = TimelineEvent(event.uid, kind, event.code, event.at_ms)
+                stage.events.append(timeline_event)
+                stage.state.add(timeline_event)
 
 
 async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
-    """Redraw until the time is up, or until everything that is to come has come."""
+    """Redraw until the time is up, or all expected events have arrived."""
     state = stage.state
     slots = int((IDLE_TIMEOUT_S + TICK_S) / state.slot_s)
     end = stage.begun + stage.seconds
@@ -212,6 +212,6 @@ async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
         state.online = len(server.node.core.sessions)
         state.slots = server.node.core.slot_sizes(slots)
         view.refresh()
-        if stage.told() >= stage.expected and all(client.logged_in for client in stage.clients):
+        if stage.offline_events() >= stage.expected and all(client.logged_in for client in stage.clients):
             end = min(end, now + SETTLE_S)
         await trio.sleep(REFRESH_S)

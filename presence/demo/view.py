@@ -1,4 +1,4 @@
-"""What the demo shows: a live picture on a terminal, a line now and then elsewhere."""
+"""The output of the demo: a live view on a terminal, a line every few seconds elsewhere."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ DIFFERENCES_SHOWN = 20
 
 @dataclass
 class DemoState:
-    """Everything that is shown.
+    """The data that is shown.
 
     Attributes:
-        elapsed_s, seconds: how far the demo is.
-        online: users online, as the server knows.
+        elapsed_s, seconds: progress of the demo.
+        online: users online according to the server.
         slots: sessions in each slot of the wheel, soonest first.
         slot_s: seconds that a slot covers.
         counts: events by type and reason.
         latest: the last events.
-        url: where a browser shows it, too; "" for nowhere.
+        url: of the live page; "" for none.
     """
 
     seconds: float
@@ -42,7 +42,7 @@ class DemoState:
     latest: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
 
     def add(self, event: TimelineEvent) -> None:
-        """An event came."""
+        """Add an event."""
         reason = Code(event.code).reason
         name = event.type if event.type == "online" else f"offline: {reason}"
         self.counts[name] = self.counts.get(name, 0) + 1
@@ -61,7 +61,7 @@ class DemoState:
                 f"presence demo   {self.elapsed_s:.0f} of {self.seconds:.0f} s   users online: {self.online}"
                 f"{where}"
             ),
-            Panel(self._wheel(), title="the wheel: sessions by the moment they are due", title_align="left"),
+            Panel(self._wheel(), title="the wheel: sessions by the time they are due", title_align="left"),
             Panel(self._events(), title="events from the Redis stream", title_align="left"),
         )
 
@@ -92,7 +92,7 @@ class DemoView:
 
     Args:
         state: redrawn at every `refresh`.
-        console: where; a picture that moves needs a terminal, elsewhere lines come every few seconds.
+        console: the output; if it is not a terminal, a line is printed every few seconds.
     """
 
     LINE_INTERVAL_S = 5.0
@@ -126,18 +126,18 @@ class DemoView:
 
 
 def show_summary(result: ComparisonResult, console: Console) -> None:
-    """Print the comparison of truth and events."""
-    table = Table(title="what the clients did, and what was told", title_justify="left")
-    for heading in ("clients", "did", "event to follow", "events", "after (least / median / most)"):
+    """Print the comparison of actions and events."""
+    table = Table(title="what the clients did, and the events", title_justify="left")
+    for heading in ("clients", "action", "expected event", "events", "delay (min / median / max)"):
         table.add_column(heading, justify="right" if heading in {"clients", "events"} else "left")
     for row in result.rows:
         code = EXPECTED[row.action]
         expected = "none" if code is None else f"offline, {code.reason}"
-        table.add_row(str(row.clients), row.action.value, expected, str(row.told), row.spread())
+        table.add_row(str(row.clients), row.action.value, expected, str(row.events), row.spread())
     console.print(table)
     for difference in result.differences[:DIFFERENCES_SHOWN]:
         console.print(f"differs: {printable(difference)}", markup=False, highlight=False)
     if len(result.differences) > DIFFERENCES_SHOWN:
         console.print(f"… and {len(result.differences) - DIFFERENCES_SHOWN} more", highlight=False)
-    agreed = "truth and events agree" if not result.differences else "truth and events differ"
+    agreed = "events match the clients" if not result.differences else "events differ from the clients"
     console.print(agreed, style="bold green" if not result.differences else "bold red")

@@ -25,17 +25,17 @@ def said(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:
 
 def test_speeds_are_known_from_the_second_answer_of_a_worker_on_and_add_up() -> None:
     rates = Rates()
-    assert rates.take([said(1, 10.0), said(2, 10.0)]) == Speeds()
-    speeds = rates.take([said(1, 11.0, online=3, refused={"busy": 1}), said(2, 12.0, online=4)])
+    assert rates.update([said(1, 10.0), said(2, 10.0)]) == Speeds()
+    speeds = rates.update([said(1, 11.0, online=3, refused={"busy": 1}), said(2, 12.0, online=4)])
     assert (speeds.online, speeds.refusals) == (3 + 2, 1)
 
 
 def test_a_worker_that_was_silent_makes_no_peak_and_one_that_was_replaced_begins_at_zero() -> None:
     rates = Rates()
-    rates.take([said(1, 10.0)])
-    assert rates.take([WorkerAnswer(1, None, 11.0)]) == Speeds()
-    assert rates.take([said(1, 20.0, beats=100)]).packets == 10.0
-    assert rates.take([said(1, 22.0, pid=2, beats=8)]).packets == 4.0
+    rates.update([said(1, 10.0)])
+    assert rates.update([WorkerAnswer(1, None, 11.0)]) == Speeds()
+    assert rates.update([said(1, 20.0, beats=100)]).packets == 10.0
+    assert rates.update([said(1, 22.0, pid=2, beats=8)]).packets == 4.0
 
 
 def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:

@@ -37,17 +37,17 @@ def test_what_is_told_as_it_was_agrees(action: Action, events: list[TimelineEven
 @pytest.mark.parametrize(
     ("action", "events", "words"),
     [
-        (Action.STAYS_ALIVE, [online(), offline(201, 110.4)], "told offline"),
+        (Action.STAYS_ALIVE, [online(), offline(201, 110.4)], "reported offline"),
         (Action.STAYS_ALIVE, [], "0 online events"),
         (Action.STAYS_ALIVE, [online(), online()], "2 online events"),
         (Action.FALLS_SILENT, [online()], "0 offline events"),
         (Action.FALLS_SILENT, [online(), offline(201, 110.4), offline(201, 110.4)], "2 offline events"),
-        (Action.FALLS_SILENT, [online(), offline(201, 109.9)], "told after 9.900 s"),
-        (Action.FALLS_SILENT, [online(), offline(201, 111.6)], "told after 11.600 s"),
+        (Action.FALLS_SILENT, [online(), offline(201, 109.9)], "reported after 9.900 s"),
+        (Action.FALLS_SILENT, [online(), offline(201, 111.6)], "reported after 11.600 s"),
         (Action.FALLS_SILENT, [online(), offline(200, 110.4)], "code 200"),
-        (Action.CLOSES, [online(), offline(200, 104.9)], "told after 4.900 s"),
-        (Action.LOGS_OUT, [online(), offline(100, 100.7)], "told after 0.700 s"),
-        (Action.STAYS_ALIVE, [online(), online("bob")], "bob never was here"),
+        (Action.CLOSES, [online(), offline(200, 104.9)], "reported after 4.900 s"),
+        (Action.LOGS_OUT, [online(), offline(100, 100.7)], "reported after 0.700 s"),
+        (Action.STAYS_ALIVE, [online(), online("bob")], "bob is not a client"),
     ],
 )
 def test_every_difference_is_named(action: Action, events: list[TimelineEvent], words: str) -> None:
