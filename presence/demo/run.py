@@ -80,8 +80,8 @@ def run(
 ) -> bool | None:
     """Run the demo; return whether the events match the clients' actions, None if interrupted.
 
-    Its keys have a prefix of their own below `prefix`, and are deleted afterwards. The live page shows the demo
-    unless `no_admin`.
+    Its keys have a prefix of their own below `prefix`, and are deleted afterwards. The live page shows the
+    demo unless `no_admin`.
     """
     files.claim(2 * clients)
     settings = Settings(
