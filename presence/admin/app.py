@@ -82,7 +82,7 @@ class App:
             self._access.tokens = tokens = operator_tokens.load(self._token_file)
         except TokenFileError as error:
             kept = len(self._access.tokens or ())
-            log.error("tokens of operators cannot be read", error=str(error), kept=kept)  # noqa: TRY400 - it says all
+            log.error("tokens of operators cannot be read", error=str(error), kept=kept)  # noqa: TRY400 - no traceback needed
         else:
             log.info("tokens of operators are read", tokens=len(tokens))
 

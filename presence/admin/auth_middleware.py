@@ -152,7 +152,7 @@ class AuthMiddleware:
             ApiError: too many responses are delayed already.
         """
         if self._guesses >= MAX_PENDING_GUESSES:
-            message = "too many wrong tokens at once"
+            message = "too many wrong tokens"
             raise ApiError(429, "too_many_guesses", message, reason="guesses", retry_after=1)
         self._guesses += 1
         try:

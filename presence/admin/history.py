@@ -57,12 +57,12 @@ class EventHistory:
             shards = Shards(self._prefix)
             found: dict[int, str] = {}
 
-            def look(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> None:
                 shards.after(0, access)
                 if isinstance(after, str):
                     found.update(_entries_up_to(access, shards, after))
 
-            link.turn(look, shards)
+            link.turn(fetch, shards)
             if not isinstance(after, str):
                 if any(shard >= shards.keys.shards for shard in after):
                     raise ApiError(400, "bad_place", "there is no such shard")
@@ -84,11 +84,11 @@ class EventHistory:
             found: list[Item] = []
             whole: list[bool] = []
 
-            def look(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> None:
                 found[:] = follower.read(access)
                 whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
 
-            link.turn(look, follower.shards)
+            link.turn(fetch, follower.shards)
             return HistoryPage(found, {**positions, **follower.positions}, whole[0])
 
         return await self._call(read)
@@ -104,7 +104,7 @@ class EventHistory:
             shards = Shards(self._prefix)
             found: list[Entry] = []
 
-            def look(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> None:
                 shards.after(0, access)
                 answers = access.ask(
                     shards.keys,
@@ -113,7 +113,7 @@ class EventHistory:
                 )
                 found[:] = [read_entry(shard, each) for shard, (raw,) in answers.items() for each in raw]
 
-            link.turn(look, shards)
+            link.turn(fetch, shards)
             return sorted(found, key=lambda entry: id_order(entry.id))[-count:]
 
         return await self._call(read)

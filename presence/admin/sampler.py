@@ -103,22 +103,22 @@ class Sampler:
             begun = trio.current_time()
             try:
                 with trio.fail_after(REDIS_TIMEOUT_S):
-                    said = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
+                    result = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
             except (RedisError, OSError, ValueError, trio.TooSlowError) as error:
                 if name != "redis":
-                    self._note(name, None)
+                    self._store(name, None)
                 known = self.cluster.redis or RedisHealth(status="away")
                 text = redact_text(str(error)) or "no answer in time"
-                self._note("redis", replace(known, status="away", ping_ms=None, error=text))
+                self._store("redis", replace(known, status="away", ping_ms=None, error=text))
             else:
-                self._note(name, said)
+                self._store(name, result)
             await trio.sleep(max(0.05, begun + interval_s - trio.current_time()))
 
     def _read_health(self) -> RedisHealth:
         return read_health(self._access, self._reader.keys().shards)
 
-    def _note(self, name: str, said: Any) -> None:
-        self.cluster = replace(self.cluster, **{name: said})
+    def _store(self, name: str, result: Any) -> None:
+        self.cluster = replace(self.cluster, **{name: result})
 
     def redis_map(self) -> dict[str, Any] | None:
         """Return the health of Redis as plain data; None: not read yet."""

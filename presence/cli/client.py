@@ -150,7 +150,7 @@ async def _run(host: str, port: int, options: dict[str, Any]) -> None:
             nursery.start_soon(_stop_on_signal, signals, stop)
             try:
                 with stop.scope:
-                    await _live(host, port, options, stop)
+                    await _run_client(host, port, options, stop)
             except PresenceError as error:
                 stop.failure = error
             nursery.cancel_scope.cancel()
@@ -163,40 +163,40 @@ async def _stop_on_signal(signals: AsyncIterator[int], stop: _Stop) -> None:
         stop()
 
 
-async def _live(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
+async def _run_client(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
     async with connect(host, port, **options) as client:
-        entering = stop.scope
+        connecting = stop.scope
         stop.scope = trio.CancelScope()  # from here on, a stop leaves the block cleanly, with a logout
         with stop.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_print_pushes, client, stop)
-                await _take_lines(client, stop)
-        stop.scope = entering
+                await _read_lines(client, stop)
+        stop.scope = connecting
 
 
 async def _print_pushes(client: Client, stop: _Stop) -> None:
     try:
         async for push in client:
             for line in push_lines(push):
-                _tell(line)
+                _print_line(line)
     except (PresenceError, BrokenPipeError) as error:
         stop(error)
     else:
         stop()
 
 
-async def _take_lines(client: Client, stop: _Stop) -> None:
+async def _read_lines(client: Client, stop: _Stop) -> None:
     rest = b""
     try:
         while data := await _read_input():
             *lines, rest = (rest + data).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:
-                _tell("ignored: the line is too long")
+                _print_line("ignored: the line is too long")
                 rest = b""
             for line in lines:
-                if not await _take(client, line.decode("utf-8", "replace")):
+                if not await _run_line(client, line.decode("utf-8", "replace")):
                     return stop()
-        if not await _take(client, rest.decode("utf-8", "replace")) or _is_terminal():
+        if not await _run_line(client, rest.decode("utf-8", "replace")) or _is_terminal():
             stop()
     except BrokenPipeError as error:
         stop(error)
@@ -218,7 +218,7 @@ def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-async def _take(client: Client, line: str) -> bool:
+async def _run_line(client: Client, line: str) -> bool:
     """Run one line of input; return whether to continue."""
     verb, *words = line.split() or [""]
     text = line.strip()[len(verb) :].strip()
@@ -228,38 +228,38 @@ async def _take(client: Client, line: str) -> bool:
                 await client.logout("background")
             return False
         if verb == "/query":
-            _tell_states(await client.query(words))
+            _print_states(await client.query(words))
         elif verb == "/watch":
-            _tell_states(await client.watch(words))
+            _print_states(await client.watch(words))
         elif verb == "/unwatch":
             await client.unwatch(words or None)
-            _tell(f"watching {len(client.watched)}")
+            _print_line(f"watching {len(client.watched)}")
         elif verb == "/who":
-            _tell_states(client.watched)
+            _print_states(client.watched)
         elif verb in {"/away", "/back"}:
             await (client.away() if verb == "/away" else client.back())
-            _tell(f"shown as {'away' if verb == '/away' else 'online'}")
+            _print_line(f"shown as {'away' if verb == '/away' else 'online'}")
         elif verb == "/status":
             await client.update(meta={"status": text} if text else {})
-            _tell(f"shown with status: {text}" if text else "shown without a status")
+            _print_line(f"shown with status: {text}" if text else "shown without a status")
         elif verb.startswith("/") or (verb and not words):
-            _tell(HELP)
+            _print_line(HELP)
         elif verb:
             count = await client.send_message(verb, text)
-            _tell(f"delivered to {count} session{'' if count == 1 else 's'}")
+            _print_line(f"delivered to {count} session{'' if count == 1 else 's'}")
     except (RequestError, EncodeError) as error:
-        _tell(f"failed: {error}")
+        _print_line(f"failed: {error}")
     except Ended:
         return True  # the task that prints pushes reports the reason
     return True
 
 
-def _tell_states(states: Mapping[str, UserState]) -> None:
+def _print_states(states: Mapping[str, UserState]) -> None:
     for uid, state in states.items():
-        _tell(state_line(uid, state))
+        _print_line(state_line(uid, state))
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {printable(text)}", flush=True)
 
 

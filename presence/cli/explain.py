@@ -25,33 +25,33 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print what is known about a user; return the exit status: 1 if Redis could not be reached."""
     with Explainer(place.redis_url, prefix=place.prefix) as explainer:
         try:
-            told = explainer.explain(args.uid)
+            report = explainer.explain(args.uid)
         except ValueError as error:
             raise UsageError(error) from None
-    if told["redis"] is not None:
-        print_error(f"cannot reach Redis at {redacted(place.redis_url)}: {told['redis']}")
-    if told["state"] is None:
+    if report["redis"] is not None:
+        print_error(f"cannot reach Redis at {redacted(place.redis_url)}: {report['redis']}")
+    if report["state"] is None:
         return FAILED
-    print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
-    return FAILED if told["redis"] else OK
+    print(json_line(report) if args.json else "\n".join(map(printable, lines(report))))
+    return FAILED if report["redis"] else OK
 
 
-def lines(told: Mapping[str, Any]) -> Iterator[str]:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Give the lines of an explanation; the caller escapes control characters."""
-    yield f"{told['uid']}  {told['state']['status'] if told['state'] else 'not known'}"
-    yield f"  why: {told['why']}"
+    yield f"{report['uid']}  {report['state']['status'] if report['state'] else 'not known'}"
+    yield f"  why: {report['why']}"
     for name in ("event", "online_event"):
-        if (event := told[name]) is not None:
+        if (event := report[name]) is not None:
             yield f"  {name.replace('_', ' ')}: {_event(event)}"
-    for session in told["sessions"]:
+    for session in report["sessions"]:
         yield from _session(session)
-    for end in told["ended"]:
-        if end["session"] != (told["event"] or {}).get("session"):  # the sentence covers that one
+    for end in report["ended"]:
+        if end["session"] != (report["event"] or {}).get("session"):  # the sentence covers that one
             yield f"  {_ended(end)}"
-    for note in told["notes"]:
+    for note in report["notes"]:
         yield f"  note: {note}"
-    answered = [each["node"] for each in told["nodes"] if each["answer"] == "answered"]
-    yield f"  asked: {len(answered)} of {len(told['nodes'])} nodes answered"
+    answered = [each["node"] for each in report["nodes"] if each["answer"] == "answered"]
+    yield f"  asked: {len(answered)} of {len(report['nodes'])} nodes answered"
 
 
 def _event(event: Mapping[str, Any]) -> str:
@@ -103,6 +103,6 @@ def _shown(session: Mapping[str, Any]) -> str:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):
         parts.append(f"watches {watches} users")
-    if said := session.get("meta"):
-        parts.append(f"meta {json.dumps(said, separators=(',', ':'), ensure_ascii=False)}")
+    if meta := session.get("meta"):
+        parts.append(f"meta {json.dumps(meta, separators=(',', ':'), ensure_ascii=False)}")
     return ", ".join(parts)

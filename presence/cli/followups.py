@@ -127,16 +127,18 @@ def _run(args: argparse.Namespace, place: DataLocation) -> int:
     try:
         with (
             sigterm_interrupts(),
-            contextlib.closing(FollowUpScheduler(place.redis_url, place.prefix, rules, kept=kept)) as turner,
+            contextlib.closing(
+                FollowUpScheduler(place.redis_url, place.prefix, rules, kept=kept)
+            ) as scheduler,
         ):
-            turner.turn()
-            if turner.failure is not None:  # on the first run: a wrong URL or password
-                raise turner.failure
+            scheduler.turn()
+            if scheduler.failure is not None:  # on the first run: a wrong URL or password
+                raise scheduler.failure
             print_error("followups: running")
             if handle is None:
-                _turn(turner, threading.Event())
+                _run_scheduler(scheduler, threading.Event())
             else:
-                with _turning(turner):
+                with _scheduler_thread(scheduler):
                     _handle(place, args, handle)
     except KeyboardInterrupt:
         pass
@@ -153,18 +155,18 @@ def _handler(name: str) -> Callable[[Any], Any]:
     return handler.function
 
 
-def _turn(turner: FollowUpScheduler, stop: threading.Event) -> None:
+def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
     outage = SchedulerOutage()
-    while not stop.wait(turner.turn()):
-        if news := outage.news(turner.failure):
+    while not stop.wait(scheduler.turn()):
+        if news := outage.news(scheduler.failure):
             print_error(news)
 
 
 @contextlib.contextmanager
-def _turning(turner: FollowUpScheduler) -> Iterator[None]:
+def _scheduler_thread(scheduler: FollowUpScheduler) -> Iterator[None]:
     """Run the scheduler in a thread for the duration of a ``with`` block."""
     stop = threading.Event()
-    thread = threading.Thread(target=_turn, args=(turner, stop), daemon=True)
+    thread = threading.Thread(target=_run_scheduler, args=(scheduler, stop), daemon=True)
     thread.start()
     try:
         yield

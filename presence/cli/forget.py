@@ -63,8 +63,8 @@ class _Progress:
     def __init__(self) -> None:
         self._said_at = time.monotonic()
 
-    def __call__(self, looked: int, total: int) -> None:
+    def __call__(self, scanned: int, total: int) -> None:
         now = time.monotonic()
         if now - self._said_at >= PROGRESS_INTERVAL_S:
             self._said_at = now
-            print_error(f"forget: {looked:,} of {total:,} entries scanned")
+            print_error(f"forget: {scanned:,} of {total:,} entries scanned")

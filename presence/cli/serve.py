@@ -92,10 +92,10 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
         for exposure in exposures(settings):
             log.warning(exposure)
         try:
-            with _operators(loaded, redis_url) as operators:
+            with _admin_process(loaded, redis_url) as operators:
 
                 def reread() -> None:
-                    _tell_changes(settings, load_again)
+                    _log_changes(settings, load_again)
                     if operators:
                         operators.reload()
 
@@ -108,13 +108,13 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                 signals = Signals(writer, reread, notifier, operators.tend if operators else None)
                 return run(settings, redis_url, signals, line=operators.line() if operators else None)
         except CannotListen as error:
-            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - no traceback needed
         except Exception:
             log.exception("server failed")
         return FAILED
 
 
-def _tell_changes(in_effect: Settings, load_again: Load) -> None:
+def _log_changes(in_effect: Settings, load_again: Load) -> None:
     """Log the names of settings that have changed and need a restart, or the problems of the new ones."""
     import structlog  # noqa: PLC0415 - as above
 
@@ -122,7 +122,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
     try:
         now = load_again().settings
     except ConfigError as error:
-        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - all is said
+        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - no traceback needed
         return
     changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
     if changed:
@@ -130,7 +130,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
 
 
 @contextlib.contextmanager
-def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
+def _admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
     """Run the admin process unless the settings turn it off; then none of its modules are loaded."""
     settings = loaded.settings
     if settings.no_admin:

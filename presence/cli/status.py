@@ -75,8 +75,8 @@ def _described(state: dict[str, Any]) -> str:
     status = state["status"]
     devices = ", ".join(_session(session, status) for session in state["sessions"])
     if status in {"online", "away"}:
-        said = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
-        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{said}"
+        meta = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
+        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{meta}"
     if status == "unknown":  # the leases of all these nodes have expired, and none is swept yet
         return f"unknown  online since {utc_time(state['since_ms'])}, but its nodes are silent: {devices}"
     if state["last_seen_ms"] is None:

@@ -57,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--handler", required=True, metavar="MODULE:FUNCTION", help="function to call with each event"
     )
     for name, default, most, text in _NUMBERS:
-        told = f"{text} (default {default})"
-        run.add_argument(f"--{name}", type=whole_number(most), default=default, metavar="N", help=told)
+        help_text = f"{text} (default {default})"
+        run.add_argument(f"--{name}", type=whole_number(most), default=default, metavar="N", help=help_text)
     for name, default_s, text in _TIMES:
-        told = f"{text} (default {default_s:g} s)"
+        help_text = f"{text} (default {default_s:g} s)"
         # Names of their own: --lease is a setting of the server, too.
         dest = f"{name}_s"
         run.add_argument(
-            f"--{name}", dest=dest, type=positive_seconds, default=default_s, metavar="S", help=told
+            f"--{name}", dest=dest, type=positive_seconds, default=default_s, metavar="S", help=help_text
         )
     add = actions.add_parser("add", help="schedule an event")
     add.add_argument("id", metavar="ID", help="id of the event, unique in its timer")

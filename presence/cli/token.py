@@ -155,14 +155,14 @@ def _verify(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
     token = tokens.parse(_token(args.token), keyring)
     now = time.time()
     claims = tokens.check(token, TokenRules(settings.token_audience, settings.token_leeway), now)
-    said = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
-    print(json_line(said) if args.json else _line(said, now))
+    shown = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
+    print(json_line(shown) if args.json else _line(shown, now))
 
 
-def _line(said: Mapping[str, Any], now: float) -> str:
-    ends = datetime.fromtimestamp(said["expires"], UTC).isoformat(" ", "seconds")
-    name = f"{printable(said['kid'])} ({said['alg']})"
-    return f"{printable(said['uid'])}  key {name}  valid until {ends}, for {said['expires'] - now:.0f} s"
+def _line(shown: Mapping[str, Any], now: float) -> str:
+    ends = datetime.fromtimestamp(shown["expires"], UTC).isoformat(" ", "seconds")
+    name = f"{printable(shown['kid'])} ({shown['alg']})"
+    return f"{printable(shown['uid'])}  key {name}  valid until {ends}, for {shown['expires'] - now:.0f} s"
 
 
 def _token(source: str) -> str:

@@ -131,17 +131,17 @@ def compare(
 
 
 def _differences(
-    client: DemoClient, action: Action, told: list[TimelineEvent], bounds: OfflineBounds, row: Row
+    client: DemoClient, action: Action, ends: list[TimelineEvent], bounds: OfflineBounds, row: Row
 ) -> list[str]:
     code = EXPECTED[action]
     if code is None:
-        return [f"{client.uid} {action.value}; reported offline ({Code(each.code).reason})" for each in told]
-    if len(told) != 1:
-        return [f"{client.uid} {action.value}; {len(told)} offline events"]
-    delay_s = told[0].at_ms / 1000 - client.last_act
+        return [f"{client.uid} {action.value}; reported offline ({Code(each.code).reason})" for each in ends]
+    if len(ends) != 1:
+        return [f"{client.uid} {action.value}; {len(ends)} offline events"]
+    delay_s = ends[0].at_ms / 1000 - client.last_act
     row.delays_s.append(delay_s)
-    if told[0].code != code:
-        return [f"{client.uid} {action.value}; reported offline with code {told[0].code} and not {int(code)}"]
+    if ends[0].code != code:
+        return [f"{client.uid} {action.value}; reported offline with code {ends[0].code} and not {int(code)}"]
     earliest, latest = bounds.window(action)
     if not earliest <= delay_s <= latest:
         return [

@@ -215,7 +215,7 @@ def time(machine: MachineFacts) -> CheckResult:
     """Check that the clock is synchronised: events and tokens depend on it."""
     need = "a clock synchronised over the network"
     if machine.is_time_set is None:
-        return not_tried("time", need, "the kernel does not say")
+        return not_tried("time", need, "unknown to the kernel")
     if machine.is_time_set:
         return ok("time", need, "synchronised")
     fix = "timedatectl set-ntp true, or install chrony; on a virtual machine the host may do it invisibly"

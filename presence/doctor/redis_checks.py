@@ -320,16 +320,16 @@ def nodes_settings(settings: Settings, found: RedisFacts) -> CheckResult:
     check, need = "nodes' settings", "the same on all nodes that share a Redis"
     if isinstance(found.nodes, Unknown):
         return not_tried(check, need, found.nodes.why)
-    told = [node for node in found.nodes if node.status == "alive" and node.settings]
+    with_settings = [node for node in found.nodes if node.status == "alive" and node.settings]
     ours = _pairs(settings.shared)
     others = [
         f"{node.node} has {' '.join(f'{name}={value}' for name, value in _differing(node, ours))}"
-        for node in told
+        for node in with_settings
         if _differing(node, ours)
     ]
     if not others:
-        return ok(check, need, settings.shared if told else "no other nodes")
-    names = sorted({name for node in told for name, _ in _differing(node, ours)})
+        return ok(check, need, settings.shared if with_settings else "no other nodes")
+    names = sorted({name for node in with_settings for name, _ in _differing(node, ours)})
     here = " ".join(f"{name}={ours.get(name, 'unknown')}" for name in names)
     fix = "give all nodes the same settings, and restart the others one after the other"
     return warn(check, need, f"{_some(others)}; here {here}", fix)

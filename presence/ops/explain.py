@@ -36,7 +36,7 @@ from presence.subscriber.events import Entry, decode, id_order, read_entry
 Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
 
 ENTRIES_PER_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
-MAX_ENTRIES: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions a second
+MAX_ENTRIES: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions per second
 SEARCH_TIMEOUT_S: Final = 2.0
 # Stream ids use the clock of Redis, last-seen times that of a server.
 MAX_CLOCK_SKEW_MS: Final = 5_000
@@ -97,7 +97,7 @@ def last_offline(
     key = keys.events(shard)
     begin = f"{max(0, last_seen_ms - MAX_CLOCK_SKEW_MS)}-0"
     wanted, seen = uid.encode(), b"%d" % last_seen_ms
-    looked, deadline = 0, time.monotonic() + search_s
+    scanned, deadline = 0, time.monotonic() + search_s
     for page in _pages(access, key, begin):
         for raw in page:
             fields = raw[1]
@@ -107,8 +107,8 @@ def last_offline(
                 and fields.get(b"last_seen_ms") == seen
             ):
                 return EventSearch(read_entry(shard, raw))
-        looked += len(page)
-        if len(page) == ENTRIES_PER_PAGE and (looked >= entries_max or time.monotonic() >= deadline):
+        scanned += len(page)
+        if len(page) == ENTRIES_PER_PAGE and (scanned >= entries_max or time.monotonic() >= deadline):
             return EventSearch(None, "gave_up", _ms(_first_id(access, key)))
     begins = _first_id(access, key)
     is_trimmed = begins is None or id_order(begin) < id_order(begins)
@@ -152,13 +152,13 @@ class _Known:
     here: Mapping[str, NodeAnswer]
     state: dict[str, Any] | None = None
     nodes: Sequence[NodeState] = ()
-    heard: Heard | None = None
+    answered: Heard | None = None
     found: EventSearch = _UNASKED
     online: EventSearch = _UNASKED
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
-        return {**(self.heard.answers if self.heard else {}), **self.here}
+        return {**(self.answered.answers if self.answered else {}), **self.here}
 
 
 class Explainer:
@@ -246,7 +246,7 @@ class Explainer:
         known.state = self._reader.state(uid)
         known.nodes = self._reader.nodes()
         names = {each.node for each in known.nodes} | {str(each["node"]) for each in known.state["sessions"]}
-        known.heard = ask_nodes.ask(
+        known.answered = ask_nodes.ask(
             self._access, self._reader.keys(), uid, names - known.here.keys(), self._wait_s
         )
 
@@ -319,8 +319,8 @@ def _nodes(known: _Known) -> list[dict[str, Any]]:
             answer = "answered"
         else:
             answer = "not_asked"
-            if known.heard is not None:
-                answer = "not_listening" if name in known.heard.deaf else "no_answer"
+            if known.answered is not None:
+                answer = "not_listening" if name in known.answered.deaf else "no_answer"
         row = rows_by_name.get(name)
         rows.append(
             {

@@ -203,9 +203,9 @@ def _came(event: Values | None, lost: str) -> str:
     return f"{where} logged in at {moment(event['at_ms'])}"
 
 
-def device(told: Values) -> str:
+def device(event: Values) -> str:
     """Return the name of a device in a sentence."""
-    return f"device {told['device']}" if told.get("device") else "the default device"
+    return f"device {event['device']}" if event.get("device") else "the default device"
 
 
 def moment(unix_ms: int) -> str:

@@ -73,25 +73,27 @@ class Eraser(Scripting):
 
         Pending follow-ups are erased after the events, so that none is planned again, and before fired ones.
         """
-        keys, told = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
-        streams = [each.events(shard) for each in (keys, told)] + [each.dead(shard) for each in (keys, told)]
-        total, looked = sum(self._lengths(*streams)), 0
+        keys, followup_keys = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
+        streams = [each.events(shard) for each in (keys, followup_keys)] + [
+            each.dead(shard) for each in (keys, followup_keys)
+        ]
+        total, scanned = sum(self._lengths(*streams)), 0
 
         def erase(key: str, end: str = "+", errors: Callable[[int, str], str] | None = None) -> int:
-            nonlocal looked
+            nonlocal scanned
             noted = [(group, errors(shard, group)) for group in self._groups(key)] if errors else []
             removed = 0
             for ids, entries in self._pages(key, end, {uid.encode() for uid in uids}):
                 removed += self._remove(key, ids, noted) if ids else 0
-                looked += entries
-                progress(looked, total)
+                scanned += entries
+                progress(scanned, total)
             return removed
 
         done.events += erase(keys.events(shard), last_id, keys.errors)
         done.dead_letters += erase(keys.dead(shard))
         done.followups += unpacked(self.one(cancel_call(keys, shard, uids)))[1]
-        done.followups += erase(told.events(shard), errors=told.errors)
-        done.dead_letters += erase(told.dead(shard))
+        done.followups += erase(followup_keys.events(shard), errors=followup_keys.errors)
+        done.dead_letters += erase(followup_keys.dead(shard))
 
     def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
         """Ask the first of these nodes that listens to log that users were forgotten."""

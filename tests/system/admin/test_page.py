@@ -117,7 +117,10 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
         silence((clients[uid] for uid in silent), within_s=3)
         wait_until(lambda: browser.text("figure-online") == "900", "a hundred fewer are online")
         assert_the_silence_is_listed(browser, set(silent))
-        wait_until(lambda: "100 silent sessions detected" in browser.text("delay-summary"), "their delays are counted")
+        wait_until(
+            lambda: "100 silent sessions detected" in browser.text("delay-summary"),
+            "their delays are counted",
+        )
 
         assert_an_online_user_is_explained(browser, uids[1])
         browser.search(uids[-1])
