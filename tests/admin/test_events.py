@@ -123,7 +123,7 @@ async def test_a_page_of_the_past_is_bounded_over_all_shards(streams: Streams, u
 async def test_a_filter_passes_its_type_and_the_place_moves_on(
     streams: Streams, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_INTERVAL_S", 0.2)
     async with operators(url) as running:
         viewer = await running.looking("/v1/events?type=offline")
         streams.write("ann", kind="offline")
