@@ -31,7 +31,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
 
     if not (args.seconds >= demo.MIN_SECONDS and args.clients >= demo.MIN_CLIENTS):
         raise UsageError(
-            f"demo: --seconds must be at least {demo.LEAST_SECONDS}, --clients at least {demo.LEAST_CLIENTS}"
+            f"demo: --seconds must be at least {demo.MIN_SECONDS}, --clients at least {demo.MIN_CLIENTS}"
         )
     agrees = None
     with contextlib.ExitStack() as cleanup, contextlib.suppress(KeyboardInterrupt):
