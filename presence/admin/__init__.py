@@ -1,1 +1,1 @@
-"""HTTP for operators, in a process of its own: figures, who is online, events, kicks, the live page."""
+"""HTTP for operators, in the admin process: metrics, users online, events, kicks, the live page."""

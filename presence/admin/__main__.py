@@ -1,4 +1,4 @@
-"""The process that serves operators; `presence.admin.launcher` starts it, and watches it."""
+"""The admin process; `presence.admin.launcher` starts and watches it."""
 
 import os
 import signal
@@ -9,7 +9,11 @@ from presence.admin import startup
 from presence.common.logs import configure
 from presence.store.embedded import die_with_parent
 
-IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the server that started us gives the orders
+IGNORED: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+)  # the server that started us decides when to stop
 
 
 def main() -> int:
@@ -18,7 +22,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     os.nice(startup.NICENESS)
     if (ask_kernel := die_with_parent(signal.SIGKILL)) is not None:
-        ask_kernel()  # also while we are stopped or hang, and could not notice
+        ask_kernel()  # also works while we are stopped or hang
     line = socket.socket(fileno=0)
     start = startup.read(line)
     if start is None:
@@ -27,7 +31,7 @@ def main() -> int:
         import structlog  # noqa: PLC0415 - after `configure`, which loads it without rich
 
         try:
-            from presence.admin.app import run  # noqa: PLC0415 - as above; what fails is told in the log
+            from presence.admin.app import run  # noqa: PLC0415 - as above; failures are logged
 
             run(start, line)
         except Exception:  # the server starts another
@@ -37,4 +41,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # the log is written; nothing waits for a thread whose call hangs
+    os._exit(main())  # the log is written; do not wait for threads with hanging calls

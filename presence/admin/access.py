@@ -1,10 +1,9 @@
-"""Who may do what: tokens, roles, and what other web pages may not have a browser do. Pure.
+"""Access rules: tokens, roles, and protection against requests by other web pages. Pure.
 
-Without tokens whoever reaches the loopback address may do everything. So a browser on this machine could be
-made an accomplice: by a page whose name was bound anew to this address (DNS rebinding: it asks by a `Host`
-that is not ours), and by one that just sends a request (it says where it comes from, in `Origin` or
-`Sec-Fetch-Site`, and cannot send JSON without being asked first). With tokens a browser keeps the password
-for our name only, which leaves the second way, barred in the same manner.
+Without tokens everyone who reaches the loopback address may do everything, so other web pages could misuse a
+browser on this machine: by DNS rebinding (detected by a foreign `Host`), or by plain cross-site requests
+(detected by `Origin` or `Sec-Fetch-Site`; they cannot send JSON without a preflight). With tokens a browser
+sends the password only to our name, which leaves cross-site requests, refused in the same way.
 """
 
 import base64
@@ -12,23 +11,27 @@ import binascii
 from collections.abc import Mapping
 from typing import Final
 
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.auth.operator_tokens import OperatorToken, Role, Tokens
 from presence.common import networks
 
-ANYBODY: Final = OperatorToken("act", "anybody", b"")
-NOBODY: Final = OperatorToken("read", "none", b"")
+ANONYMOUS: Final = OperatorToken("act", "anybody", b"")
+NO_OPERATOR: Final = OperatorToken("read", "none", b"")
 JSON: Final = "application/json"
 CHALLENGE: Final = 'Basic realm="presence", charset="UTF-8"'
-# Status, message, and the reason by which it is counted.
+# Status, message, and the reason under which it is counted.
 _REFUSALS: Final = {
-    "no_token": (401, "give a token: Authorization: Bearer SECRET, or Basic with it as password", "token"),
-    "wrong_token": (401, "this token is not known here", "token"),
-    "no_tokens": (503, "the file of tokens cannot be used: see the server's log", "token"),
-    "wrong_role": (403, "this token may read, and not act", "role"),
+    "no_token": (
+        401,
+        "a token is needed: Authorization: Bearer SECRET, or Basic with it as password",
+        "token",
+    ),
+    "wrong_token": (401, "unknown token", "token"),
+    "no_tokens": (503, "the token file cannot be used: see the server's log", "token"),
+    "wrong_role": (403, "this token may read but not act", "role"),
     "wrong_host": (403, "without tokens the Host header must name this machine's loopback address", "host"),
-    "cross_site": (403, "another web page asks", "origin"),
-    "not_json": (415, "an act takes Content-Type: application/json", "content_type"),
+    "cross_site": (403, "request from another web page", "origin"),
+    "not_json": (415, "actions need Content-Type: application/json", "content_type"),
 }
 
 
@@ -39,11 +42,11 @@ def _refused(code: str) -> ApiError:
 
 
 class AccessRules:
-    """The rules.
+    """The access rules.
 
     Args:
-        tokens: of operators; None: there is no file of them. Empty: there is, and it cannot be used.
-        host: the address that is listened on.
+        tokens: of operators; None: there is no token file. Empty: it cannot be used.
+        host: the address that HTTP is served on.
 
     Attributes:
         tokens: those in effect.
@@ -54,18 +57,18 @@ class AccessRules:
         self._host = host
 
     def admit(self, need: Role | None, headers: Mapping[str, str]) -> OperatorToken:
-        """Return who asks.
+        """Return the operator of a request.
 
         Args:
-            need: the role that the verb takes; None: it is open to everybody.
+            need: the role that the endpoint requires; None: open to everyone.
             headers: of the request, by lower-case name.
 
         Raises:
-            ApiError: he may not.
+            ApiError: access is refused.
         """
         if need is None:
-            return NOBODY
-        operator = self._whoever_is_near(headers) if self.tokens is None else self._bearer(headers)
+            return NO_OPERATOR
+        operator = self._local_operator(headers) if self.tokens is None else self._bearer(headers)
         _check_origin(need, headers)
         if need == "act":
             if operator.role != "act":
@@ -74,35 +77,35 @@ class AccessRules:
                 raise _refused("not_json")
         return operator
 
-    def known(self, headers: Mapping[str, str]) -> OperatorToken | None:
-        """Return whose token a request has, whatever it may; None: nobody's."""
+    def identify(self, headers: Mapping[str, str]) -> OperatorToken | None:
+        """Return the operator of a request regardless of the role; None if there is none."""
         try:
             return self._bearer(headers)
         except ApiError:
             return None
 
-    def _whoever_is_near(self, headers: Mapping[str, str]) -> OperatorToken:
+    def _local_operator(self, headers: Mapping[str, str]) -> OperatorToken:
         if not networks.is_loopback(self._host):
-            raise _refused("no_token")  # a server does not start so; if it did, nobody would come in
+            raise _refused("no_token")  # a server does not start like this; if it did, refuse everyone
         name = _name_of(headers.get("host", ""))
         if not networks.is_loopback(name) and name.lower() != self._host.lower():
             raise _refused("wrong_host")
-        return ANYBODY
+        return ANONYMOUS
 
     def _bearer(self, headers: Mapping[str, str]) -> OperatorToken:
         if self.tokens is not None and not len(self.tokens):
             raise _refused("no_tokens")
-        offered = _offered(headers.get("authorization", ""))
-        if offered is None:
+        secret = _secret_of(headers.get("authorization", ""))
+        if secret is None:
             raise _refused("no_token")
-        token = self.tokens.find(offered) if self.tokens is not None else None
+        token = self.tokens.find(secret) if self.tokens is not None else None
         if token is None:
             raise _refused("wrong_token")
         return token
 
 
-def _offered(authorization: str) -> str | None:
-    """Return the secret that a header offers: a bearer's, or the password of any user."""
+def _secret_of(authorization: str) -> str | None:
+    """Return the secret of an Authorization header: a bearer token, or the password of any user."""
     scheme, _, rest = authorization.strip().partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()
@@ -115,12 +118,12 @@ def _offered(authorization: str) -> str | None:
 
 
 def _check_origin(need: Role, headers: Mapping[str, str]) -> None:
-    """See to it that no other page asks.
+    """Refuse requests by other web pages.
 
-    One may lead a browser here, by a link; it does not see what comes then.
+    Links to pages here are allowed: the other page cannot read the response.
 
     Raises:
-        ApiError: one does.
+        ApiError: it is a cross-site request.
     """
     site = headers.get("sec-fetch-site", "none").lower()
     is_link = need == "read" and headers.get("sec-fetch-mode", "").lower() == "navigate"
@@ -129,13 +132,13 @@ def _check_origin(need: Role, headers: Mapping[str, str]) -> None:
     origin = headers.get("origin")
     if origin is None:
         return
-    page = origin.partition("://")[2].lower()  # empty for `null`: a page that nobody may know of
+    page = origin.partition("://")[2].lower()  # empty for `null`, an opaque origin
     if not page or page != headers.get("host", "").lower():
         raise _refused("cross_site")
 
 
 def _name_of(host: str) -> str:
-    """Return the name or the address of a `Host` header, without its port."""
+    """Return the name or address of a `Host` header, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]

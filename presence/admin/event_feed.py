@@ -1,11 +1,11 @@
-"""One viewer of ``/v1/events``: every event once, in order within a shard, from where he likes.
+"""One viewer of ``/v1/events``: every event once, in order within a shard, from a chosen position.
 
-New events come from `EventBroadcaster` by a bounded queue. Earlier ones come from the streams, as do those
-for which the queue had no room: it is emptied, and reading goes on after the last event that was sent.
-A slow viewer is late, and misses nothing that the streams keep.
+New events come from `EventBroadcaster` through a bounded queue. Earlier ones come from the streams, as do
+those that overflowed the queue: it is emptied, and reading continues after the last event that was sent. Slow
+viewers receive events late but miss none that the streams keep.
 
-The id of a message says up to where he was told: the entry id; with several shards that of each shard, as
-``0:ID,3:ID``, for ids of two shards say nothing of each other.
+The id of a message is the viewer's position: the entry id; with several shards that of each shard, as
+``0:ID,3:ID``, because ids of different shards are unrelated.
 """
 
 import re
@@ -16,21 +16,21 @@ from typing import Final
 
 import trio
 
-from presence.admin.answers import ApiError, bad_request
-from presence.admin.backlog_pages import BacklogPages
-from presence.admin.streaming import HEARTBEAT, HEARTBEAT_S, message
-from presence.admin.tidings import BroadcastEvent, EventBroadcaster, tiding
+from presence.admin.broadcast import BroadcastEvent, EventBroadcaster, broadcast_event
+from presence.admin.history import EventHistory
+from presence.admin.responses import ApiError, bad_request
+from presence.admin.sse import HEARTBEAT, HEARTBEAT_INTERVAL_S, message
 from presence.subscriber.events import ZERO_ID, id_order
 
-QUEUE_EVENTS: Final = 1000  # references to what all viewers share
+QUEUE_EVENTS: Final = 1000  # references to events that all viewers share
 TYPES: Final = ("online", "offline", "away", "update", "gap")
 _ID: Final = re.compile(r"\d{1,20}(-\d{1,20})?", re.ASCII)
-_PLACE: Final = re.compile(r"(\d{1,5}):(\d{1,20}-\d{1,20})", re.ASCII)
+_POSITION: Final = re.compile(r"(\d{1,5}):(\d{1,20}-\d{1,20})", re.ASCII)
 _LARGEST: Final = 2**64 - 1
 
 
-def parse_place(text: str) -> str | dict[int, str]:
-    """Return an entry id, or by shard the last that was seen.
+def parse_position(text: str) -> str | dict[int, str]:
+    """Return an entry id, or the last id seen by shard.
 
     Raises:
         ApiError: it is neither.
@@ -39,102 +39,102 @@ def parse_place(text: str) -> str | dict[int, str]:
         return text if "-" in text else f"{text}-0"
     found = {}
     for part in text.split(","):
-        place = _PLACE.fullmatch(part)
-        if not place or max(id_order(place[2])) > _LARGEST:
-            raise bad_request("bad_place", "from and Last-Event-ID take an id that an event had")
-        found[int(place[1])] = place[2]
+        position = _POSITION.fullmatch(part)
+        if not position or max(id_order(position[2])) > _LARGEST:
+            raise bad_request("bad_place", "from and Last-Event-ID take the id of an event")
+        found[int(position[1])] = position[2]
     return found
 
 
-def place_text(places: Mapping[int, str]) -> str:
-    """Return what `parse_place` takes."""
-    if len(places) == 1:
-        return places[0]
-    return ",".join(f"{shard}:{each}" for shard, each in sorted(places.items()) if each != ZERO_ID) or "0"
+def position_text(positions: Mapping[int, str]) -> str:
+    """Return the text that `parse_position` reads."""
+    if len(positions) == 1:
+        return positions[0]
+    return ",".join(f"{shard}:{each}" for shard, each in sorted(positions.items()) if each != ZERO_ID) or "0"
 
 
 class EventFeed:
-    """The viewer.
+    """The events for one viewer.
 
     Args:
-        tidings: who tells of what is new.
-        backlog: who reads what is past.
+        broadcaster: source of new events.
+        history: source of past events.
         after: where to begin; None: now.
-        is_seen: whether `after` is the id of an event that was seen, and no mere bound.
-        types: of which types; none: all. Gaps are always told.
+        is_seen: whether `after` is the id of an event that the viewer has seen, not just a bound.
+        types: only these; none: all. Gaps are always included.
     """
 
     def __init__(
         self,
-        tidings: EventBroadcaster,
-        backlog: BacklogPages,
+        broadcaster: EventBroadcaster,
+        history: EventHistory,
         after: str | Mapping[int, str] | None,
         *,
         is_seen: bool,
         types: Iterable[str] = (),
     ) -> None:
-        self._tidings = tidings
-        self._backlog = backlog
+        self._broadcaster = broadcaster
+        self._history = history
         self._after = after
         self._is_seen = is_seen
         self._types = frozenset(types) | {"gap"} if types else None
-        self._places: dict[int, str] = {}
+        self._positions: dict[int, str] = {}
         self._queue: deque[BroadcastEvent] = deque()
         self._is_behind = False
-        self._came = trio.Event()
+        self._arrived = trio.Event()
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Give events, and heartbeats while none come; the first thing given is the place where it begins.
+        """Give the initial position, then events, and heartbeats in quiet periods.
 
         Raises:
-            ApiError: Redis does not answer at first. Later on the stream ends then: who comes back with the
-                last id misses nothing.
+            ApiError: Redis does not answer at first. Later the stream ends instead: a viewer that reconnects
+                with the last id misses nothing.
         """
-        told_up_to = await self._tidings.join(self._put)
+        start = await self._broadcaster.subscribe(self._put)
         try:
             if self._after is None:
-                self._places = dict(told_up_to)
+                self._positions = dict(start)
             else:
-                self._places = await self._begin(self._after, len(told_up_to))
+                self._positions = await self._begin(self._after, len(start))
                 self._is_behind = True
-            yield f"id: {place_text(self._places)}\n\n".encode()
+            yield f"id: {position_text(self._positions)}\n\n".encode()
             while True:
                 if self._is_behind:
                     async with aclosing(self._catch_up()) as chunks:
                         async for chunk in chunks:
                             yield chunk
                 if self._queue:
-                    if (told := self._told(self._queue.popleft())) is not None:
-                        yield told
+                    if (chunk := self._encode(self._queue.popleft())) is not None:
+                        yield chunk
                 elif not self._is_behind and not await self._wait():
-                    # With the place: events of other types went by, and need not be read again.
-                    yield HEARTBEAT[:-1] + f"id: {place_text(self._places)}\n\n".encode()
+                    # With the position, so that skipped events of other types are not read again.
+                    yield HEARTBEAT[:-1] + f"id: {position_text(self._positions)}\n\n".encode()
         except ApiError:
-            if not self._places:
+            if not self._positions:
                 raise
         finally:
-            self._tidings.leave(self._put)
+            self._broadcaster.unsubscribe(self._put)
 
     async def _begin(self, after: str | Mapping[int, str], shards: int) -> dict[int, str]:
         if isinstance(after, str) and self._is_seen and shards == 1:
             return {0: after}
-        found = await self._backlog.resolve(after)
+        found = await self._history.resolve(after)
         return {shard: found.get(shard, ZERO_ID) for shard in range(shards)} | found
 
     async def _catch_up(self) -> AsyncGenerator[bytes, None]:
-        """Give what the streams have; from then on the queue has what follows, unless it overflowed again."""
+        """Give events from the streams; the queue has those that follow, unless it overflowed again."""
         self._queue.clear()
         self._is_behind = False
         while True:
-            page = await self._backlog.page(self._places)
+            page = await self._history.page(self._positions)
             for item in page.items:
-                if chunk := self._told(tiding(item, page.places)):
+                if chunk := self._encode(broadcast_event(item, page.positions)):
                     yield chunk
-            self._places = page.places
-            if not page.items and page.is_whole:
+            self._positions = page.positions
+            if not page.items and page.is_complete:
                 return
             if not page.items:
-                await trio.sleep(0.2)  # until the server of some shards is back
+                await trio.sleep(0.2)  # until the servers of all shards are reachable
 
     def _put(self, each: BroadcastEvent) -> None:
         if len(self._queue) >= QUEUE_EVENTS:
@@ -142,25 +142,25 @@ class EventFeed:
             self._is_behind = True
         if not self._is_behind:
             self._queue.append(each)
-        self._came.set()
+        self._arrived.set()
 
-    def _told(self, each: BroadcastEvent) -> bytes | None:
-        """Return the message of an event that he was not told of yet; None if he was, or wants none."""
+    def _encode(self, each: BroadcastEvent) -> bytes | None:
+        """Return the message of an event; None if the viewer has seen it or did not ask for its type."""
         if each.goes_on_after is not None:
-            self._places[each.shard] = each.goes_on_after
+            self._positions[each.shard] = each.goes_on_after
         else:
-            if id_order(each.id) <= id_order(self._places.get(each.shard, ZERO_ID)):
+            if id_order(each.id) <= id_order(self._positions.get(each.shard, ZERO_ID)):
                 return None
-            self._places[each.shard] = each.id
+            self._positions[each.shard] = each.id
         if self._types is not None and each.type not in self._types:
             return None
         name = each.type if each.type in TYPES else "other"
-        return message(name, each.data, place_text(self._places))
+        return message(name, each.data, position_text(self._positions))
 
     async def _wait(self) -> bool:
-        """Wait until something comes; False: nothing has, for long."""
-        self._came = trio.Event()
-        with trio.move_on_after(HEARTBEAT_S):
-            await self._came.wait()
+        """Wait for an event; return False after `HEARTBEAT_INTERVAL_S` without one."""
+        self._arrived = trio.Event()
+        with trio.move_on_after(HEARTBEAT_INTERVAL_S):
+            await self._arrived.wait()
             return True
         return False

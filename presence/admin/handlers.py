@@ -1,4 +1,4 @@
-"""What is answered to each verb; who may ask was looked at before."""
+"""The handlers of all endpoints; access is checked before, in `presence.admin.auth_middleware`."""
 
 import socket
 import time
@@ -13,37 +13,37 @@ from starlette.responses import Response
 
 from presence import __version__
 from presence.admin import requests
-from presence.admin.answers import NO_STORE, ApiError, bad_request, json_answer, to_json
-from presence.admin.backlog_pages import BacklogPages
-from presence.admin.event_feed import TYPES, EventFeed, parse_place
-from presence.admin.guard import Audit, Outcome, operator_of
-from presence.admin.http_figures import HttpFigures
+from presence.admin.auth_middleware import Audit, Outcome, operator_of
+from presence.admin.broadcast import EventBroadcaster
+from presence.admin.event_feed import TYPES, EventFeed, parse_position
+from presence.admin.history import EventHistory
+from presence.admin.http_metrics import HttpMetrics
 from presence.admin.metrics import Scrape, render
+from presence.admin.responses import NO_STORE, ApiError, bad_request, json_answer, to_json
 from presence.admin.sampler import Sampler
-from presence.admin.streaming import EVENTS_SHOWN, EventStream, ViewerMailbox, message
-from presence.admin.tidings import EventBroadcaster
+from presence.admin.sse import MAX_EVENTS_SHOWN, EventStream, ViewerMailbox, message
 from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
 from presence.subscriber.event_json import entry_values
 
-ANSWERED_WITHIN_S: Final = 10.0  # a worker that has said nothing for as long does not live
+WORKER_TIMEOUT_S: Final = 10.0  # a worker that is silent for longer counts as dead
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
-FRESH_S: Final = 0.5  # answers that a scrape shares with the live page
+MAX_SAMPLE_AGE_S: Final = 0.5  # so that a scrape shares answers with the live page
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the process was started with.
+    """The configuration of the process.
 
     Attributes:
         settings: checked settings; ports may be zeros.
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        lines: the asking ends of workers 1, 2, …, or of the only one: see `presence.server.stats_socket`.
+        lines: the requesting ends for workers 1, 2, …, or the only one, see `presence.server.stats_socket`.
         host: where HTTP is served.
-        url: the same, for people: ``http://127.0.0.1:7480/``.
-        http: what is counted of connections and requests.
+        url: the same as a URL: ``http://127.0.0.1:7480/``.
+        http: metrics of connections and requests.
     """
 
     settings: Settings
@@ -51,56 +51,56 @@ class Context:
     lines: tuple[socket.socket, ...]
     host: str
     url: str
-    http: HttpFigures = field(default_factory=HttpFigures)
+    http: HttpMetrics = field(default_factory=HttpMetrics)
 
     @property
     def first_number(self) -> int:
-        """The number of the worker at the other end of the first line; 0 of one without a supervisor."""
+        """The number of the worker of the first line; 0 without a supervisor."""
         return 0 if len(self.lines) == 1 else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Who knows what is answered."""
+    """The sources of data."""
 
     workers: Workers
     sampler: Sampler
-    views: RedisQueries
-    tidings: EventBroadcaster
-    backlog: BacklogPages
+    queries: RedisQueries
+    broadcaster: EventBroadcaster
+    history: EventHistory
     audit: Audit
 
 
 class Handlers:
-    """A method for each verb.
+    """A method for each endpoint.
 
     Args:
-        context: what the process was started with.
-        sources: who knows.
+        context: the configuration of the process.
+        sources: of data.
     """
 
     def __init__(self, context: Context, sources: Sources) -> None:
         self._context = context
-        self._of = sources
+        self._sources = sources
         self._begun_at: float | None = None
 
     def begin(self) -> None:
-        """Take note of when the process began: workers may still be about to answer."""
+        """Record the start of the process, because workers need time for their first answer."""
         self._begun_at = trio.current_time()
 
     async def healthz(self, _request: Request) -> Response:
-        """Whether the workers live."""
-        now, heard_at = trio.current_time(), self._of.workers.heard_at
+        """Whether the workers are alive (liveness)."""
+        now, answered_at = trio.current_time(), self._sources.workers.answered_at
         begun_at = now if self._begun_at is None else self._begun_at
-        silent_s = {n: now - heard_at.get(n, begun_at) for n in self._of.workers.numbers}
-        is_well = all(each < ANSWERED_WITHIN_S for each in silent_s.values())
-        told = {str(n): {"silent_s": round(each, 1)} for n, each in silent_s.items()}
-        answer = {"status": "ok" if is_well else "failing", "workers": told}
+        silent_s = {n: now - answered_at.get(n, begun_at) for n in self._sources.workers.numbers}
+        is_well = all(each < WORKER_TIMEOUT_S for each in silent_s.values())
+        workers = {str(n): {"silent_s": round(each, 1)} for n, each in silent_s.items()}
+        answer = {"status": "ok" if is_well else "failing", "workers": workers}
         return json_answer(answer, 200 if is_well else 503)
 
     async def readyz(self, _request: Request) -> Response:
-        """Whether this server can serve clients: all of its workers can."""
-        answers = await self._of.workers.samples(max_age_s=FRESH_S)
+        """Whether this instance should receive traffic (readiness): all of its workers can serve clients."""
+        answers = await self._sources.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
         workers = {
             str(a.number): "no_answer" if a.sample is None else str(a.sample.get("readiness"))
             for a in answers
@@ -111,16 +111,16 @@ class Handlers:
         return json_answer({"status": status, "workers": workers}, 200 if serves else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """All figures, for Prometheus."""
-        answers = await self._of.workers.samples(max_age_s=FRESH_S)
-        cluster = self._of.sampler.cluster
+        """All metrics, for Prometheus."""
+        answers = await self._sources.workers.samples(max_age_s=MAX_SAMPLE_AGE_S)
+        cluster = self._sources.sampler.cluster
         scrape = Scrape(
             answers=answers,
             now=trio.current_time(),
             settings=self._context.settings,
             online=cluster.online,
             nodes=cluster.nodes,
-            redis=self._of.sampler.redis_map(),
+            redis=self._sources.sampler.redis_map(),
             http=self._context.http,
         )
         body, kind = render(scrape, request.headers.get("accept", ""))
@@ -129,35 +129,35 @@ class Handlers:
     async def presence(self, request: Request) -> Response:
         """The state of a user."""
         uid = requests.uid_of_path(request, "/v1/presence/")
-        return json_answer((await self._of.views.states([uid]))[uid])
+        return json_answer((await self._sources.queries.states([uid]))[uid])
 
     async def query(self, request: Request) -> Response:
         """The states of users."""
         uids = requests.uids_of(await requests.json_object(request, "uids"))
-        return json_answer({"presence": await self._of.views.states(uids)})
+        return json_answer({"presence": await self._sources.queries.states(uids)})
 
     async def online(self, request: Request) -> Response:
-        """How many are online, and a page of them."""
+        """How many users are online, and a page of them."""
         limit = requests.limit_of(request)
-        count = await self._of.views.count()
+        count = await self._sources.queries.count()
         if limit == 0:
             return json_answer({"count": count, "users": {}, "cursor": None})
         try:
-            page = await self._of.views.page(request.query_params.get("cursor"), limit)
+            page = await self._sources.queries.page(request.query_params.get("cursor"), limit)
         except ValueError:
-            raise bad_request("bad_cursor", "cursor must be one that a page gave") from None
+            raise bad_request("bad_cursor", "cursor must be that of a previous page") from None
         return json_answer({"count": count, "users": page.states, "cursor": page.cursor})
 
     async def nodes(self, _request: Request) -> Response:
         """The nodes that have a lease."""
-        return json_answer(await self._of.views.nodes())
+        return json_answer(await self._sources.queries.nodes())
 
     async def explain(self, request: Request) -> Response:
-        """Why a user is shown as he is."""
+        """Why a user is online or offline."""
         uid = requests.uid_of_path(request, "/v1/explain/")
-        here = await self._of.workers.explain(uid)
+        here = await self._sources.workers.explain(uid)
         try:
-            explained = await self._of.views.explain(uid, here)
+            explained = await self._sources.queries.explain(uid, here)
         except ValueError as error:
             raise bad_request("bad_uid", str(error)) from None
         return json_answer(explained)
@@ -165,29 +165,29 @@ class Handlers:
     async def kick(self, request: Request) -> Response:
         """End sessions of a user."""
         operator = operator_of(request.scope)
-        tell, scope = self._of.audit.acted, request.scope
+        log_action, scope = self._sources.audit.log_action, request.scope
         try:
             body = await requests.json_object(request, "uid", "device", "wait_s")
             uid, device = requests.checked_uid(body.get("uid")), requests.device_of(body)
             wait_s = requests.wait_of(body)
         except ApiError as error:
-            tell(operator, scope, "kick", "refused", reason=error.code)
+            log_action(operator, scope, "kick", "refused", reason=error.code)
             raise
         try:
-            kicked = await self._of.views.kick(uid, device, wait_s, f"{operator.name} (HTTP)")
+            kicked = await self._sources.queries.kick(uid, device, wait_s, f"{operator.name} (HTTP)")
         except ApiError as error:
-            tell(operator, scope, "kick", "failed", uid=uid, device=device, reason=error.code)
+            log_action(operator, scope, "kick", "failed", uid=uid, device=device, reason=error.code)
             raise
         report = kicked.report(uid)
         left = len(kicked.reasons)
         outcome: Outcome = "failed" if left else "done"
-        tell(
+        log_action(
             operator, scope, "kick", outcome, uid=uid, device=device, sessions=len(kicked.targets), left=left
         )
         return json_answer({"uid": uid, **report}, 202 if left else 200)
 
     async def events(self, request: Request) -> Response:
-        """Every event, as it happens, or as it happened."""
+        """A stream of events, from now on or from an earlier one."""
         types = request.query_params.getlist("type")
         if unknown := set(types).difference(TYPES):
             raise bad_request(
@@ -195,20 +195,22 @@ class Handlers:
             )
         last, begin = request.headers.get("last-event-id"), request.query_params.get("from")
         text = last or begin
-        after = parse_place(text) if text else None
-        await self._of.views.count()  # Redis that hangs shows here, before the answer begins
-        feed = EventFeed(self._of.tidings, self._of.backlog, after, is_seen=bool(last), types=types)
+        after = parse_position(text) if text else None
+        await self._sources.queries.count()  # detects a hanging Redis before the response begins
+        feed = EventFeed(
+            self._sources.broadcaster, self._sources.history, after, is_seen=bool(last), types=types
+        )
         return EventStream(feed.messages(), "events", self._context.http)
 
     async def live(self, request: Request) -> Response:
-        """What the live page shows."""
+        """The stream for the live page."""
         acts = operator_of(request.scope).role == "act"
         return EventStream(self._live(acts=acts), "live", self._context.http)
 
     async def _live(self, *, acts: bool) -> AsyncGenerator[bytes, None]:
         mailbox = ViewerMailbox(self._context.http)
-        self._of.sampler.look(mailbox.show)
-        self._of.tidings.join_when_there(mailbox.tell)
+        self._sources.sampler.subscribe(mailbox.put_snapshot)
+        self._sources.broadcaster.subscribe_nowait(mailbox.put_event)
         try:
             yield message("hello", to_json(self._hello(acts=acts)))
             yield message("past", to_json(await self._past()))
@@ -216,13 +218,13 @@ class Handlers:
                 async for each in messages:
                     yield each
         finally:
-            self._of.tidings.leave(mailbox.tell)
-            self._of.sampler.look_away(mailbox.show)
+            self._sources.broadcaster.unsubscribe(mailbox.put_event)
+            self._sources.sampler.unsubscribe(mailbox.put_snapshot)
 
     async def _past(self) -> dict[str, Any]:
-        """Return the last events; what happens meanwhile comes twice, which the page notices."""
+        """Return the last events; concurrent ones are sent twice, which the page filters."""
         try:
-            newest = await self._of.backlog.newest(EVENTS_SHOWN)
+            newest = await self._sources.history.newest(MAX_EVENTS_SHOWN)
         except ApiError as error:
             return {"events": [], "problem": error.message}
         return {"events": [entry_values(entry) for entry in newest]}
@@ -230,7 +232,9 @@ class Handlers:
     def _hello(self, *, acts: bool) -> dict[str, Any]:
         settings = self._context.settings
         wheels = [
-            a.sample["wheel"]["slot_s"] for a in self._of.workers.last if a.sample and "wheel" in a.sample
+            a.sample["wheel"]["slot_s"]
+            for a in self._sources.workers.last
+            if a.sample and "wheel" in a.sample
         ]
         return {
             "version": __version__,
@@ -240,7 +244,7 @@ class Handlers:
             "tick_s": settings.tick,
             "slot_s": wheels[0] if wheels else None,
             "prefix": settings.prefix,
-            "workers": len(self._of.workers.numbers),
+            "workers": len(self._sources.workers.numbers),
             "acts": acts,
-            **self._of.sampler.history.report(),
+            **self._sources.sampler.history.report(),
         }

@@ -1,8 +1,9 @@
-"""HTTP/1.1 for a few operators, which nobody who is slow or many can clog.
+"""An HTTP/1.1 server for a few operators, bounded against slow and numerous clients.
 
-h11 speaks the protocol. Here are the sockets, ASGI, and how long one client can keep a place: `REQUEST_S` for
-the head of a request, `BODY_S` for its body, `WRITE_S` for each piece of an answer. One request of a
-connection is answered after the other, in HTTP/1.1, whatever protocol its client asks to change to.
+h11 implements the protocol. This module has the sockets, ASGI, and the time-outs that bound how long a client
+can hold a connection: `REQUEST_TIMEOUT_S` for the head of a request, `BODY_TIMEOUT_S` for its body and
+`WRITE_TIMEOUT_S` for each piece of a response. Requests of a connection are answered one after the other;
+requests to upgrade the protocol are ignored.
 """
 
 import contextlib
@@ -19,21 +20,23 @@ import structlog
 import trio
 from starlette.types import ASGIApp, Message, Scope
 
-from presence.admin.answers import ApiError
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
+from presence.admin.responses import ApiError
 
-CONNECTIONS_MAX: Final = 512
-REQUEST_S: Final = 5.0  # from the accept, or the answer before, to a whole head
-BODY_S: Final = 5.0
-BODY_BYTES: Final = 65_536
-WRITE_S: Final = 30.0  # for a piece of at most `WRITE_BYTES`
+MAX_CONNECTIONS: Final = 512
+REQUEST_TIMEOUT_S: Final = 5.0  # from the accept, or the previous response, to a complete head
+BODY_TIMEOUT_S: Final = 5.0
+MAX_BODY_BYTES: Final = 65_536
+WRITE_TIMEOUT_S: Final = 30.0  # per piece of at most `WRITE_BYTES`
 WRITE_BYTES: Final = 65_536
-GONE_S: Final = 5.0  # for the application to end what a client asked who is gone
-GRACE_S: Final = 0.3  # for requests under way when everything ends
+DISCONNECT_TIMEOUT_S: Final = 5.0  # for the application to finish after a disconnect
+STOP_GRACE_S: Final = 0.3  # for requests in progress at the stop
 _HEAD_BYTES: Final = 16_384
 _READ_BYTES: Final = 65_536
-_SEND_BUFFER_BYTES: Final = 65_536  # of the kernel; by default a viewer who reads nothing is sent 4 MB
-_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what is left is thrown away
+_SEND_BUFFER_BYTES: Final = (
+    65_536  # of the kernel, whose default buffers 4 MB for a viewer that reads nothing
+)
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: discard unsent data
 _VERSIONS: Final = (b"1.0", b"1.1")
 
 log = structlog.get_logger("presence.admin")
@@ -42,24 +45,24 @@ log = structlog.get_logger("presence.admin")
 async def serve_http(
     app: ASGIApp,
     listeners: Sequence[socket.socket],
-    figures: HttpFigures,
+    metrics: HttpMetrics,
     stop: trio.Event,
     *,
-    write_s: float = WRITE_S,
+    write_s: float = WRITE_TIMEOUT_S,
 ) -> None:
-    """Serve until `stop`, then for `GRACE_S` those whose requests are under way.
+    """Serve until `stop`, then for `STOP_GRACE_S` the requests in progress.
 
     Args:
-        app: takes ``http`` only, with the whole body in one piece; its lifespan is not told.
-        listeners: sockets that listen.
-        figures: where connections and refusals are counted.
-        stop: set when it is time to end.
-        write_s: see `WRITE_S`.
+        app: receives ``http`` only, with the whole body in one message, and no lifespan events.
+        listeners: listening sockets.
+        metrics: where connections and refusals are counted.
+        stop: set in order to stop.
+        write_s: see `WRITE_TIMEOUT_S`.
     """
-    server = _Server(app, figures, write_s)
+    server = _Server(app, metrics, write_s)
     accepting = []
     for each in listeners:
-        _bound(each)
+        _configure(each)
         accepting.append(trio.SocketListener(trio.socket.from_stdlib_socket(each)))
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as nursery:
@@ -68,61 +71,61 @@ async def serve_http(
             await stop.wait()
             nursery.cancel_scope.cancel()
         server.end_idle()
-        connections.cancel_scope.deadline = trio.current_time() + GRACE_S
+        connections.cancel_scope.deadline = trio.current_time() + STOP_GRACE_S
 
 
-def _bound(listener: socket.socket) -> None:
-    """Set what connections inherit from the socket that listens."""
+def _configure(listener: socket.socket) -> None:
+    """Set the options that connections inherit from a listening socket."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a viewer whose machine is gone acknowledges nothing
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_S * 1000))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # detects viewers whose machine is gone
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_TIMEOUT_S * 1000))
 
 
 class _Server:
-    """What connections share.
+    """The state that connections share.
 
     Attributes:
-        waiting: the scopes of connections that wait for a request.
-        is_ending: whether no further request is taken.
+        waiting: the scopes of connections waiting for a request.
+        is_ending: whether no further requests are accepted.
     """
 
-    def __init__(self, app: ASGIApp, figures: HttpFigures, write_s: float) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, write_s: float) -> None:
         self.app = app
-        self.figures = figures
+        self.metrics = metrics
         self.write_s = write_s
         self.waiting: set[trio.CancelScope] = set()
         self.is_ending = False
 
     def end_idle(self) -> None:
-        """Take no further requests."""
+        """Accept no further requests."""
         self.is_ending = True
         for each in self.waiting:
             each.cancel()
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Serve a connection; what goes wrong with it is no matter of others."""
-        if self.figures.connections >= CONNECTIONS_MAX:
-            self.figures.refused("connections")
+        """Serve a connection; its errors do not affect others."""
+        if self.metrics.connections >= MAX_CONNECTIONS:
+            self.metrics.count_refusal("connections")
             await trio.aclose_forcefully(stream)
             return
-        self.figures.connections += 1
+        self.metrics.connections += 1
         try:
             await _HttpConnection(self, stream).run()
         except Exception:
             log.exception("a connection of an operator failed")
         finally:
-            self.figures.connections -= 1
+            self.metrics.connections -= 1
             await trio.aclose_forcefully(stream)
 
 
 class _HttpConnection:
-    """A connection, and the request that is under way."""
+    """A connection and its current request."""
 
     def __init__(self, server: _Server, stream: trio.SocketStream) -> None:
         self._server = server
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD_BYTES)
-        self._gone = trio.Event()  # nobody takes an answer any more
+        self._gone = trio.Event()  # set when the client has disconnected
         self._answering = trio.CancelScope()
 
     async def run(self) -> None:
@@ -139,8 +142,8 @@ class _HttpConnection:
             await self._refuse(error)
 
     async def _next_request(self) -> h11.Request | None:
-        """Return the head of a request; None: there will be none, or not in time."""
-        with trio.move_on_after(0 if self._server.is_ending else REQUEST_S) as waiting:
+        """Return the head of the next request; None if there is none in time."""
+        with trio.move_on_after(0 if self._server.is_ending else REQUEST_TIMEOUT_S) as waiting:
             self._server.waiting.add(waiting)
             try:
                 event = await self._next_event()
@@ -149,29 +152,29 @@ class _HttpConnection:
             if not isinstance(event, h11.Request):
                 return None
             if event.http_version not in _VERSIONS:
-                raise ApiError(505, "http_version_not_supported", "this is HTTP/1.1")
+                raise ApiError(505, "http_version_not_supported", "use HTTP/1.1")
             return event
         return None
 
     async def _body(self) -> bytes:
         body = bytearray()
         try:
-            with trio.fail_after(BODY_S):
+            with trio.fail_after(BODY_TIMEOUT_S):
                 while isinstance(event := await self._next_event(), h11.Data):
                     body += event.data
-                    if len(body) > BODY_BYTES:
-                        text = f"a body has at most {BODY_BYTES} bytes"
+                    if len(body) > MAX_BODY_BYTES:
+                        text = f"the body exceeds {MAX_BODY_BYTES} bytes"
                         raise ApiError(413, "request_entity_too_large", text, reason="body")
         except trio.TooSlowError:
-            text = f"the body did not come within {BODY_S:g} s"
+            text = f"the body was not received within {BODY_TIMEOUT_S:g} s"
             raise ApiError(408, "request_timeout", text, reason="slow_request") from None
         return bytes(body)
 
     async def _next_event(self) -> object:
-        """Return what the client says next; of a client that is gone `h11.ConnectionClosed`.
+        """Return the next event of the client, `h11.ConnectionClosed` if it has disconnected.
 
         Raises:
-            h11.RemoteProtocolError: it is no HTTP, or ends in its middle.
+            h11.RemoteProtocolError: it is not HTTP, or is truncated.
         """
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
@@ -185,10 +188,10 @@ class _HttpConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
-    # A request that has come whole
+    # A complete request
 
     async def _answer(self, request: h11.Request, body: bytes) -> None:
-        """Let the application answer; it ends soon after its client is gone."""
+        """Run the application; it is cancelled soon after its client disconnects."""
         requests: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -223,7 +226,7 @@ class _HttpConnection:
                 nursery.cancel_scope.cancel()
 
     async def _watch(self) -> None:
-        """See when the client goes. One that asks again meanwhile is not watched any more."""
+        """Detect a disconnect. After a further request from the client it is no longer watched."""
         data = await self._read()
         if data:
             self._http.receive_data(data)
@@ -232,7 +235,7 @@ class _HttpConnection:
 
     def _give_up(self) -> None:
         self._gone.set()
-        self._answering.deadline = min(self._answering.deadline, trio.current_time() + GONE_S)
+        self._answering.deadline = min(self._answering.deadline, trio.current_time() + DISCONNECT_TIMEOUT_S)
 
     def _scope(self, request: h11.Request) -> Scope:
         path, _, query = request.target.partition(b"?")
@@ -251,7 +254,7 @@ class _HttpConnection:
             "server": self._stream.socket.getsockname()[:2],
         }
 
-    # What is sent
+    # Sending
 
     async def _send_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         more = [(b"date", formatdate(usegmt=True).encode())]
@@ -260,9 +263,9 @@ class _HttpConnection:
         await self._send(h11.Response(status_code=status, headers=[*headers, *more]))
 
     async def _refuse(self, error: ApiError) -> None:
-        """Answer with an error, unless an answer has begun; nothing more is read."""
+        """Respond with an error, unless a response has begun, and close."""
         if error.reason:
-            self._server.figures.refused(error.reason)
+            self._server.metrics.count_refusal(error.reason)
         if self._http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             response = error.response()
             headers = [*response.raw_headers, (b"connection", b"close")]
@@ -271,23 +274,23 @@ class _HttpConnection:
             await self._send(h11.EndOfMessage())
 
     async def _send(self, event: h11.Event) -> None:
-        """Send something; a client that does not take it in time, or is gone, is given up."""
+        """Send an event; give up on a client that does not read it in time or has disconnected."""
         data = self._http.send(event) or b""
         for start in range(0, len(data), WRITE_BYTES):
             if self._gone.is_set():
                 return
-            with trio.move_on_after(self._server.write_s) as patience:
+            with trio.move_on_after(self._server.write_s) as timeout:
                 try:
                     await self._stream.send_all(data[start : start + WRITE_BYTES])
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self._give_up()
-            if patience.cancelled_caught:
-                self._server.figures.refused("slow_viewer")
+            if timeout.cancelled_caught:
+                self._server.metrics.count_refusal("slow_viewer")
                 self._reset()
                 self._give_up()
 
     def _reset(self) -> None:
-        """Close the connection without any further wait for what the client has not taken."""
+        """Close the connection immediately, discarding unsent data."""
         with contextlib.suppress(OSError):
             self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._stream.socket.close()

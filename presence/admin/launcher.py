@@ -1,10 +1,9 @@
-"""The process that serves operators beside a server, seen from the server.
+"""Starts and supervises the admin process from the server.
 
-The address is bound here, so that it is known before anything is ready, and that a process which is started
-anew listens at the same one. From then on nobody waits for that process, whatever becomes of it: it has the
-asking ends of the lines (`presence.server.stats_socket`) and a control line, whose end is its order to end.
-`AdminProcess.tend` starts another when it has ended, or was silent for too long: see
-`presence.prefork.control_pipe`.
+The address is bound here, so that it is known before anything is ready, and a restarted process listens on
+the same one. The server never waits for that process: it has the requesting ends of the lines
+(`presence.server.stats_socket`) and a control connection, whose closing tells it to stop. `AdminProcess.tend`
+starts another when it has exited, or was silent for too long: see `presence.prefork.control_pipe`.
 """
 
 import math
@@ -28,12 +27,12 @@ from presence.server.listeners import CannotListen, ListenAddress
 from presence.server.stats_socket import line_pair
 from presence.transports import sockets
 
-END_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not
-BACKLOG: Final = 128
-_CONTROL_S: Final = 1.0  # for the start message, which a kernel takes at once
-_HEARD_BYTES: Final = 4096
-RETRY_S: Final = 1.0  # after no process could be started, at least
-LONG_LIFE_S: Final = 60.0  # a process that lived so long is replaced as if it were the first to end
+STOP_TIMEOUT_S: Final = 0.8  # for requests in progress; then it is killed
+LISTEN_BACKLOG: Final = 128
+_START_TIMEOUT_S: Final = 1.0  # for sending the start message, which the kernel buffers
+_HEARTBEAT_BYTES: Final = 4096
+RETRY_S: Final = 1.0  # at least, after a process could not be started
+STABLE_AFTER_S: Final = 60.0  # after so long a run the restart delay starts over
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
 
@@ -41,13 +40,13 @@ log = structlog.get_logger("presence.admin.launcher")
 
 
 class AdminProcess:
-    """The process, and what it shares with the server.
+    """The admin process, and the sockets that it shares with the server.
 
     Args:
         settings: checked settings.
         redis_url: where Redis is.
-        listeners: sockets that listen; they are closed at the end.
-        workers: how many there are to ask.
+        listeners: listening sockets; closed at the end.
+        workers: number of workers.
     """
 
     def __init__(
@@ -65,62 +64,63 @@ class AdminProcess:
         self._hang_timeout_s = settings.hang_timeout
         self._watch = SilenceWatch(settings.hang_timeout, 0.0)
         asking = [each.fileno() for each, _ in self._lines]
-        heard = tuple(each.fileno() for each in listeners)
-        start = Start(settings, redis_url, heard, tuple(asking), self.address, self.url)
+        listening = tuple(each.fileno() for each in listeners)
+        start = Start(settings, redis_url, listening, tuple(asking), self.address, self.url)
         self._message = start.packed()
-        self._descriptors = [*heard, *asking]
+        self._descriptors = [*listening, *asking]
         self._start()
 
     def line(self, number: int = 1) -> socket.socket:
-        """Return the answering end of a worker's line; workers count from 1."""
+        """Return the answering end of a worker's line; numbers start at 1."""
         return self._lines[number - 1][1]
 
     def become_worker(self, number: int) -> socket.socket:
-        """Forget, in a process that was forked, all but the end that is returned: that worker's own."""
+        """In a forked worker, close everything except its own end of a line, and return that."""
         own = self.line(number)
-        self._hang_up()
+        self._close_control()
         self._close_all_but(own)
         return own
 
     def tend(self) -> float | None:
-        """Start the process again if it has ended, with a pause if it ends soon again, and end one that
-        hangs; waits for nobody. To be called about each second.
+        """Restart the process if it has exited, with a delay if it keeps exiting, and kill it if it hangs.
+
+        Does not block. Call it about once per second.
 
         Returns:
-            In how many seconds this must be called again at the latest; None: when the process has ended.
+            Within how many seconds to call this again; None: when the process has exited.
         """
         if self._process is not None:
-            self._hear()
+            self._read_heartbeats()
             status = self._process.poll()
             if status is None:
                 if self._watch.is_hung(time.monotonic()):
                     log.error("the process that serves operators hangs, and is ended")
                     self._process.kill()
-                    self._watch = SilenceWatch(math.inf, time.monotonic())  # so that it is logged once
+                    self._watch = SilenceWatch(math.inf, time.monotonic())  # log it only once
                 return None
-            self._ended(status)
+            self._restart_later(status)
         if time.monotonic() >= self._start_at:
             self._start()
         return None if self._process is not None else max(0.0, self._start_at - time.monotonic())
 
-    def _hear(self) -> None:
+    def _read_heartbeats(self) -> None:
         if self._control is not None:
-            with suppress(OSError):  # nothing came
-                if self._control.recv(_HEARD_BYTES):
+            with suppress(OSError):  # nothing to read
+                if self._control.recv(_HEARTBEAT_BYTES):
                     self._watch.heard()
 
     def reload(self) -> None:
-        """Have the files read again whose content may change."""
+        """Make the process reread its files."""
         if self._control is not None:
-            with suppress(OSError):  # nobody is there, or nobody takes it
+            with suppress(OSError):  # it is gone, or does not read
                 self._control.send(RELOAD)
 
     def stop(self) -> None:
-        """End the process; takes at most `END_S`."""
-        self._hang_up()
+        """Stop the process; takes at most `STOP_TIMEOUT_S`."""
+        self._close_control()
         if self._process is not None:
             try:
-                self._process.wait(END_S)
+                self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -130,7 +130,7 @@ class AdminProcess:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            self._put_off(error)
+            self._defer_start(error)
             return
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -138,39 +138,39 @@ class AdminProcess:
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 pass_fds=self._descriptors,
-                start_new_session=True,  # Ctrl-C on the terminal is the server's to act on
+                start_new_session=True,  # Ctrl-C on the terminal is handled by the server
             )
-        except OSError as error:  # no memory, or no room for one more process: users come first
+        except OSError as error:  # out of memory or processes: clients have priority
             ours.close()
-            self._put_off(error)
+            self._defer_start(error)
             return
         finally:
             theirs.close()
         self._started_at, self._control = time.monotonic(), ours
         self._watch = SilenceWatch(self._hang_timeout_s, self._started_at)
         try:
-            ours.settimeout(_CONTROL_S)
+            ours.settimeout(_START_TIMEOUT_S)
             ours.sendall(self._message)
-            ours.setblocking(False)  # from here on nothing waits for the other end
+            ours.setblocking(False)  # from here on sends do not block
         except OSError:
-            self._hang_up()  # so it ends, if it has not, and another is started
+            self._close_control()  # this stops it, and another is started
 
-    def _ended(self, status: int) -> None:
+    def _restart_later(self, status: int) -> None:
         lived_s = time.monotonic() - self._started_at
         self._process = None
-        self._hang_up()
-        self._failures = 1 if lived_s >= LONG_LIFE_S else self._failures + 1
-        self._start_at = time.monotonic() + pause_s(self._failures)
+        self._close_control()
+        self._failures = 1 if lived_s >= STABLE_AFTER_S else self._failures + 1
+        self._start_at = time.monotonic() + restart_delay_s(self._failures)
         log.error(
             "the process that serves operators ended, and is replaced",
             **ended(status),
             lived_s=round(lived_s, 1),
-            pause_s=pause_s(self._failures),
+            pause_s=restart_delay_s(self._failures),
         )
 
-    def _put_off(self, error: OSError) -> None:
+    def _defer_start(self, error: OSError) -> None:
         self._failures += 1
-        self._start_at = time.monotonic() + max(RETRY_S, pause_s(self._failures))
+        self._start_at = time.monotonic() + max(RETRY_S, restart_delay_s(self._failures))
         log.error("operators cannot be served now", error=error.strerror or str(error))
 
     def _close_all_but(self, own: socket.socket | None) -> None:
@@ -178,28 +178,28 @@ class AdminProcess:
             if each is not own:
                 each.close()
 
-    def _hang_up(self) -> None:
+    def _close_control(self) -> None:
         if self._control is not None:
             self._control.close()
             self._control = None
 
 
 @contextmanager
-def serving(
+def admin_process(
     settings: Settings, redis_url: str, *, asked_for: bool, workers: int = 1
 ) -> Iterator[AdminProcess]:
-    """Serve operators for the length of a ``with`` block.
+    """Run the admin process for the duration of a ``with`` block.
 
     Args:
         settings: checked settings.
         redis_url: where Redis is.
-        asked_for: whether `settings.admin` is what somebody wants. Else another port will do.
-        workers: how many there are to ask.
+        asked_for: whether `settings.admin` was given; otherwise another port may be used.
+        workers: number of workers.
 
     Raises:
-        CannotListen: the address that was asked for cannot be had.
+        CannotListen: the given address is not available.
     """
-    operators = AdminProcess(settings, redis_url, _listening(settings, asked_for), workers)
+    operators = AdminProcess(settings, redis_url, _open_listeners(settings, asked_for), workers)
     log.info("operators", url=operators.url)
     try:
         yield operators
@@ -207,12 +207,12 @@ def serving(
         operators.stop()
 
 
-def pause_s(ends: int) -> float:
-    """Return how long to wait after so many ends in a row: the first is made good immediately."""
+def restart_delay_s(ends: int) -> float:
+    """Return the delay after so many consecutive exits; the first restart is immediate."""
     return backoff_s(ends - 2, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if ends > 1 else 0.0
 
 
-def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
+def _open_listeners(settings: Settings, asked_for: bool) -> list[socket.socket]:
     host, port = admin_host(settings.admin), admin_port(settings.admin)
     try:
         listeners = sockets.open_listeners(host, port)
@@ -222,7 +222,7 @@ def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
         log.warning("operators are served at another port", address=settings.admin, error=error.strerror)
         listeners = sockets.open_listeners(host, 0)
     for each in listeners:
-        each.listen(BACKLOG)
+        each.listen(LISTEN_BACKLOG)
     return listeners
 
 
@@ -232,5 +232,5 @@ def _address_of(listeners: list[socket.socket]) -> ListenAddress:
 
 
 def _path_flags() -> list[str]:
-    """Return what keeps a process from loading modules of the working directory, unless we do."""
+    """Return the flags that prevent loading modules from the working directory, unless we do."""
     return [] if os.getcwd() in sys.path or "" in sys.path else ["-P"]

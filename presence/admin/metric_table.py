@@ -1,12 +1,12 @@
-"""All metrics, as ``metrics.toml`` declares them: names, types, labels, and where in a sample numbers are.
+"""All metrics, as declared in ``metrics.toml``: names, types, labels, and the paths of values in a sample.
 
-Base units (`_seconds`, `_bytes`), `_total` for what only grows, `_info` for texts. Per worker: a worker that
-was replaced begins at 0 again, which `rate()` expects of one series and could not see in a sum. Nothing has a
-label that users choose: no uid, no address, no device. `docs/operations.md` says of each metric what
-to do about it, and each is there for an alert, a panel of the dashboard, or a use that this page names.
+Base units (`_seconds`, `_bytes`), `_total` for counters, `_info` for texts. Series are per worker: a replaced
+worker restarts at 0, which `rate()` expects of one series and could not see in a sum. No label has values
+that users choose: no uid, no address, no device. `docs/operations.md` explains each metric, and each has an
+alert, a panel of the dashboard, or a use named on that page.
 
-A series that may ever be is there from the start, with 0: Prometheus sees the first event of a kind as a step
-from 0 to 1, and an alert on `rate()` does not miss it. Those of a service that is off are absent.
+All possible series exist from the start, with 0, so that Prometheus sees the first event of a kind as a step
+from 0 to 1, and an alert on `rate()` does not miss it. Series of a service that is off are absent.
 """
 
 import tomllib
@@ -22,14 +22,14 @@ from presence.protocol import Code
 
 Labels = tuple[str, ...]
 Place = tuple[str, ...]
-"""Where something is in a sample: the keys of nested maps."""
+"""The path of a value in a sample: the keys of nested maps."""
 
-# With what a connection is refused, or ended by a packet of its own.
+# Reasons for which a connection is refused, or ended because of its own packet.
 REFUSALS: Final = (
     *(Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN, Code.LOGIN_TIMEOUT, Code.AUTH_FAILED),
     *(Code.RATE_LIMITED, Code.BUSY, Code.SESSION_LIMIT, Code.REPLACED, Code.SERVER_DRAIN, Code.SERVER_ERROR),
 )
-# With what a session ends.
+# Reasons for which a session ends.
 ENDS: Final = (
     *(Code.LOGOUT, Code.BACKGROUND, Code.CLOSED, Code.IDLE_TIMEOUT, Code.SLOW_CONSUMER, Code.REPLACED),
     *(Code.KICKED, Code.AUTH_EXPIRED, Code.SESSION_LIMIT, Code.PROTOCOL_ERROR, Code.RATE_LIMITED),
@@ -43,7 +43,7 @@ TRANSITIONS: Final = (
     ("update", Code.UPDATED.reason),
     ("gap", "gap"),
 )
-# As `presence.auth.tokens.Reason` has them, which would bring the cryptography along.
+# As in `presence.auth.tokens.Reason`, whose module would load cryptography.
 TOKEN_REASONS: Final = (
     *("missing", "malformed", "unknown_key", "signature", "expired", "not_yet", "audience", "claims"),
     "other_uid",
@@ -64,7 +64,7 @@ _MEASURES: Final[Mapping[str, Callable[[Any], float]]] = {
 
 
 class MetricKind(StrEnum):
-    """Types of metrics, by the names that Prometheus has for them; an `info` is a gauge of 1 with texts."""
+    """Types of metrics, named as by Prometheus; an `info` is a gauge of 1 with texts."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -77,15 +77,15 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: as it is asked for: of a counter with `_total`, of an info with `_info`.
+        name: including the suffix `_total` or `_info`.
         kind: its type.
-        help: one sentence, without the full stop.
-        labels: by name; the first is `worker` where each worker has its own series.
-        places: by the values of the first labels after `worker`: where the number is, or a map from the
-            values of the labels that are left to numbers.
-        known: values of labels that are there from the start, where a place has a map; what the map has
-            beside them counts as `other`. None: whatever is there has a series.
-        measure: makes the number of what is found.
+        help: one phrase, without a full stop.
+        labels: names; the first is `worker` if each worker has its own series.
+        places: by the values of the first labels after `worker`: the path of the value, or of a map from the
+            values of the remaining labels to values.
+        known: label values that exist from the start, if a path has a map; further keys of the map count as
+            `other`. None: each key has a series.
+        measure: converts the raw value.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Metric:
 
     @property
     def is_of_workers(self) -> bool:
-        """Whether its numbers are in workers' samples."""
+        """Whether its values are in the samples of workers."""
         return self.labels[:1] == ("worker",)
 
 
@@ -127,4 +127,4 @@ def _places(at: str | list[str]) -> dict[Labels, Place]:
 
 _DECLARED: Final = tomllib.loads((Path(__file__).parent / "metrics.toml").read_text("utf-8"))
 TABLE: Final = tuple(_metric(name, declared) for name, declared in _DECLARED.items())
-"""Every metric, in the order in which they are shown."""
+"""All metrics, in the order of output."""

@@ -1,6 +1,6 @@
-"""The figures of all workers, of Redis and of this process in the formats that Prometheus reads.
+"""Renders the metrics of all workers, of Redis and of this process for Prometheus.
 
-Where something is not known its series are absent: a zero would say that nobody is online.
+Series of unknown values are absent: a zero would mean that no user is online.
 """
 
 import platform
@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from presence import __version__
-from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.http_metrics import OTHER, HttpMetrics
 from presence.admin.metric_table import TABLE, Labels, Metric, MetricKind, Place
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
@@ -32,15 +32,15 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """All that one rendering is made of.
+    """The input of one rendering.
 
     Attributes:
         answers: of this machine's workers.
         now: monotonic seconds, of the clock of `WorkerAnswer.at`.
-        settings: as in effect.
-        online: users online at all nodes; None: Redis did not answer.
-        nodes: those that have a lease; None: Redis did not answer.
-        redis: what it says of itself, see `presence.store.health`; None: it was not asked yet.
+        settings: the effective ones.
+        online: users online on all nodes; None: Redis did not answer.
+        nodes: those with a lease; None: Redis did not answer.
+        redis: its health, see `presence.store.health`; None: not read yet.
         http: this process' own counters.
     """
 
@@ -50,23 +50,23 @@ class Scrape:
     online: int | None
     nodes: Sequence[NodeState] | None
     redis: Mapping[str, Any] | None
-    http: HttpFigures
+    http: HttpMetrics
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
     """Return all metrics, and the content type of the format.
 
     Args:
-        scrape: what they are made of.
-        accept: the request's header: OpenMetrics for whoever asks for it, else Prometheus' text format 0.0.4.
+        scrape: the input.
+        accept: header of the request: OpenMetrics if it accepts that, else Prometheus' text format 0.0.4.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_Collected(scrape)), content_type
 
 
 def local_sample(scrape: Scrape) -> Sample:
-    """Return what is of no worker, in the shape of a worker's sample."""
-    # What Redis said before it was away is kept beside that, and is old.
+    """Return the values that belong to no worker, in the shape of a worker's sample."""
+    # While Redis is unreachable its last values are kept, but they are outdated.
     redis = scrape.redis if scrape.redis is not None and scrape.redis.get("status") == "ok" else None
     nodes = None
     if redis is not None and scrape.nodes is not None:
@@ -85,17 +85,17 @@ def local_sample(scrape: Scrape) -> Sample:
             "requests": http.requests,
             "durations": http.durations.report(),
             "refusals": http.refusals,
-            "acts": http.acts,
+            "actions": http.actions,
             "connections": http.connections,
             "viewers": http.viewers,
             "missed": http.missed,
         },
-        "process": http.footprint.report(http.connections),
+        "process": http.process_stats.report(http.connections),
     }
 
 
 def worker_sample(answer: WorkerAnswer, now: float) -> Sample:
-    """Return what is of one worker: its sample, and what its answer says."""
+    """Return the values of one worker: its sample, and facts about its answer."""
     sample = answer.sample
     if sample is None:
         return {"up": False}
@@ -110,7 +110,7 @@ def worker_sample(answer: WorkerAnswer, now: float) -> Sample:
 
 
 class _Collected(Collector):
-    """One scrape as prometheus_client wants to be given it."""
+    """One scrape as a collector of prometheus_client."""
 
     def __init__(self, scrape: Scrape) -> None:
         self._local: list[tuple[Labels, Sample]] = [((), local_sample(scrape))]
@@ -174,7 +174,7 @@ def _leaves(counts: Mapping[Any, Any]) -> Iterator[tuple[Labels, float]]:
 
 
 def _find(sample: Sample, path: Place) -> Any:
-    """Return what lies at a path of a sample; None where nothing does, as of a service that is off."""
+    """Return the value at a path of a sample; None if absent, for example for a service that is off."""
     found: Any = sample
     for name in path:
         found = found.get(name)
@@ -193,6 +193,6 @@ def _histogram(metric: Metric, samples: Iterable[tuple[Labels, Sample]]) -> Fami
 
 
 def _buckets(bounds_s: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Return what Prometheus counts: all up to each bound; the last bound is infinite."""
+    """Return cumulative buckets; the last bound is infinite."""
     names = [*(str(float(bound)) for bound in bounds_s), "+Inf"]
     return list(zip(names, accumulate(counts), strict=True))

@@ -1,6 +1,6 @@
-"""The files of the live page, and the description of the interface (OpenAPI 3.1) in ``openapi.json``.
+"""The files of the live page, and the OpenAPI 3.1 description in ``openapi.json``.
 
-They are read once when the process starts, so no path that is asked for opens any.
+All are read once at the start of the process, so that no requested path opens a file.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from presence import __version__
-from presence.admin.answers import ApiError, json_answer
+from presence.admin.responses import ApiError, json_answer
 
 FOLDER: Final = Path(__file__).parent / "page"
 OPENAPI: Final = Path(__file__).parent / "openapi.json"
@@ -27,16 +27,16 @@ _TYPES: Final = {
 
 
 def description() -> dict[str, Any]:
-    """Return the description of the interface, of this version."""
+    """Return the OpenAPI description with this version."""
     found: dict[str, Any] = json.loads(OPENAPI.read_text("utf-8"))
     return {**found, "info": {**found["info"], "version": __version__}}
 
 
 class PageFiles:
-    """Answers with files.
+    """Serves files.
 
     Args:
-        folder: where they are.
+        folder: their directory.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
@@ -51,18 +51,18 @@ class PageFiles:
         }
 
     async def index(self, request: Request) -> Response:
-        """Answer with the page."""
-        return self._answer(INDEX, request)
+        """Return the page."""
+        return self._response(INDEX, request)
 
     async def file(self, request: Request) -> Response:
-        """Answer with a file that the page asks for."""
-        return self._answer(request.path_params["file"], request)
+        """Return a file of the page."""
+        return self._response(request.path_params["file"], request)
 
     async def describe(self, _request: Request) -> Response:
-        """Answer with the description of the interface."""
+        """Return the OpenAPI description."""
         return json_answer(self._description)
 
-    def _answer(self, name: str, request: Request) -> Response:
+    def _response(self, name: str, request: Request) -> Response:
         if name not in self._files:
             raise ApiError(404, "not_found", "there is no such file")
         headers = {"Cache-Control": "no-cache", "ETag": self._tags[name]}

@@ -1,4 +1,4 @@
-"""What requests say, checked: uids, bodies, parameters. All raise `ApiError`."""
+"""Validates requests: uids, bodies, parameters. All functions raise `ApiError`."""
 
 import json
 from typing import Any, Final
@@ -7,15 +7,15 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 
 from presence.admin.access import JSON
-from presence.admin.answers import ApiError, bad_request, not_found
+from presence.admin.responses import ApiError, bad_request, not_found
 from presence.protocol import Kind
 from presence.protocol.schema import SCHEMA
 
-UIDS_MAX: Final = 500  # as in a query of a client
+MAX_UIDS: Final = 500  # as in a query of a client
 USERS_DEFAULT: Final = 100
-USERS_MAX: Final = 1000  # of a page
+MAX_USERS: Final = 1000  # of a page
 WAIT_DEFAULT_S: Final = 5.0
-WAIT_MAX_S: Final = 30.0
+MAX_WAIT_S: Final = 30.0
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 _check_device: Final = SCHEMA[Kind.LOGIN]["device"].check
 
@@ -26,9 +26,9 @@ def checked_uid(value: object) -> str:
 
 
 def uid_of_path(request: Request, prefix: str) -> str:
-    """Return the uid that a path ends with, percent-decoded.
+    """Return the percent-decoded uid at the end of a path.
 
-    The rest must be spelled out: of a prefix that is encoded itself nobody knows where it ends.
+    The prefix must not be percent-encoded, or its end would be ambiguous.
     """
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     path = raw.partition(b"?")[0]
@@ -42,7 +42,7 @@ def uid_of_path(request: Request, prefix: str) -> str:
 
 
 async def json_object(request: Request, *names: str) -> dict[str, Any]:
-    """Return the body, an object that has no other names than these."""
+    """Return the body, an object with no other names than these."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
         raise ApiError(415, "not_json", f"the body must be {JSON}", reason="content_type")
@@ -53,9 +53,7 @@ async def json_object(request: Request, *names: str) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request("bad_json", "the body must be an object")
     if others := sorted(set(body).difference(names)):
-        raise bad_request(
-            "unknown_name", f"only these names are known: {', '.join(names)}; not {others[0][:64]!a}"
-        )
+        raise bad_request("unknown_name", f"the known names are {', '.join(names)}, not {others[0][:64]!a}")
     return body
 
 
@@ -64,38 +62,38 @@ def uids_of(body: dict[str, Any]) -> list[str]:
     uids = body.get("uids")
     if not isinstance(uids, list):
         raise bad_request("bad_uids", "uids must be a list")
-    if len(uids) > UIDS_MAX:
-        raise ApiError(413, "too_many_uids", f"at most {UIDS_MAX} uids at once", reason="uids")
+    if len(uids) > MAX_UIDS:
+        raise ApiError(413, "too_many_uids", f"at most {MAX_UIDS} uids per query", reason="uids")
     return list(dict.fromkeys(checked_uid(uid) for uid in uids))
 
 
 def device_of(body: dict[str, Any]) -> str | None:
-    """Return the `device` that is meant: "" is the default one, None means all."""
+    """Return the `device`: "" for the default one, None for all."""
     device = body.get("device")
     return None if device is None else "" if device == "" else _checked(device, "bad_device", _check_device)
 
 
 def wait_of(body: dict[str, Any]) -> float:
-    """Return for how long to wait."""
+    """Return the time to wait, seconds."""
     wait_s = body.get("wait_s", WAIT_DEFAULT_S)
-    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= WAIT_MAX_S:
-        raise bad_request("bad_wait_s", f"wait_s must be a number from 0 to {WAIT_MAX_S:g}")
+    if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s <= MAX_WAIT_S:
+        raise bad_request("bad_wait_s", f"wait_s must be a number from 0 to {MAX_WAIT_S:g}")
     return float(wait_s)
 
 
 def limit_of(request: Request) -> int:
-    """Return how many users are wanted."""
+    """Return the number of users per page."""
     text = request.query_params.get("limit", str(USERS_DEFAULT))
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= USERS_MAX):
-        raise bad_request("bad_limit", f"limit must be a number from 0 to {USERS_MAX}")
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= MAX_USERS):
+        raise bad_request("bad_limit", f"limit must be a number from 0 to {MAX_USERS}")
     return int(text)
 
 
 def _checked(value: object, code: str, check: Any) -> str:
     try:
         complaint = check(value)
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say
-        complaint = (None, "must be text that UTF-8 can say")
+    except UnicodeEncodeError:  # a lone surrogate, which JSON permits
+        complaint = (None, "must be valid Unicode text")
     if complaint is not None:
         raise bad_request(code, f"{code.removeprefix('bad_')} {complaint[1]}")
     return str(value)

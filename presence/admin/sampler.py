@@ -1,7 +1,7 @@
-"""The pulse of the live page: one picture a second, made and encoded once for all who look.
+"""Samples for the live page: one snapshot per second, built and encoded once for all viewers.
 
-It runs whether anybody looks or not, for whoever comes wants to see how things went. A second costs each
-worker one answer of some 0.15 ms, and Redis one HLEN for each shard.
+It runs even without viewers, so that the page can show history. Each second costs each worker one answer of
+some 0.15 ms, and Redis one HLEN per shard.
 """
 
 import time
@@ -12,9 +12,9 @@ from typing import Any, Final
 import structlog
 import trio
 
-from presence.admin.answers import to_json
-from presence.admin.snapshot import History, Rates, RedisStatus, picture, point_of
-from presence.admin.streaming import message
+from presence.admin.responses import to_json
+from presence.admin.snapshot import History, Rates, RedisStatus, point_of, snapshot
+from presence.admin.sse import message
 from presence.admin.workers import Workers
 from presence.common.redaction import redact_text
 from presence.reader import PresenceReader
@@ -22,25 +22,25 @@ from presence.store.client import RedisError
 from presence.store.health import RedisHealth, read_health
 from presence.store.shard_clients import ShardClients
 
-SAMPLE_S: Final = 1.0
-NODES_S: Final = 2.0
-REDIS_S: Final = 5.0
-CHANGES_MAX_S: Final = 3.0  # what Redis said is shown for no longer if it says nothing more
+SAMPLE_INTERVAL_S: Final = 1.0
+NODES_INTERVAL_S: Final = 2.0
+REDIS_INTERVAL_S: Final = 5.0
+REDIS_TIMEOUT_S: Final = 3.0  # values of Redis are shown for no longer if it stops answering
 
 log = structlog.get_logger("presence.admin")
 
 
 class Sampler:
-    """Takes the pictures.
+    """Builds the snapshots.
 
     Args:
-        workers: who is asked.
+        workers: the workers to ask.
         redis_url: of the servers' Redis.
-        prefix: what the keys begin with.
+        prefix: of the keys.
 
     Attributes:
         history: of the past day.
-        cluster: what Redis said last.
+        cluster: the last values from Redis.
     """
 
     def __init__(self, workers: Workers, redis_url: str, prefix: str) -> None:
@@ -48,78 +48,78 @@ class Sampler:
         self._reader = PresenceReader(redis_url, prefix=prefix)
         self._access = ShardClients(redis_url)
         self._rates = Rates()
-        self._limiter = trio.CapacityLimiter(3)  # a thread for each question of `run`
+        self._limiter = trio.CapacityLimiter(3)  # a thread per query of `run`
         self._viewers: set[Callable[[bytes], None]] = set()
         self.history = History()
         self.cluster = RedisStatus()
 
     async def run(self) -> None:
-        """Take pictures until cancelled."""
+        """Build snapshots until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, SAMPLE_S, self._reader.count, "online")
-                nursery.start_soon(self._watch, NODES_S, self._reader.nodes, "nodes")
-                nursery.start_soon(self._watch, REDIS_S, self._read_health, "redis")
+                nursery.start_soon(self._watch, SAMPLE_INTERVAL_S, self._reader.count, "online")
+                nursery.start_soon(self._watch, NODES_INTERVAL_S, self._reader.nodes, "nodes")
+                nursery.start_soon(self._watch, REDIS_INTERVAL_S, self._read_health, "redis")
                 await self._sample_all()
         finally:
             self._reader.close()
             self._access.close()
 
-    def look(self, show: Callable[[bytes], None]) -> None:
-        """Have `show` called with each picture from now on: a message of an event stream."""
+    def subscribe(self, show: Callable[[bytes], None]) -> None:
+        """Call `show` with each snapshot from now on, as a message of an event stream."""
         self._viewers.add(show)
 
-    def look_away(self, show: Callable[[bytes], None]) -> None:
-        """Have it called no more."""
+    def unsubscribe(self, show: Callable[[bytes], None]) -> None:
+        """Stop calling `show`."""
         self._viewers.discard(show)
 
     async def _sample_all(self) -> None:
-        due, is_told = trio.current_time(), False
+        due, is_logged = trio.current_time(), False
         while True:
             try:
                 await self._sample()
-                is_told = False
-            except Exception:  # a figure of unknown form must not end the page
-                if not is_told:
+                is_logged = False
+            except Exception:  # a value of unknown form must not stop the page
+                if not is_logged:
                     log.exception("no picture can be made of what workers say")
-                is_told = True
+                is_logged = True
             now = trio.current_time()
-            due = max(due + SAMPLE_S, now)
+            due = max(due + SAMPLE_INTERVAL_S, now)
             await trio.sleep_until(due)
 
     async def _sample(self) -> None:
         answers = await self._workers.samples()
         at_ms = int(time.time() * 1000)
-        speeds = self._rates.take(answers)
+        speeds = self._rates.update(answers)
         self.history.add(point_of(at_ms, answers, speeds, self.cluster.online))
         if self._viewers:
-            encoded = message("sample", to_json(picture(at_ms, answers, speeds, self.cluster)))
+            encoded = message("sample", to_json(snapshot(at_ms, answers, speeds, self.cluster)))
             for show in list(self._viewers):
                 show(encoded)
 
     async def _watch(self, interval_s: float, ask: Callable[[], object], name: str) -> None:
-        """Ask Redis again and again, and keep what it says under a name, or that it says nothing."""
+        """Query Redis periodically, and store the result, or the failure, under a name."""
         while True:
             begun = trio.current_time()
             try:
-                with trio.fail_after(CHANGES_MAX_S):
-                    said = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
+                with trio.fail_after(REDIS_TIMEOUT_S):
+                    result = await trio.to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
             except (RedisError, OSError, ValueError, trio.TooSlowError) as error:
                 if name != "redis":
-                    self._note(name, None)
+                    self._store(name, None)
                 known = self.cluster.redis or RedisHealth(status="away")
                 text = redact_text(str(error)) or "no answer in time"
-                self._note("redis", replace(known, status="away", ping_ms=None, error=text))
+                self._store("redis", replace(known, status="away", ping_ms=None, error=text))
             else:
-                self._note(name, said)
+                self._store(name, result)
             await trio.sleep(max(0.05, begun + interval_s - trio.current_time()))
 
     def _read_health(self) -> RedisHealth:
         return read_health(self._access, self._reader.keys().shards)
 
-    def _note(self, name: str, said: Any) -> None:
-        self.cluster = replace(self.cluster, **{name: said})
+    def _store(self, name: str, result: Any) -> None:
+        self.cluster = replace(self.cluster, **{name: result})
 
     def redis_map(self) -> dict[str, Any] | None:
-        """Return how Redis is, as plain data; None: it was not asked yet."""
+        """Return the health of Redis as plain data; None: not read yet."""
         return None if self.cluster.redis is None else asdict(self.cluster.redis)

@@ -1,8 +1,7 @@
-"""What the live page shows, from the answers of workers and of Redis: a moment, how things went, how quickly
-counters grow. Pure.
+"""The data of the live page, from the answers of workers and Redis: snapshots, history, and rates. Pure.
 
-Each worker's growth is taken between two of its own answers: so one that did not answer for a while makes no
-peak when it does again, and one that was replaced begins at zero.
+Rates are computed per worker between two of its own answers, so that a worker that did not answer for a while
+causes no peak, and a replaced one starts at zero.
 """
 
 from collections import deque
@@ -15,7 +14,7 @@ from presence.store.health import RedisHealth
 from presence.store.nodes import NodeState
 
 Point: TypeAlias = Sequence[float | None]
-"""Unix ms, users online, sessions, connections; a second: packets, users that came, and that went, logins."""
+"""Unix ms, users online, sessions, connections; per second: packets, users come, users gone, logins."""
 
 STEP_S: Final = 1
 POINTS: Final = 600  # ten minutes
@@ -24,7 +23,7 @@ LONG_POINTS: Final = 1440  # a day; both rings together take some 300 KB
 
 
 class History:
-    """Both rings."""
+    """Two ring buffers: of seconds and of minutes."""
 
     def __init__(self) -> None:
         self._points: deque[Point] = deque(maxlen=POINTS)
@@ -32,7 +31,7 @@ class History:
         self._pending: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Take the point of a second."""
+        """Add the point of a second."""
         self._points.append(point)
         at_ms = point[0] or 0
         if self._pending and at_ms // (LONG_STEP_S * 1000) != (self._pending[0][0] or 0) // (
@@ -43,7 +42,7 @@ class History:
         self._pending.append(point)
 
     def report(self) -> dict[str, Any]:
-        """Return both, as the page wants them."""
+        """Return both in the form that the page expects."""
         return {
             "history": {"step_s": STEP_S, "points": list(self._points)},
             "long_history": {"step_s": LONG_STEP_S, "points": list(self._minutes)},
@@ -51,7 +50,7 @@ class History:
 
 
 def _mean(points: Sequence[Point]) -> Point:
-    """Return the point of a minute: the time of the first, and the means of what is known."""
+    """Return the point of a minute: the first time, and the means of the known values."""
     means: list[float | None] = [points[0][0]]
     for column in list(zip(*points, strict=True))[1:]:
         known = [value for value in column if value is not None]
@@ -60,7 +59,7 @@ def _mean(points: Sequence[Point]) -> Point:
 
 
 class Speeds(NamedTuple):
-    """By the second, of all workers that answered twice; None: none did."""
+    """Rates per second, of all workers that answered twice; None: none did."""
 
     packets: float | None = None
     online: float | None = None
@@ -70,13 +69,13 @@ class Speeds(NamedTuple):
 
 
 class Rates:
-    """Remembers what each worker said last."""
+    """Computes rates from the last answer of each worker."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[str, float, tuple[float, ...]]] = {}
 
-    def take(self, answers: Iterable[WorkerAnswer]) -> Speeds:
-        """Return how quickly things go, up to these answers."""
+    def update(self, answers: Iterable[WorkerAnswer]) -> Speeds:
+        """Return the rates up to these answers."""
         found: list[list[float]] = []
         for answer in answers:
             if answer.sample is None:
@@ -96,25 +95,25 @@ class Rates:
 
 
 def _counts(sample: Sample) -> tuple[float, ...]:
-    """Return what `Speeds` is made of, in its order."""
+    """Return the counters for `Speeds`, in its order."""
     core, transitions = part(sample, "core"), part(sample, "transitions")
     return (
         number(core.get("beats")) + number(core.get("frames")),
         total(transitions.get("online")),
         total(transitions.get("offline")),
         number(core.get("logins")),
-        total(core.get("refused")),  # all of them; `admission` only tells by which limit
+        total(core.get("refused")),  # the total; `admission` has it by limit
     )
 
 
 def part(sample: Sample, name: str) -> Mapping[str, Any]:
-    """Return a group of a sample; empty where the worker, of another version maybe, has none."""
+    """Return a group of a sample; empty if the worker, perhaps of another version, has none."""
     found = sample.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
 def number(value: object) -> float:
-    """Return a number of a sample, 0 where there is none."""
+    """Return a number of a sample, 0 if there is none."""
     return value if isinstance(value, int | float) else 0
 
 
@@ -125,12 +124,12 @@ def total(counts: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RedisStatus:
-    """What Redis said last; None: it did not answer then.
+    """The last values from Redis; None: it did not answer.
 
     Attributes:
-        online: users.
+        online: number of users online.
         nodes: those with a lease.
-        redis: how it is itself; None: it was not asked yet.
+        redis: its health; None: not read yet.
     """
 
     online: int | None = None
@@ -139,7 +138,7 @@ class RedisStatus:
 
 
 def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online: int | None) -> Point:
-    """Return the point of this moment, see `presence.admin.history`."""
+    """Return the point of this moment, see `History`."""
     samples = _samples(answers)
     return (
         at_ms,
@@ -153,7 +152,7 @@ def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online
     )
 
 
-def picture(
+def snapshot(
     at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, cluster: RedisStatus
 ) -> dict[str, Any]:
     """Return the data of the event `sample`."""
@@ -178,7 +177,7 @@ def picture(
 
 
 def summed_wheel(wheels: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the wheels of all workers as one: slots that are due at about the same time are one slot."""
+    """Return the sum of the wheels of all workers; slots due at about the same time are merged."""
     wheels = [wheel for wheel in wheels if wheel.get("sizes") and number(wheel.get("slot_s")) > 0]
     if not wheels:
         return None
@@ -195,7 +194,7 @@ def summed_wheel(wheels: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def summed_histogram(histograms: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the sum of histograms that have the same bounds; others are left out."""
+    """Return the sum of histograms with the same bounds; others are ignored."""
     histograms = [each for each in histograms if each.get("bounds")]
     if not histograms:
         return None

@@ -1,8 +1,7 @@
-"""What the operators' process is told when it starts: one message over its standard input, then single bytes.
+"""The start message of the admin process, sent over its standard input, followed by single-byte commands.
 
-Nothing secret is in arguments or in the environment so, where others could read it. The end of the input is
-the order to end: it comes however the server at the other end has died. The other way come heartbeats
-(`presence.prefork.control_pipe`).
+This keeps secrets out of arguments and environment, which others can read. The end of the input means stop,
+which works however the server dies. In the other direction come heartbeats (`presence.prefork.control_pipe`).
 """
 
 import pickle
@@ -14,8 +13,8 @@ from typing import Final
 from presence.config.settings import Settings
 from presence.server.listeners import ListenAddress
 
-RELOAD: Final = b"h"  # files are to be read again
-NICENESS: Final = 5  # where processors are short, users come before operators, also while a server starts
+RELOAD: Final = b"h"  # reread the files
+NICENESS: Final = 5  # clients have priority over operators if the processor is busy
 _SIZE: Final = struct.Struct(">I")
 
 
@@ -27,9 +26,9 @@ class Start:
         settings: checked settings.
         redis_url: where Redis is.
         listeners: descriptors of sockets that listen.
-        lines: descriptors of the asking ends, see `presence.server.stats_socket`, one a worker.
+        lines: descriptors of the requesting ends, one per worker, see `presence.server.stats_socket`.
         address: where the listeners listen.
-        url: the same, for people.
+        url: the same as a URL.
     """
 
     settings: Settings
@@ -40,18 +39,18 @@ class Start:
     url: str
 
     def packed(self) -> bytes:
-        """Return what `read` takes."""
+        """Return the message in the form that `read` takes."""
         message = pickle.dumps(self)
         return _SIZE.pack(len(message)) + message
 
 
 def read(line: socket.socket) -> Start | None:
-    """Return the message; None if the line ends before it has come. Waits."""
+    """Receive the message; None if the line closes first. Blocks."""
     size = _exactly(line, _SIZE.size)
     message = None if size is None else _exactly(line, _SIZE.unpack(size)[0])
     if message is None:
         return None
-    start: Start = pickle.loads(message)  # noqa: S301 - whoever can write there is who started us
+    start: Start = pickle.loads(message)  # noqa: S301 - only our parent can write there
     return start
 
 

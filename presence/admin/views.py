@@ -1,7 +1,7 @@
-"""What Redis says, for requests that wait: calls that block, in a few threads, for a bounded time.
+"""Queries of Redis for HTTP requests: blocking calls in a few threads, with a time-out.
 
-When Redis hangs the threads hang with it, for as long as a call may take; who finds none free in time is
-told that Redis is away, as is who waits in one.
+When Redis hangs, the threads hang with it for as long as a call may take. Requests that get no thread or no
+answer in time are refused because Redis is unreachable.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from presence.admin.answers import busy, redis_away, redis_refuses
+from presence.admin.responses import busy, redis_away, redis_refuses
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.text import plain_state
 from presence.ops.explain import Explainer
@@ -20,19 +20,19 @@ from presence.store.client import RedisError
 from presence.store.error_classes import passes
 
 THREADS: Final = 8
-ACTING_THREADS: Final = 4  # of their own, for a kick may wait for long
-ANSWER_S: Final = 1.8  # so that who asks has an answer, or a refusal, within 2 s
-EXPLAIN_S: Final = 5.0  # nodes elsewhere are asked through Redis
+KICK_THREADS: Final = 4  # separate threads, because a kick may wait for long
+QUERY_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s
+EXPLAIN_TIMEOUT_S: Final = 5.0  # nodes on other machines are asked through Redis
 
 T = TypeVar("T")
 
 
 class RedisQueries:
-    """Reads of Redis, and kicks. All raise `ApiError` where Redis does not answer.
+    """Queries of Redis, and kicks. All raise `ApiError` if Redis does not answer.
 
     Args:
         redis_url: of the servers' Redis.
-        prefix: what the keys begin with.
+        prefix: of the keys.
     """
 
     def __init__(self, redis_url: str, prefix: str) -> None:
@@ -40,7 +40,7 @@ class RedisQueries:
         self._url = redis_url
         self._explainer = Explainer(redis_url, prefix=prefix)
         self._limiter = trio.CapacityLimiter(THREADS)
-        self._acting = trio.CapacityLimiter(ACTING_THREADS)
+        self._acting = trio.CapacityLimiter(KICK_THREADS)
 
     async def states(self, uids: Iterable[str]) -> dict[str, Any]:
         """Return the states of users, as ``presence status --json`` does."""
@@ -52,12 +52,12 @@ class RedisQueries:
         return await self._call(self.reader.count)
 
     async def page(self, cursor: str | None, size: int) -> Page:
-        """Return some of those who are online.
+        """Return a page of users online.
 
         Raises:
-            ValueError: that is no cursor.
+            ValueError: the cursor is invalid.
         """
-        await self._call(self.reader.keys)  # what is wrong with Redis shows here, and not as a bad cursor
+        await self._call(self.reader.keys)  # reports errors of Redis here, not as a bad cursor
         page = await self._call(lambda: self.reader.page(cursor, size=size), is_asked=True)
         return Page(plain_state(page.states), page.cursor)
 
@@ -66,30 +66,30 @@ class RedisQueries:
         return {node.node: asdict(node) for node in await self._call(self.reader.nodes)}
 
     async def kick(self, uid: str, device: str | None, wait_s: float, by: str) -> KickResult:
-        """End a user's sessions, and wait for that."""
-        await self.count()  # Redis that hangs shows here, before there is anything to wait for
+        """End a user's sessions, and wait until they have ended."""
+        await self.count()  # detects a hanging Redis before the long call
         if self._acting.available_tokens < 1:
-            raise busy(f"{ACTING_THREADS} kicks wait for their users' ends already")
+            raise busy(f"{KICK_THREADS} kicks are pending already")
 
         def end() -> KickResult:
             return kick(self._url, self.reader, [uid], wait_s=wait_s, by=by, device=device)
 
-        return await self._call(end, within_s=ANSWER_S + wait_s, limiter=self._acting)
+        return await self._call(end, within_s=QUERY_TIMEOUT_S + wait_s, limiter=self._acting)
 
     async def explain(self, uid: str, here: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return why a user is shown as he is.
+        """Return why a user is online or offline.
 
         Raises:
-            ValueError: no user can be called so.
+            ValueError: the uid is invalid.
         """
 
         def explain() -> dict[str, Any]:
             return self._explainer.explain(uid, here)
 
-        return await self._call(explain, within_s=EXPLAIN_S, is_asked=True)
+        return await self._call(explain, within_s=EXPLAIN_TIMEOUT_S, is_asked=True)
 
     def close(self) -> None:
-        """Close the connections; calls under way fail."""
+        """Close the connections; calls in progress fail."""
         self.reader.close()
         self._explainer.close()
 
@@ -97,7 +97,7 @@ class RedisQueries:
         self,
         ask: Callable[[], T],
         *,
-        within_s: float = ANSWER_S,
+        within_s: float = QUERY_TIMEOUT_S,
         limiter: trio.CapacityLimiter | None = None,
         is_asked: bool = False,
     ) -> T:
@@ -105,15 +105,19 @@ class RedisQueries:
 
 
 async def ask_redis(
-    ask: Callable[[], T], limiter: trio.CapacityLimiter, within_s: float = ANSWER_S, *, is_asked: bool = False
+    ask: Callable[[], T],
+    limiter: trio.CapacityLimiter,
+    within_s: float = QUERY_TIMEOUT_S,
+    *,
+    is_asked: bool = False,
 ) -> T:
-    """Call in a thread what blocks, for a bounded time.
+    """Run a blocking call in a thread, with a time-out.
 
     Args:
-        ask: what is called.
+        ask: the call.
         limiter: of the threads.
-        within_s: how long it is waited for, a free thread included.
-        is_asked: whether a `ValueError` is about the request, and not about what Redis holds.
+        within_s: time-out, including the wait for a thread.
+        is_asked: whether a `ValueError` is about the request, not about data in Redis.
 
     Raises:
         ApiError: Redis does not answer, or refuses.

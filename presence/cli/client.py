@@ -1,4 +1,4 @@
-"""``presence client``: one device, from a shell."""
+"""``presence client``: acts as one device, from a shell."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from presence.cli.errors import FAILED, OK, USAGE, complain
+from presence.cli.errors import FAILED, OK, USAGE, print_error
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings, secret_source
 from presence.client import (
     Client,
@@ -36,7 +36,7 @@ from presence.config.loading import DEFAULT_SOURCE, TOKEN_VARIABLE
 
 STDIN = 0
 READ_BYTES = 65_536
-LINE_MAX_BYTES = 65_536  # no frame holds as much
+MAX_LINE_BYTES = 65_536  # more than a frame holds
 HELP = (
     "TO text | /query UID… | /watch UID… | /unwatch [UID…] | /who | /away | /back | /status [TEXT] | "
     "/quit [background]"
@@ -44,36 +44,38 @@ HELP = (
 
 
 _DESCRIPTION = (
-    "Each line of input 'TO text' is a message; /query, /watch, /unwatch, /who, /away, /back, /status and "
-    "/quit do what they say. Ctrl-C, Ctrl-D and /quit log out. Input that is no terminal may end: the device "
-    "stays online. A token comes from a file, standard input or PRESENCE_TOKEN, never from the command line."
+    "Each line of input 'TO text' sends a message; the commands are /query, /watch, /unwatch, /who, /away, "
+    "/back, /status and /quit. Ctrl-C, Ctrl-D and /quit log out. At the end of other input than a terminal's "
+    "the device stays online. A token comes from a file, standard input or PRESENCE_TOKEN, not an argument."
 )
 _SETTINGS = {
     "host": "address of the server",
     "port": "TCP port of the server",
-    "idle_timeout": "a wish: seconds of silence after which the server ends the session",
+    "idle_timeout": "requested idle time-out in seconds, after which the server ends the session",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence client``."""
+    """Add the arguments of ``presence client``."""
     parser.description = _DESCRIPTION
     parser.add_argument("uid", metavar="UID")
-    parser.add_argument("--device", help="which of the user's devices")
+    parser.add_argument("--device", help="device id")
     parser.add_argument(
         "--token",
         type=secret_source,
         metavar="@FILE|-",
-        help="proof of who it is: a file, read whenever one is needed, or the first line of input; "
-        f"by default {TOKEN_VARIABLE}",
+        help="login token: a file, read for each login, or the first line of input "
+        f"(default: {TOKEN_VARIABLE})",
     )
-    parser.add_argument("--tls", action="store_true", help="the server is behind TLS, and --host is its name")
-    parser.add_argument("--ca", metavar="FILE", help="trust these authorities only; implies --tls")
+    parser.add_argument(
+        "--tls", action="store_true", help="connect with TLS; --host must match the certificate"
+    )
+    parser.add_argument("--ca", metavar="FILE", help="trust only these authorities; implies --tls")
     add_settings(parser, ("host", "port", "idle_timeout", *READER_SETTINGS), _SETTINGS)
 
 
 class _Stop:
-    """How everything ends: the scope to cancel, and what went wrong, if anything did."""
+    """The scope to cancel in order to stop, and the first error, if any."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
@@ -85,14 +87,14 @@ class _Stop:
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Be one device until ``/quit``, the end of a terminal's input, or a signal; return the exit status.
+    """Act as one device until ``/quit``, the end of terminal input, or a signal; return the exit status.
 
-    Where the input is no terminal, its end is no reason to leave: the device stays online.
+    If the input is not a terminal, the device stays online when it ends.
     """
     loaded = load()
     given = loaded.settings
     if not given.port:
-        raise UsageError("client: --port must name the server's port")
+        raise UsageError("client: --port must be the server's port")
     wish = None if loaded.sources["idle_timeout"] == DEFAULT_SOURCE else given.idle_timeout
     try:
         options = {
@@ -106,16 +108,16 @@ def run(args: argparse.Namespace, load: Load) -> int:
     except BrokenPipeError:
         raise
     except (EncodeError, OSError, UnicodeError) as error:
-        complain(error)
+        print_error(error)
         return USAGE
     except PresenceError as error:
-        complain(error)
+        print_error(error)
         return FAILED
     return OK
 
 
 def _token(source: str | None) -> str | TokenSource | None:
-    """Return a token, or what reads it from a file for each login."""
+    """Return a token, or a function that reads it from a file for each login."""
     if source is None:
         return os.environ.get(TOKEN_VARIABLE)
     if source == "-":
@@ -126,15 +128,15 @@ def _token(source: str | None) -> str | TokenSource | None:
 
 
 def _first_line() -> str:
-    """Return the first line of input, and leave the rest to others."""
+    """Return the first line of input without reading further."""
     line = b""
-    while len(line) < LINE_MAX_BYTES and (byte := os.read(STDIN, 1)) not in {b"", b"\n"}:
+    while len(line) < MAX_LINE_BYTES and (byte := os.read(STDIN, 1)) not in {b"", b"\n"}:
         line += byte
     return line.decode().strip()
 
 
 def _trust(authorities: str) -> ssl.SSLContext:
-    """Return how to trust some authorities, and nobody else."""
+    """Return a TLS context that trusts only these authorities."""
     try:
         return ssl.create_default_context(cafile=authorities)
     except OSError as error:
@@ -148,7 +150,7 @@ async def _run(host: str, port: int, options: dict[str, Any]) -> None:
             nursery.start_soon(_stop_on_signal, signals, stop)
             try:
                 with stop.scope:
-                    await _live(host, port, options, stop)
+                    await _run_client(host, port, options, stop)
             except PresenceError as error:
                 stop.failure = error
             nursery.cancel_scope.cancel()
@@ -157,44 +159,44 @@ async def _run(host: str, port: int, options: dict[str, Any]) -> None:
 
 
 async def _stop_on_signal(signals: AsyncIterator[int], stop: _Stop) -> None:
-    async for _ in signals:  # a second one ends also what is left of the logout's time
+    async for _ in signals:  # a second signal also cuts the logout short
         stop()
 
 
-async def _live(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
+async def _run_client(host: str, port: int, options: dict[str, Any], stop: _Stop) -> None:
     async with connect(host, port, **options) as client:
-        entering = stop.scope
-        stop.scope = trio.CancelScope()  # from here on, a stop leaves the block in order: with a logout
+        connecting = stop.scope
+        stop.scope = trio.CancelScope()  # from here on, a stop leaves the block cleanly, with a logout
         with stop.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_print_pushes, client, stop)
-                await _take_lines(client, stop)
-        stop.scope = entering
+                await _read_lines(client, stop)
+        stop.scope = connecting
 
 
 async def _print_pushes(client: Client, stop: _Stop) -> None:
     try:
         async for push in client:
             for line in push_lines(push):
-                _tell(line)
+                _print_line(line)
     except (PresenceError, BrokenPipeError) as error:
         stop(error)
     else:
         stop()
 
 
-async def _take_lines(client: Client, stop: _Stop) -> None:
+async def _read_lines(client: Client, stop: _Stop) -> None:
     rest = b""
     try:
         while data := await _read_input():
             *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > LINE_MAX_BYTES:
-                _tell("not done: the line is too long")
+            if len(rest) > MAX_LINE_BYTES:
+                _print_line("ignored: the line is too long")
                 rest = b""
             for line in lines:
-                if not await _take(client, line.decode("utf-8", "replace")):
+                if not await _run_line(client, line.decode("utf-8", "replace")):
                     return stop()
-        if not await _take(client, rest.decode("utf-8", "replace")) or _is_terminal():
+        if not await _run_line(client, rest.decode("utf-8", "replace")) or _is_terminal():
             stop()
     except BrokenPipeError as error:
         stop(error)
@@ -202,12 +204,12 @@ async def _take_lines(client: Client, stop: _Stop) -> None:
 
 
 async def _read_input() -> bytes:
-    """Return some input, ``b""`` at its end."""
-    if sys.stdin is None:  # it was closed, so its number may mean anything by now
+    """Return available input, ``b""`` at its end."""
+    if sys.stdin is None:  # it is closed, so its descriptor may belong to another file
         return b""
     try:
         await trio.lowlevel.wait_readable(STDIN)
-    except PermissionError:  # a file: epoll takes none, and it never keeps anybody waiting
+    except PermissionError:  # a regular file: epoll refuses it, and reading it does not block
         await trio.lowlevel.checkpoint()
     return os.read(STDIN, READ_BYTES)
 
@@ -216,8 +218,8 @@ def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-async def _take(client: Client, line: str) -> bool:
-    """Carry out one line; return whether to go on."""
+async def _run_line(client: Client, line: str) -> bool:
+    """Run one line of input; return whether to continue."""
     verb, *words = line.split() or [""]
     text = line.strip()[len(verb) :].strip()
     try:
@@ -226,65 +228,63 @@ async def _take(client: Client, line: str) -> bool:
                 await client.logout("background")
             return False
         if verb == "/query":
-            _tell_states(await client.query(words))
+            _print_states(await client.query(words))
         elif verb == "/watch":
-            _tell_states(await client.watch(words))
+            _print_states(await client.watch(words))
         elif verb == "/unwatch":
             await client.unwatch(words or None)
-            _tell(f"watching {len(client.watched)}")
+            _print_line(f"watching {len(client.watched)}")
         elif verb == "/who":
-            _tell_states(client.watched)
+            _print_states(client.watched)
         elif verb in {"/away", "/back"}:
             await (client.away() if verb == "/away" else client.back())
-            _tell(f"shown as {'away' if verb == '/away' else 'online'}")
+            _print_line(f"shown as {'away' if verb == '/away' else 'online'}")
         elif verb == "/status":
             await client.update(meta={"status": text} if text else {})
-            _tell(f"shown with status: {text}" if text else "shown without a status")
+            _print_line(f"shown with status: {text}" if text else "shown without a status")
         elif verb.startswith("/") or (verb and not words):
-            _tell(HELP)
+            _print_line(HELP)
         elif verb:
             count = await client.send_message(verb, text)
-            _tell(f"delivered to {count} session{'' if count == 1 else 's'}")
+            _print_line(f"delivered to {count} session{'' if count == 1 else 's'}")
     except (RequestError, EncodeError) as error:
-        _tell(f"not done: {error}")
+        _print_line(f"failed: {error}")
     except Ended:
-        return True  # whoever prints the pushes will say why
+        return True  # the task that prints pushes reports the reason
     return True
 
 
-def _tell_states(states: Mapping[str, UserState]) -> None:
+def _print_states(states: Mapping[str, UserState]) -> None:
     for uid, state in states.items():
-        _tell(state_line(uid, state))
+        _print_line(state_line(uid, state))
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {printable(text)}", flush=True)
 
 
 def push_lines(push: Push) -> list[str]:
-    """Return a push as lines; what others chose in them may hold anything but a line's end."""
+    """Return a push as lines; text of other users may contain anything except line breaks."""
     if isinstance(push, Connected):
         again = " again" if push.again else ""
         return [
-            f"online{again}: session {push.session}, a beat every {push.keepalive:g} s, "
+            f"online{again}: session {push.session}, a keepalive every {push.keepalive:g} s, "
             f"idle time-out {push.idle_timeout:g} s"
         ]
     if isinstance(push, Disconnected):
         message = f": {push.message}" if push.message else ""
-        return [f"lost the connection ({push.reason}{message}); back in {push.retry_in:.1f} s"]
+        return [f"lost the connection ({push.reason}{message}); reconnecting in {push.retry_in:.1f} s"]
     if isinstance(push, Goodbye):
         return [f"goodbye from the server: {push.reason} ({push.code}) {push.message}".rstrip()]
     if isinstance(push, Delivered):
         return [f"{push.sender}: {line}" for line in _plain(push.body).split("\n")]
     if isinstance(push, WatchEnded):
-        return [
-            f"watched no more: {' '.join(push.uids)}: {push.reason} ({push.code}) {push.message}".rstrip()
-        ]
+        return [f"watch ended: {' '.join(push.uids)}: {push.reason} ({push.code}) {push.message}".rstrip()]
     return [f"{state_line(push.uid, push.state)} ({push.reason})"]
 
 
 def state_line(uid: str, state: UserState) -> str:
-    """Return a user's state as one line: since when, or last seen when, and what he says of himself."""
+    """Return a user's state as one line: online since or last seen, and their `meta`."""
     line = f"{uid} is {state.status}"
     if state.status in {"online", "away"} and state.since_ms is not None:
         line += f" since {_time(state.since_ms)}"
@@ -304,10 +304,10 @@ def _plain(value: Any) -> str:
 
 
 def _time(unix_ms: int) -> str:
-    """Return a moment by the local clock, with the date unless it is today."""
+    """Return a local time, with the date unless it is today."""
     try:
         moment = time.localtime(unix_ms / 1000)
         today = moment[:3] == time.localtime()[:3]
         return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
-    except (ValueError, OverflowError, OSError):  # nobody's time, but somebody's data
+    except (ValueError, OverflowError, OSError):  # out of range
         return f"{unix_ms} ms"

@@ -1,4 +1,4 @@
-"""``presence config``: which settings are in effect, from where, and whether they are sound."""
+"""``presence config``: shows the effective settings and their sources, or checks them."""
 
 import argparse
 import json
@@ -11,17 +11,17 @@ from presence.config.loading import FIELDS, RULES, Loaded, shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence config``."""
+    """Add the arguments of ``presence config``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|check")
-    show = actions.add_parser("show", help="print each setting in effect and where it comes from")
+    show = actions.add_parser("show", help="print each effective setting and its source")
     add_json(show, "one JSON object: name to value and source")
-    check = actions.add_parser("check", help="exit 0 if serve would accept them, 2 if not")
+    check = actions.add_parser("check", help="exit with 0 if serve would accept the settings, 2 if not")
     for each in (show, check):
         add_settings(each, tuple(FIELDS))
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Show the settings, or say that they are sound; return the exit status."""
+    """Show or check the settings; return the exit status."""
     loaded = load()
     if args.action == "show":
         return show(loaded, as_json=args.json)
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace, load: Load) -> int:
 
 
 def show(loaded: Loaded, *, as_json: bool) -> int:
-    """Print every setting with its source; without `as_json` as TOML that a file could hold."""
+    """Print every setting with its source; as valid TOML unless `as_json`."""
     values = {name: shown(loaded.settings, name) for name in FIELDS}
     if as_json:
         rules = loaded.settings.followups
@@ -55,7 +55,7 @@ def show(loaded: Loaded, *, as_json: bool) -> int:
 
 
 def _show_rules(loaded: Loaded, width: int) -> None:
-    """Print the rules of follow-ups: tables, which have to come last in a file."""
+    """Print the rules of follow-ups: tables, which must come last in a TOML file."""
     rules, source = loaded.settings.followups, printable(loaded.sources[RULES])
     if not rules:
         line = f"# {RULES} is not set" if rules is None else f"{RULES} = []"

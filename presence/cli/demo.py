@@ -1,10 +1,10 @@
-"""``presence demo``: see it work, and see it checked, within a minute."""
+"""``presence demo``: runs a server with simulated clients for a minute and checks its events."""
 
 import argparse
 import contextlib
 import sys
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import READER_SETTINGS, Load, UsageError, add_settings
 from presence.common.files import FileLimitError
 from presence.common.logs import configure
@@ -14,23 +14,25 @@ from presence.store.error_classes import CONNECTION_LOST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence demo``."""
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long at most (default 60)")
-    parser.add_argument("--clients", type=int, default=500, help="how many (default 500)")
+    """Add the arguments of ``presence demo``."""
+    parser.add_argument("--seconds", type=float, default=60.0, help="maximum duration (default 60)")
+    parser.add_argument("--clients", type=int, default=500, help="number of clients (default 500)")
     add_settings(parser, (*READER_SETTINGS, "no_admin"))
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Run the demo; return 0 if truth and events agree or it was interrupted, 1 if they differ."""
+    """Run the demo; return 0 if events match what clients did or it was interrupted, 1 if not."""
     settings = load().settings
     try:
-        import rich.console  # noqa: PLC0415 - only the demo draws
+        import rich.console  # noqa: PLC0415 - only the demo needs it
     except ImportError:
-        raise UsageError("the demo draws with rich: pip install 'presence-server[demo]'") from None
-    from presence.demo import run as demo  # noqa: PLC0415 - loads rich and every room of the server
+        raise UsageError("the demo needs rich: pip install 'presence-server[demo]'") from None
+    from presence.demo import run as demo  # noqa: PLC0415 - loads rich and the whole server
 
-    if not (args.seconds >= demo.LEAST_SECONDS and args.clients >= demo.LEAST_CLIENTS):
-        raise UsageError(f"demo: --seconds from {demo.LEAST_SECONDS}, --clients from {demo.LEAST_CLIENTS}")
+    if not (args.seconds >= demo.MIN_SECONDS and args.clients >= demo.MIN_CLIENTS):
+        raise UsageError(
+            f"demo: --seconds must be at least {demo.MIN_SECONDS}, --clients at least {demo.MIN_CLIENTS}"
+        )
     agrees = None
     with contextlib.ExitStack() as cleanup, contextlib.suppress(KeyboardInterrupt):
         try:
@@ -46,10 +48,10 @@ def run(args: argparse.Namespace, load: Load) -> int:
                 no_admin=settings.no_admin,
             )
         except (EmbeddedError, FileLimitError) as error:
-            complain(error)
+            print_error(error)
             return FAILED
         except CONNECTION_LOST as error:
-            complain(f"cannot reach Redis at {redacted(settings.redis or 'the embedded server')}: {error}")
+            print_error(f"cannot reach Redis at {redacted(settings.redis or 'the embedded server')}: {error}")
             return FAILED
     if agrees is None:
         print("interrupted", file=sys.stderr)

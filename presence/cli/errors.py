@@ -1,4 +1,4 @@
-"""How every subcommand ends and complains: exit statuses, one line on standard error."""
+"""Exit statuses, error output and signal handling that all commands share."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ FAILED = 1
 USAGE = 2  # the command line or the settings are wrong
 
 
-def complain(message: object) -> None:
-    """Print a message on standard error, each of its lines safe for a terminal and without secrets."""
+def print_error(message: object) -> None:
+    """Print a message on standard error, with secrets removed and control characters escaped."""
     for line in redact_text(str(message)).splitlines():
         print(f"presence: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def abandon_output() -> None:
-    """Lead standard output nowhere, or Python would complain at exit that it cannot flush it."""
-    with suppress(OSError, ValueError):  # it may be no descriptor at all
+    """Redirect standard output to /dev/null, or Python reports at exit that it cannot flush it."""
+    with suppress(OSError, ValueError):  # it may have no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -30,7 +30,7 @@ def abandon_output() -> None:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt as SIGINT does, so that ``with`` blocks end in order."""
+    """Let SIGTERM raise KeyboardInterrupt as SIGINT does, so that ``with`` blocks clean up."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -40,7 +40,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def sighup_ignored() -> Iterator[None]:
-    """Let SIGHUP do nothing until somebody takes it for an order, and never end the process."""
+    """Ignore SIGHUP until a handler is installed; it never ends the process."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield

@@ -1,13 +1,13 @@
-"""``presence explain``: why a user is online or offline, and what each server knows of his sessions."""
+"""``presence explain``: prints why a user is online or offline, and the sessions that each server has."""
 
 import argparse
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
-from presence.cli.redis_errors import asks_redis
+from presence.cli.redis_errors import with_redis
 from presence.common.redis_url import redacted
 from presence.common.text import json_line, printable
 from presence.ops.explain import Explainer
@@ -15,43 +15,43 @@ from presence.ops.explain_text import hour, moment, span
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence explain``."""
+    """Add the arguments of ``presence explain``."""
     parser.add_argument("uid", metavar="UID", type=plain_text)
-    add_reader(parser, "one JSON object")
+    add_reader(parser, "print one JSON object")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Print what is known of a user; return the exit status: 1 if Redis could not be asked."""
+    """Print what is known about a user; return the exit status: 1 if Redis could not be reached."""
     with Explainer(place.redis_url, prefix=place.prefix) as explainer:
         try:
-            told = explainer.explain(args.uid)
+            report = explainer.explain(args.uid)
         except ValueError as error:
             raise UsageError(error) from None
-    if told["redis"] is not None:
-        complain(f"cannot ask Redis at {redacted(place.redis_url)}: {told['redis']}")
-    if told["state"] is None:
+    if report["redis"] is not None:
+        print_error(f"cannot reach Redis at {redacted(place.redis_url)}: {report['redis']}")
+    if report["state"] is None:
         return FAILED
-    print(json_line(told) if args.json else "\n".join(map(printable, lines(told))))
-    return FAILED if told["redis"] else OK
+    print(json_line(report) if args.json else "\n".join(map(printable, lines(report))))
+    return FAILED if report["redis"] else OK
 
 
-def lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """Give the lines of an explanation for people; each is yet to be made safe for a terminal."""
-    yield f"{told['uid']}  {told['state']['status'] if told['state'] else 'not known'}"
-    yield f"  why: {told['why']}"
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Give the lines of an explanation; the caller escapes control characters."""
+    yield f"{report['uid']}  {report['state']['status'] if report['state'] else 'not known'}"
+    yield f"  why: {report['why']}"
     for name in ("event", "online_event"):
-        if (event := told[name]) is not None:
+        if (event := report[name]) is not None:
             yield f"  {name.replace('_', ' ')}: {_event(event)}"
-    for session in told["sessions"]:
+    for session in report["sessions"]:
         yield from _session(session)
-    for end in told["ended"]:
-        if end["session"] != (told["event"] or {}).get("session"):  # of which the sentence tells
+    for end in report["ended"]:
+        if end["session"] != (report["event"] or {}).get("session"):  # the sentence covers that one
             yield f"  {_ended(end)}"
-    for note in told["notes"]:
+    for note in report["notes"]:
         yield f"  note: {note}"
-    answered = [each["node"] for each in told["nodes"] if each["answer"] == "answered"]
-    yield f"  asked: {len(answered)} of {len(told['nodes'])} nodes answered"
+    answered = [each["node"] for each in report["nodes"] if each["answer"] == "answered"]
+    yield f"  asked: {len(answered)} of {len(report['nodes'])} nodes answered"
 
 
 def _event(event: Mapping[str, Any]) -> str:
@@ -66,7 +66,7 @@ def _session(session: Mapping[str, Any]) -> Iterator[str]:
         link += f" from {address or 'an unknown address'}, {session.get('transport') or 'unknown transport'}"
         link += f", {session.get('unsent_bytes') or 0} bytes unsent"
     else:
-        link += ", in its grace"
+        link += ", in its grace period"
     yield f"    {link}; logged in {moment(session['login_ms'])}"
     yield (
         f"    last packet {moment(session['last_packet_ms'])}, {session['last_packet_age_s']:.3f} s ago; "
@@ -87,22 +87,22 @@ def _ended(end: Mapping[str, Any]) -> str:
 def _due(session: Mapping[str, Any]) -> str:
     ends = f"ends as {session['ends_as'].get('reason')} ({session['ends_as'].get('code')})"
     if session["due_in_s"] is None or session["slot"] is None:
-        return f"{ends} in this moment"
-    hand = f"slot {session['slot']}, {session['slots_from_hand']} from the hand"
+        return f"{ends} now"
+    hand = f"slot {session['slot']}, {session['slots_from_hand']} slots ahead"
     return f"{ends} in {session['due_in_s']:.3f} s: {hand}"
 
 
 def _shown(session: Mapping[str, Any]) -> str:
-    record = {True: "on record", False: "not on record", None: "record not known"}[session["on_record"]]
+    record = {True: "on record", False: "not on record", None: "record unknown"}[session["on_record"]]
     parts = [session["status"], record]
     if not session["vouched"]:
-        parts.append("not vouched for")
+        parts.append("not registered")
     if (away_in_s := session.get("away_in_s")) is not None:
-        parts.append(f"away by itself in {span(away_in_s)}")
+        parts.append(f"away automatically in {span(away_in_s)}")
     if (expires_in_s := session.get("token_expires_in_s")) is not None:
         parts.append(f"token expires in {span(expires_in_s)}")
     if watches := session.get("watches"):
         parts.append(f"watches {watches} users")
-    if said := session.get("meta"):
-        parts.append(f"meta {json.dumps(said, separators=(',', ':'), ensure_ascii=False)}")
+    if meta := session.get("meta"):
+        parts.append(f"meta {json.dumps(meta, separators=(',', ':'), ensure_ascii=False)}")
     return ", ".join(parts)

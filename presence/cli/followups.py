@@ -1,4 +1,4 @@
-"""``presence followups``: what is to be done for users who stay away, and doing it."""
+"""``presence followups``: plans, lists and handles actions for users who stay offline."""
 
 import argparse
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from presence.cli.errors import FAILED, OK, complain, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, print_error, sigterm_interrupts
 from presence.cli.options import (
     READER_SETTINGS,
     DataLocation,
@@ -18,11 +18,11 @@ from presence.cli.options import (
     add_json,
     add_settings,
     plain_text,
+    positive_seconds,
     seconds,
-    some_seconds,
     whole_number,
 )
-from presence.cli.redis_errors import asks_redis, subscriber_complains
+from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.followups import FollowUp, FollowUps, PlannedFollowUp, due_sync
 from presence.followups.scheduler import FollowUpScheduler, SchedulerOutage
@@ -31,73 +31,88 @@ from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError
 
-STOP_WAIT_S = 3.0  # for a call that is under way; a closed connection ends it
+STOP_WAIT_S = 3.0  # for a call in progress; closing the connection ends it
 
 
 _RUN: Final = (
-    "Plans follow-ups by the rules of the file of --config, the tables [[followups]], and tells those that "
-    "are due; without rules there, by those that a server or another run brought last. Any number may run, "
-    "beside servers that do the same. With --handler it calls that for each of them, at least once, shared "
-    "with all others of the group; what fails is called again after --retry, and is a dead letter after "
-    "--attempts."
+    "Plans follow-ups by the rules of the --config file (the tables [[followups]]) and publishes those that "
+    "are due. Without rules there it uses those that a server or another run stored last. Any number may "
+    "run, next to servers that do the same. With --handler it calls that function for each follow-up, at "
+    "least once, sharing the work with the others of the group. A failed one is retried after --retry and "
+    "becomes a dead letter after --attempts."
 )
 
 _number = whole_number(10**6)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence followups``."""
+    """Add the arguments of ``presence followups``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|list|add|cancel")
 
-    run = actions.add_parser("run", help="plan, tell and handle follow-ups", description=_RUN)
-    run.add_argument("--handler", metavar="MODULE:FUNCTION", help="called with each that is due")
+    run = actions.add_parser("run", help="plan, publish and handle follow-ups", description=_RUN)
+    run.add_argument("--handler", metavar="MODULE:FUNCTION", help="function to call with each due follow-up")
     run.add_argument(
-        "--group", type=plain_text, default="followups", help="who shares them (default followups)"
+        "--group",
+        type=plain_text,
+        default="followups",
+        help="consumer group that shares them (default followups)",
     )
     run.add_argument(
-        "--attempts", type=_number, default=5, metavar="N", help="until it is a dead letter (default 5)"
+        "--attempts",
+        type=_number,
+        default=5,
+        metavar="N",
+        help="attempts before it becomes a dead letter (default 5)",
     )
     run.add_argument(
         "--retry",
-        type=some_seconds,
+        type=positive_seconds,
         default=60.0,
         metavar="S",
-        help="until it is handled again (default 60 s)",
+        help="time until a failed one is retried (default 60 s)",
     )
     add_settings(run, (*READER_SETTINGS, "stream_maxlen"))
 
-    show = actions.add_parser("list", help="print those that wait")
-    show.add_argument("--uid", type=plain_text, help="of this user only")
-    show.add_argument("--limit", type=_number, default=1000, metavar="N", help="so many (default 1000)")
-    add_json(show, "one JSON object a line")
+    show = actions.add_parser("list", help="print pending follow-ups")
+    show.add_argument("--uid", type=plain_text, help="only those of this user")
+    show.add_argument(
+        "--limit", type=_number, default=1000, metavar="N", help="at most this many (default 1000)"
+    )
+    add_json(show, "print one JSON object per line")
     add_settings(show, READER_SETTINGS)
 
-    add = actions.add_parser("add", help="let something be done for one user, once")
+    add = actions.add_parser("add", help="add a follow-up for one user, once")
     add.add_argument("uid", type=plain_text, metavar="UID")
     add.add_argument(
         "--after",
         type=seconds,
         required=True,
         metavar="S",
-        help="seconds from now, if he is offline; else from his next offline event",
+        help="seconds from now if the user is offline, else from their next offline event",
     )
-    add.add_argument("--name", type=plain_text, required=True, help="what is to be done")
-    add.add_argument("--payload", default="", metavar="TEXT", help="for whoever does it")
+    add.add_argument("--name", type=plain_text, required=True, help="name of the action")
+    add.add_argument("--payload", default="", metavar="TEXT", help="data for the handler")
     add_settings(add, READER_SETTINGS)
 
-    cancel = actions.add_parser("cancel", help="take follow-ups out")
+    cancel = actions.add_parser("cancel", help="cancel follow-ups")
     cancel.add_argument("ids", nargs="*", metavar="ID", type=plain_text)
-    cancel.add_argument("--uid", action="append", default=[], type=plain_text, help="all of this user")
+    cancel.add_argument(
+        "--uid",
+        action="append",
+        default=[],
+        type=plain_text,
+        help="all follow-ups of this user; may be repeated",
+    )
     add_settings(cancel, READER_SETTINGS)
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Run the action that was named; return the exit status."""
+    """Run the given action; return the exit status."""
     if args.action == "run":
         return _run(args, place)
     if args.action == "cancel" and not (args.ids or args.uid):
-        raise UsageError("followups cancel: name at least one ID, or --uid UID")
+        raise UsageError("followups cancel: give at least one ID, or --uid UID")
     with FollowUps(place.redis_url, prefix=place.prefix) as followups:
         try:
             return {"list": _list, "add": _add, "cancel": _cancel}[args.action](followups, args)
@@ -106,7 +121,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
 
 def _run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Turn, and handle what is due, until a signal comes; return the exit status."""
+    """Run the scheduler and the handler until a signal comes; return the exit status."""
     handle = _handler(args.handler) if args.handler else None
     rules, kept = place.settings.followups, place.settings.stream_maxlen
     try:
@@ -117,13 +132,13 @@ def _run(args: argparse.Namespace, place: DataLocation) -> int:
             ) as scheduler,
         ):
             scheduler.run_once()
-            if scheduler.failure is not None:  # at first: the URL or the password is wrong
+            if scheduler.failure is not None:  # on the first run: a wrong URL or password
                 raise scheduler.failure
-            complain("followups: turning")
+            print_error("followups: running")
             if handle is None:
                 _run_scheduler(scheduler, threading.Event())
             else:
-                with _scheduling(scheduler):
+                with _scheduler_thread(scheduler):
                     _handle(place, args, handle)
     except KeyboardInterrupt:
         pass
@@ -144,12 +159,12 @@ def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
     outage = SchedulerOutage()
     while not stop.wait(scheduler.run_once()):
         if news := outage.log_message(scheduler.failure):
-            complain(news)
+            print_error(news)
 
 
 @contextlib.contextmanager
-def _scheduling(scheduler: FollowUpScheduler) -> Iterator[None]:
-    """Turn in a thread for the length of a ``with`` block."""
+def _scheduler_thread(scheduler: FollowUpScheduler) -> Iterator[None]:
+    """Run the scheduler in a thread for the duration of a ``with`` block."""
     stop = threading.Event()
     thread = threading.Thread(target=_run_scheduler, args=(scheduler, stop), daemon=True)
     thread.start()
@@ -161,9 +176,9 @@ def _scheduling(scheduler: FollowUpScheduler) -> Iterator[None]:
 
 
 def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any], Any]) -> None:
-    """Call the handler with what is due, for ever."""
+    """Call the handler with due follow-ups until interrupted."""
     with (
-        subscriber_complains(),
+        subscriber_errors(),
         due_sync(
             place.redis_url,
             group=args.group,
@@ -171,17 +186,17 @@ def _handle(place: DataLocation, args: argparse.Namespace, handle: Callable[[Any
             prefix=place.prefix,
             max_deliveries=args.attempts,
             claim_idle_s=args.retry,
-            prefetch=1,  # what waits behind a handler that is slow is others' to do
+            prefetch=1,  # events behind a slow handler are left to other consumers
         ) as followups,
     ):
         for followup in followups:
             if not isinstance(followup, FollowUp):
-                complain(f"follow-ups are missing in shard {followup.shard}: {followup.reason}")
+                print_error(f"follow-ups are missing in shard {followup.shard}: {followup.reason}")
                 continue
             try:
                 handle(followup)
-            except Exception as error:  # whatever it is, others go on
-                complain(f"handler failed with {followup.id}: {type(error).__name__}: {error}")
+            except Exception as error:  # one failure does not stop the others
+                print_error(f"handler failed with {followup.id}: {type(error).__name__}: {error}")
                 followups.fail(error)
 
 
@@ -192,17 +207,17 @@ def _add(followups: FollowUps, args: argparse.Namespace) -> int:
 
 
 def _cancel(followups: FollowUps, args: argparse.Namespace) -> int:
-    """Take out follow-ups by id, and all of users; return 1 if an id is not there."""
+    """Cancel follow-ups by id and by user; return 1 if an id is unknown."""
     missing = [each for each in args.ids if not followups.cancel(each)]
     cancelled = len(args.ids) - len(missing) + sum(followups.cancel_of(uid) for uid in args.uid)
     print(f"cancelled: {cancelled}")
     for each in missing:
-        complain(f"no follow-up {each} waits")
+        print_error(f"no pending follow-up {each}")
     return FAILED if missing else OK
 
 
 def _list(followups: FollowUps, args: argparse.Namespace) -> int:
-    """Print follow-ups that wait, those due first before others."""
+    """Print pending follow-ups, by due time."""
     for pending in followups.earliest(args.limit) if args.uid is None else followups.of(args.uid):
         print(json_line(asdict(pending)) if args.json else _line(pending))
     return OK
@@ -215,5 +230,5 @@ def _line(pending: PlannedFollowUp) -> str:
 
 def _when(due_ms: int | None) -> str:
     if due_ms is None:
-        return f"{'when he goes offline':<23}"
+        return f"{'once offline':<23}"
     return moment(due_ms).removesuffix(" UTC")

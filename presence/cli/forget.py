@@ -1,49 +1,49 @@
-"""``presence forget``: erases what Redis keeps of users who are offline."""
+"""``presence forget``: erases the data of offline users from Redis."""
 
 import argparse
 import time
 from dataclasses import asdict
 
-from presence.cli.errors import FAILED, OK, complain
+from presence.cli.errors import FAILED, OK, print_error
 from presence.cli.options import DataLocation, add_reader, plain_text
-from presence.cli.redis_errors import asks_redis, caller
+from presence.cli.redis_errors import caller, with_redis
 from presence.common.text import json_line
-from presence.ops.operator_calls import Operator
+from presence.ops.forget import Eraser
 from presence.outbox.replies import Erasure
 from presence.reader import PresenceReader
 
-UIDS_LOGGED = 10  # in the line of a server's log
+UIDS_LOGGED = 10  # in the log of a server
 PROGRESS_INTERVAL_S = 2.0  # a million entries take some 6 s
 
 
 _DESCRIPTION = (
-    "Erases from Redis when offline users were last seen, their entries in the event streams, their "
-    "follow-ups, dead letters of these and what consumer groups noted on them. A subscriber whose last event "
-    "is among them sees a gap. Not reached: what subscribers keep themselves, backups and append-only files "
-    "of Redis, logs, and, for a while, what nodes told each other and remember of sessions that ended."
+    "Erases the last-seen times of offline users from Redis, their entries in the event streams, their "
+    "follow-ups, the dead letters of these, and what consumer groups recorded about them. A subscriber whose "
+    "last event is among them sees a gap. Not erased: copies kept by subscribers, backups and append-only "
+    "files of Redis, logs, and, for a while, what nodes remember of ended sessions and notices between them."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence forget``."""
+    """Add the arguments of ``presence forget``."""
     parser.description = _DESCRIPTION
     parser.add_argument("uids", nargs="+", metavar="UID", type=plain_text)
-    add_reader(parser, "one JSON object: who, and how much was erased")
+    add_reader(parser, "print one JSON object: the users, and how much was erased")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Forget users; return the exit status: 1 if one of them is online, of whom nothing is erased."""
+    """Forget users; return the exit status: 1 if one is online, who is left unchanged."""
     with (
         PresenceReader(place.redis_url, prefix=place.prefix) as reader,
-        Operator(place.redis_url, reader.keys()) as operator,
+        Eraser(place.redis_url, reader.keys()) as eraser,
     ):
-        forgotten = operator.forget(args.uids, _Progress())
+        forgotten = eraser.forget(args.uids, _Progress())
         users = [uid for uid in dict.fromkeys(args.uids) if uid not in forgotten.online]
         if users:
             alive = [node.node for node in reader.nodes() if node.status == "alive"]
             erasure = Erasure(caller("forget"), len(users), tuple(users[:UIDS_LOGGED]))
-            operator.note_erasure(alive, erasure)
+            eraser.note_erasure(alive, erasure)
     if args.json:
         print(json_line({"forgotten": users, **asdict(forgotten)}))
     elif users:
@@ -53,18 +53,18 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
             f"follow-ups {forgotten.followups}"
         )
     for uid in forgotten.online:
-        complain(f"{uid} is online: end that first, with presence kick {uid}")
+        print_error(f"{uid} is online: end the sessions first, with presence kick {uid}")
     return FAILED if forgotten.online else OK
 
 
 class _Progress:
-    """Says on standard error how far it is, now and then."""
+    """Reports progress on standard error, every `PROGRESS_INTERVAL_S`."""
 
     def __init__(self) -> None:
         self._said_at = time.monotonic()
 
-    def __call__(self, looked: int, total: int) -> None:
+    def __call__(self, scanned: int, total: int) -> None:
         now = time.monotonic()
         if now - self._said_at >= PROGRESS_INTERVAL_S:
             self._said_at = now
-            complain(f"forget: {looked:,} of {total:,} entries looked at")
+            print_error(f"forget: {scanned:,} of {total:,} entries scanned")

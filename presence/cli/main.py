@@ -1,4 +1,4 @@
-"""The command line: the module that has the command which was typed is loaded, and no other."""
+"""The command line. Only the module of the given command is loaded."""
 
 import argparse
 import io
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from presence import __version__
-from presence.cli.errors import FAILED, OK, USAGE, abandon_output, complain
+from presence.cli.errors import FAILED, OK, USAGE, abandon_output, print_error
 from presence.cli.options import Parser, UsageError
 from presence.config.loading import FIELDS, ConfigError, Loaded, load
 
@@ -19,18 +19,18 @@ COMMANDS: Final = {
     "tail": "print events as they happen",
     "status": "print the state of users",
     "kick": "end all sessions of users",
-    "forget": "erase what Redis keeps of offline users",
-    "explain": "why a user is online or offline, asked of all servers",
+    "forget": "erase the data of offline users from Redis",
+    "explain": "explain why a user is online or offline, asking all servers",
     "nodes": "print the servers that share a Redis",
-    "followups": "what is to be done for users who stay away",
-    "timers": "handle events whose time has come",
-    "token": "make keys, make tokens, check tokens; tokens of operators",
-    "doctor": "say what a server would miss here, and what mends it",
-    "demo": "watch a server at work, and its events checked",
-    "client": "be one device: log in, beat, send and see",
+    "followups": "manage follow-ups: actions for users who stay offline",
+    "timers": "run and inspect shared timers",
+    "token": "generate keys, sign and verify tokens, add operator tokens",
+    "doctor": "check the machine, the settings and Redis, and suggest fixes",
+    "demo": "run a server with simulated clients and check its events",
+    "client": "act as one device: log in, send keepalives and messages",
     "config": "show or check the settings",
 }
-"""Each is a module of `presence.cli` with `add_arguments(parser)` and `run(args, load)`."""
+"""Each name is a module of `presence.cli` with `add_arguments(parser)` and `run(args, load)`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,23 +40,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 after success or a clean stop, 2 for a usage or configuration error, 1 otherwise.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a uid may be more than the terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack characters of a uid
     words = sys.argv[1:] if argv is None else argv
     try:
         status = _run(argument_parser(words).parse_args(words))
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output, such as head, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as head, has exited
         abandon_output()
         return OK
     except (ConfigError, UsageError) as error:
-        complain(error)
+        print_error(error)
         return USAGE
     except KeyboardInterrupt:
         return FAILED
-    except Exception:  # a mistake of ours; what Python would print may hold a secret
-        complain(traceback.format_exc())
+    except Exception:  # an internal error; Python's own traceback may hold a secret
+        print_error(traceback.format_exc())
         return FAILED
-    except SystemExit as stop:  # argparse has printed help, the version or a complaint
+    except SystemExit as stop:  # argparse has printed help, the version or an error
         return stop.code if isinstance(stop.code, int) else OK
     return status
 
@@ -64,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def argument_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of all commands, with the arguments of the one that `words` begin with.
 
-    What settings mean is checked later, all together.
+    The values of settings are checked later, all together.
     """
     Parser.shows_all = "--help-all" in words
-    parser = Parser(prog="presence", description="A TCP presence server: who is online, who went silent.")
+    parser = Parser(prog="presence", description="A TCP presence server: tracks which users are online.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""``presence nodes``: the servers that share a Redis, from their leases."""
+"""``presence nodes``: prints the servers that share a Redis, from their leases."""
 
 import argparse
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from presence.cli.errors import OK
 from presence.cli.options import DataLocation, add_reader
-from presence.cli.redis_errors import asks_redis
+from presence.cli.redis_errors import with_redis
 from presence.common.text import json_line, printable, utc_time
 from presence.reader import PresenceReader
 from presence.store.nodes import NodeState
@@ -15,11 +15,11 @@ _HEADINGS = ("NODE", "ADDRESS", "PROCESS", "SESSIONS", "CONNS", "STATE, LEASE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence nodes``."""
-    add_reader(parser, "one JSON object: node to what it tells of itself")
+    """Add the arguments of ``presence nodes``."""
+    add_reader(parser, "print one JSON object: node to its details")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print all nodes; return the exit status."""
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
     elif nodes:
         print("\n".join(_table(nodes)))
     else:
-        print(f"no nodes: no server has a lease in this Redis below the prefix {printable(place.prefix)}")
+        print(f"no nodes: no server has a lease in this Redis under the prefix {printable(place.prefix)}")
     return OK
 
 
@@ -37,12 +37,12 @@ def _table(nodes: list[NodeState]) -> Iterator[str]:
     rows = [_row(node) for node in nodes]
     widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
     for node, row in zip([None, *nodes], [_HEADINGS, *rows], strict=True):
-        cells = zip(row, widths, "<<<>><", strict=True)  # how each is aligned
+        cells = zip(row, widths, "<<<>><", strict=True)  # alignment
         yield "  ".join(f"{cell:{side}{width}}" for cell, width, side in cells).rstrip()
         if node and node.sweeper and node.status == "left":
-            yield f"  swept by {printable(node.sweeper)}: users who have not returned go offline"
+            yield f"  being swept by {printable(node.sweeper)}: users who have not returned go offline"
         elif node and node.sweeper:
-            yield f"  dead: its users go offline, swept by {printable(node.sweeper)}"
+            yield f"  dead: being swept by {printable(node.sweeper)}, its users go offline"
 
 
 def _row(node: NodeState) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What commands share: the parser, types of words, flags of settings, the way to Redis."""
+"""What commands share: the parser, argument types, flags of settings, and locating Redis."""
 
 import argparse
 import math
@@ -10,23 +10,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
-from presence.cli.errors import USAGE, complain
+from presence.cli.errors import USAGE, print_error
 from presence.config.loading import FIELDS, Loaded, SettingField, Settings, nearest
 
 Load = Callable[[], Loaded]
-"""Loads the settings in effect; raises `ConfigError` with all problems."""
+"""Loads the effective settings; raises `ConfigError` with all problems."""
 
 READER_SETTINGS: Final = ("redis", "prefix")  # what a reader needs to find the data
 _SERVERS_REDIS: Final = "the servers' Redis: a redis://, rediss://, unix:// or redis+cluster:// URL"
-FEW_SETTINGS: Final = 6  # need no groups of their own in the help
+FEW_SETTINGS: Final = 6  # fewer need no groups in the help
 _ENTRY_ID: Final = re.compile(r"\d{1,19}(-\d{1,19})?", re.ASCII)
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes no abbreviated flags, since a new flag would change their meaning, and says what was meant.
+    """Refuses abbreviated flags, because a new flag would change their meaning, and suggests corrections.
 
     Attributes:
-        shows_all: whether help is to show settings for experts, too.
+        shows_all: whether help includes settings for experts.
     """
 
     shows_all: ClassVar = False
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override] # a namespace of our own is never passed
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        """Return what was said; what is unknown ends the program as any other mistake does."""
+        """Return the arguments; an unknown one ends the program as any usage error does."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flags = [spec.flag for spec in FIELDS.values() if hasattr(parsed, spec.name)]
@@ -46,17 +46,17 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end the program with the status for that."""
+        """Print the error and exit with the status for usage errors."""
         self.print_usage(sys.stderr)
-        complain(message)
+        print_error(message)
         sys.exit(USAGE)
 
 
 class UsageError(Exception):
-    """What was typed makes no sense as a whole."""
+    """The arguments contradict each other or are incomplete."""
 
 
-# Types of words: each raises `argparse.ArgumentTypeError` for what is none.
+# Argument types: each raises `argparse.ArgumentTypeError` for invalid text.
 
 
 def seconds(text: str) -> float:
@@ -66,30 +66,30 @@ def seconds(text: str) -> float:
     except ValueError:
         found = -1.0
     if not 0 <= found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, such as 5")
     return found
 
 
-def some_seconds(text: str) -> float:
+def positive_seconds(text: str) -> float:
     """Return a time above 0."""
     if not (found := seconds(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0")
     return found
 
 
 def whole_number(most: int) -> Callable[[str], int]:
-    """Return what takes a whole number from 1 to `most`, and refuses everything else."""
+    """Return an argument type for whole numbers from 1 to `most`."""
 
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
         return int(text)
 
     return parse
 
 
 def plain_text(text: str) -> str:
-    """Return a uid, a name or an id: no server takes one with control characters or without UTF-8."""
+    """Return a uid, a name or an id; servers refuse control characters and invalid UTF-8."""
     if not (text and text.isprintable()):
         raise argparse.ArgumentTypeError(f"{text!r}: must be text without control characters")
     return text
@@ -98,24 +98,24 @@ def plain_text(text: str) -> str:
 def entry_id(text: str) -> str:
     """Return the id of an entry in a stream."""
     if not _ENTRY_ID.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no entry id, such as 1700000000000-0, or 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an entry id, such as 1700000000000-0, or 0")
     return text
 
 
 def secret_source(text: str) -> str:
-    """Return where a secret is: ``@FILE``, or ``-`` for standard input."""
+    """Return the source of a secret: ``@FILE``, or ``-`` for standard input."""
     if text == "-" or (text.startswith("@") and text != "@"):
         return text
     raise argparse.ArgumentTypeError("others on this machine can see arguments: give @FILE, or -")
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the flag with which a command prints JSON."""
+    """Add the flag for JSON output."""
     parser.add_argument("--json", action="store_true", help=what)
 
 
 def add_reader(parser: argparse.ArgumentParser, json_help: str) -> None:
-    """Add what every command takes that asks the servers' Redis: a flag for JSON, and where the data is."""
+    """Add the arguments of commands that read the servers' Redis: JSON output, and where the data is."""
     add_json(parser, json_help)
     add_settings(parser, READER_SETTINGS)
 
@@ -123,16 +123,18 @@ def add_reader(parser: argparse.ArgumentParser, json_help: str) -> None:
 def add_settings(
     parser: argparse.ArgumentParser, names: tuple[str, ...], texts: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Add a flag for each setting; its text is checked with all other settings, not here.
+    """Add a flag for each setting; values are checked later, with all other settings.
 
-    `texts` are helps that say what a setting means to this command, in place of what it means to a server.
+    `texts` replaces help texts where a setting means something else to this command than to a server.
     """
     serves = len(names) > FEW_SETTINGS
     specs = [FIELDS[name]._replace(help=texts.get(name, FIELDS[name].help)) for name in names]
     file = parser.add_argument_group("settings")
     file.add_argument("--config", metavar="FILE", help="TOML file with settings (PRESENCE_CONFIG)")
     if serves:
-        file.add_argument("--help-all", action="help", help="show settings for experts, too, and exit")
+        file.add_argument(
+            "--help-all", action="help", help="show all settings, including those for experts, and exit"
+        )
     for title, some in groupby(specs, lambda spec: spec.group if serves else ""):
         group = parser.add_argument_group(f"settings: {title}") if title else file
         # argparse cannot print the usage of an empty group.
@@ -173,8 +175,8 @@ class DataLocation(NamedTuple):
     settings: Settings
 
 
-def servers_data(settings: Settings, command: str) -> DataLocation:
-    """Return where the data is: without a URL, in the one embedded Redis that this user runs here."""
+def locate_data(settings: Settings, command: str) -> DataLocation:
+    """Return where the data is: without a URL, in the only embedded Redis that this user runs here."""
     if settings.redis:
         return DataLocation(settings.redis, settings.prefix, settings)
     from presence.store.embedded import announced  # noqa: PLC0415 - most commands are given a URL
@@ -183,6 +185,8 @@ def servers_data(settings: Settings, command: str) -> DataLocation:
     if len(urls) == 1:
         return DataLocation(urls[0], settings.prefix, settings)
     found = (
-        f"several servers here have one of their own: {', '.join(urls)}" if urls else "no server here has one"
+        f"several servers here run an embedded Redis: {', '.join(urls)}"
+        if urls
+        else "no server here runs an embedded Redis"
     )
-    raise UsageError(f"{command} asks the servers' Redis: give --redis URL or PRESENCE_REDIS ({found})")
+    raise UsageError(f"{command} needs the servers' Redis: give --redis URL or PRESENCE_REDIS ({found})")

@@ -1,4 +1,4 @@
-"""``presence serve``: the server, and a Redis of its own where none is given."""
+"""``presence serve``: runs the server, with an embedded Redis if none is given."""
 
 import argparse
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from presence.cli.errors import FAILED, OK, complain, sighup_ignored, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, print_error, sighup_ignored, sigterm_interrupts
 from presence.cli.options import Load, add_settings
 from presence.common.logs import DirectWriter, LogWriter, configure, configure_directly
 from presence.config.loading import DEFAULT_SOURCE, FIELDS, ConfigError, Loaded, exposures
@@ -14,28 +14,28 @@ from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import EmbeddedError, embedded_redis
 
-if TYPE_CHECKING:  # a server without operators does without all that it loads
+if TYPE_CHECKING:  # not loaded by a server without the admin process
     from presence.admin.launcher import AdminProcess
 
 _DESCRIPTION = (
-    "Without --redis a private Valkey is started and stopped last. Every flag is also a variable "
-    "(--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
+    "Without --redis the server starts a private Valkey and stops it last. Every flag is also an environment "
+    "variable (--idle-timeout: PRESENCE_IDLE_TIMEOUT) and a key of the file (idle_timeout)."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence serve``."""
+    """Add the arguments of ``presence serve``."""
     parser.description = _DESCRIPTION
     add_settings(parser, tuple(FIELDS))
 
 
 def check_files(loaded: Loaded) -> None:
-    """Find out whether the files can be used that a server needs.
+    """Check that the files named by settings are usable.
 
     Raises:
-        ConfigError: with every problem that was found.
+        ConfigError: with all problems found.
     """
-    from presence.server import credentials  # noqa: PLC0415 - loads what reads them, if a setting names one
+    from presence.server import credentials  # noqa: PLC0415 - loads cryptography, if a setting names a file
 
     settings = loaded.settings
     found = [
@@ -50,27 +50,27 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
     """Serve until a signal comes; return the exit status.
 
     Args:
-        load_again: loads the settings, now and as they are later, for SIGHUP.
+        load_again: loads the settings, now and again at SIGHUP.
     """
     loaded = load_again()
     check_files(loaded)
     settings = loaded.settings
-    notifier = from_environment()  # before anything is started that would inherit what leads to it
+    notifier = from_environment()  # before any child process can inherit its environment
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(sigterm_interrupts())
         cleanup.enter_context(sighup_ignored())
         try:
             redis_url = settings.redis
             if redis_url is None:
-                # First, while this process has one thread; stopped last, when everything is written.
+                # First, while this process has one thread; stopped last, after everything is written.
                 redis = cleanup.enter_context(embedded_redis(settings.data_dir))
                 redis.announce()
                 redis_url = redis.url
             return _serve(loaded, redis_url, load_again, notifier)
         except EmbeddedError as error:
-            complain(error)
+            print_error(error)
             return FAILED
-        except KeyboardInterrupt:  # before the server took the signals over
+        except KeyboardInterrupt:  # before the server handles signals
             return OK
 
 
@@ -92,10 +92,10 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
         for exposure in exposures(settings):
             log.warning(exposure)
         try:
-            with _operators(loaded, redis_url) as operators:
+            with _admin_process(loaded, redis_url) as operators:
 
                 def reread() -> None:
-                    _tell_changes(settings, load_again)
+                    _log_changes(settings, load_again)
                     if operators:
                         operators.reload()
 
@@ -108,21 +108,21 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                 signals = Signals(writer, reread, notifier, operators.tend if operators else None)
                 return run(settings, redis_url, signals, line=operators.line() if operators else None)
         except CannotListen as error:
-            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - no traceback needed
         except Exception:
             log.exception("server failed")
         return FAILED
 
 
-def _tell_changes(in_effect: Settings, load_again: Load) -> None:
-    """Log by name which settings have changed and take a restart to count, or what is wrong with them now."""
+def _log_changes(in_effect: Settings, load_again: Load) -> None:
+    """Log the names of settings that have changed and need a restart, or the problems of the new ones."""
     import structlog  # noqa: PLC0415 - as above
 
     log = structlog.get_logger("presence.config.settings")
     try:
         now = load_again().settings
     except ConfigError as error:
-        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - all is said
+        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - no traceback needed
         return
     changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
     if changed:
@@ -130,14 +130,14 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
 
 
 @contextlib.contextmanager
-def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
-    """Serve operators, unless the settings say that nobody does: then nothing of it is loaded."""
+def _admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
+    """Run the admin process unless the settings turn it off; then none of its modules are loaded."""
     settings = loaded.settings
     if settings.no_admin:
         yield None
         return
-    from presence.admin.launcher import serving  # noqa: PLC0415 - see above
+    from presence.admin.launcher import admin_process  # noqa: PLC0415 - see above
 
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
-    with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
+    with admin_process(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
         yield operators

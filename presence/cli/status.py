@@ -1,4 +1,4 @@
-"""``presence status``: who is online, from Redis alone."""
+"""``presence status``: prints which users are online, from Redis."""
 
 import argparse
 import json
@@ -7,28 +7,28 @@ from typing import Any
 
 from presence.cli.errors import OK
 from presence.cli.options import DataLocation, UsageError, add_reader, plain_text
-from presence.cli.redis_errors import asks_redis
+from presence.cli.redis_errors import with_redis
 from presence.common import meta_json
 from presence.common.text import json_line, plain_state, printable, utc_time
 from presence.reader import PresenceReader
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence status``."""
+    """Add the arguments of ``presence status``."""
     parser.add_argument("uids", nargs="*", metavar="UID", type=plain_text)
     whole = parser.add_mutually_exclusive_group()
-    whole.add_argument("--count", action="store_true", help="how many users are online")
-    whole.add_argument("--list", action="store_true", help="everybody online")
-    add_reader(parser, "one JSON object: uid to state")
+    whole.add_argument("--count", action="store_true", help="print how many users are online")
+    whole.add_argument("--list", action="store_true", help="print all users online")
+    add_reader(parser, "print one JSON object: uid to state")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
     """Print states, or how many users are online; return the exit status."""
     if args.uids and (args.count or args.list):
-        raise UsageError("status: name users, or ask for --count or --list")
+        raise UsageError("status: give either users, or --count, or --list")
     if not (args.uids or args.count or args.list):
-        raise UsageError("status: name at least one uid, or ask for --count or --list")
+        raise UsageError("status: give at least one uid, --count or --list")
     with PresenceReader(place.redis_url, prefix=place.prefix) as reader:
         if args.count:
             online = reader.count()
@@ -51,10 +51,10 @@ def _show(reader: PresenceReader, uids: list[str], *, as_json: bool) -> None:
 
 
 def _list_online(reader: PresenceReader, *, as_json: bool) -> None:
-    """Print everybody online, page by page as it is read.
+    """Print all users online, page by page.
 
-    As JSON it is one object, uid to state, a user a line. Somebody who comes or goes meanwhile may be left
-    out; nobody is named twice within a page.
+    As JSON it is one object, uid to state, one user per line. Users who come or go meanwhile may be missing;
+    no user appears twice within a page.
     """
 
     lead = "{\n" if as_json else ""
@@ -75,10 +75,10 @@ def _described(state: dict[str, Any]) -> str:
     status = state["status"]
     devices = ", ".join(_session(session, status) for session in state["sessions"])
     if status in {"online", "away"}:
-        said = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
-        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{said}"
-    if status == "unknown":  # the leases of all these nodes have ended, and nobody has swept them
-        return f"unknown  online since {utc_time(state['since_ms'])}, but silent: {devices}"
+        meta = f"  {printable(meta_json.to_text(state['meta']))}" if "meta" in state else ""
+        return f"{status:<7}  since {utc_time(state['since_ms'])}  {devices}{meta}"
+    if status == "unknown":  # the leases of all these nodes have expired, and none is swept yet
+        return f"unknown  online since {utc_time(state['since_ms'])}, but its nodes are silent: {devices}"
     if state["last_seen_ms"] is None:
         return "offline  never seen, or long ago"
     return f"offline  last seen {utc_time(state['last_seen_ms'])}"

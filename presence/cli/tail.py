@@ -1,4 +1,4 @@
-"""``presence tail``: every transition as it happens, or as it happened."""
+"""``presence tail``: prints events as they happen, and past ones."""
 
 import argparse
 import select
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from presence.cli.errors import OK, sigterm_interrupts
 from presence.cli.options import DataLocation, UsageError, add_reader, entry_id, plain_text
-from presence.cli.redis_errors import asks_redis, subscriber_complains
+from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
 from presence.subscriber import Entries, entries_sync
@@ -19,35 +19,33 @@ _TYPES = ("online", "offline", "away", "update")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence tail``."""
-    parser.add_argument("--type", choices=_TYPES, help="events of this type only")
+    """Add the arguments of ``presence tail``."""
+    parser.add_argument("--type", choices=_TYPES, help="print only events of this type")
     parser.add_argument(
-        "--from",
+        "--after",
         dest="after",
         metavar="ID",
         type=entry_id,
-        help="begin after this entry id; 0 for all that is kept; new events only by default; a group that is "
-        "there goes on where it was",
+        help="start after this entry id; 0 for everything kept (default: new events only); an existing group "
+        "continues where it stopped",
     )
     parser.add_argument(
-        "--group", type=plain_text, help="share the events with others of this consumer group"
+        "--group", type=plain_text, help="share the events with the other consumers of this group"
     )
-    parser.add_argument(
-        "--consumer", type=plain_text, help="this one's name in the group, its own among the living"
-    )
-    add_reader(parser, "one JSON object a line")
+    parser.add_argument("--consumer", type=plain_text, help="name of this consumer, unique within the group")
+    add_reader(parser, "print one JSON object per line")
 
 
-@asks_redis
+@with_redis
 def run(args: argparse.Namespace, place: DataLocation) -> int:
-    """Print events until a signal comes; in a group each is acknowledged once it was printed."""
+    """Print events until a signal comes; in a group each is acknowledged after it is printed."""
     if (args.group is None) != (args.consumer is None):
-        raise UsageError("tail: --group and --consumer belong together")
+        raise UsageError("tail: --group and --consumer must be given together")
     where = {"group": args.group, "consumer": args.consumer, "after": args.after}
     try:
         with (
             sigterm_interrupts(),
-            subscriber_complains(),
+            subscriber_errors(),
             entries_sync(place.redis_url, **where, prefix=place.prefix) as entries,
         ):
             _follow(entries, args.type, as_json=args.json)
@@ -56,7 +54,7 @@ def run(args: argparse.Namespace, place: DataLocation) -> int:
 
 
 def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
-    """Print events for ever."""
+    """Print events until interrupted."""
     while True:
         item = entries.poll()
         if item is None:

@@ -1,4 +1,4 @@
-"""``presence timers``: worker processes with a handler, and what an operator asks of a timer."""
+"""``presence timers``: runs worker processes of a shared timer, and inspects and changes one."""
 
 import argparse
 from dataclasses import asdict
@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from presence.cli.errors import FAILED, OK, USAGE, complain, sigterm_interrupts
+from presence.cli.errors import FAILED, OK, USAGE, print_error, sigterm_interrupts
 from presence.cli.options import (
     READER_SETTINGS,
     Load,
     add_json,
     add_settings,
+    locate_data,
+    positive_seconds,
     seconds,
-    servers_data,
-    some_seconds,
     whole_number,
 )
-from presence.cli.redis_errors import reaching
+from presence.cli.redis_errors import handle_redis_errors
 from presence.common.logs import configure_directly
 from presence.common.text import json_line, printable
 from presence.config.loading import Settings
@@ -27,52 +27,58 @@ from presence.timers.script_batches import MAX_ITEMS_PER_CALL
 from presence.timers.shared_timer import DeadLetter, Leasing, SharedTimer
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
-PROCESSES_MAX: Final = 1024
-BACKOFF_MAX_S: Final = 300.0  # between two attempts
+MAX_PROCESSES: Final = 1024
+MAX_BACKOFF_S: Final = 300.0  # between two attempts
 PAYLOAD_CHARS: Final = 60  # shown of a payload; enough to recognise it
 
 _RUN = (
-    "Each process takes due events, calls the handler with each, and says that it is done. A handler that "
-    "raises, or takes longer than --timeout, is called again later; after --attempts its event is a dead "
-    "letter. SIGTERM and SIGINT let what runs finish, for --drain-timeout at most; the rest is given back."
+    "Each process takes due events, calls the handler with each, and acknowledges it. If a handler raises or "
+    "exceeds --timeout, the event is retried; after --attempts it becomes a dead letter. On SIGTERM and "
+    "SIGINT running handlers may finish within --drain-timeout; other events are returned to the timer."
 )
-_NAME = "of the timer; a name is of one kind, and of a ring of one number of slots and one tick"
+_NAME = "name of the timer; it keeps its kind, and a ring its slots and tick"
 _NUMBERS: Final = (
-    ("processes", 1, PROCESSES_MAX, "how many"),
-    ("concurrency", 1, 1000, "handlers that run at once in each process; plain ones in threads"),
-    ("attempts", 5, 1000, "after so many failures an event is a dead letter"),
+    ("processes", 1, MAX_PROCESSES, "number of worker processes"),
+    ("concurrency", 1, 1000, "concurrent handlers per process; plain functions run in threads"),
+    ("attempts", 5, 1000, "failures after which an event becomes a dead letter"),
 )
 _TIMES: Final = (
-    ("lease", 30.0, "an event of a process that died is handed out again after so long"),
-    ("timeout", 300.0, "a handler that takes longer has failed; a plain one ends with its process"),
-    ("backoff", 1.0, "before the second attempt; doubled with each one more"),
+    ("lease", 30.0, "time after which an event of a dead process is handed out again"),
+    ("timeout", 300.0, "time-out of a handler; a plain function is only stopped with its process"),
+    ("backoff", 1.0, "delay before the second attempt; doubled for each further one"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence timers``."""
+    """Add the arguments of ``presence timers``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="run|add|cancel|list|dead")
-    run = actions.add_parser("run", help="run processes that handle what is due", description=_RUN)
-    run.add_argument("--handler", required=True, metavar="MODULE:FUNCTION", help="called with each event")
+    run = actions.add_parser("run", help="run processes that handle due events", description=_RUN)
+    run.add_argument(
+        "--handler", required=True, metavar="MODULE:FUNCTION", help="function to call with each event"
+    )
     for name, default, most, text in _NUMBERS:
-        told = f"{text} (default {default})"
-        run.add_argument(f"--{name}", type=whole_number(most), default=default, metavar="N", help=told)
+        help_text = f"{text} (default {default})"
+        run.add_argument(f"--{name}", type=whole_number(most), default=default, metavar="N", help=help_text)
     for name, default_s, text in _TIMES:
-        told = f"{text} (default {default_s:g} s)"
+        help_text = f"{text} (default {default_s:g} s)"
         # Names of their own: --lease is a setting of the server, too.
         dest = f"{name}_s"
-        run.add_argument(f"--{name}", dest=dest, type=some_seconds, default=default_s, metavar="S", help=told)
+        run.add_argument(
+            f"--{name}", dest=dest, type=positive_seconds, default=default_s, metavar="S", help=help_text
+        )
     add = actions.add_parser("add", help="schedule an event")
-    add.add_argument("id", metavar="ID", help="names the event in its timer")
-    add.add_argument("--delay", type=seconds, required=True, metavar="S", help="due in so many seconds")
-    add.add_argument("--payload", default="", metavar="TEXT", help="what the handler gets")
+    add.add_argument("id", metavar="ID", help="id of the event, unique in its timer")
+    add.add_argument(
+        "--delay", type=seconds, required=True, metavar="S", help="seconds until the event is due"
+    )
+    add.add_argument("--payload", default="", metavar="TEXT", help="data for the handler")
     cancel = actions.add_parser("cancel", help="remove events")
     cancel.add_argument("ids", nargs="+", metavar="ID")
-    show = actions.add_parser("list", help="print how a timer stands")
-    dead = actions.add_parser("dead", help="print what failed for the last time")
+    show = actions.add_parser("list", help="print the state of a timer")
+    dead = actions.add_parser("dead", help="print dead letters")
     what = dead.add_mutually_exclusive_group()
-    what.add_argument("--requeue", action="store_true", help="let all of it be handled again, now")
-    what.add_argument("--purge", action="store_true", help="forget all of it")
+    what.add_argument("--requeue", action="store_true", help="schedule all dead letters again, due now")
+    what.add_argument("--purge", action="store_true", help="delete all dead letters")
     for action in (show, dead):
         add_json(action, "JSON objects")
     for action in (run, add, cancel, show, dead):
@@ -81,26 +87,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", required=True, choices=KINDS, help="which kind of timer")
+    parser.add_argument("--kind", required=True, choices=KINDS, help="kind of timer")
     parser.add_argument("--name", required=True, type=_name, help=_NAME)
     parser.add_argument(
-        "--slots", type=whole_number(86_400), default=60, metavar="N", help="of a ring (default 60)"
+        "--slots", type=whole_number(86_400), default=60, metavar="N", help="slots of a ring (default 60)"
     )
     parser.add_argument(
-        "--tick", dest="tick_s", type=some_seconds, default=1.0, metavar="S", help="of a ring (default 1 s)"
+        "--tick",
+        dest="tick_s",
+        type=positive_seconds,
+        default=1.0,
+        metavar="S",
+        help="tick of a ring (default 1 s)",
     )
 
 
 def _name(text: str) -> str:
     if not text.isprintable() or not text or any(c in "{}" or c.isspace() for c in text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no name: no braces, white space or control characters")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid name: it must have no braces, white space or control characters"
+        )
     return text
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Do what was said; return the exit status."""
+    """Run the given action; return the exit status."""
     settings = load().settings
-    redis_url = servers_data(settings, "timers").redis_url
+    redis_url = locate_data(settings, "timers").redis_url
     place = TimerLocation(redis_url, args.kind, args.name, settings.prefix, args.slots, args.tick_s)
     try:
         if args.action == "run":
@@ -111,20 +124,20 @@ def run(args: argparse.Namespace, load: Load) -> int:
             with place.open() as timer:
                 return action(args, timer)
 
-        return reaching(redis_url, ask)
+        return handle_redis_errors(redis_url, ask)
     except TimerError as error:
-        complain(error)
+        print_error(error)
         return USAGE
 
 
 def _work(args: argparse.Namespace, settings: Settings, place: TimerLocation) -> int:
     """Run worker processes until a signal comes; return the exit status."""
-    leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, BACKOFF_MAX_S))
+    leasing = Leasing(args.lease_s, args.attempts, args.backoff_s, max(args.backoff_s, MAX_BACKOFF_S))
     with sigterm_interrupts():
         try:
             writer = configure_directly(settings.log_format, settings.log_level)
-            from presence.prefork.arbiter import Arbiter  # noqa: PLC0415 - what only this action needs
-            from presence.timers import runner  # noqa: PLC0415 - trio, once for all that are forked
+            from presence.prefork.arbiter import Arbiter  # noqa: PLC0415 - only this action needs it
+            from presence.timers import runner  # noqa: PLC0415 - loads trio once, before the fork
 
             terms = runner.WorkerOptions(leasing, args.concurrency, args.timeout_s, settings.drain_timeout)
             job = runner.Job(place, args.handler, terms, settings.log_format, settings.log_level)
@@ -135,40 +148,40 @@ def _work(args: argparse.Namespace, settings: Settings, place: TimerLocation) ->
                 drain_timeout_s=settings.drain_timeout,
                 writer=writer,
             ).run()
-        except KeyboardInterrupt:  # before the supervisor took the signals over
+        except KeyboardInterrupt:  # before the supervisor handles signals
             return OK
 
 
 def _add(args: argparse.Namespace, timer: SharedTimer) -> int:
-    """Schedule an event; return the exit status: 1 if its id is waiting already."""
+    """Schedule an event; return the exit status: 1 if its id is already pending."""
     if timer.schedule(Event(args.id, args.delay, args.payload.encode("utf-8", "surrogateescape"))):
         return OK
-    complain(f"{args.id}: there is an event of this id that is not done yet")
+    print_error(f"{args.id}: an event with this id is still pending")
     return FAILED
 
 
 def _cancel(args: argparse.Namespace, timer: SharedTimer) -> int:
-    """Cancel events; return the exit status: 1 if one of them was not there."""
+    """Cancel events; return the exit status: 1 if one is unknown."""
     missing = [each for each in args.ids if not timer.cancel(each)]
     for each in missing:
-        complain(f"{each}: there is no such event")
+        print_error(f"{each}: no such event")
     return FAILED if missing else OK
 
 
 def _show(args: argparse.Namespace, timer: SharedTimer) -> int:
-    """Print how a timer stands."""
+    """Print the state of a timer."""
     facts: dict[str, Any] = asdict(timer.state())
     if args.json:
         print(json_line(facts))
         return OK
     next_s = "-" if facts["next_s"] is None else f"{facts['next_s']:.1f} s"
-    print("waiting {waiting}  leased {leased}  dead {dead}  ".format_map(facts) + f"next in {next_s}")
-    print("so far  " + "  ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
+    print("pending {waiting}  leased {leased}  dead {dead}  ".format_map(facts) + f"next in {next_s}")
+    print("totals  " + "  ".join(f"{name} {n}" for name, n in sorted(facts["counts"].items())))
     return OK
 
 
 def _dead(args: argparse.Namespace, timer: SharedTimer) -> int:
-    """Print the dead letters, let them wait again or forget them."""
+    """Print, requeue or purge dead letters."""
     if not (args.requeue or args.purge):
         skip = 0
         while letters := timer.dead(MAX_ITEMS_PER_CALL, skip):
@@ -177,10 +190,10 @@ def _dead(args: argparse.Namespace, timer: SharedTimer) -> int:
             skip += len(letters)
         return OK
     settled, all_now = 0, timer.state().dead
-    # No more than there are now: one that dies again meanwhile waits for the next time.
+    # At most as many as there are now: events that fail again meanwhile are left for the next call.
     while settled < all_now and (ids := [each.id for each in timer.dead(all_now - settled)]):
         some = timer.requeue(ids) if args.requeue else timer.purge(ids)
-        if not some:  # others see to them at this moment
+        if not some:  # another call handles them now
             break
         settled += some
     print(json_line({"requeued" if args.requeue else "purged": settled}) if args.json else settled)

@@ -1,6 +1,6 @@
-"""``presence token``: keys and tokens for whoever has no issuer yet, and answers for whoever is refused.
+"""``presence token``: generates keys, signs and verifies tokens, and adds tokens of operators.
 
-A key's secret goes from file to file: no argument holds it, and no complaint shows it.
+Secrets of keys stay in files: no argument and no error message holds one.
 """
 
 import argparse
@@ -21,136 +21,148 @@ from presence.auth.key_file import KeyFileError
 from presence.auth.keys import HS256, InvalidKey
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
-from presence.cli.errors import FAILED, OK, complain
-from presence.cli.options import Load, UsageError, add_json, add_settings, secret_source, some_seconds
+from presence.cli.errors import FAILED, OK, print_error
+from presence.cli.options import Load, UsageError, add_json, add_settings, positive_seconds, secret_source
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings
 
 SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
 OTHERS: Final = 0o007
-TOKEN_READ_BYTES: Final = 65_536  # of a file or of standard input; a token has less than a thousand
+TOKEN_READ_BYTES: Final = 65_536  # of a file or standard input; a token has fewer than a thousand
 
 
-_KEY = (
-    "Adds a fresh key to a key file, which is made if it is not there, for its owner alone to read. The kid "
-    "that tokens name it by is printed. For RS256 and EdDSA --public adds the public part to another file: "
-    "servers need no more, and cannot make tokens with it. Servers notice within seconds."
+_KEYGEN = (
+    "Generates a key, appends it to a key file (created if missing, readable by its owner only) and prints "
+    "its kid, which tokens refer to. For RS256 and EdDSA --public appends the public part to another file: "
+    "servers need only that, and cannot sign tokens with it. Servers load it within seconds."
 )
-_MAKE = "Prints a token for a user, signed by a key of a file. The server need not be there."
-_CHECK = (
-    "Says whether servers with these keys would take a token, and if not, why; clients are never told. "
-    "Without a token, or with -, it is read from standard input."
+_SIGN = "Prints a token for a user, signed with a key of a file. No server is needed."
+_VERIFY = (
+    "Prints whether servers with these keys accept a token, and if not, the reason, which clients never "
+    "learn. Without an argument, or with -, the token is read from standard input."
 )
 _ADMIN = (
-    "Prints a line with a fresh token for the file that admin_tokens names: who has it reads over HTTP, or, "
-    "with the role act, ends sessions, too. With --into the line is added to the file, which is made if it "
-    "is not there, for its owner alone to read. Servers read it at the start, and again on SIGHUP."
+    "Prints a line with a new token for the file of the setting admin_tokens. The token permits reading over "
+    "HTTP, and with the role act also ending sessions. With --append-to the line is appended to that file "
+    "(created if missing, readable by its owner only). Servers read it at start and at SIGHUP."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence token``."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="key|make|check|admin")
+    """Add the arguments of ``presence token``."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="keygen|sign|verify|admin")
 
-    key = actions.add_parser("key", help="make a key", description=_KEY)
-    key.add_argument("--into", type=Path, metavar="FILE", help="key file; by default a new one is printed")
-    key.add_argument("--public", type=Path, metavar="FILE", help="key file for the public part")
+    keygen = actions.add_parser("keygen", help="generate a key", description=_KEYGEN)
+    keygen.add_argument(
+        "--append-to", type=Path, metavar="FILE", help="key file; without it the key is printed"
+    )
+    keygen.add_argument("--public", type=Path, metavar="FILE", help="append the public part to this file")
     algorithms = ("HS256", "RS256", "EdDSA")
-    key.add_argument("--alg", choices=algorithms, default="EdDSA", help="algorithm (default EdDSA)")
-    key.add_argument("--kid", metavar="NAME", help="its name; by default a random one")
-    add_settings(key, ())
+    keygen.add_argument("--alg", choices=algorithms, default="EdDSA", help="algorithm (default EdDSA)")
+    keygen.add_argument("--kid", metavar="NAME", help="id of the key (default: random)")
+    add_settings(keygen, ())
 
-    make = actions.add_parser("make", help="print a token", description=_MAKE)
-    _add_keys(make)
-    make.add_argument("--uid", required=True, help="whom it is made out for")
-    make.add_argument("--kid", metavar="NAME", help="the key that signs; by default the file's last one")
-    make.add_argument(
+    sign = actions.add_parser("sign", help="print a signed token", description=_SIGN)
+    _add_keys(sign)
+    sign.add_argument("--uid", required=True, help="user of the token")
+    sign.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
+    sign.add_argument(
         "--ttl",
-        type=some_seconds,
+        type=positive_seconds,
         default=3600.0,
         metavar="S",
-        help="for how long it is good (default 3600 s)",
+        help="lifetime of the token (default 3600 s)",
     )
-    add_settings(make, ("token_audience",))
+    add_settings(sign, ("token_audience",))
 
-    check = actions.add_parser("check", help="say whether a token is good, and why not", description=_CHECK)
-    _add_keys(check)
-    check.add_argument(
-        "token", nargs="?", default="-", type=secret_source, metavar="@FILE|-", help="where the token is"
+    verify = actions.add_parser(
+        "verify", help="check a token and print why it is refused", description=_VERIFY
     )
-    add_json(check, "one JSON object: what the token says")
-    add_settings(check, ("token_audience", "token_leeway"))
+    _add_keys(verify)
+    verify.add_argument(
+        "token", nargs="?", default="-", type=secret_source, metavar="@FILE|-", help="source of the token"
+    )
+    add_json(verify, "print one JSON object: the claims of the token")
+    add_settings(verify, ("token_audience", "token_leeway"))
 
-    admin = actions.add_parser("admin", help="make a token for an operator", description=_ADMIN)
-    admin.add_argument("--role", choices=("read", "act"), required=True, help="what it may; act reads, too")
-    admin.add_argument("--name", required=True, help="whose it is, for the log")
-    admin.add_argument("--into", type=Path, metavar="FILE", help="file of tokens; by default it is printed")
+    admin = actions.add_parser("admin", help="generate a token for an operator", description=_ADMIN)
+    admin.add_argument("--role", choices=("read", "act"), required=True, help="permission; act includes read")
+    admin.add_argument("--name", required=True, help="name of the operator, for the log")
+    admin.add_argument(
+        "--append-to", type=Path, metavar="FILE", help="file of tokens; without it the line is printed"
+    )
     add_settings(admin, ())
 
 
 def _add_keys(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--keys", type=Path, metavar="FILE", help="key file; by default that of token_keys")
+    parser.add_argument(
+        "--keys", type=Path, metavar="FILE", help="key file (default: the setting token_keys)"
+    )
 
 
 def run(args: argparse.Namespace, load: Load) -> int:
-    """Run the action that was named; return the exit status."""
+    """Run the given action; return the exit status."""
     settings = load().settings
     try:
-        if args.action == "key":
-            _key(args)
+        if args.action == "keygen":
+            _keygen(args)
         elif args.action == "admin":
             _admin(args)
         else:
             keys: Path | None = args.keys or settings.token_keys
             if keys is None:
                 raise UsageError("token: give --keys FILE, or token_keys in the settings")
-            (_make if args.action == "make" else _check)(keys, args, settings)
+            (_sign if args.action == "sign" else _verify)(keys, args, settings)
     except TokenRefused as error:
-        complain(f"token check: refused: {error}")
+        print_error(f"token verify: refused: {error}")
     except (KeyFileError, TokenFileError, InvalidKey, CannotSign, OSError) as error:
-        complain(f"token {args.action}: {error}")
+        print_error(f"token {args.action}: {error}")
     else:
         return OK
     return FAILED
 
 
-def _key(args: argparse.Namespace) -> None:
+def _keygen(args: argparse.Namespace) -> None:
     if args.public is not None and args.alg == HS256:
-        raise UsageError("token key: a key of HS256 has no public part")
+        raise UsageError("token keygen: an HS256 key has no public part")
     entry = issuing.make_key(args.kid or secrets.token_hex(4), args.alg)
     texts = []
-    if args.into is not None:
-        texts.append((args.into, _with(args.into, entry), SECRET_MODE))
+    if args.append_to is not None:
+        texts.append((args.append_to, _with(args.append_to, entry), SECRET_MODE))
     if args.public is not None:
         texts.append((args.public, _with(args.public, issuing.public_entry(entry)), PUBLIC_MODE))
     for path, text, mode in texts:
         replace_file(path, text, mode)
-    print(issuing.key_set([entry]) if args.into is None else printable(entry["kid"]))
+    print(issuing.key_set([entry]) if args.append_to is None else printable(entry["kid"]))
 
 
-def _make(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+def _sign(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
     if not tokens.is_uid(args.uid):
-        raise UsageError(f"token make: {args.uid!r} is no uid")
+        raise UsageError(f"token sign: {args.uid!r} is not a valid uid")
     entry = _named(key_file.entries_of(key_file.read(keys)), args.kid)
     audience, now = settings.token_audience, time.time()
     print(issuing.make_token(entry, args.uid, audience=audience, now=now, ttl_s=args.ttl))
 
 
-def _check(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
-    """Say what a token says, or why it is refused."""
+def _verify(keys: Path, args: argparse.Namespace, settings: Settings) -> None:
+    """Print the claims of a token.
+
+    Raises:
+        TokenRefused: it is not accepted.
+    """
     keyring = key_file.load(keys)
     token = tokens.parse(_token(args.token), keyring)
     now = time.time()
     claims = tokens.check(token, TokenRules(settings.token_audience, settings.token_leeway), now)
-    said = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
-    print(json_line(said) if args.json else _line(said, now))
+    shown = {"uid": claims.uid, "kid": token.key.kid, "alg": token.key.alg, "expires": claims.expires}
+    print(json_line(shown) if args.json else _line(shown, now))
 
 
-def _line(said: Mapping[str, Any], now: float) -> str:
-    ends = datetime.fromtimestamp(said["expires"], UTC).isoformat(" ", "seconds")
-    name = f"{printable(said['kid'])} ({said['alg']})"
-    return f"{printable(said['uid'])}  key {name}  good until {ends}, {said['expires'] - now:.0f} s from now"
+def _line(shown: Mapping[str, Any], now: float) -> str:
+    ends = datetime.fromtimestamp(shown["expires"], UTC).isoformat(" ", "seconds")
+    name = f"{printable(shown['kid'])} ({shown['alg']})"
+    return f"{printable(shown['uid'])}  key {name}  valid until {ends}, for {shown['expires'] - now:.0f} s"
 
 
 def _token(source: str) -> str:
@@ -159,15 +171,15 @@ def _token(source: str) -> str:
 
 
 def _named(entries: list[Any], kid: str | None) -> Mapping[str, Any]:
-    """Return the entry of this name, or the last one."""
+    """Return the entry with this kid, or the last one."""
     for entry in reversed(entries):
         if isinstance(entry, dict) and kid in (None, entry.get("kid")):
             return entry
-    raise InvalidKey(f"no key is named {kid!r}")
+    raise InvalidKey(f"no key has the kid {kid!r}")
 
 
 def _with(path: Path, entry: Mapping[str, Any]) -> str:
-    """Return the text of a key file with one more key."""
+    """Return the text of the key file with one more key."""
     if not path.exists():
         return issuing.key_set([entry])
     raw = key_file.read(path)
@@ -177,26 +189,26 @@ def _with(path: Path, entry: Mapping[str, Any]) -> str:
 
 
 def _admin(args: argparse.Namespace) -> None:
-    """Print a line with a fresh secret, or add it to a file."""
+    """Print a line with a new secret, or append it to a file."""
     try:
         line = operator_tokens.make_line(args.role, args.name)
     except ValueError as error:
         raise UsageError(f"token admin: {error}") from None
-    if args.into is None:
+    if args.append_to is None:
         print(line)
         return
-    before = args.into.read_text("utf-8", "replace") if args.into.exists() else ""
+    before = args.append_to.read_text("utf-8", "replace") if args.append_to.exists() else ""
     if before.strip():
-        operator_tokens.load(args.into)  # nothing is added to a file that no server would take
+        operator_tokens.load(args.append_to)  # refuse to append to a file that servers would refuse
     end = "" if not before or before.endswith("\n") else "\n"
-    replace_file(args.into, f"{before}{end}{line}\n", SECRET_MODE)
+    replace_file(args.append_to, f"{before}{end}{line}\n", SECRET_MODE)
     print(f"{args.role} {args.name}")
 
 
 def replace_file(path: Path, text: str, mode: int) -> None:
-    """Write a file in one go as its readers see it, with owner and mode as they were.
+    """Replace a file atomically, keeping its owner and mode.
 
-    `mode` is for a file that is not there; where others may not read that, they never may.
+    `mode` is for a new file; permissions that it denies to others are removed from an existing one.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE)

@@ -1,1 +1,1 @@
-"""``presence demo``: a real server, real clients, and the comparison of what they did with what was told."""
+"""``presence demo``: a real server and clients, and a comparison of their actions with the events."""

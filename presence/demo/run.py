@@ -1,4 +1,4 @@
-"""The demo itself: an embedded Redis, a server, clients, a picture, a verdict, all in one process."""
+"""Runs the demo in one process: an embedded Redis, a server, clients, a live view and the comparison."""
 
 import math
 import random
@@ -13,13 +13,20 @@ import trio
 from rich.console import Console
 
 from presence import protocol
-from presence.admin.launcher import AdminProcess, serving
+from presence.admin.launcher import AdminProcess, admin_process
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
 from presence.core.ticks import SLOTS_PER_TICK
-from presence.demo.truth import Deed, DemoClient, OfflineBounds, TimelineEvent, Verdict, compare
-from presence.demo.view import DemoView, Picture, show_summary
+from presence.demo.comparison import (
+    Action,
+    ComparisonResult,
+    DemoClient,
+    OfflineBounds,
+    TimelineEvent,
+    compare,
+)
+from presence.demo.view import DemoState, DemoView, show_summary
 from presence.protocol import Kind
 from presence.server.server import Server
 from presence.store.shard_clients import forget_prefix
@@ -28,53 +35,53 @@ from presence.subscriber import Offline, Online, subscribe
 IDLE_TIMEOUT_S = 10.0
 TICK_S = 1.0
 GRACE_S = 5.0
-LOGIN_SPAN_S = 3.0  # the clients come one after another
-FIRST_DEED_S = 5.0
-LAST_DEED_S = 30.0
-SETTLE_S = 1.5  # after the last expected event: what is wrong may still come
+LOGIN_SPAN_S = 3.0  # clients log in one after another
+FIRST_ACTION_S = 5.0
+LAST_ACTION_S = 30.0
+SETTLE_S = 1.5  # after the last expected event, to catch wrong ones
 REFRESH_S = 0.25
-LEAST_SECONDS = 25  # logins, a deed, T, and time to tell
-LEAST_CLIENTS = 4  # one for each deed
-MISBEHAVING = 25  # one client in so many falls silent, as many close, as many log out
-PATIENCE_S = IDLE_TIMEOUT_S + TICK_S + 2.0
+MIN_SECONDS = 25  # logins, an action, T, and time for the event
+MIN_CLIENTS = 4  # one for each action
+CLIENTS_PER_MISBEHAVING = 25  # one client in so many falls silent, one closes, one logs out
+OFFLINE_TIMEOUT_S = IDLE_TIMEOUT_S + TICK_S + 2.0
 
 
 @dataclass
 class _Stage:
-    """What the tasks of the demo share."""
+    """The state that the tasks of the demo share."""
 
     seconds: float
     clients: list[DemoClient]
-    picture: Picture
+    state: DemoState
     events: list[TimelineEvent]
     begun: float
 
     @property
     def expected(self) -> int:
-        """How many clients are to go offline."""
-        return sum(client.deed is not Deed.BEATS for client in self.clients)
+        """How many clients should go offline."""
+        return sum(client.action is not Action.STAYS_ALIVE for client in self.clients)
 
-    def told(self) -> int:
-        """How many offline events have come."""
+    def offline_events(self) -> int:
+        """How many offline events have arrived."""
         return sum(event.type == "offline" for event in self.events)
 
 
-def cast_of(count: int) -> list[DemoClient]:
-    """Return the clients, with their deeds shuffled among them."""
-    each = max(1, count // MISBEHAVING)
-    deeds = [Deed.FALLS_SILENT] * each + [Deed.CLOSES] * each + [Deed.LOGS_OUT] * each
-    deeds += [Deed.BEATS] * (count - len(deeds))
-    random.shuffle(deeds)
-    return [DemoClient(f"user-{number:03}", deed) for number, deed in enumerate(deeds[:count])]
+def make_clients(count: int) -> list[DemoClient]:
+    """Return clients with shuffled actions."""
+    each = max(1, count // CLIENTS_PER_MISBEHAVING)
+    actions = [Action.FALLS_SILENT] * each + [Action.CLOSES] * each + [Action.LOGS_OUT] * each
+    actions += [Action.STAYS_ALIVE] * (count - len(actions))
+    random.shuffle(actions)
+    return [DemoClient(f"user-{number:03}", action) for number, action in enumerate(actions[:count])]
 
 
 def run(
     redis_url: str, prefix: str, *, seconds: float, clients: int, console: Console, no_admin: bool = False
 ) -> bool | None:
-    """Run the demo; return whether truth and events agree, None when it was interrupted.
+    """Run the demo; return whether the events match the clients' actions, None if interrupted.
 
-    Its keys begin with `prefix` and a name of their own, and are gone afterwards. Unless there is to be
-    `no_admin`, the live page shows it, too.
+    Its keys have a prefix of their own below `prefix`, and are deleted afterwards. The live page shows the
+    demo unless `no_admin`.
     """
     files.raise_file_limit(2 * clients)
     settings = Settings(
@@ -91,13 +98,13 @@ def run(
         cleanup.callback(forget_prefix, redis_url, settings.prefix)
         operators = None
         if not no_admin:
-            operators = cleanup.enter_context(serving(settings, redis_url, asked_for=False))
-        play = partial(_play, redis_url, settings, seconds, cast_of(clients))
-        verdict = trio.run(partial(play, console=console, operators=operators))
-    if verdict is None:
+            operators = cleanup.enter_context(admin_process(settings, redis_url, asked_for=False))
+        play = partial(_play, redis_url, settings, seconds, make_clients(clients))
+        result = trio.run(partial(play, console=console, operators=operators))
+    if result is None:
         return None
-    show_summary(verdict, console)
-    return not verdict.differences
+    show_summary(result, console)
+    return not result.differences
 
 
 async def _play(
@@ -108,11 +115,11 @@ async def _play(
     *,
     console: Console,
     operators: AdminProcess | None,
-) -> Verdict | None:
+) -> ComparisonResult | None:
     line = operators.line() if operators else None
     server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
-    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
-    stage = _Stage(seconds, clients, picture, [], trio.current_time())
+    state = DemoState(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
+    stage = _Stage(seconds, clients, state, [], trio.current_time())
     interrupted = False
 
     async def stop_on_signal() -> None:
@@ -126,8 +133,8 @@ async def _play(
         nursery.start_soon(stop_on_signal)
         host, port = await nursery.start(server.serve)
         nursery.start_soon(_read_events, redis_url, settings.prefix, stage)
-        nursery.start_soon(_send_in, stage, host, port)
-        with DemoView(picture, console) as view:
+        nursery.start_soon(_start_clients, stage, host, port)
+        with DemoView(state, console) as view:
             await _show(stage, server, view)
         nursery.cancel_scope.cancel()
     if interrupted:
@@ -135,21 +142,23 @@ async def _play(
     return compare(clients, stage.events, OfflineBounds(IDLE_TIMEOUT_S, TICK_S, GRACE_S))
 
 
-async def _send_in(stage: _Stage, host: str, port: int) -> None:
-    """Start every client at its moment."""
-    last_deed_s = min(LAST_DEED_S, stage.seconds - PATIENCE_S - SETTLE_S)
+async def _start_clients(stage: _Stage, host: str, port: int) -> None:
+    """Start the clients one after another."""
+    last_action_s = min(LAST_ACTION_S, stage.seconds - OFFLINE_TIMEOUT_S - SETTLE_S)
     async with trio.open_nursery() as nursery:
         for number, client in enumerate(stage.clients):
-            acts_at = stage.begun + random.uniform(FIRST_DEED_S, last_deed_s)  # noqa: S311 - a demo's chance
+            acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_action_s)  # noqa: S311 - not a secret
             await trio.sleep_until(stage.begun + LOGIN_SPAN_S * number / len(stage.clients))
-            nursery.start_soon(_live, client, math.inf if client.deed is Deed.BEATS else acts_at, host, port)
+            nursery.start_soon(
+                _run_client, client, math.inf if client.action is Action.STAYS_ALIVE else acts_at, host, port
+            )
 
 
-async def _live(client: DemoClient, acts_at: float, host: str, port: int) -> None:
-    """Be a client: log in, beat, do the deed at `acts_at`; who falls silent stays until it is cancelled.
+async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) -> None:
+    """Run a client: log in, send keepalives, act at `acts_at`; silent clients stay until cancelled.
 
-    The client library would come back after every loss; these must be able to misbehave on purpose, and know
-    exactly what they did when.
+    The client library would reconnect after every loss; these clients must be able to misbehave on purpose,
+    and record exactly what they did when.
     """
     async with await trio.open_tcp_stream(host, port) as stream:
 
@@ -173,36 +182,36 @@ async def _live(client: DemoClient, acts_at: float, host: str, port: int) -> Non
             await send(protocol.KEEPALIVE)
             due += interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
         await trio.sleep_until(acts_at)
-        if client.deed is Deed.LOGS_OUT:
+        if client.action is Action.LOGS_OUT:
             await send(protocol.encode(protocol.logout()))
-        elif client.deed is Deed.CLOSES:
+        elif client.action is Action.CLOSES:
             client.last_act = time.time()
         client.done = True
-        if client.deed is Deed.FALLS_SILENT:
+        if client.action is Action.FALLS_SILENT:
             await trio.sleep_forever()
 
 
 async def _read_events(redis_url: str, prefix: str, stage: _Stage) -> None:
-    """Take events from the stream, as any subscriber would."""
+    """Read events from the stream, like any subscriber."""
     async with subscribe(redis_url, prefix=prefix, after="0") as events:
         async for event in events:
             if isinstance(event, Online | Offline):
                 kind = "online" if isinstance(event, Online) else "offline"
-                told = TimelineEvent(event.uid, kind, event.code, event.at_ms)
-                stage.events.append(told)
-                stage.picture.add(told)
+                timeline_event = TimelineEvent(event.uid, kind, event.code, event.at_ms)
+                stage.events.append(timeline_event)
+                stage.state.add(timeline_event)
 
 
 async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
-    """Redraw until the time is up, or until everything that is to come has come."""
-    picture = stage.picture
-    slots = int((IDLE_TIMEOUT_S + TICK_S) / picture.slot_s)
+    """Redraw until the time is up, or all expected events have arrived."""
+    state = stage.state
+    slots = int((IDLE_TIMEOUT_S + TICK_S) / state.slot_s)
     end = stage.begun + stage.seconds
     while (now := trio.current_time()) < end:
-        picture.elapsed_s = now - stage.begun
-        picture.online = len(server.node.engine.sessions)
-        picture.slots = server.node.engine.slot_sizes(slots)
+        state.elapsed_s = now - stage.begun
+        state.online = len(server.node.engine.sessions)
+        state.slots = server.node.engine.slot_sizes(slots)
         view.refresh()
-        if stage.told() >= stage.expected and all(client.logged_in for client in stage.clients):
+        if stage.offline_events() >= stage.expected and all(client.logged_in for client in stage.clients):
             end = min(end, now + SETTLE_S)
         await trio.sleep(REFRESH_S)

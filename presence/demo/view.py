@@ -1,4 +1,4 @@
-"""What the demo shows: a live picture on a terminal, a line now and then elsewhere."""
+"""The output of the demo: a live view on a terminal, a line every few seconds elsewhere."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from presence.common.text import printable
-from presence.demo.truth import EXPECTED, TimelineEvent, Verdict
+from presence.demo.comparison import EXPECTED, ComparisonResult, TimelineEvent
 from presence.protocol import Code
 
 EVENTS_SHOWN = 10
@@ -19,17 +19,17 @@ DIFFERENCES_SHOWN = 20
 
 
 @dataclass
-class Picture:
-    """Everything that is shown.
+class DemoState:
+    """The data that is shown.
 
     Attributes:
-        elapsed_s, seconds: how far the demo is.
-        online: users online, as the server knows.
+        elapsed_s, seconds: progress of the demo.
+        online: users online according to the server.
         slots: sessions in each slot of the wheel, soonest first.
         slot_s: seconds that a slot covers.
         counts: events by type and reason.
         latest: the last events.
-        url: where a browser shows it, too; "" for nowhere.
+        url: of the live page; "" for none.
     """
 
     seconds: float
@@ -42,7 +42,7 @@ class Picture:
     latest: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
 
     def add(self, event: TimelineEvent) -> None:
-        """An event came."""
+        """Add an event."""
         reason = Code(event.code).reason
         name = event.type if event.type == "online" else f"offline: {reason}"
         self.counts[name] = self.counts.get(name, 0) + 1
@@ -61,7 +61,7 @@ class Picture:
                 f"presence demo   {self.elapsed_s:.0f} of {self.seconds:.0f} s   users online: {self.online}"
                 f"{where}"
             ),
-            Panel(self._wheel(), title="the wheel: sessions by the moment they are due", title_align="left"),
+            Panel(self._wheel(), title="the wheel: sessions by the time they are due", title_align="left"),
             Panel(self._events(), title="events from the Redis stream", title_align="left"),
         )
 
@@ -91,25 +91,25 @@ class DemoView:
     """Shows a picture until it is closed.
 
     Args:
-        picture: redrawn at every `refresh`.
-        console: where; a picture that moves needs a terminal, elsewhere lines come every few seconds.
+        state: redrawn at every `refresh`.
+        console: the output; if it is not a terminal, a line is printed every few seconds.
     """
 
     LINE_INTERVAL_S = 5.0
 
-    def __init__(self, picture: Picture, console: Console) -> None:
-        self._picture = picture
+    def __init__(self, state: DemoState, console: Console) -> None:
+        self._state = state
         self._console = console
         self._last_line_s = 0.0
         self._live: Live | None = None
         if console.is_terminal:
-            self._live = Live(picture, console=console, auto_refresh=False, transient=True)
+            self._live = Live(state, console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> "DemoView":
         if self._live is not None:
             self._live.start()
-        elif self._picture.url:
-            self._console.print(f"live page: {self._picture.url}", markup=False, highlight=False)
+        elif self._state.url:
+            self._console.print(f"live page: {self._state.url}", markup=False, highlight=False)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -120,24 +120,24 @@ class DemoView:
         """Draw the picture as it is now."""
         if self._live is not None:
             self._live.refresh()
-        elif self._picture.elapsed_s - self._last_line_s >= self.LINE_INTERVAL_S:
-            self._last_line_s = self._picture.elapsed_s
-            self._console.print(self._picture.line(), markup=False, highlight=False, soft_wrap=True)
+        elif self._state.elapsed_s - self._last_line_s >= self.LINE_INTERVAL_S:
+            self._last_line_s = self._state.elapsed_s
+            self._console.print(self._state.line(), markup=False, highlight=False, soft_wrap=True)
 
 
-def show_summary(verdict: Verdict, console: Console) -> None:
-    """Print the comparison of truth and events."""
-    table = Table(title="what the clients did, and what was told", title_justify="left")
-    for heading in ("clients", "did", "event to follow", "events", "after (least / median / most)"):
+def show_summary(result: ComparisonResult, console: Console) -> None:
+    """Print the comparison of actions and events."""
+    table = Table(title="what the clients did, and the events", title_justify="left")
+    for heading in ("clients", "action", "expected event", "events", "delay (min / median / max)"):
         table.add_column(heading, justify="right" if heading in {"clients", "events"} else "left")
-    for row in verdict.rows:
-        code = EXPECTED[row.deed]
+    for row in result.rows:
+        code = EXPECTED[row.action]
         expected = "none" if code is None else f"offline, {code.reason}"
-        table.add_row(str(row.clients), row.deed.value, expected, str(row.told), row.spread())
+        table.add_row(str(row.clients), row.action.value, expected, str(row.events), row.spread())
     console.print(table)
-    for difference in verdict.differences[:DIFFERENCES_SHOWN]:
+    for difference in result.differences[:DIFFERENCES_SHOWN]:
         console.print(f"differs: {printable(difference)}", markup=False, highlight=False)
-    if len(verdict.differences) > DIFFERENCES_SHOWN:
-        console.print(f"… and {len(verdict.differences) - DIFFERENCES_SHOWN} more", highlight=False)
-    agreed = "truth and events agree" if not verdict.differences else "truth and events differ"
-    console.print(agreed, style="bold green" if not verdict.differences else "bold red")
+    if len(result.differences) > DIFFERENCES_SHOWN:
+        console.print(f"… and {len(result.differences) - DIFFERENCES_SHOWN} more", highlight=False)
+    agreed = "events match the clients" if not result.differences else "events differ from the clients"
+    console.print(agreed, style="bold green" if not result.differences else "bold red")

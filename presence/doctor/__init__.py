@@ -1,4 +1,4 @@
-"""Looks at a machine, its settings and its Redis, and says what a server would miss; changes nothing.
+"""Checks a machine, the settings and Redis for what a server needs; changes nothing.
 
-What is so is gathered first, by `machine.look` and `redis_facts.gather`; each check is a function of that.
+Facts are gathered first, by `machine.gather` and `redis_facts.gather`; each check is a function of them.
 """

@@ -1,6 +1,6 @@
 """Facts of this machine, and checks of them: platform, clock, files, memory, ports.
 
-`look` gathers what is so and changes nothing; each check is a function of that.
+`gather` collects the facts and changes nothing; each check is a function of them.
 """
 
 import ctypes
@@ -16,33 +16,33 @@ from typing import Final, NamedTuple
 
 from presence.common import files
 from presence.config.settings import Settings, admin_host, admin_port
-from presence.doctor.findings import Finding, count, fail, megabytes, not_tried, ok, warn
+from presence.doctor.results import CheckResult, count, fail, megabytes, not_tried, ok, warn
 from presence.server.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
 from presence.store.embedded import EmbeddedError, find_binary
 from presence.transports import sockets
 
 _STATUS_OFFSET: Final = 40  # of struct timex, linux/timex.h, where a long has 8 bytes
-_TIMEX_BYTES: Final = 256  # more than it has
+_TIMEX_BYTES: Final = 256  # more than its size
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 
 # Measured, see the README and loadtest: 125 MB for a supervisor and six workers before the first connection,
 # 59 MB for one process; of each connection 600 bytes of the process, with TLS 16.3 KB, 4 KiB of the kernel.
 FIRST_PROCESS_BYTES: Final = 60_000_000
 FURTHER_PROCESS_BYTES: Final = 15_000_000
-OPERATORS_BYTES: Final = 55_000_000  # the process for HTTP
+OPERATORS_BYTES: Final = 55_000_000  # the admin process
 SESSION_BYTES: Final = 600 + 4096
 TLS_SESSION_BYTES: Final = 16_300 + 4096
-FEWEST_CONNECTIONS: Final = 1_000  # that are worth a server
-FEW_CONNECTIONS: Final = 10_000  # of a worker: fewer are more likely a forgotten limit than meant
+FEWEST_CONNECTIONS: Final = 1_000  # fewer are not worth a server
+FEW_CONNECTIONS: Final = 10_000  # per worker: fewer suggest a forgotten limit
 
 
-class Wanted(NamedTuple):
-    """Connections that a server is to hold.
+class ConnectionCounts(NamedTuple):
+    """Connections that a server should hold.
 
     Attributes:
-        per_worker: of each worker.
-        total: of all.
-        is_asked: whether `max_connections` says so; else it is what the file limit lets it.
+        per_worker: of one worker.
+        total: of all workers.
+        is_asked: whether `max_connections` is set; else the file limit determines it.
     """
 
     per_worker: int
@@ -51,7 +51,7 @@ class Wanted(NamedTuple):
 
 
 class Port(NamedTuple):
-    """Where a server listens, and the setting that says so."""
+    """An address of a server, and its setting."""
 
     setting: str
     host: str
@@ -59,7 +59,7 @@ class Port(NamedTuple):
 
 
 class MemoryNeeds(NamedTuple):
-    """Bytes that a server takes, and those that its outbox takes at most while Redis is away."""
+    """Bytes for sessions, and the most that the outbox takes while Redis is unreachable."""
 
     sessions: int
     outbox: int
@@ -67,17 +67,17 @@ class MemoryNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """What is so on this machine.
+    """Facts of this machine.
 
     Attributes:
         system: as `sys.platform`.
         has_epoll: whether the system has epoll.
-        redis_binary: of a Redis that could be started; "" if there is none.
-        data_dir: what is wrong with the directory of a Redis that is started; "": nothing.
-        is_time_set: whether the clock is synchronised; None: not known.
+        redis_binary: path of a Redis binary; "" if there is none.
+        data_dir: problem with the directory of the embedded Redis; "" for none.
+        is_time_set: whether the clock is synchronised; None if unknown.
         soft_files, hard_files: the file limits of this process; a server raises the soft one by itself.
-        memory_bytes: of the machine, or what its control group lets this process have, if that is less.
-        unbound: why this user cannot listen there now.
+        memory_bytes: of the machine, or the limit of the control group if that is less.
+        unbound: addresses on which this user cannot listen now, and why.
     """
 
     system: str
@@ -91,12 +91,12 @@ class MachineFacts:
     unbound: Mapping[Port, OSError]
 
 
-def look(settings: Settings, root: Path = Path("/")) -> MachineFacts:
-    """Look at the machine.
+def gather(settings: Settings, root: Path = Path("/")) -> MachineFacts:
+    """Collect the facts.
 
     Args:
-        settings: of the server that is or will be here.
-        root: where proc and sys are.
+        settings: of the server.
+        root: parent directory of proc and sys.
     """
     soft_files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MachineFacts(
@@ -124,12 +124,12 @@ def _problem_with(folder: Path | None) -> str:
         return ""
     there = next((each for each in (folder, *folder.absolute().parents) if each.exists()), folder)
     if not there.is_dir():
-        return f"{there} is no directory"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} may not be written by this user"
+        return f"{there} is not a directory"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable by this user"
 
 
 def _is_time_set() -> bool | None:
-    """Ask the kernel whether whoever sets its clock is content with it; None where it cannot be asked."""
+    """Return whether the kernel considers its clock synchronised; None if it cannot be asked."""
     if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_long) != 8:
         return None
     answer = ctypes.create_string_buffer(_TIMEX_BYTES)  # modes 0: nothing is set
@@ -140,7 +140,7 @@ def _is_time_set() -> bool | None:
 
 
 def _group_limits(root: Path) -> list[int]:
-    """Return the memory limits of this process' control group and of those above it (version 2)."""
+    """Return the memory limits of this process' control group and its ancestors (version 2)."""
     top, group = root / "sys/fs/cgroup", ""
     for line in _text(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::"):
@@ -157,7 +157,7 @@ def _text(path: Path) -> str:
 
 
 def _cannot_bind(port: Port) -> OSError | None:
-    """Return why nobody can listen there; what can be had is had for a moment."""
+    """Try to bind an address; return the error, if any."""
     try:
         for sock in sockets.reserve(port.host, port.port):
             sock.close()
@@ -166,14 +166,14 @@ def _cannot_bind(port: Port) -> OSError | None:
     return None
 
 
-def wanted(settings: Settings, file_limit: int) -> Wanted:
-    """Return how many connections are wanted."""
+def wanted(settings: Settings, file_limit: int) -> ConnectionCounts:
+    """Return how many connections the server should hold."""
     per_worker = settings.max_connections or max(0, files.connections_within(file_limit))
-    return Wanted(per_worker, per_worker * settings.workers, settings.max_connections > 0)
+    return ConnectionCounts(per_worker, per_worker * settings.workers, settings.max_connections > 0)
 
 
 def wanted_ports(settings: Settings) -> list[Port]:
-    """Return where a server listens: for clients first, for operators last."""
+    """Return the addresses of a server: for clients first, for operators last."""
     ports = []
     if settings.tls_cert is None or not settings.tls_only:
         ports.append(Port("port", settings.host, settings.port))
@@ -186,17 +186,17 @@ def wanted_ports(settings: Settings) -> list[Port]:
     return ports
 
 
-def platform(machine: MachineFacts) -> Finding:
-    """Whether connections are served over epoll."""
+def platform(machine: MachineFacts) -> CheckResult:
+    """Check for epoll."""
     need = "Linux with epoll"
     if machine.has_epoll:
         return ok("platform", need, machine.system)
-    have = f"{machine.system} without it: one worker, no proxies, a task for each connection"
-    return warn("platform", need, have, "run it on Linux where there are many clients")
+    have = f"{machine.system} without it: one worker, no proxies, a task per connection"
+    return warn("platform", need, have, "run it on Linux if there are many clients")
 
 
-def embedded_redis(settings: Settings, machine: MachineFacts) -> Finding:
-    """Whether a Redis can be started where none is given."""
+def embedded_redis(settings: Settings, machine: MachineFacts) -> CheckResult:
+    """Check that a Redis can be started if none is given."""
     check = "embedded redis"
     if settings.redis is not None:
         return ok(check, "nothing: a redis URL is given", "not started")
@@ -204,48 +204,48 @@ def embedded_redis(settings: Settings, machine: MachineFacts) -> Finding:
     if not machine.redis_binary:
         return fail(check, need, "none", "pip install 'presence-server[embedded]', or give --redis URL")
     if machine.data_dir:
-        return fail(check, f"{need}, and its directory", machine.data_dir, "name another --data-dir")
+        return fail(check, f"{need}, and its directory", machine.data_dir, "choose another --data-dir")
     kept = (
-        "in memory only, gone when it stops" if settings.data_dir is None else f"kept in {settings.data_dir}"
+        "in memory only, lost when it stops" if settings.data_dir is None else f"data in {settings.data_dir}"
     )
     return ok(check, need, f"{machine.redis_binary}, {kept}")
 
 
-def time(machine: MachineFacts) -> Finding:
-    """Whether somebody keeps the clock right: events and tokens go by it."""
-    need = "a clock that is set by the network"
+def time(machine: MachineFacts) -> CheckResult:
+    """Check that the clock is synchronised: events and tokens depend on it."""
+    need = "a clock synchronised over the network"
     if machine.is_time_set is None:
-        return not_tried("time", need, "the kernel does not say")
+        return not_tried("time", need, "unknown to the kernel")
     if machine.is_time_set:
         return ok("time", need, "synchronised")
-    mend = "timedatectl set-ntp true, or install chrony; on a virtual machine the host may do it unseen"
-    return warn("time", need, "not synchronised, says the kernel", mend)
+    fix = "timedatectl set-ntp true, or install chrony; on a virtual machine the host may do it invisibly"
+    return warn("time", need, "not synchronised according to the kernel", fix)
 
 
-def open_files(settings: Settings, machine: MachineFacts, connections: Wanted) -> Finding:
-    """Whether each worker may open as many files as it needs."""
+def open_files(settings: Settings, machine: MachineFacts, connections: ConnectionCounts) -> CheckResult:
+    """Check the file limit of a worker."""
     check, hard = "open files", machine.hard_files
-    have = f"{count(hard)} (soft {count(machine.soft_files)}) of this shell (a service has its own)"
+    have = f"{count(hard)} (soft {count(machine.soft_files)}) in this shell (a service has its own limit)"
     if settings.max_connections:
         least = files.files_needed_for(settings.max_connections)
-        need = f"{count(least)} of each worker, for max_connections {count(settings.max_connections)}"
+        need = f"{count(least)} per worker, for max_connections {count(settings.max_connections)}"
         if hard >= least:
             return ok(check, need, have)
         return fail(check, need, have, _raise_files(least))
-    need = "as many as connections, and some: max_connections is what fits"
-    have = f"{have}: {count(connections.per_worker)} connections of each worker"
+    need = "one per connection and some more: max_connections is what fits"
+    have = f"{have}: {count(connections.per_worker)} connections per worker"
     if connections.per_worker >= FEW_CONNECTIONS:
         return ok(check, need, have)
-    judged = fail if connections.per_worker < 1 else warn
-    return judged(check, need, have, _raise_files(files.files_needed_for(FEW_CONNECTIONS)))
+    report = fail if connections.per_worker < 1 else warn
+    return report(check, need, have, _raise_files(files.files_needed_for(FEW_CONNECTIONS)))
 
 
 def _raise_files(limit: int) -> str:
     return f"LimitNOFILE={limit} in the service's unit, or ulimit -n {limit} in this shell"
 
 
-def needed_memory(settings: Settings, connections: Wanted) -> MemoryNeeds:
-    """Return what a server takes with all its connections."""
+def needed_memory(settings: Settings, connections: ConnectionCounts) -> MemoryNeeds:
+    """Return the memory that a server needs with all its connections."""
     processes = FIRST_PROCESS_BYTES
     if settings.workers > 1:
         processes += FURTHER_PROCESS_BYTES * settings.workers
@@ -260,38 +260,38 @@ def _session_bytes(settings: Settings) -> int:
     return SESSION_BYTES if settings.tls_cert is None else TLS_SESSION_BYTES
 
 
-def memory(settings: Settings, machine: MachineFacts, connections: Wanted) -> Finding:
-    """Whether there is memory for all sessions, and for what waits while Redis is away."""
+def memory(settings: Settings, machine: MachineFacts, connections: ConnectionCounts) -> CheckResult:
+    """Check the memory for all sessions, and for the outbox while Redis is unreachable."""
     need, have = needed_memory(settings, connections), machine.memory_bytes
     words = (
         f"{megabytes(need.sessions)} with {count(connections.total)} connections, "
-        f"and up to {megabytes(need.outbox)} while Redis is away"
+        f"and up to {megabytes(need.outbox)} while Redis is unreachable"
     )
     if need.sessions + need.outbox <= have:
         return ok("memory", words, megabytes(have))
     too_many = (need.sessions + need.outbox - have) // (_session_bytes(settings) * settings.workers) + 1
     fewer = connections.per_worker - too_many
-    mend = "more memory (MemoryMax= in the unit, if that is its limit), or a smaller outbox_bytes"
+    fix = "more memory (MemoryMax= in the unit, if that is the limit), or a smaller outbox_bytes"
     if fewer >= FEWEST_CONNECTIONS:
-        mend = f"max_connections = {fewer}, or {mend}"
-    judged = fail if need.sessions > have and connections.is_asked else warn
-    return judged("memory", words, megabytes(have), mend)
+        fix = f"max_connections = {fewer}, or {fix}"
+    report = fail if need.sessions > have and connections.is_asked else warn
+    return report("memory", words, megabytes(have), fix)
 
 
-def ports(settings: Settings, machine: MachineFacts) -> list[Finding]:
-    """Say of each port whether this user could listen there now."""
+def ports(settings: Settings, machine: MachineFacts) -> list[CheckResult]:
+    """Check for each port that this user can listen on it now."""
     return [_port(each, machine.unbound.get(each)) for each in wanted_ports(settings)]
 
 
-def _port(port: Port, error: OSError | None) -> Finding:
+def _port(port: Port, error: OSError | None) -> CheckResult:
     check, need = "ports", f"{port.setting} {port.port} on {port.host}"
     if error is None:
-        return ok(check, need, "free" if port.port else "one is picked")
+        return ok(check, need, "free" if port.port else "picked at the start")
     have = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        who = f"ss -ltnp 'sport = :{port.port}' says by whom: a server that runs, or somebody to be stopped"
+        who = f"ss -ltnp 'sport = :{port.port}' shows the process: a running server, or one to stop"
         return warn(check, need, "in use", f"{who}; or another --{port.setting.replace('_', '-')}")
     if error.errno == errno.EACCES:
-        mend = "AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port of 1024 or more"
-        return fail(check, need, have, mend)
-    return fail(check, need, f"nobody can listen there: {have}", "name an address of this machine")
+        fix = "AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit, or a port of 1024 or more"
+        return fail(check, need, have, fix)
+    return fail(check, need, f"cannot listen there: {have}", "use an address of this machine")

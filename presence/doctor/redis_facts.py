@@ -1,7 +1,7 @@
-"""What is so in Redis, gathered by questions alone: nothing is written, and nobody waits for long.
+"""Facts about Redis, collected by reading only, with short time-outs.
 
-What this user may not ask is `Unknown`, with what Redis says about it, and so is what comes after a lost
-connection. Rights are looked at as a server does when it starts, see `presence.store.privileges`.
+A fact that this user may not read is `Unknown`, with the error of Redis, as are all facts after a lost
+connection. Permissions are checked as by a server when it starts, see `presence.store.privileges`.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
-from presence.doctor.findings import Unknown
+from presence.doctor.results import Unknown
 from presence.store import privileges
 from presence.store.client import Redis, RedisError
 from presence.store.keys import Keys
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisServer:
-    """One server that has keys.
+    """One server that holds keys.
 
     Attributes:
-        name: where it is.
-        info: what it tells of itself.
-        pings_ms: how long it took to answer nothing.
+        name: its address.
+        info: the answer to INFO.
+        pings_ms: durations of pings.
     """
 
     name: str
@@ -40,7 +40,7 @@ class RedisServer:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Some slots of a cluster, one behind the other, and how many replicas their primary has."""
+    """A range of slots of a cluster, and the number of replicas of their primary."""
 
     first: int
     last: int
@@ -49,18 +49,18 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
-    """What is so in Redis.
+    """Facts about Redis.
 
     Attributes:
-        url: where it is, without passwords.
-        is_cluster: whether a Redis Cluster is there.
-        failure: why it cannot be asked; "" if it can. Then there is nothing else.
-        servers: those that have keys.
+        url: without passwords.
+        is_cluster: whether it is a Redis Cluster.
+        failure: why it cannot be reached; then there are no other facts. "" if it can.
+        servers: those that hold keys.
         slots: of a cluster.
-        missing: what a server may not do, in words that mend it; "" if it may.
-        too_much: what else the user may do.
-        no_events: the command that lets the live page show events; "" if it may.
-        data: version and number of shards, as written; None each where nobody wrote.
+        missing: missing permissions, with the fix; "" if none.
+        too_much: unneeded permissions.
+        no_events: the command that permits the live page to read events; "" if it may.
+        data: version and number of shards; None each if there is no data.
         nodes: the table of leases.
     """
 
@@ -77,13 +77,13 @@ class RedisFacts:
 
 
 def gather(settings: Settings, redis_url: str) -> RedisFacts:
-    """Ask Redis."""
+    """Collect the facts."""
     url = redacted(redis_url)
     with ShardClients(redis_url) as access:
         try:
             servers = [_server(client) for client in access.primaries()]
         except (RedisError, OSError) as error:
-            return RedisFacts(url=url, is_cluster=access.is_cluster, failure=_said(error))
+            return RedisFacts(url=url, is_cluster=access.is_cluster, failure=_message(error))
         keys = Keys(settings.prefix, settings.shard_count, settings.database)
         missing, rights = _rights(settings, redis_url, keys)
         return RedisFacts(
@@ -91,31 +91,31 @@ def gather(settings: Settings, redis_url: str) -> RedisFacts:
             is_cluster=access.is_cluster,
             failure="",
             servers=servers,
-            slots=_asked(lambda: _slots(access)) if access.is_cluster else (),
+            slots=_try(lambda: _slots(access)) if access.is_cluster else (),
             missing=missing,
             too_much=rights.too_much,
             no_events="" if settings.no_admin else rights.no_events,
-            data=_asked(lambda: _data(access, keys)),
-            nodes=_asked(lambda: read_nodes(access, keys)),
+            data=_try(lambda: _data(access, keys)),
+            nodes=_try(lambda: read_nodes(access, keys)),
         )
 
 
-def _asked(ask: Callable[[], T]) -> T | Unknown:
+def _try(ask: Callable[[], T]) -> T | Unknown:
     try:
         return ask()
     except (RedisError, StoreError, StoreUnavailable, OSError, ValueError) as error:
-        return Unknown(_said(error))
+        return Unknown(_message(error))
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
 def _server(client: Redis) -> RedisServer:
-    """Ask one server.
+    """Collect the facts of one server.
 
     Raises:
-        RedisError: it does not even answer a ping.
+        RedisError: it does not answer a ping.
     """
     pings = []
     for _ in range(PINGS):
@@ -124,7 +124,7 @@ def _server(client: Redis) -> RedisServer:
         pings.append((time.perf_counter() - begun) * 1000)
     where = client.connection_pool.connection_kwargs
     name = str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")
-    return RedisServer(name=name, info=_asked(client.info), pings_ms=pings)
+    return RedisServer(name=name, info=_try(client.info), pings_ms=pings)
 
 
 def _slots(access: ShardClients) -> list[Slots]:
@@ -138,7 +138,7 @@ def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unkno
     except privileges.MissingRight as error:
         return str(error), privileges.Rights([], "")
     except (StoreError, StoreUnavailable) as error:
-        return Unknown(_said(error)), privileges.Rights([], "")
+        return Unknown(_message(error)), privileges.Rights([], "")
 
 
 def _data(access: ShardClients, keys: Keys) -> tuple[str | None, str | None]:

@@ -1,1 +1,1 @@
-"""What operators do from outside, through Redis: kick, forget, explain."""
+"""Operations that need only Redis: kick, forget, explain."""

@@ -1,4 +1,4 @@
-"""Everything that is known of a user, put together for operators: who has him, since when, and why.
+"""Collects everything known about a user: the nodes holding sessions, since when, and why.
 
 ::
 
@@ -7,8 +7,8 @@
     with Explainer("redis://localhost:6379") as explainer:
         print(explainer.explain("ann")["why"])
 
-Redis tells his state and the event that made it; the nodes are asked what they have of him. Whoever can ask
-some of the nodes by another way hands over what they said: it counts while Redis is away, too.
+Redis has the user's state and the event that led to it; nodes are asked for their sessions of the user. A
+caller that can reach some nodes directly passes their answers in, even while Redis is unreachable.
 """
 
 import re
@@ -35,30 +35,30 @@ from presence.subscriber.events import Entry, decode, id_order, read_entry
 
 Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
 
-ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
-ENTRIES_MAX: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions a second
-SEARCH_S: Final = 2.0
-# The stream is dated by Redis' clock, and who was seen when by a server's.
-CLOCKS_APART_MS: Final = 5_000
+ENTRIES_PER_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
+MAX_ENTRIES: Final = 200_000  # of a shard: 30 s of time-out and as long again, at 3000 transitions per second
+SEARCH_TIMEOUT_S: Final = 2.0
+# Stream ids use the clock of Redis, last-seen times that of a server.
+MAX_CLOCK_SKEW_MS: Final = 5_000
 _ENTRY_ID: Final = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
 class EventSearch(NamedTuple):
-    """What came of looking for an event."""
+    """The result of a search for an event."""
 
     entry: Entry | None  # the event
-    # why there is none. ``trimmed``: the stream begins after it; ``gave_up``: a bound was reached;
-    # ``not_found``: it is not where it should be (somebody has deleted it, or Redis lost it).
+    # why it is missing. ``trimmed``: the stream begins after it; ``gave_up``: a limit was reached;
+    # ``not_found``: it is not in the stream (it was deleted, or Redis lost it).
     missing: Missing | None = None
-    # of what is missing, Unix milliseconds of the stream's first entry; None: it is empty
+    # if it is missing, Unix milliseconds of the stream's first entry; None: it is empty
     begins_ms: int | None = None
 
 
 def entry_at(access: ShardClients, keys: Keys, shard: int, entry_id: str) -> EventSearch:
-    """Return the event of an entry id.
+    """Return the event with an entry id.
 
     Raises:
-        RedisError: Redis cannot answer.
+        RedisError: Redis does not answer.
     """
     key = keys.events(shard)
     if not _ENTRY_ID.fullmatch(entry_id):
@@ -77,27 +77,27 @@ def last_offline(
     uid: str,
     last_seen_ms: int,
     *,
-    entries_max: int = ENTRIES_MAX,
-    search_s: float = SEARCH_S,
+    entries_max: int = MAX_ENTRIES,
+    search_s: float = SEARCH_TIMEOUT_S,
 ) -> EventSearch:
-    """Return the event with which a user went offline who was last seen at that time.
+    """Return the offline event of a user who was last seen at a time.
 
     Args:
-        access: the way to Redis.
-        keys: how keys are called.
+        access: connections to Redis.
+        keys: the key names.
         uid: the user.
-        last_seen_ms: Unix milliseconds, as Redis keeps them.
-        entries_max: how many entries are looked at.
-        search_s: for how long.
+        last_seen_ms: Unix milliseconds, as stored in Redis.
+        entries_max: how many entries to read.
+        search_s: how long to search.
 
     Raises:
-        RedisError: Redis cannot answer.
+        RedisError: Redis does not answer.
     """
     shard = keys.shard(uid)
     key = keys.events(shard)
-    begin = f"{max(0, last_seen_ms - CLOCKS_APART_MS)}-0"
+    begin = f"{max(0, last_seen_ms - MAX_CLOCK_SKEW_MS)}-0"
     wanted, seen = uid.encode(), b"%d" % last_seen_ms
-    looked, deadline = 0, time.monotonic() + search_s
+    scanned, deadline = 0, time.monotonic() + search_s
     for page in _pages(access, key, begin):
         for raw in page:
             fields = raw[1]
@@ -107,8 +107,8 @@ def last_offline(
                 and fields.get(b"last_seen_ms") == seen
             ):
                 return EventSearch(read_entry(shard, raw))
-        looked += len(page)
-        if len(page) == ENTRIES_A_PAGE and (looked >= entries_max or time.monotonic() >= deadline):
+        scanned += len(page)
+        if len(page) == ENTRIES_PER_PAGE and (scanned >= entries_max or time.monotonic() >= deadline):
             return EventSearch(None, "gave_up", _ms(_first_id(access, key)))
     begins = _first_id(access, key)
     is_trimmed = begins is None or id_order(begin) < id_order(begins)
@@ -117,9 +117,9 @@ def last_offline(
 
 def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
     while True:
-        page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_A_PAGE)
+        page: Any = access.at(key).xrange(key, begin, "+", count=ENTRIES_PER_PAGE)
         yield page
-        if len(page) < ENTRIES_A_PAGE:
+        if len(page) < ENTRIES_PER_PAGE:
             return
         begin = f"({page[-1][0].decode()}"
 
@@ -133,103 +133,102 @@ def _ms(entry_id: str | None) -> int | None:
     return None if entry_id is None else id_order(entry_id)[0]
 
 
-WAIT_S: Final = 2.0  # for the answers of nodes; one that lives answers within milliseconds
-AGAIN_S: Final = 0.1  # until a second look at what does not fit together: it may have changed in between
-RETRY_S: Final = 0.5  # so soon has to fail what is tried again,
-ATTEMPTS_MAX: Final = 3  # for two connections may have grown old: the reader's and the own
+ANSWER_TIMEOUT_S: Final = 2.0  # for answers of nodes; a live one answers within milliseconds
+RECHECK_DELAY_S: Final = 0.1  # before sources that disagree are read again: they may be out of step
+RETRY_WITHIN_S: Final = 0.5  # only calls that fail this quickly are retried
+MAX_ATTEMPTS: Final = 3  # two connections may be stale: the reader's and our own
 _check_uid: Final = SCHEMA[Kind.LOGIN]["uid"].check
 _UNASKED: Final = EventSearch(None, "redis")
-_NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # that a sentence on an event needs
+_NUMBERS: Final = ("code", "at_ms", "since_ms", "last_seen_ms")  # required to describe an event
 
 NodeAnswer = Mapping[str, Any]
-"""What a node told, see `presence.server.session_report`."""
+"""The answer of a node, see `presence.server.session_report`."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What has been found out so far."""
+    """The facts gathered so far."""
 
     here: Mapping[str, NodeAnswer]
     state: dict[str, Any] | None = None
     nodes: Sequence[NodeState] = ()
-    heard: NodeAnswers | None = None
+    answered: NodeAnswers | None = None
     found: EventSearch = _UNASKED
     online: EventSearch = _UNASKED
 
     @property
     def answers(self) -> dict[str, NodeAnswer]:
-        return {**(self.heard.answers if self.heard else {}), **self.here}
+        return {**(self.answered.answers if self.answered else {}), **self.here}
 
 
 class Explainer:
     """Explains users; calls block, and may be made from any thread.
 
     Args:
-        url: as `presence.common.redis_url` takes it; nothing is sent yet.
+        url: see `presence.common.redis_url`; nothing is sent yet.
         prefix: what the servers' keys begin with.
-        wait_s: how long nodes may take for their answers.
+        wait_s: how long to wait for answers of nodes.
 
     Raises:
-        ValueError: the URL's scheme or form is not known.
+        ValueError: the URL is invalid.
     """
 
-    def __init__(self, url: str, *, prefix: str = "presence", wait_s: float = WAIT_S) -> None:
+    def __init__(self, url: str, *, prefix: str = "presence", wait_s: float = ANSWER_TIMEOUT_S) -> None:
         self._reader = PresenceReader(url, prefix=prefix)
         self._access = ShardClients(url)
         self._wait_s = wait_s
 
     def explain(self, uid: str, here: Iterable[NodeAnswer] = ()) -> dict[str, Any]:
-        """Return what is known of a user, as data that JSON can hold.
+        """Return what is known about a user, as plain data for JSON.
 
         It is ``{uid, at_ms, redis, state, event, event_missing, online_event, why, notes, sessions, ended,
         nodes}``.
-        `redis` is None, or why Redis could not be asked: `state` may be None then, and `event` is. `state`:
-        as `presence status --json`. `event`: as `presence tail --json`, the one that led to what he shows;
-        `event_missing`: if there is none, see `EventSearch`; `online_event`: that of this online
-        period, where `event` is another. `sessions`: as `presence.server.session_report` has them, and
-        `on_record`: whether the state names it, None if that is not known. `ended`: his sessions that nodes
-        remember, though they live no more, the latest first: ``{node, device, session, code, reason, at_ms,
-        last_packet_ms, idle_timeout_s, deadline_ms}``. `nodes`: ``{node, status, answer, version}`` of
-        all.
+        `redis`: None, or why Redis could not be reached; then `event` is None, and `state` may be. `state`:
+        as `presence status --json`. `event`: that led to the state, as `presence tail --json`;
+        `event_missing`: why there is none, see `EventSearch`; `online_event`: of this online period, if
+        `event` is another. `sessions`: see `presence.server.session_report`, with `on_record`: whether the
+        state has it, None if unknown. `ended`: ended sessions that nodes remember, the latest first:
+        ``{node, device, session, code, reason, at_ms, last_packet_ms, idle_timeout_s, deadline_ms}``.
+        `nodes`: ``{node, status, answer, version}`` of all nodes.
 
         Args:
             uid: the user.
-            here: what nodes have said already; these are not asked again.
+            here: answers of nodes that the caller has; these nodes are not asked again.
 
         Raises:
-            ValueError: no user can be called so.
+            ValueError: the uid is invalid.
         """
         if (complaint := _check_uid(uid)) is not None:
-            raise ValueError(f"{uid!r} is no uid: it {complaint[1]}")
+            raise ValueError(f"{uid!r} is not a valid uid: it {complaint[1]}")
         known, failure = _Known({answer["node"]: answer for answer in here}), None
         try:
-            self._look_again(uid, known)
+            self._gather_with_retries(uid, known)
         except (RedisError, ValueError) as error:
             failure = redact_text(str(error)) or type(error).__name__
-        return _put_together(uid, known, failure)
+        return _report(uid, known, failure)
 
-    def _look_again(self, uid: str, known: _Known) -> None:
-        """Look, and once more where a connection has grown old: Redis was restarted, a slot was moved.
+    def _gather_with_retries(self, uid: str, known: _Known) -> None:
+        """Gather facts; retry if a connection was stale: Redis was restarted, or a slot was moved.
 
         Raises:
-            RedisError, ValueError: it fails still, or was slow to fail.
+            RedisError, ValueError: it keeps failing, or failed slowly.
         """
-        give_up = time.monotonic() + RETRY_S
-        for attempt in range(ATTEMPTS_MAX):
+        give_up = time.monotonic() + RETRY_WITHIN_S
+        for attempt in range(MAX_ATTEMPTS):
             try:
-                self._look(uid, known)
+                self._gather(uid, known)
             except RedisError as error:
-                if not passes(error) or attempt == ATTEMPTS_MAX - 1 or time.monotonic() >= give_up:
+                if not passes(error) or attempt == MAX_ATTEMPTS - 1 or time.monotonic() >= give_up:
                     raise
                 self._access.invalidate(answer=error)
             else:
                 return
 
-    def _look(self, uid: str, known: _Known) -> None:
+    def _gather(self, uid: str, known: _Known) -> None:
         begun = time.monotonic()
         self._ask(uid, known)
         if explain_text.disagree(known.state, known.answers) and time.monotonic() - begun < 1:
-            self._access.pause(AGAIN_S)
+            self._access.pause(RECHECK_DELAY_S)
             self._ask(uid, known)
         state, keys = known.state or {}, self._reader.keys()
         if state["id"] is not None:
@@ -247,7 +246,7 @@ class Explainer:
         known.state = self._reader.state(uid)
         known.nodes = self._reader.nodes()
         names = {each.node for each in known.nodes} | {str(each["node"]) for each in known.state["sessions"]}
-        known.heard = ask_nodes.ask(
+        known.answered = ask_nodes.ask(
             self._access, self._reader.keys(), uid, names - known.here.keys(), self._wait_s
         )
 
@@ -263,7 +262,7 @@ class Explainer:
         self.close()
 
 
-def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
+def _report(uid: str, known: _Known, failure: str | None) -> dict[str, Any]:
     state, found = known.state, known.found
     event, online = _event(found), _event(known.online)
     missing = found.missing or (None if event else "not_found")
@@ -278,7 +277,7 @@ def _put_together(uid: str, known: _Known, failure: str | None) -> dict[str, Any
         key=lambda end: -end["at_ms"],
     )
     if state is None:
-        sentence = "not known: Redis cannot be asked"
+        sentence = "not known: Redis cannot be reached"
         if sessions:
             has = ", ".join(f"{explain_text.device(each)} at node {each['node']}" for each in sessions)
             sentence += f"; there is a session of {has}"
@@ -311,18 +310,18 @@ def _event(found: EventSearch) -> dict[str, Any] | None:
 
 
 def _nodes(known: _Known) -> list[dict[str, Any]]:
-    told = {each.node: each for each in known.nodes}
+    rows_by_name = {each.node: each for each in known.nodes}
     named = {str(each["node"]) for each in known.state["sessions"]} if known.state else set[str]()
     absent = "gone" if known.nodes or known.state else "unknown"
     rows = []
-    for name in sorted({*told, *named, *known.answers}):
+    for name in sorted({*rows_by_name, *named, *known.answers}):
         if name in known.answers:
             answer = "answered"
         else:
             answer = "not_asked"
-            if known.heard is not None:
-                answer = "not_listening" if name in known.heard.not_listening else "no_answer"
-        row = told.get(name)
+            if known.answered is not None:
+                answer = "not_listening" if name in known.answered.not_listening else "no_answer"
+        row = rows_by_name.get(name)
         rows.append(
             {
                 "node": name,

@@ -1,4 +1,4 @@
-"""Why a user is what he is, in plain words: from his state and the event that made it. Pure."""
+"""Explains a user's state in plain words, from the state and the event that led to it. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,24 +8,27 @@ from presence.protocol import Code
 
 State = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, Any]]
-"""What nodes told, see `presence.server.session_report`."""
+"""The answers of nodes, by name; see `presence.server.session_report`."""
 
 _SILENT = {
-    ("dead", "not_listening"): "it is dead, and others end its sessions",
-    ("dead", "no_answer"): "it is dead, and others end its sessions",
-    ("left", "not_listening"): "it has drained and ended; its users have time to return",
-    ("left", "no_answer"): "it has drained and ended; its users have time to return",
-    ("silent", "not_listening"): "its lease has ended, and it does not listen",
-    ("silent", "no_answer"): "its lease has ended",
-    ("alive", "not_listening"): "it does not listen: it starts or stops, or its connection to Redis broke",
+    ("dead", "not_listening"): "it is dead, and other nodes end its sessions",
+    ("dead", "no_answer"): "it is dead, and other nodes end its sessions",
+    ("left", "not_listening"): "it has drained and ended; its users may still return",
+    ("left", "no_answer"): "it has drained and ended; its users may still return",
+    ("silent", "not_listening"): "its lease has expired, and it does not listen",
+    ("silent", "no_answer"): "its lease has expired",
+    (
+        "alive",
+        "not_listening",
+    ): "it does not listen: it starts or stops, or its connection to Redis is broken",
     ("gone", "not_listening"): "no node of this name has a lease",
     ("gone", "no_answer"): "no node of this name has a lease",
 }
-_LATE = "it is busy, asked too much, or too old to know the question"
+_LATE = "it is busy, receives too many questions, or its version does not support this one"
 
 
 def is_on_record(state: State | None, session: Mapping[str, Any]) -> bool | None:
-    """Whether a state names the session of a node; None: it is not known."""
+    """Whether a state has the session of a node; None if unknown."""
     if state is None:
         return None
     return any(
@@ -35,17 +38,17 @@ def is_on_record(state: State | None, session: Mapping[str, Any]) -> bool | None
 
 
 def disagree(state: State | None, answers: Answers) -> bool:
-    """Whether nodes have other sessions than the state names."""
+    """Whether the sessions of the nodes differ from those of the state."""
     return any(_unregistered(state, answers)) or any(_unknown_there(state, answers))
 
 
 def notes(state: State | None, answers: Answers, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return sentences; none where all is as it should be.
+    """Return a sentence for each irregularity.
 
     Args:
-        state: the user's; None if Redis could not be asked.
-        answers: what nodes told.
-        nodes: all of them, as `presence.ops.explain` tells.
+        state: of the user; None if Redis could not be reached.
+        answers: of the nodes.
+        nodes: all nodes, as `presence.ops.explain` reports them.
     """
     return [
         *_lost(answers),
@@ -67,7 +70,7 @@ def _lost(answers: Answers) -> Iterator[str]:
                 due, reason = span(session["due_in_s"]), session["ends_as"].get("reason")
                 yield (
                     f"{device(session)} at node {node} has lost its connection: "
-                    f"its session ends as {reason} in {due} unless it comes back"
+                    f"its session ends as {reason} in {due} unless the client returns"
                 )
 
 
@@ -75,10 +78,10 @@ def _unregistered(state: State | None, answers: Answers) -> Iterator[str]:
     for node, answer in sorted(answers.items()):
         for session in answer["sessions"]:
             if is_on_record(state, session) is False:
-                told = f"Redis has not been told yet; {answer.get('outbox', 0)} changes wait there"
+                reason = f"it is not written to Redis yet; {answer.get('outbox', 0)} changes are queued there"
                 if not session["vouched"]:
-                    told = "Redis is not told of it until its client, silent for too long, is heard again"
-                yield f"node {node} has a session of {device(session)} that is not on record: {told}"
+                    reason = "it is not registered until its client, silent for too long, sends a packet"
+                yield f"node {node} has a session of {device(session)} that is not on record: {reason}"
 
 
 def _unknown_there(state: State | None, answers: Answers) -> Iterator[str]:
@@ -87,8 +90,8 @@ def _unknown_there(state: State | None, answers: Answers) -> Iterator[str]:
         if answer is not None and not any(s["session"] == each["session"] for s in answer["sessions"]):
             yield (
                 f"the record names a session of {device(each)} at node {each['node']}, which does not have "
-                f"it: its end is on the way ({answer.get('outbox', 0)} changes wait there), "
-                "or is made up for soon"
+                f"it: its end is on the way ({answer.get('outbox', 0)} changes are queued there), "
+                "or the record will be corrected soon"
             )
 
 
@@ -105,31 +108,31 @@ def _without_answer(state: State | None, nodes: Sequence[Mapping[str, Any]]) -> 
 
 Values = Mapping[str, Any]
 
-_GRACE: Final = "and it did not come back within its grace"
+_GRACE: Final = "and it did not return within its grace period"
 _ENDS: Final[Mapping[int, str]] = {
     Code.LOGOUT: "its client logged out",
     Code.BACKGROUND: "its client logged out: the app went into the background",
     Code.CLOSED: f"its connection was closed without a logout, {_GRACE}",
-    Code.IDLE_TIMEOUT: "nothing was heard of it for {silent}",
-    Code.SLOW_CONSUMER: f"its connection was cut off, for it took too little of what it was sent, {_GRACE}",
-    Code.REPLACED: "a later login of the same device took its place, and has ended as well",
+    Code.IDLE_TIMEOUT: "nothing was received from it for {silent}",
+    Code.SLOW_CONSUMER: f"its connection was closed because it read too slowly, {_GRACE}",
+    Code.REPLACED: "a later login of the same device replaced it, and has ended as well",
     Code.KICKED: "an operator kicked it",
     Code.AUTH_EXPIRED: f"its token expired, {_GRACE}",
     Code.SESSION_LIMIT: "its user had more sessions than allowed",
-    Code.PROTOCOL_ERROR: "it sent what the protocol does not allow",
-    Code.RATE_LIMITED: f"it was hung up on, for it sent more packets than allowed, {_GRACE}",
+    Code.PROTOCOL_ERROR: "it violated the protocol",
+    Code.RATE_LIMITED: f"its connection was closed because it sent more packets than allowed, {_GRACE}",
     Code.TOO_LARGE: "it sent a packet that was too large",
-    Code.SERVER_DRAIN: "its server was stopped, and it did not come back",
-    Code.SERVER_RESTART: "its server was restarted, and it did not come back",
-    Code.NODE_DOWN: "its server let its lease end (it died, was cut off from Redis, or was stopped), "
-    "and it did not come back",
-    Code.SERVER_ERROR: f"its server met an error of its own, {_GRACE}",
+    Code.SERVER_DRAIN: "its server was stopped, and it did not return",
+    Code.SERVER_RESTART: "its server was restarted, and it did not return",
+    Code.NODE_DOWN: "the lease of its server expired (it died, was cut off from Redis, or was stopped), "
+    "and it did not return",
+    Code.SERVER_ERROR: f"its server had an internal error, {_GRACE}",
 }
 _LOST: Final[Mapping[str, str]] = {
-    "trimmed": "the event is no longer in the stream, which begins {begins}",
-    "gave_up": "the event was not found among the many that came after he was last seen",
+    "trimmed": "the event is no longer in the stream, which {begins}",
+    "gave_up": "the event was not found among the many after the user was last seen",
     "not_found": "the event is not in the stream: it was erased, or Redis has lost it",
-    "redis": "Redis did not tell the event",
+    "redis": "Redis could not be asked for the event",
 }
 
 
@@ -142,17 +145,17 @@ def why(
     *,
     end: Values | None = None,
 ) -> str:
-    """Return one sentence on a user.
+    """Return one sentence that explains a user's state.
 
     Args:
         state: as `PresenceReader.state` gives it.
-        event: the event that led to what he shows; None if it is missing.
-        online_event: the online event of this period, where that is another.
-        missing: why there is none, see `presence.ops.explain.EventSearch`.
-        begins_ms: then, when the stream's first entry was written; None: it is empty.
-        end: what a node remembers of the end that the event tells, if one does.
+        event: that led to the current state; None if it is missing.
+        online_event: of this online period, if it is another.
+        missing: why the event is missing, see `presence.ops.explain.EventSearch`.
+        begins_ms: in that case, time of the stream's first entry; None: it is empty.
+        end: what a node remembers of the end of that session, if any does.
     """
-    begins = "nowhere: it is empty" if begins_ms is None else f"at {moment(begins_ms)}"
+    begins = "is empty" if begins_ms is None else f"begins at {moment(begins_ms)}"
     lost = _LOST.get(missing or "", "").format(begins=begins)
     if state["status"] == "offline":
         return _offline(state, event, lost, end)
@@ -160,21 +163,21 @@ def why(
     status, since = state["status"], moment(state["since_ms"])
     if status == "unknown":
         return (
-            f"unknown: online since {since} ({came}), but the leases of all nodes with sessions have ended; "
-            "they come back, or others end these sessions as node_down"
+            f"unknown: online since {since} ({came}), but the leases of all nodes with sessions "
+            "have expired; they return, or other nodes end these sessions as node_down"
         )
     if event is not None and event.get("type") == "away":
-        by = f"of {device(event)} at node {event.get('node')}"
-        turned = f"what was heard {by} made it so" if status == "away" else f"back by what was heard {by}"
+        by = f"{device(event)} at node {event.get('node')}"
+        turned = f"set by {by}" if status == "away" else f"back, set by {by}"
         return f"{status} since {since}: {turned}; {came}"
     return f"{status} since {since}: {came}"
 
 
 def _offline(state: Values, event: Values | None, lost: str, end: Values | None) -> str:
     if event is None and state["last_seen_ms"] is None:
-        return "offline: never seen, or longer ago than it is remembered"
+        return "offline: never seen, or longer ago than Redis remembers"
     if event is None:
-        return f"offline, last seen {moment(state['last_seen_ms'])}; why is not known: {lost}"
+        return f"offline, last seen {moment(state['last_seen_ms'])}; the reason is unknown: {lost}"
     at_ms, seen_ms = event["at_ms"], event["last_seen_ms"]
     cause = _ENDS.get(event["code"], f"its last session ended as {event.get('reason')} ({event['code']})")
     deadline, by = "", "by the sweep of" if event["code"] == Code.NODE_DOWN else "by"
@@ -187,26 +190,26 @@ def _offline(state: Values, event: Values | None, lost: str, end: Values | None)
         f"ended {hour(at_ms, at_ms)} {by} node {event.get('node')}"
     )
     if grace_ms := event.get("grace_ms"):
-        text += f"; its grace was lengthened to {span(grace_ms / 1000)}, for it came and went so often"
+        text += f"; its grace period was extended to {span(grace_ms / 1000)} because it reconnected so often"
     return text
 
 
 def _came(event: Values | None, lost: str) -> str:
     if event is None or event.get("type") != "online":
-        return lost or "the online event is not known"
+        return lost or "the online event is unknown"
     where = f"{device(event)} at node {event.get('node')}"
     if event["code"] == Code.RETURNED:
-        return f"{where} was registered anew, after a sweep had ended it or Redis had lost it"
+        return f"{where} was registered again, after a sweep had ended it or Redis had lost it"
     return f"{where} logged in at {moment(event['at_ms'])}"
 
 
-def device(told: Values) -> str:
-    """Return what a device is called in a sentence."""
-    return f"device {told['device']}" if told.get("device") else "the default device"
+def device(event: Values) -> str:
+    """Return the name of a device in a sentence."""
+    return f"device {event['device']}" if event.get("device") else "the default device"
 
 
 def moment(unix_ms: int) -> str:
-    """Return a time with its date, for people; what is none comes as it is."""
+    """Return a time with its date; an invalid one as milliseconds."""
     try:
         at = datetime.fromtimestamp(unix_ms // 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -215,13 +218,13 @@ def moment(unix_ms: int) -> str:
 
 
 def hour(unix_ms: int, like_ms: int) -> str:
-    """Return a time, without its date where that is the same as another's."""
+    """Return a time, without the date if `like_ms` is on the same one."""
     whole, like = moment(unix_ms), moment(like_ms)
     return whole[11:23] if whole[:10] == like[:10] and whole.endswith("UTC") else whole
 
 
 def span(seconds: float) -> str:
-    """Return a duration for people."""
+    """Return a duration with a readable unit."""
     if abs(seconds) < 120:
         return f"{seconds:.1f} s"
     if abs(seconds) < 7200:

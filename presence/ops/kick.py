@@ -1,28 +1,41 @@
-"""Ending sessions of users and seeing to it that they are gone; calls that block."""
+"""Ends sessions of users and waits until they have ended; calls block."""
 
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
 
-from presence.ops.operator_calls import Operator, Target
 from presence.reader import PresenceReader
+from presence.store.keys import Keys
+from presence.store.script_arguments import Shape, unpacked
+from presence.store.script_runner import Scripting
 
-LOOK_S = 0.02  # between two looks at the records, while nodes do what they were told
+POLL_INTERVAL_S = 0.02  # between two reads of the records, while nodes end sessions
 
 Reason = Literal["no_answer", "node_silent"]
-"""Why a session is left: its node was told, and will end it when it can; or it is silent, and others will."""
+"""Why a session is left: its node will end it later; or the node is silent, and its sweep will."""
+
+
+class Target(NamedTuple):
+    """A session to end."""
+
+    uid: str
+    device: str
+    session: str
+    node: str
+    fenced: bool  # the node is fenced and was not asked: its sessions end when it is swept
 
 
 @dataclass(frozen=True, slots=True)
 class KickResult:
-    """What became of the sessions."""
+    """The outcome for all sessions."""
 
-    targets: list[Target]  # those that were to end; of a user who was offline there are none
-    reasons: Mapping[Target, Reason]  # why some are left
+    targets: list[Target]  # all sessions; none for users who were offline
+    reasons: Mapping[Target, Reason]  # sessions that are left, and why
 
     def report(self, uid: str) -> dict[str, object]:
-        """Return what became of a user's sessions as ``presence kick --json`` tells it."""
+        """Return the outcome for a user as ``presence kick --json`` prints it."""
         return {
             "sessions": sum(target.uid == uid for target in self.targets),
             "left": [
@@ -31,6 +44,46 @@ class KickResult:
                 if t.uid == uid
             ],
         }
+
+
+class SessionKicker(Scripting):
+    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+
+    Args:
+        url: see `Scripting`.
+        keys: the key names.
+    """
+
+    def __init__(self, url: str, keys: Keys) -> None:
+        super().__init__(url)
+        self._keys = keys
+        self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
+
+    def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
+        """Ask the nodes of all sessions of these users to end them; return the sessions.
+
+        A node receives this immediately, or within seconds if its control channel is broken. A user who is
+        offline has no sessions. `device`: only this one; None: all. `by`: the caller, for the nodes' logs.
+        """
+        wanted = list(dict.fromkeys(uids))
+        which = [] if device is None else [device]
+        calls = [
+            self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
+        ]
+        targets: list[Target] = []
+        for uid, answer in zip(wanted, self.evaluate(calls), strict=True):
+            if isinstance(answer, Exception):
+                raise answer
+            targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
+        return targets
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def kick(
@@ -42,39 +95,39 @@ def kick(
     by: str,
     device: str | None = None,
 ) -> KickResult:
-    """Kick users and wait until their sessions are gone, for at most so long.
+    """Kick users and wait until their sessions have ended, for at most `wait_s`.
 
     Args:
         redis_url: of the servers' Redis.
-        reader: of the same.
-        uids: whom.
-        by: who asks for it, for the logs of the nodes.
-        wait_s: for how long; nothing is waited for that was told to nobody.
-        device: sessions of this device only; None: all.
+        reader: of the same Redis.
+        uids: the users.
+        wait_s: time-out; sessions of fenced nodes are not waited for.
+        by: the caller, for the logs of the nodes.
+        device: only sessions of this device; None: all.
 
     Raises:
-        RedisError, StoreUnavailable, StoreError: Redis cannot be asked.
+        RedisError, StoreUnavailable, StoreError: Redis does not answer.
     """
-    with Operator(redis_url, reader.keys()) as operator:
-        targets = operator.kick(uids, device, by=by)
+    with SessionKicker(redis_url, reader.keys()) as kicker:
+        targets = kicker.kick(uids, device, by=by)
     left = _wait(reader, targets, wait_s)
     silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
     return KickResult(targets, {target: _reason(target, silent) for target in left})
 
 
 def _wait(reader: PresenceReader, targets: list[Target], wait_s: float) -> list[Target]:
-    """Return the sessions that are left when those whose nodes were told are gone, or when time is up."""
+    """Return the sessions that are left, after the time-out or when only those of fenced nodes are."""
     deadline = time.monotonic() + wait_s
     left = targets
     while left := _left(reader, left):
         if time.monotonic() >= deadline or all(target.fenced for target in left):
             break
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return left
 
 
 def _left(reader: PresenceReader, targets: Iterable[Target]) -> list[Target]:
-    """Return those of the sessions that stand in a record."""
+    """Return the sessions that are still on record."""
     by_name = {target[:3]: target for target in targets}
     states = reader.states({uid for uid, _, _ in by_name})
     present = {(uid, each["device"], each["session"]) for uid, s in states.items() for each in s["sessions"]}

@@ -95,7 +95,7 @@ def check_rights(url: str, keys: Keys, *, followups: bool, connect: Connect = op
     rules = " ".join(f"'{rule}'" if rule[0] in "~&" or "|" in rule else rule for rule in sorted(missing))
     command = f"ACL SETUSER {who} {rules}" if missing else ""
     if missing - {f"+{word}" for word in EVENTS}:
-        raise MissingRight(f"the user {who} lacks rights: mend it with {command}")
+        raise MissingRight(f"the user {who} lacks rights: fix it with {command}")
     return Rights(sorted(too_much), command)
 
 

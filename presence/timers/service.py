@@ -231,7 +231,9 @@ class TimerService:
         """Fire timers until cancelled; `open_timer_service` starts it."""
         while True:
             self._slice_began = self._now()
-            while (due := self._wheel.step(self._ticks.at_or_before(self._now()), TIMERS_PER_STEP)) is not None:
+            while (
+                due := self._wheel.step(self._ticks.at_or_before(self._now()), TIMERS_PER_STEP)
+            ) is not None:
                 await self._fire(due)
                 if self._now() - self._slice_began >= SLICE_S:
                     await self._yield_to_loop()

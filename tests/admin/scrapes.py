@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
 from presence.admin.metrics import Scrape
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
@@ -50,7 +50,7 @@ def scrape(*samples: dict[str, Any] | None, **given: Any) -> Scrape:
         "online": 12,
         "nodes": [node("alive"), node("silent")],
         "redis": REDIS,
-        "http": HttpFigures(),
+        "http": HttpMetrics(),
     }
     return Scrape(**(found | given))
 

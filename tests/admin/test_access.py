@@ -13,7 +13,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from presence.admin import app, guard, views
+from presence.admin import app, auth_middleware, views
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.ops.kick import KickResult
@@ -80,7 +80,7 @@ WHO: Final = {
 
 @pytest.fixture
 def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(guard, "GUESS_DELAY_S", 0.0)
+    monkeypatch.setattr(auth_middleware, "GUESS_DELAY_S", 0.0)
     path = tmp_path / "tokens"
     path.write_text(f"# of tests\nread grafana {READ}\nact ann {ACT}\n")
     path.chmod(0o600)
@@ -117,27 +117,27 @@ async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
 ) -> None:
     for with_tokens in (False, True):
         async with operators(redis_server.url, admin_tokens=tokens if with_tokens else None) as running:
-            verbs = running.app.verbs
+            verbs = running.app.endpoints
             assert all({*(verb.methods or ())} - {"HEAD"} == {verb.method} for verb in verbs)
             assert {f"{verb.method} {verb.template}" for verb in verbs} == set(TARGETS), "each has a row"
             for name, who in WHO.items():
                 for asked in TARGETS if who.with_tokens is with_tokens else ():
-                    running.context.http.acts["kick", "done"] = 0
+                    running.context.http.actions["kick", "done"] = 0
                     expected = 200 if asked in OPEN else who.act if asked in ACTS else who.read
                     answered = await answer(running, asked, who.headers)
                     assert answered.status == expected, f"{asked}, {name}: {answered.body!r}"
-                    for header, value in guard.HEADERS.items():
+                    for header, value in auth_middleware.HEADERS.items():
                         assert answered.headers[header.lower()] == value, asked
                     acted = asked in ACTS and who.act == 200
-                    assert running.context.http.acts["kick", "done"] == int(acted), f"{asked}, {name}"
-    assert "unsafe" not in guard.HEADERS["Content-Security-Policy"]
+                    assert running.context.http.actions["kick", "done"] == int(acted), f"{asked}, {name}"
+    assert "unsafe" not in auth_middleware.HEADERS["Content-Security-Policy"]
 
 
 async def test_who_may_not_is_told_so_and_nothing_else(secured: Operators) -> None:
     told = await secured.ask("/nothing")
     assert (told.status, told.headers["content-security-policy"]) == (
         401,
-        guard.HEADERS["Content-Security-Policy"],
+        auth_middleware.HEADERS["Content-Security-Policy"],
     )
     assert told.headers["www-authenticate"].startswith('Basic realm="presence"')
     assert (await secured.ask("/nothing", **bearer(READ))).code == "not_found"
@@ -187,7 +187,7 @@ async def test_two_headers_of_a_name_are_one_that_is_no_origin_of_ours() -> None
 async def test_wrong_tokens_are_slow_and_few_at_once(
     secured: Operators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "GUESSES_MAX", 0)
+    monkeypatch.setattr(auth_middleware, "MAX_PENDING_GUESSES", 0)
     answered = await secured.ask("/v1/nodes", **bearer(OFFERED))
     assert (answered.status, answered.code) == (429, "too_many_guesses")
     assert secured.context.http.refusals["guesses"] == 1
@@ -196,7 +196,7 @@ async def test_wrong_tokens_are_slow_and_few_at_once(
 async def test_a_process_that_begins_with_a_bad_file_lets_nobody_in_until_it_is_sound(
     redis_server: EmbeddedRedis, tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "TOKENS_S", 0.01)
+    monkeypatch.setattr(app, "TOKENS_RETRY_INTERVAL_S", 0.01)
     good = tokens.read_text()  # noqa: ASYNC240 - nobody else waits
     tokens.write_text("read grafana short\n")  # noqa: ASYNC240 - as above
     async with operators(redis_server.url, admin_tokens=tokens) as running:
@@ -256,7 +256,7 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
             await kick(running, ACT, uid="a b")
             for secret in (READ, OFFERED, ""):
                 await kick(running, secret)
-            acts = running.context.http.acts
+            acts = running.context.http.actions
             assert (acts["kick", "done"], acts["kick", "failed"], acts["kick", "refused"]) == (1, 1, 4)
     lines = [line for line in logged if line["event"] == "audit"]
     told = [(line["who"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines]
@@ -275,12 +275,12 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
 async def test_strangers_do_not_fill_the_log(
     tokens: Path, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "REFUSED_BURST", 3)
-    monkeypatch.setattr(guard, "REFUSED_PER_S", 0.001)
+    monkeypatch.setattr(auth_middleware, "REFUSALS_LOGGED_BURST", 3)
+    monkeypatch.setattr(auth_middleware, "REFUSALS_LOGGED_PER_S", 0.001)
     async with operators(admin_tokens=tokens) as running:
         for _ in range(20):
             assert (await kick(running)).status == 401
-        assert running.context.http.acts["kick", "refused"] == 20
+        assert running.context.http.actions["kick", "refused"] == 20
     assert sum(line["event"] == "audit" for line in logged) == 3
 
 
@@ -291,9 +291,9 @@ async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> No
         raise RuntimeError(secret)
 
     async with operators() as running:
-        verbs = running.app.verbs
+        verbs = running.app.endpoints
         (place,) = [at for at, verb in enumerate(verbs) if verb.template == "/v1/nodes"]
-        verbs[place] = guard.Verb("GET", "/v1/nodes", verbs[place].need, fails)
+        verbs[place] = auth_middleware.Endpoint("GET", "/v1/nodes", verbs[place].need, fails)
         answered = await running.ask("/v1/nodes")
         assert (answered.status, answered.code) == (500, "internal")
         assert secret not in answered.body.decode()
@@ -325,8 +325,8 @@ async def test_one_kick_too_many_is_told_so(
 
     monkeypatch.setattr(views, "kick", wait)
     async with operators(redis_server.url) as running, trio.open_nursery() as nursery:
-        limiter = running.app.sources.views._acting
-        for _ in range(views.ACTING_THREADS):
+        limiter = running.app.sources.queries._acting
+        for _ in range(views.KICK_THREADS):
             nursery.start_soon(kick, running)
         await until(lambda: not limiter.available_tokens)
         told = await kick(running)

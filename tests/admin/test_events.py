@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from presence.admin import event_feed, streaming, tidings
-from presence.admin.answers import ApiError
-from presence.admin.backlog_pages import PAGE_EVENTS, BacklogPages
+from presence.admin import broadcast, event_feed, sse
+from presence.admin.history import PAGE_EVENTS, EventHistory
+from presence.admin.responses import ApiError
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
@@ -113,29 +113,29 @@ async def test_who_is_too_slow_for_the_queue_is_late_and_misses_nothing(
 
 async def test_a_page_of_the_past_is_bounded_over_all_shards(streams: Streams, url: str) -> None:
     streams.write(*(f"u{number}" for number in range(2000)))
-    pages = BacklogPages(url, "presence")
+    pages = EventHistory(url, "presence")
     page = await pages.page(dict.fromkeys(range(streams.keys.shards), "0-0"))
     assert 0 < len(page.items) <= PAGE_EVENTS
-    assert page.is_whole
+    assert page.is_complete
     pages.close()
 
 
 async def test_a_filter_passes_its_type_and_the_place_moves_on(
     streams: Streams, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_INTERVAL_S", 0.2)
     async with operators(url) as running:
         viewer = await running.looking("/v1/events?type=offline")
         streams.write("ann", kind="offline")
         streams.write("ann", "bob")
         told = await viewer.message()
         assert (told["event"], json.loads(told["data"])["uid"]) == ("offline", "ann")
-        place = event_feed.parse_place(told["id"])
+        place = event_feed.parse_position(told["id"])
         with trio.fail_after(30):
             while b"id: " not in viewer._rest.rpartition(b":\n")[2]:
                 viewer._rest += await viewer._taken.receive()
         moved = viewer._rest.rpartition(b"id: ")[2].split(b"\n")[0].decode()
-        assert event_feed.parse_place(moved) != place
+        assert event_feed.parse_position(moved) != place
 
 
 async def test_a_gap_is_told_whatever_the_filter(client: Redis, url: str) -> None:
@@ -177,7 +177,7 @@ async def test_streams_are_read_once_for_all_and_only_while_somebody_looks(clien
 async def test_beyond_the_limit_a_viewer_is_refused(
     client: Redis, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "VIEWERS_MAX", 2)
+    monkeypatch.setattr(sse, "MAX_VIEWERS", 2)
     async with operators(url) as running:
         viewers = [running.look("/v1/events"), running.look("/v1/live")]
         await until(lambda: all(viewer.head.status == 200 for viewer in viewers))
@@ -192,15 +192,15 @@ async def test_beyond_the_limit_a_viewer_is_refused(
 def test_a_place_as_text_is_read_as_it_was_written_and_all_else_refused() -> None:
     for text in ("", "x", "1-", "0:1-1,", f"{2**64}-0", "0:5", "1-1,2-2"):
         with pytest.raises(ApiError, match="bad_place"):
-            event_feed.parse_place(text)
+            event_feed.parse_position(text)
     both = {0: "5-1", 3: "7-0"}
-    assert event_feed.parse_place(event_feed.place_text(both)) == both
-    assert event_feed.parse_place(event_feed.place_text({0: "5-1"})) == "5-1"
+    assert event_feed.parse_position(event_feed.position_text(both)) == both
+    assert event_feed.parse_position(event_feed.position_text({0: "5-1"})) == "5-1"
 
 
 def test_an_event_is_encoded_as_tail_prints_it() -> None:
     entry = Entry(0, "5-1", {"type": "online", "uid": "ann", "at_ms": "7", "meta": '{"a":NaN}'})
-    made = tidings.tiding(entry, {0: "5-1"})
+    made = broadcast.broadcast_event(entry, {0: "5-1"})
     assert json.loads(made.data) == {
         "id": "5-1",
         "shard": 0,

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from presence.admin import http
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
 from tests.support.waiting import until
 
 PATIENCE_S = 20.0
@@ -31,7 +31,7 @@ class Stage:
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.figures = HttpFigures()
+        self.metrics = HttpMetrics()
         self.stop = trio.Event()
         self.ended: list[str] = []
         self.address = address
@@ -39,9 +39,9 @@ class Stage:
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream(*self.address)
 
-    async def until(self, *, least: int = 0, most: int = http.CONNECTIONS_MAX) -> None:
+    async def until(self, *, least: int = 0, most: int = http.MAX_CONNECTIONS) -> None:
         """Wait until so many are connected."""
-        await until(lambda: least <= self.figures.connections <= most)
+        await until(lambda: least <= self.metrics.connections <= most)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/wrong":
@@ -74,14 +74,14 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def serving(write_s: float = http.WRITE_S) -> AsyncIterator[Stage]:
+async def serving(write_s: float = http.WRITE_TIMEOUT_S) -> AsyncIterator[Stage]:
     """Serve in the background; the stage is stopped at the end, which must be soon."""
     listener = socket.create_server(("127.0.0.1", 0))
     stage = Stage(listener.getsockname())
     async with trio.open_nursery() as nursery:
 
         async def run() -> None:
-            await http.serve_http(stage.app, [listener], stage.figures, stage.stop, write_s=write_s)
+            await http.serve_http(stage.app, [listener], stage.metrics, stage.stop, write_s=write_s)
 
         nursery.start_soon(run)
         yield stage
@@ -127,17 +127,17 @@ async def test_who_is_gone_before_the_answer_is_no_failure() -> None:
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="no such option here")
 def test_connections_inherit_that_a_silent_machine_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        http._bound(listener)
+        http._configure(listener)
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
             given_up_ms = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-            assert given_up_ms == http.WRITE_S * 1000
+            assert given_up_ms == http.WRITE_TIMEOUT_S * 1000
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make patience short."""
-    monkeypatch.setattr(http, "REQUEST_S", 0.5)
-    monkeypatch.setattr(http, "BODY_S", 0.5)
+    monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.5)
 
 
 async def test_a_connection_serves_several_requests_and_does_not_tell_what_serves() -> None:
@@ -146,8 +146,8 @@ async def test_a_connection_serves_several_requests_and_does_not_tell_what_serve
             told = await response(stream)
             assert told.startswith(b"HTTP/1.1 200")
             assert b"server:" not in told.lower()
-        assert stage.figures.connections == 1
-        body = b"x" * http.BODY_BYTES
+        assert stage.metrics.connections == 1
+        body = b"x" * http.MAX_BODY_BYTES
         head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         await stream.send_all(head + body)
         assert (await answer(stream)).endswith(b"\r\n\r\n" + body), "it comes to the application whole"
@@ -155,13 +155,13 @@ async def test_a_connection_serves_several_requests_and_does_not_tell_what_serve
 
 async def test_a_body_that_is_too_large_is_refused() -> None:
     async with serving() as stage, await stage.connect() as stream:
-        size = http.BODY_BYTES + 1
+        size = http.MAX_BODY_BYTES + 1
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size)
         await stream.send_all(b"x" * size)
         told = await answer(stream)
         assert told.startswith(b"HTTP/1.1 413")
         assert list(json.loads(told.partition(b"\r\n\r\n")[2])["error"]) == ["code", "message"]
-        assert stage.figures.refusals["body"] == 1
+        assert stage.metrics.refusals["body"] == 1
         await stage.until(most=0)
 
 
@@ -199,7 +199,7 @@ async def test_what_comes_byte_by_byte_is_not_waited_for(begin: bytes, drip: byt
         nursery.start_soon(send)
         assert (await answer(stream)).startswith(told)
         await stage.until(most=0)
-        assert stage.figures.refusals["slow_request"] == bool(told)
+        assert stage.metrics.refusals["slow_request"] == bool(told)
         nursery.cancel_scope.cancel()
 
 
@@ -210,14 +210,14 @@ async def test_a_viewer_who_takes_nothing_is_closed(more: bytes) -> None:
         await stream.send_all(ENDLESS + more)
         await stage.until(least=1)
         await stage.until(most=0)
-        assert stage.figures.refusals["slow_viewer"] == 1
+        assert stage.metrics.refusals["slow_viewer"] == 1
         assert stage.ended == ["gone"]
 
 
 async def test_an_application_that_does_not_see_its_client_go_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "GONE_S", 0.1)
+    monkeypatch.setattr(http, "DISCONNECT_TIMEOUT_S", 0.1)
     async with serving() as stage:
         async with await stage.connect() as stream:
             await stream.send_all(b"GET /blind HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -241,13 +241,13 @@ async def test_a_viewer_who_goes_ends_his_stream_and_others_are_served_beside_th
 
 
 async def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     async with serving() as stage, contextlib.AsyncExitStack() as stack:
         for _ in range(3):
             assert await response(await stack.enter_async_context(await stage.connect()))
         async with await stage.connect() as fourth:
             assert await answer(fourth) == b""
-        assert stage.figures.refusals["connections"] == 1
+        assert stage.metrics.refusals["connections"] == 1
         await stack.aclose()
         await stage.until(most=0)
         async with await stage.connect() as later:
@@ -334,4 +334,4 @@ async def test_the_end_waits_for_nobody_for_long() -> None:
         begun = trio.current_time()
         stage.stop.set()
         await stage.until(most=0)
-        assert trio.current_time() - begun < http.GRACE_S + 2.0
+        assert trio.current_time() - begun < http.STOP_GRACE_S + 2.0

@@ -82,7 +82,7 @@ def test_a_process_that_ended_is_replaced_at_the_same_address_less_and_less_ofte
     assert [(line["log_level"], line["status"]) for line in lines] == [("error", 0)]
     socket.create_connection(found.address, PATIENCE_S).close()
     machine.started[1].wait(PATIENCE_S)
-    assert 0 < (found.tend() or 0) <= launcher.pause_s(2)
+    assert 0 < (found.tend() or 0) <= launcher.restart_delay_s(2)
     assert len(machine.started) == 2
     found.stop()
     with pytest.raises(OSError, match="refused"):
@@ -91,7 +91,7 @@ def test_a_process_that_ended_is_replaced_at_the_same_address_less_and_less_ofte
 
 def test_who_takes_no_order_is_not_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.program = HANGS
-    monkeypatch.setattr(launcher, "END_S", 0.2)
+    monkeypatch.setattr(launcher, "STOP_TIMEOUT_S", 0.2)
     found = machine.serve()
     begun = time.monotonic()
     for _ in range(5000):
@@ -133,7 +133,7 @@ def test_a_process_without_a_server_ends_and_signals_are_no_orders() -> None:
 def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as owner:
         settings = Settings(admin=f"127.0.0.1:{owner.getsockname()[1]}")
-        taken = launcher.serving(settings, "", asked_for=True)
+        taken = launcher.admin_process(settings, "", asked_for=True)
         with pytest.raises(CannotListen, match=settings.admin), taken:
             pass
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 
-from presence.admin.http_figures import ROUTES, HttpFigures
+from presence.admin.http_metrics import ROUTES, HttpMetrics
 from presence.admin.metric_table import TABLE, TOKEN_REASONS, MetricKind
 from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
@@ -73,10 +73,10 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
 
 
 def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
-    http = HttpFigures()
-    http.answered("/v1/nodes", 200, 0.02)
-    http.refused("token")
-    http.acted("kick", "done")
+    http = HttpMetrics()
+    http.count_request("/v1/nodes", 200, 0.02)
+    http.count_refusal("token")
+    http.count_action("kick", "done")
     http.connections, http.viewers["live"], http.missed = 3, 2, 5
     cluster = {"lease_left_s": None, "swept": 0}
     second = sample(sessions=6, readiness="draining", cluster=cluster)
@@ -117,7 +117,7 @@ def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
         ("http_requests_total", {"route": "/v1/kick", "status": "4xx"}, 0),
         ("http_request_duration_seconds_bucket", {"le": "0.025"}, 1),
         ("http_refusals_total", {"reason": "token"}, 1),
-        ("http_acts_total", {"verb": "kick", "outcome": "done"}, 1),
+        ("http_actions_total", {"verb": "kick", "outcome": "done"}, 1),
         ("http_connections", {}, 3),
         ("http_viewers", {"view": "live"}, 2),
         ("http_events_missed_total", {}, 5),
@@ -167,19 +167,19 @@ def test_while_redis_is_away_its_series_are_absent(redis: dict[str, Any] | None)
 
 
 def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
-    http = HttpFigures()
+    http = HttpMetrics()
     before = len(series(scrape(http=http)))
-    http.answered("/", 999, 0.0)
+    http.count_request("/", 999, 0.0)
     for n in range(100):
-        http.answered(f"/wp-admin/{n}", 404, 0.0)
-        http.refused(f"reason-{n}")
-        http.acted(f"verb-{n}", f"outcome-{n}")
+        http.count_request(f"/wp-admin/{n}", 404, 0.0)
+        http.count_refusal(f"reason-{n}")
+        http.count_action(f"verb-{n}", f"outcome-{n}")
     found = series(scrape(http=http))
     assert len(found) == before
     assert value(found, "http_requests_total", route="/", status="other") == 1
     assert value(found, "http_requests_total", route="other", status="4xx") == 100
     assert value(found, "http_refusals_total", reason="other") == 100
-    assert value(found, "http_acts_total", verb="other", outcome="other") == 100
+    assert value(found, "http_actions_total", verb="other", outcome="other") == 100
 
 
 def test_plain_text_is_told_unless_openmetrics_is_asked_for() -> None:

@@ -10,7 +10,7 @@ from openapi_spec_validator import validate
 
 from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
-from presence.admin.requests import UIDS_MAX, USERS_DEFAULT, USERS_MAX
+from presence.admin.requests import MAX_UIDS, MAX_USERS, USERS_DEFAULT
 from presence.core.changes import Profile
 from presence.server.stats_socket import Readiness
 from presence.store.embedded import EmbeddedRedis
@@ -87,9 +87,9 @@ def wrong(schema: dict[str, Any], value: Any) -> list[str]:
 def test_the_description_is_valid_and_its_bounds_and_words_are_those_of_the_code() -> None:
     validate(DESCRIBED)
     uids = DESCRIBED["paths"][QUERY]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert uids["properties"]["uids"]["maxItems"] == UIDS_MAX
+    assert uids["properties"]["uids"]["maxItems"] == MAX_UIDS
     limit = DESCRIBED["paths"]["/v1/online"]["get"]["parameters"][0]["schema"]
-    assert (limit["maximum"], limit["default"]) == (USERS_MAX, USERS_DEFAULT)
+    assert (limit["maximum"], limit["default"]) == (MAX_USERS, USERS_DEFAULT)
     types = DESCRIBED["paths"]["/v1/events"]["get"]["parameters"][1]["schema"]
     assert types["items"]["enum"] == list(TYPES)
     workers = DESCRIBED["components"]["schemas"]["Readiness"]["properties"]["workers"]
@@ -98,7 +98,7 @@ def test_the_description_is_valid_and_its_bounds_and_words_are_those_of_the_code
 
 async def test_the_description_has_every_verb_and_no_other(running: Operators) -> None:
     described = {(method, path) for path, verbs in DESCRIBED["paths"].items() for method in verbs}
-    assert described == {(verb.method.lower(), verb.template) for verb in running.app.verbs}
+    assert described == {(endpoint.method.lower(), endpoint.template) for endpoint in running.app.endpoints}
     assert (await running.ask("/openapi.json")).json() == json.loads(json.dumps(DESCRIBED))
 
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from presence.admin import workers as module
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.admin.workers import Workers
 from presence.server.stats_socket import QUESTION_BYTES, line_pair
 from tests.admin.asking import operators
@@ -45,15 +45,15 @@ async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody_for_long(
     nursery.start_soon(answer, ends[0][1], {"sessions": 3})
     begun = trio.current_time()
     answers = await workers.samples()
-    assert trio.current_time() - begun < module.ANSWER_WAIT_S + 1
+    assert trio.current_time() - begun < module.ANSWER_TIMEOUT_S + 1
     assert [(each.number, each.sample) for each in answers] == [(1, {"sessions": 3}), (2, None)]
-    assert (workers.questions, workers.unanswered, list(workers.heard_at)) == (2, 1, [1])
+    assert (workers.questions, workers.unanswered, list(workers.answered_at)) == (2, 1, [1])
 
 
 async def test_few_explain_at_once_and_others_are_told_so(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TURN_S", 0.1)
+    monkeypatch.setattr(module, "EXPLAIN_QUEUE_TIMEOUT_S", 0.1)
     codes: list[str] = []
 
     async def ask() -> None:
@@ -63,10 +63,10 @@ async def test_few_explain_at_once_and_others_are_told_so(
             codes.append(error.code)
 
     async with trio.open_nursery() as asking:
-        for _ in range(module.EXPLAINING_MAX + 3):
+        for _ in range(module.MAX_CONCURRENT_EXPLAINS + 3):
             asking.start_soon(ask)
     assert codes == ["busy"] * 3
-    assert workers.questions == 2 * module.EXPLAINING_MAX
+    assert workers.questions == 2 * module.MAX_CONCURRENT_EXPLAINS
 
 
 async def test_who_asks_meanwhile_has_the_same_answer(
@@ -90,11 +90,11 @@ async def test_who_asks_meanwhile_has_the_same_answer(
 async def test_an_answer_that_comes_too_late_is_nobody_s_but_a_sign_of_life(
     ends: Ends, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_WAIT_S", 0.05)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.05)
     assert [each.sample for each in await workers.samples()] == [None, None]
     await answer(ends[0][1], {"late": True})
     with trio.fail_after(10):
-        while 1 not in workers.heard_at:  # noqa: ASYNC110 - nobody rings a bell for it
+        while 1 not in workers.answered_at:  # noqa: ASYNC110 - nobody rings a bell for it
             await trio.sleep(0.01)
     assert [each.sample for each in await workers.samples()] == [None, None]
 
@@ -112,7 +112,7 @@ async def test_answers_to_a_predecessor_are_passed_over(
 async def test_a_line_that_nobody_reads_is_full_and_no_failure(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_WAIT_S", 0.001)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.001)
     for _ in range(600):
         assert [each.sample for each in await workers.samples()] == [None, None]
     assert workers.unanswered == workers.questions == 1200

@@ -31,7 +31,7 @@ def test_a_state_is_one_line(state: UserState, line: str) -> None:
 
 def test_the_end_of_a_watch_names_whom_and_why() -> None:
     push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
-    assert push_lines(push) == ["watched no more: ann bob: too_large (315) too many watches"]
+    assert push_lines(push) == ["watch ended: ann bob: too_large (315) too many watches"]
 
 
 def test_control_characters_of_others_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

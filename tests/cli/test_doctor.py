@@ -15,7 +15,7 @@ ANY_PORT = ("--port", "0", "--no-admin")
 
 
 def told(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str, list[Any]]]:
-    """Return the exit status, and the findings by check."""
+    """Return the exit status, and the results by check."""
     status = main(["doctor", "--json", *flags])
     answer = json.loads(capsys.readouterr().out)
     checks: dict[str, list[Any]] = {}
@@ -35,7 +35,7 @@ def test_a_sound_configuration_passes_and_nothing_is_changed(
     status, checks = told(capsys, *server, "--handler", "no_such_module:f")
     assert (status, [each["status"] for each in checks["handlers"]]) == (1, ["ok", "fail"])
     assert checks["redis"][0]["status"] == "ok"
-    assert set(checks["redis"][0]) == {"check", "status", "need", "have", "mend"}
+    assert set(checks["redis"][0]) == {"check", "status", "need", "have", "fix"}
     assert client.keys() == []
     after: Any = client.config_get("*")
     assert after == before
@@ -60,7 +60,7 @@ def test_each_finding_is_told_to_people_with_what_mends_it(
     lines = out.splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("fail       redis: "))
     assert lines[place + 1].startswith("           need: an answer")
-    assert lines[place + 2].startswith("           mend: start it, or name another")
+    assert lines[place + 2].startswith("           fix: start it, or name another")
     assert sum("Redis does not answer" in line for line in lines) == 1
     assert lines[-1].startswith("1 fail, ")
     assert "s3cret" not in out

@@ -46,13 +46,13 @@ def test_who_is_online_is_explained_for_people(
         "  default device at node n1, session s1\n"
         "    connected from 192.0.2.7, plain, 12 bytes unsent; logged in 2023-11-14 22:13:20.000 UTC\n"
         "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
-        "    ends as idle_timeout (201) in 27.500 s: slot 115, 56 from the hand\n"
+        "    ends as idle_timeout (201) in 27.500 s: slot 115, 56 slots ahead\n"
         '    online, on record, watches 2 users, meta {"mood":"fine"}\n'
         "  phone at node n1, session s2\n"
-        "    lost, in its grace; logged in 2023-11-14 22:13:20.000 UTC\n"
+        "    lost, in its grace period; logged in 2023-11-14 22:13:20.000 UTC\n"
         "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
-        "    ends as closed (200) in 3.500 s: slot 67, 8 from the hand\n"
-        "    online, on record, away by itself in 60.0 s, token expires in 10.0 min\n"
+        "    ends as closed (200) in 3.500 s: slot 67, 8 slots ahead\n"
+        "    online, on record, away automatically in 60.0 s, token expires in 10.0 min\n"
         "  note: device phone at node n1 has lost its connection: its session ends as closed in 3.5 s unless "
         "it comes back\n"
         "  asked: 1 of 1 nodes answered\n",
@@ -70,7 +70,7 @@ def test_who_is_offline_is_explained_for_people(
     told = events(client)[-1]
     assert said.out == (
         "ann  offline\n"
-        "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was heard of it for 30.3 s: "
+        "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was received from it for 30.3 s: "
         "the default device, online since 22:03:20.000, last packet 22:13:20.000, "
         "deadline 22:13:50.000, ended 22:13:50.300 by node n1\n"
         f"  event: {told['id']}  offline, idle_timeout (201), session s1 at node n1\n"
@@ -107,7 +107,7 @@ async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
                     told[uid] = await trio.to_thread.run_sync(explainer.explain, uid)
         reasons = {uid: each["event"]["reason"] for uid, each in told.items()}
         assert reasons == {"silent": "idle_timeout", "out": "logout", "lost": "closed"}
-        assert "because nothing was heard of it for " in told["silent"]["why"]
+        assert "because nothing was received from it for " in told["silent"]["why"]
         (end,) = told["silent"]["ended"]
         # He was seen once, at the login: that is rounded down here, and up in his events.
         assert told["silent"]["event"]["last_seen_ms"] + 1000 - end["deadline_ms"] in {0, 1}

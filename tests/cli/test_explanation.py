@@ -58,7 +58,7 @@ def test_somebody_online_and_then_away_is_told_whole(url: str, hand: Hand, clien
     assert (told["nodes"][0]["answer"], told["sessions"]) == ("answered", [{**there, "on_record": True}])
     assert (told["event"]["type"], told["online_event"]["type"]) == ("away", "online")
     assert told["state"]["meta"] == told["event"]["meta"] == {"mood": {"$bin": "00"}}
-    assert told["why"].startswith(f"away since {SEEN}: what was heard of the default device at node n1")
+    assert told["why"].startswith(f"away since {SEEN}: set by the default device at node n1")
     assert (trimmed["event"]["type"], trimmed["online_event"]) == ("away", None)
     assert "; the event is no longer in the stream, which begins at 20" in trimmed["why"]
 
@@ -77,7 +77,7 @@ def test_a_session_that_is_not_on_record_is_told(url: str, hand: Hand) -> None:
         told = explain(url)
     assert [each["on_record"] for each in told["sessions"]] == [False]
     (note,) = told["notes"]
-    assert note.endswith("Redis has not been told yet; 2 changes wait there")
+    assert note.endswith("it is not written to Redis yet; 2 changes are queued there")
     assert len(questions) == 2, "it is looked at again before it is told"
 
 
@@ -125,7 +125,7 @@ def test_without_redis_what_is_known_here_is_told() -> None:
 
 @pytest.mark.parametrize("uid", ["", "a" * 129, "\x1b[2J", "a\nb", "ä" * 65, "{0}"])
 def test_what_is_no_uid_is_refused(uid: str) -> None:
-    with Explainer("unix:///nowhere") as explainer, pytest.raises(ValueError, match="is no uid"):
+    with Explainer("unix:///nowhere") as explainer, pytest.raises(ValueError, match="is not a valid uid"):
         explainer.explain(uid)
 
 

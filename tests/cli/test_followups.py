@@ -31,7 +31,7 @@ def test_what_is_added_is_listed_and_cancelled(
     shard.comes("bob")
     first = command("followups", "add", "ann", "--after", "60", "--name", "cart", "--payload", "17").out
     second = command("followups", "add", "bob", "--after", "1", "--name", "cart").out
-    assert "when he goes offline" in second
+    assert "once offline" in second
     rows = [json.loads(line) for line in command("followups", "list", "--json").out.splitlines()]
     told = [(row["uid"], row["name"], row["payload"]) for row in rows]
     assert told == [("ann", "cart", "17"), ("bob", "cart", "")]
@@ -46,13 +46,13 @@ def test_what_is_added_is_listed_and_cancelled(
     ("words", "complaint"),
     [
         (["add", "ann", "--after", "1", "--name", "a:b"], "name must be"),
-        (["add", "ann", "--after", "-1", "--name", "a"], "'-1' is no number of seconds"),
+        (["add", "ann", "--after", "-1", "--name", "a"], "'-1' is not a number of seconds"),
         (["cancel", "ann"], "'ann' is not the id of a follow-up"),
-        (["cancel"], "name at least one ID"),
-        (["list", "--limit", "0"], "'0' is no whole number"),
+        (["cancel"], "give at least one ID"),
+        (["list", "--limit", "0"], "'0' is not a whole number"),
         (["run", "--handler", "nowhere"], "must be module:function"),
         (["run", "--handler", "asyncio:sleep"], "must be a plain function"),
-        (["run", "--retry", "0"], "'0' is no time"),
+        (["run", "--retry", "0"], "'0' is not a time"),
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(command: Command, words: list[str], complaint: str) -> None:
@@ -78,7 +78,7 @@ def test_run_plans_by_the_rules_of_the_file_and_calls_the_handler_until_it_is_do
     try:
         assert process.stderr is not None
         assert process.stdout is not None
-        assert process.stderr.readline() == "presence: followups: turning\n"
+        assert process.stderr.readline() == "presence: followups: running\n"
         shard.goes("good")
         shard.goes("bad")
         assert {process.stdout.readline() for _ in range(2)} == {"mail good p 1\n", "mail bad p 1\n"}

@@ -11,8 +11,8 @@ import trio
 
 from presence.followups import FollowUps
 from presence.followups.scheduler import FollowUpScheduler
-from presence.ops import operator_calls
-from presence.ops.operator_calls import Operator
+from presence.ops import forget
+from presence.ops.forget import Eraser
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -29,7 +29,7 @@ EVENTS, DEAD, ERRORS = "presence:{0}:events", "presence:{0}:dead", "presence:{0}
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_calls, "ENTRIES_A_PAGE", 2)
+    monkeypatch.setattr(forget, "ENTRIES_PER_PAGE", 2)
 
 
 def told(client: Redis) -> list[str]:
@@ -72,7 +72,7 @@ def test_who_is_online_is_left_alone(command: Command, client: Redis, hand: Hand
     report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
     report |= {"followups": 0}
     assert (status, json.loads(out)) == (1, report)
-    assert err == "presence: ann is online: end that first, with presence kick ann\n"
+    assert err == "presence: ann is online: end the sessions first, with presence kick ann\n"
     assert told(client) == ["ann", "ann", "ann"]
 
 
@@ -90,8 +90,8 @@ def test_what_was_to_be_done_for_a_user_is_erased_and_what_was_told(
         for uid in ("ann", "bob"):
             followups.add(uid, after=60, name="waits")
         client.xadd("presence:{0}:followups:dead", {"original_id": "1-1", "uid": "ann"})
-        with Operator(redis_server.url, Keys()) as operator:
-            forgotten = operator.forget(["ann"])
+        with Eraser(redis_server.url, Keys()) as eraser:
+            forgotten = eraser.forget(["ann"])
         assert (forgotten.followups, forgotten.dead_letters) == (2, 1)
         assert [each.uid for each in followups.earliest()] == ["bob"]
     told: Any = client.xrange("presence:{0}:followups")
@@ -108,8 +108,8 @@ def test_who_comes_meanwhile_keeps_what_is_new(
     def come(_looked: int, _total: int) -> None:
         hand.apply(login("ann", "s3"))
 
-    with Operator(redis_server.url, Keys()) as operator:
-        assert operator.forget(["ann"], come).events == 2
+    with Eraser(redis_server.url, Keys()) as eraser:
+        assert eraser.forget(["ann"], come).events == 2
     assert told(client) == ["bob", "ann"]
 
 

@@ -10,7 +10,7 @@ import trio
 
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.ops.operator_calls import Operator
+from presence.ops.kick import SessionKicker
 from presence.protocol import Code
 from presence.server.server import Server
 from presence.store.client import Redis
@@ -82,7 +82,7 @@ def test_sessions_of_a_silent_node_are_left_to_its_sweep(
     status, out, err = command("kick", "ann", "--json", "--wait", wait_s)
     left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
     assert (status, json.loads(out)) == (1, {"ann": {"sessions": 1, "left": [left]}})
-    assert "presence: ann: n1 is silent: others end it" in err
+    assert "presence: ann: n1 is silent: its sweep will end the session" in err
 
 
 def test_a_session_that_came_after_the_kick_is_not_waited_for(
@@ -100,8 +100,8 @@ async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printa
         await until(lambda: pair.hears(0))
         session = await pair.log_in(0)
         assert session
-        with structlog.testing.capture_logs() as logs, Operator(redis_server.url, Keys()) as operator:
-            await trio.to_thread.run_sync(lambda: operator.kick(["ann"], by="\x1b[2J" + 1000 * "x"))
+        with structlog.testing.capture_logs() as logs, SessionKicker(redis_server.url, Keys()) as kicker:
+            await trio.to_thread.run_sync(lambda: kicker.kick(["ann"], by="\x1b[2J" + 1000 * "x"))
             await until(lambda: any(line["event"] == "session kicked" for line in logs))
     (by,) = [line["by"] for line in logs if line["event"] == "session kicked"]
     assert by.startswith("\\x1b[2Jx")

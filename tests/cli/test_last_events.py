@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from presence.ops.explain import CLOCKS_APART_MS, ENTRIES_A_PAGE, EventSearch, Missing, entry_at, last_offline
+from presence.ops.explain import (
+    ENTRIES_PER_PAGE,
+    MAX_CLOCK_SKEW_MS,
+    EventSearch,
+    Missing,
+    entry_at,
+    last_offline,
+)
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
@@ -41,20 +48,20 @@ def test_of_several_periods_it_is_the_last(access: ShardClients, hand: Hand) -> 
 
 
 def test_it_is_found_behind_many_others_and_though_clocks_differ(access: ShardClients, client: Redis) -> None:
-    write(client, 1_000_000, ENTRIES_A_PAGE + 10, last_seen_ms=1)
-    write(client, 1_000_500, 1, uid="ann", last_seen_ms=1_000_000 + CLOCKS_APART_MS)
-    write(client, 1_040_000, ENTRIES_A_PAGE)
-    found = last_offline(access, KEYS, "ann", 1_000_000 + CLOCKS_APART_MS)
+    write(client, 1_000_000, ENTRIES_PER_PAGE + 10, last_seen_ms=1)
+    write(client, 1_000_500, 1, uid="ann", last_seen_ms=1_000_000 + MAX_CLOCK_SKEW_MS)
+    write(client, 1_040_000, ENTRIES_PER_PAGE)
+    found = last_offline(access, KEYS, "ann", 1_000_000 + MAX_CLOCK_SKEW_MS)
     assert found.entry is not None
     assert found.entry.id == "1000500-1"
 
 
 def test_the_search_gives_up_after_so_many_entries(access: ShardClients, client: Redis) -> None:
-    write(client, 1_000_000, 3 * ENTRIES_A_PAGE)
+    write(client, 1_000_000, 3 * ENTRIES_PER_PAGE)
     write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
-    given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_A_PAGE, search_s=60)
+    given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_PER_PAGE, search_s=60)
     assert given_up == EventSearch(None, "gave_up", 1_000_000)
-    assert last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_A_PAGE, search_s=60).entry
+    assert last_offline(access, KEYS, "ann", 999_999, entries_max=4 * ENTRIES_PER_PAGE, search_s=60).entry
     assert last_offline(access, KEYS, "ann", 999_999, search_s=0).missing == "gave_up"
 
 

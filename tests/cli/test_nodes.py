@@ -49,11 +49,11 @@ def test_each_node_has_a_line(redis_server: EmbeddedRedis, command: Command) -> 
 @pytest.mark.parametrize(
     ("left", "state", "swept"),
     [
-        ({}, "  silent for ", "  dead: its users go offline, swept by node-c"),
+        ({}, "  silent for ", "  dead: being swept by node-c, its users go offline"),
         (
             {"left_ms": 1_700_000_000_000},
             "  left at 2023-11-14 22:13:20 UTC",
-            "  swept by node-c: users who have not returned go offline",
+            "  being swept by node-c: users who have not returned go offline",
         ),
     ],
 )

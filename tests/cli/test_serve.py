@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from presence.cli.main import main
-from presence.cli.serve import _tell_changes
+from presence.cli.serve import _log_changes
 from presence.config.loading import Settings, load
 from presence.server.process import Lifecycle, Signals
 from presence.store.client import open_client
@@ -91,6 +91,6 @@ def test_what_a_hangup_finds_of_other_settings_is_named_and_not_shown(
     now: dict[str, object], level: str | None, names: list[str] | None
 ) -> None:
     with capture_logs() as lines:
-        _tell_changes(load({}, {}).settings, lambda: load(now, {}))
+        _log_changes(load({}, {}).settings, lambda: load(now, {}))
     assert [line["log_level"] for line in lines] == ([level] if level else [])
     assert all(line.get("settings") == names and "s3cret" not in str(line) for line in lines)

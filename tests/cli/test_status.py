@@ -25,7 +25,7 @@ def test_status_prints_a_line_for_each_user_or_an_object(command: Command, clien
     client.zadd("other:{0}:seen", {"bob": 1_700_000_060_000})
     words = ("status", "alice", "bea", "bob", "nobody", "--prefix", "other")
     assert command(*words).out.splitlines() == [
-        "alice   unknown  online since 2023-11-14 22:13:20 UTC, but silent: phone on n1",
+        "alice   unknown  online since 2023-11-14 22:13:20 UTC, but its nodes are silent: phone on n1",
         'bea     away     since 2023-11-14 22:13:20 UTC  phone on n2  {"a":{"$bin":"00"}}',
         "bob     offline  last seen 2023-11-14 22:14:20 UTC",
         "nobody  offline  never seen, or long ago",
@@ -88,4 +88,4 @@ def test_unreachable_redis_is_named_without_its_password(
     assert " Redis at redis://user:***@127.0.0.1:1: " in line
     assert "s3cret" not in line
     assert main(command) == 2
-    assert f"{command[0]} asks the servers' Redis: give --redis URL" in capsys.readouterr().err
+    assert f"{command[0]} needs the servers' Redis: give --redis URL" in capsys.readouterr().err

@@ -55,9 +55,9 @@ def test_what_is_added_once_is_handed_out_or_cancelled(timers: Timers) -> None:
     assert (due.id, due.payload) == ("e", b"order 7")
     timers.run("add", "f", "--delay", "60")
     assert timers.run("add", "f", "--delay", "0") == (
-        *(1, "", "presence: f: there is an event of this id that is not done yet\n"),
+        *(1, "", "presence: f: an event with this id is still pending\n"),
     )
-    assert timers.run("cancel", "f", "other") == (1, "", "presence: other: there is no such event\n")
+    assert timers.run("cancel", "f", "other") == (1, "", "presence: other: no such event\n")
     assert timers.queue.state().waiting == 0
 
 
@@ -69,7 +69,7 @@ def test_a_list_says_how_the_timer_stands(timers: Timers) -> None:
     assert (facts["waiting"], facts["leased"], facts["dead"]) == (2, 0, 1)
     assert 59 < facts["next_s"] <= 60
     assert (facts["counts"]["scheduled"], facts["counts"]["dead"]) == (3, 1)
-    assert timers.run("list")[1].startswith("waiting 2  leased 0  dead 1  next in ")
+    assert timers.run("list")[1].startswith("pending 2  leased 0  dead 1  next in ")
 
 
 def test_dead_letters_are_listed_safely(timers: Timers) -> None:
@@ -102,9 +102,9 @@ def test_all_dead_letters_are_forgotten_however_large(timers: Timers) -> None:
         (("add", "e", "--delay", "1e9"), "delay_s 1000000000.0 is not between 0 and"),
         (("add", "", "--delay", "1"), "an id has 1 to 512 bytes"),
         (("add", "\udcff", "--delay", "1"), "an id that is no UTF-8"),
-        (("run", "--handler", "m:f", "--lease", "0"), "'0' is no time"),
+        (("run", "--handler", "m:f", "--lease", "0"), "'0' is not a time"),
         (("run", "--handler", "m:f", "--lease", "1e9"), "lease_s 1000000000.0 is not between"),
-        (("run", "--handler", "m:f", "--processes", "0"), "'0' is no whole number from 1 to 1024"),
+        (("run", "--handler", "m:f", "--processes", "0"), "'0' is not a whole number from 1 to 1024"),
     ],
 )
 def test_what_makes_no_sense_is_refused(timers: Timers, words: tuple[str, ...], complaint: str) -> None:

@@ -19,7 +19,7 @@ FAILED = 1
 FOR_EVER = {
     ("serve",): "ready ",
     ("timers", "run"): "ready ",
-    ("followups", "run"): "presence: followups: turning",
+    ("followups", "run"): "presence: followups: running",
     ("tail",): "",
 }
 STREAMS = ("/v1/events", "/v1/live")

@@ -13,7 +13,7 @@ import msgpack
 import trio
 
 import presence
-from presence.admin.backlog_pages import BacklogPages
+from presence.admin.history import EventHistory
 from presence.config.followup_rules import Rule
 from presence.core.changes import PLAIN, Op, Profile, SessionName
 from presence.followups import FollowUps
@@ -21,7 +21,8 @@ from presence.followups.keys import script_keys
 from presence.followups.scheduler import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
-from presence.ops.operator_calls import Operator
+from presence.ops.forget import Eraser
+from presence.ops.kick import SessionKicker
 from presence.outbox.queue import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
 from presence.outbox.steps import Compare, Counter
@@ -126,7 +127,7 @@ def serve(stage: Stage) -> None:
 
 def show(stage: Stage) -> None:
     """What the live page asks of the streams."""
-    pages = BacklogPages(stage.url, KEYS.prefix)
+    pages = EventHistory(stage.url, KEYS.prefix)
     with closing(pages):
         assert trio.run(pages.newest, 10)
         assert trio.run(pages.page, {0: "0-0"}).items
@@ -230,8 +231,12 @@ def operate(stage: Stage) -> None:
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
     stage.admin.xreadgroup("g", "c", {KEYS.events(0): ">"})
     listener = listen(stage.admin, KEYS.control_channel("seed"))
-    with PresenceReader(stage.url) as reader, closing(Operator(stage.url, reader.keys())) as operator:
-        assert [target.session for target in operator.kick(["ann"])] == ["s1"]
+    with (
+        PresenceReader(stage.url) as reader,
+        SessionKicker(stage.url, reader.keys()) as kicker,
+        Eraser(stage.url, reader.keys()) as eraser,
+    ):
+        assert [target.session for target in kicker.kick(["ann"])] == ["s1"]
         assert listener.get_message(timeout=1)
         listener.close()
         assert reader.state("ann")["status"] == "online"
@@ -241,7 +246,7 @@ def operate(stage: Stage) -> None:
             assert [each["redis"] for each in told] == [None, None]
             assert [each["event"]["type"] for each in told] == ["online", "offline"]
         plan(stage.admin, "bob")
-        forgotten = operator.forget(["ann", "bob"])
+        forgotten = eraser.forget(["ann", "bob"])
         assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)
         assert forgotten.followups == 1
     assert pending(stage) == 1

@@ -134,7 +134,7 @@ def test_every_module_that_is_to_be_run_is_there_and_knows_its_words() -> None:
 def test_codes_have_their_names() -> None:
     text = PAGES["docs/apps.md"] + PAGES["docs/subscribers.md"]
     named = [(int(code), name) for name, code in re.findall(r"`([a-z]\w+)` \((\d{3})\)", text)]
-    refusals = PAGES["docs/operations.md"].partition("\n## Whoever is refused\n")[2].partition("\n## ")[0]
+    refusals = PAGES["docs/operations.md"].partition("\n## Refusals\n")[2].partition("\n## ")[0]
     named += [(int(code), name) for code, name in re.findall(r"(\d{3}) `(\w+)`", refusals)]
     assert len(named) > 15
     assert [(code, name) for code, name in named if Code(code).reason != name] == []

@@ -132,7 +132,7 @@ def test_each_metric_that_is_named_is_one_with_that_label() -> None:
 
 
 def test_what_is_to_be_changed_after_a_refusal_are_settings() -> None:
-    cells = [row[3] for row in rows(section("operations", "Whoever is refused"))]
+    cells = [row[3] for row in rows(section("operations", "Refusals"))]
     names = {name for text in cells for name in quoted(text) if re.fullmatch(r"[a-z_]+", name)}
     assert len(names) > 15
     assert names <= set(FIELDS)

@@ -8,53 +8,53 @@ import pytest
 from presence.config.followup_rules import Rule
 from presence.config.settings import Settings
 from presence.doctor import configuration
-from presence.doctor.findings import CheckStatus, Finding
+from presence.doctor.results import CheckResult, CheckStatus
 from tests.transports import certificates
 
 
-def found(check: str, settings: Settings, *handlers: str) -> Finding:
-    findings = configuration.files(settings, handlers)
-    return next(each for each in findings if each.check == check)
+def found(check: str, settings: Settings, *handlers: str) -> CheckResult:
+    results = configuration.files(settings, handlers)
+    return next(each for each in results if each.check == check)
 
 
 def test_without_problems_and_files_nothing_is_wanting() -> None:
-    findings = [*configuration.settings([]), *configuration.files(Settings(), [])]
-    assert {each.status for each in findings} == {CheckStatus.OK}
+    results = [*configuration.settings([]), *configuration.files(Settings(), [])]
+    assert {each.status for each in results} == {CheckStatus.OK}
 
 
 @pytest.mark.parametrize(
-    ("check", "setting", "mend"),
+    ("check", "setting", "fix"),
     [
-        ("token keys", "token_keys", "presence token key"),
+        ("token keys", "token_keys", "presence token keygen"),
         ("operators", "admin_tokens", "presence token admin"),
-        ("certificate", "tls_cert", "put the file right"),
+        ("certificate", "tls_cert", "correct the file"),
     ],
 )
-def test_a_file_that_cannot_be_used_fails(check: str, setting: str, mend: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_fails(check: str, setting: str, fix: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no such thing")
     (tmp_path / "file").chmod(0o600)
-    finding = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # as named
-    assert finding.status is CheckStatus.FAIL
-    assert mend in finding.mend
+    result = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # as named
+    assert result.status is CheckStatus.FAIL
+    assert fix in result.fix
 
 
 def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     settings = Settings(tls_cert=cert, tls_key=key)
     ends_at = datetime.strptime(
-        configuration.certificate(settings, datetime.now(UTC)).have.partition("good until ")[2],
+        configuration.certificate(settings, datetime.now(UTC)).have.partition("valid until ")[2],
         "%Y-%m-%d %H:%M UTC",
     ).replace(tzinfo=UTC)
     for days, status in ((15, CheckStatus.OK), (13, CheckStatus.WARN), (-1, CheckStatus.FAIL)):
-        finding = configuration.certificate(settings, ends_at - timedelta(days=days))
-        assert finding.status is status
-        assert finding.mend.startswith("" if status is CheckStatus.OK else f"renew {cert}, then SIGHUP")
+        result = configuration.certificate(settings, ends_at - timedelta(days=days))
+        assert result.status is status
+        assert result.fix.startswith("" if status is CheckStatus.OK else f"renew {cert}, then SIGHUP")
 
 
 def test_rules_without_a_handler_and_what_is_open_to_strangers_are_told_with_what_helps() -> None:
-    finding = found("handlers", Settings(followups=(Rule("mail", 60),)))
-    assert finding.status is CheckStatus.NOT_TRIED
-    assert "--handler" in finding.mend
-    finding = found("strangers", Settings(host="0.0.0.0", insecure=True))
-    assert finding.status is CheckStatus.WARN
-    assert (finding.have, finding.mend) == ("whoever reaches this server may be any user", "set token_keys")
+    result = found("handlers", Settings(followups=(Rule("mail", 60),)))
+    assert result.status is CheckStatus.NOT_TRIED
+    assert "--handler" in result.fix
+    result = found("strangers", Settings(host="0.0.0.0", insecure=True))
+    assert result.status is CheckStatus.WARN
+    assert (result.have, result.fix) == ("whoever reaches this server may be any user", "set token_keys")

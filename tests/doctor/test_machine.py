@@ -13,9 +13,9 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import machine
-from presence.doctor.findings import CheckStatus, Finding
 from presence.doctor.machine import MachineFacts, Port, needed_memory, wanted
-from tests.doctor.patients import GB, MACHINE
+from presence.doctor.results import CheckResult, CheckStatus
+from tests.doctor.contexts import GB, MACHINE
 
 WITH_REDIS = Settings(redis="redis://r")
 STARTS_REDIS = partial(machine.embedded_redis, Settings())
@@ -24,7 +24,7 @@ OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, 
 
 
 @pytest.mark.parametrize(
-    ("check", "changed", "status", "mend"),
+    ("check", "changed", "status", "fix"),
     [
         (machine.platform, {}, OK, ""),
         (machine.platform, {"has_epoll": False, "system": "darwin"}, WARN, "run it on Linux"),
@@ -38,15 +38,15 @@ OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, 
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[MachineFacts], Finding], changed: dict[str, Any], status: CheckStatus, mend: str
+    check: Callable[[MachineFacts], CheckResult], changed: dict[str, Any], status: CheckStatus, fix: str
 ) -> None:
-    finding = check(replace(MACHINE, **changed))
-    assert finding.status is status
-    assert mend in finding.mend
+    result = check(replace(MACHINE, **changed))
+    assert result.status is status
+    assert fix in result.fix
 
 
 @pytest.mark.parametrize(
-    ("max_connections", "hard", "status", "mend"),
+    ("max_connections", "hard", "status", "fix"),
     [
         (0, 20_000, OK, ""),
         (0, 4096, WARN, "LimitNOFILE=10526 in the service's unit, or ulimit -n 10526 in this shell"),
@@ -58,12 +58,12 @@ def test_what_is_wanting_is_told_with_what_mends_it(
     ],
 )
 def test_the_file_limit_is_held_against_the_connections_that_are_wanted(
-    max_connections: int, hard: int, status: CheckStatus, mend: str
+    max_connections: int, hard: int, status: CheckStatus, fix: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
-    finding = machine.open_files(settings, replace(MACHINE, hard_files=hard), wanted(settings, hard))
-    assert finding.status is status
-    assert finding.mend.startswith(mend)
+    result = machine.open_files(settings, replace(MACHINE, hard_files=hard), wanted(settings, hard))
+    assert result.status is status
+    assert result.fix.startswith(fix)
 
 
 def test_memory_is_reckoned_for_all_workers() -> None:
@@ -80,7 +80,7 @@ def test_memory_is_reckoned_for_all_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "max_connections", "status", "mend"),
+    ("there", "max_connections", "status", "fix"),
     [
         (8 * GB, 100_000, OK, ""),
         (575_000_000, 100_000, FAIL, "max_connections = "),
@@ -90,16 +90,16 @@ def test_memory_is_reckoned_for_all_workers() -> None:
     ],
 )
 def test_memory_is_held_against_what_is_there(
-    there: int, max_connections: int, status: CheckStatus, mend: str
+    there: int, max_connections: int, status: CheckStatus, fix: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
     here = replace(MACHINE, memory_bytes=there)
-    finding = machine.memory(settings, here, wanted(settings, 105_264))
-    assert finding.status is status
-    assert finding.mend.startswith(mend)
-    if mend.startswith("max_connections"):  # what it names is enough
-        mended = Settings(max_connections=int(finding.mend.removeprefix(mend).partition(",")[0]))
-        assert machine.memory(mended, here, wanted(mended, 0)).status is OK
+    result = machine.memory(settings, here, wanted(settings, 105_264))
+    assert result.status is status
+    assert result.fix.startswith(fix)
+    if fix.startswith("max_connections"):  # what it names is enough
+        fixed = Settings(max_connections=int(result.fix.removeprefix(fix).partition(",")[0]))
+        assert machine.memory(fixed, here, wanted(fixed, 0)).status is OK
 
 
 def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
@@ -109,33 +109,33 @@ def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
     (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/presence.service\n")
     (group / "memory.max").write_text("max\n")
     (group.parent / "memory.max").write_text(f"{50 * MIB}\n")
-    assert machine.look(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
-    assert machine.look(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
+    assert machine.gather(Settings(port=0, no_admin=True), tmp_path).memory_bytes == 50 * MIB
+    assert machine.gather(Settings(port=0, no_admin=True), tmp_path / "nowhere").memory_bytes > 50 * MIB
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "mend"),
+    ("code", "status", "fix"),
     [
         (errno.EADDRINUSE, WARN, "ss -ltnp 'sport = :7400'"),
         (errno.EACCES, FAIL, "AmbientCapabilities=CAP_NET_BIND_SERVICE"),
-        (errno.EADDRNOTAVAIL, FAIL, "name an address of this machine"),
+        (errno.EADDRNOTAVAIL, FAIL, "use an address of this machine"),
     ],
 )
-def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: CheckStatus, mend: str) -> None:
+def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: CheckStatus, fix: str) -> None:
     port = Port("port", "127.0.0.1", 7400)
     here = replace(MACHINE, unbound={port: OSError(code, os.strerror(code))})
     first, admin = machine.ports(Settings(), here)
     assert (first.status, admin.have) == (status, "free")
-    assert mend in first.mend
+    assert fix in first.fix
 
 
 def test_ports_and_addresses_are_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        (held,) = machine.look(Settings(port=port, no_admin=True)).unbound.items()
+        (held,) = machine.gather(Settings(port=port, no_admin=True)).unbound.items()
     assert (held[0].port, held[1].errno) == (port, errno.EADDRINUSE)
-    assert machine.look(Settings(port=port, no_admin=True)).unbound == {}
-    assert len(machine.look(Settings(port=0, host="192.0.2.1", no_admin=True)).unbound) == 1
+    assert machine.gather(Settings(port=port, no_admin=True)).unbound == {}
+    assert len(machine.gather(Settings(port=0, host="192.0.2.1", no_admin=True)).unbound) == 1
     secured = Settings(port=1, tls_cert=Path("c"), tls_port=2)
     assert [each[::2] for each in machine.wanted_ports(secured)] == [
         ("port", 1),
@@ -146,7 +146,7 @@ def test_ports_and_addresses_are_tried() -> None:
 
 def test_a_directory_is_sound_if_it_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    folders = {"a/b": "", "file": f"{tmp_path / 'file'} is no directory"}
+    folders = {"a/b": "", "file": f"{tmp_path / 'file'} is not a directory"}
     for name, problem in folders.items():
         settings = Settings(port=0, no_admin=True, data_dir=tmp_path / name)
-        assert machine.look(settings, tmp_path).data_dir == problem
+        assert machine.gather(settings, tmp_path).data_dir == problem

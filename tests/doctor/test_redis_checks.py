@@ -8,28 +8,28 @@ import pytest
 
 from presence.config.settings import Settings
 from presence.doctor import redis_checks as checks
-from presence.doctor.findings import CheckStatus, Finding, Unknown
-from presence.doctor.machine import Wanted
+from presence.doctor.machine import ConnectionCounts
 from presence.doctor.redis_facts import RedisFacts, RedisServer
-from tests.doctor.patients import INFO, NODE, REFUSED, SERVER, cluster
+from presence.doctor.results import CheckResult, CheckStatus, Unknown
+from tests.doctor.contexts import INFO, NODE, REFUSED, SERVER, cluster
 
-WANTED = Wanted(19_000, 19_000, is_asked=False)
+WANTED = ConnectionCounts(19_000, 19_000, is_asked=False)
 SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("1", "1"), nodes=[NODE])
 SETTINGS = Settings(lease=10.0, idle_timeout=30.0)
-LACKS = "the user u lacks rights: mend it with ACL SETUSER u +xadd"
+LACKS = "the user u lacks rights: fix it with ACL SETUSER u +xadd"
 OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
 
 
-def examined(*servers: RedisServer, settings: Settings = Settings()) -> list[Finding]:  # noqa: B008 - frozen
+def checked(*servers: RedisServer, settings: Settings = Settings()) -> list[CheckResult]:  # noqa: B008 - frozen
     facts = RedisFacts(url="redis://a", is_cluster=len(servers) > 1, failure="", servers=servers)
     return checks.servers(settings, facts, WANTED)
 
 
-def memory(info: dict[str, Any]) -> Finding:
+def memory(info: dict[str, Any]) -> CheckResult:
     return checks.memory(Settings(), info, WANTED, 1)
 
 
-def clients(info: dict[str, Any]) -> Finding:
+def clients(info: dict[str, Any]) -> CheckResult:
     return checks.clients(Settings(workers=6, followups=()), info)
 
 
@@ -41,7 +41,7 @@ REPLICA = {"role": "slave", "master_host": "h", "master_port": 6379}
 
 
 @pytest.mark.parametrize(
-    ("check", "told", "status", "mend"),
+    ("check", "told", "status", "fix"),
     [
         (checks.version, {"redis_version": "6.2.0"}, OK, ""),
         (checks.version, {"redis_version": "10.0.1"}, OK, ""),
@@ -66,11 +66,11 @@ REPLICA = {"role": "slave", "master_host": "h", "master_port": 6379}
     ],
 )
 def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[dict[str, Any]], Finding], told: dict[str, Any], status: CheckStatus, mend: str
+    check: Callable[[dict[str, Any]], CheckResult], told: dict[str, Any], status: CheckStatus, fix: str
 ) -> None:
-    finding = check({**INFO, **told})
-    assert finding.status is status
-    assert mend in finding.mend
+    result = check({**INFO, **told})
+    assert result.status is status
+    assert fix in result.fix
 
 
 @pytest.mark.parametrize(
@@ -82,26 +82,26 @@ def test_the_median_of_pings_is_what_counts(pings: list[float], status: CheckSta
 
 
 def test_one_that_tells_nothing_of_itself_is_no_failure_and_the_right_is_named() -> None:
-    findings = examined(replace(SERVER, info=Unknown("no permissions to run the 'info' command")))
-    assert [each.check for each in findings if each.status is not NOT_TRIED] == ["redis latency"]
-    assert all("'+info'" in each.mend for each in findings if each.status is NOT_TRIED)
+    results = checked(replace(SERVER, info=Unknown("no permissions to run the 'info' command")))
+    assert [each.check for each in results if each.status is not NOT_TRIED] == ["redis latency"]
+    assert all("'+info'" in each.fix for each in results if each.status is NOT_TRIED)
 
 
 def test_of_several_each_is_named_and_has_its_share() -> None:
     other = replace(SERVER, name="redis-b:6379", info=INFO | {"role": "slave"})
-    findings = examined(SERVER, other, settings=Settings(shards=16))
-    (replica,) = [each for each in findings if each.status is FAIL]
+    results = checked(SERVER, other, settings=Settings(shards=16))
+    (replica,) = [each for each in results if each.status is FAIL]
     assert replica.have.startswith("redis-b:6379: a replica")
-    memories = [each for each in findings if each.check == "redis memory"]
+    memories = [each for each in results if each.check == "redis memory"]
     assert len(memories) == 2
     assert "each of 8 shards" in memories[0].need
 
 
-def data(found: RedisFacts) -> Finding:
+def data(found: RedisFacts) -> CheckResult:
     return checks.data(Settings(shards=16), found)
 
 
-def nodes_settings(found: RedisFacts) -> Finding:
+def nodes_settings(found: RedisFacts) -> CheckResult:
     return checks.nodes_settings(SETTINGS, found)
 
 
@@ -121,10 +121,10 @@ def other(**changed: Any) -> dict[str, Any]:
         (checks.rights, {"missing": Unknown("ConnectionError")}, NOT_TRIED, ""),
         (data, {"data": (None, None)}, OK, ""),
         (data, {"data": ("1", "16")}, OK, ""),
-        (data, {"data": ("1", "1")}, FAIL, "--shards 1, as it was begun"),
+        (data, {"data": ("1", "1")}, FAIL, "--shards 1, as in the data"),
         (data, {"data": ("2", "16")}, FAIL, "another --prefix"),
         (data, {"data": Unknown("WRONGTYPE")}, NOT_TRIED, ""),
-        (checks.nodes, {"nodes": []}, OK, "nobody yet"),
+        (checks.nodes, {"nodes": []}, OK, "none yet"),
         (checks.nodes, {}, OK, "1"),
         (checks.nodes, other(status="silent"), WARN, "b silent"),
         (checks.nodes, other(status="dead"), WARN, "b dead"),
@@ -145,11 +145,11 @@ def other(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_what_servers_share_is_judged(
-    check: Callable[[RedisFacts], Finding], changed: dict[str, Any], status: CheckStatus, words: str
+    check: Callable[[RedisFacts], CheckResult], changed: dict[str, Any], status: CheckStatus, words: str
 ) -> None:
-    finding = check(replace(SOUND, **changed))
-    assert finding.status is status
-    assert words in f"{finding.have} {finding.mend}"
+    result = check(replace(SOUND, **changed))
+    assert result.status is status
+    assert words in f"{result.have} {result.fix}"
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_each_slot_has_a_server_and_each_server_a_replica(
 ) -> None:
     first, second = checks.cluster(cluster(*slots))
     assert (first.status, second.status) == (served, replicated)
-    findings = checks.cluster(replace(cluster(*slots), slots=REFUSED))
-    assert [each.status for each in findings] == [NOT_TRIED, NOT_TRIED]
+    results = checks.cluster(replace(cluster(*slots), slots=REFUSED))
+    assert [each.status for each in results] == [NOT_TRIED, NOT_TRIED]

@@ -29,15 +29,18 @@ def offline(code: int, **other: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (offline(201), f"nothing was heard of it for 30.3 s: {ENDED}, deadline 22:13:50.300, ended "),
-        (offline(200, device=""), "it did not come back within its grace: the default device, online since "),
+        (offline(201), f"nothing was received from it for 30.3 s: {ENDED}, deadline 22:13:50.300, ended "),
+        (
+            offline(200, device=""),
+            "it did not return within its grace period: the default device, online since ",
+        ),
         (
             offline(Code.NODE_DOWN),
-            f"did not come back: {ENDED}, ended 22:13:50.600 by the sweep of ",
+            f"did not return: {ENDED}, ended 22:13:50.600 by the sweep of ",
         ),
         (offline(999), f"its last session ended as new (999): {ENDED}, ended 22:13:50.600 by node n1"),
         (offline(200, since_ms=SEEN_MS - 86_400_000), "online since 2023-11-13 22:13:20.300 UTC, last"),
-        (offline(200, grace_ms=40_000), "by node n1; its grace was lengthened to 40.0 s, for it came and "),
+        (offline(200, grace_ms=40_000), "by node n1; its grace period was extended to 40.0 s because "),
     ],
 )
 def test_an_end_has_its_cause_and_its_times(told: dict[str, Any], said: str) -> None:
@@ -55,15 +58,15 @@ def test_each_reason_of_an_end_has_its_words() -> None:
     ("missing", "begins_ms", "because"),
     [
         ("trimmed", SEEN_MS, f"no longer in the stream, which begins at {AT}"),
-        ("trimmed", None, "which begins nowhere: it is empty"),
+        ("trimmed", None, "which is empty"),
         ("gave_up", SEEN_MS, "not found among the many"),
         ("not_found", SEEN_MS, "erased, or Redis has lost it"),
-        ("redis", None, "Redis did not tell the event"),
+        ("redis", None, "Redis could not be asked for the event"),
     ],
 )
 def test_why_an_event_is_missing_is_told(missing: str, begins_ms: int | None, because: str) -> None:
     said = why(OFFLINE, None, None, missing, begins_ms)
-    assert said.startswith(f"offline, last seen {AT}; why is not known: ")
+    assert said.startswith(f"offline, last seen {AT}; the reason is unknown: ")
     assert because in said
     assert because in why(shown("online"), None, None, missing, begins_ms)
 
@@ -80,12 +83,12 @@ LOGIN = event("online", 1)
     ("status", "last", "began", "said"),
     [
         ("online", LOGIN, None, CAME),
-        ("online", event("online", 2), None, "device phone at node n1 was registered anew, after a sweep"),
-        ("away", event("away", 3), LOGIN, f"what was heard of device phone at node n1 made it so; {CAME}"),
-        ("online", event("away", 4), LOGIN, f"back by what was heard of device phone at node n1; {CAME}"),
+        ("online", event("online", 2), None, "device phone at node n1 was registered again, after a sweep"),
+        ("away", event("away", 3), LOGIN, f"set by device phone at node n1; {CAME}"),
+        ("online", event("away", 4), LOGIN, f"back, set by device phone at node n1; {CAME}"),
         ("online", event("update", 5), LOGIN, CAME),
-        ("away", event("away", 3), None, "device phone at node n1 made it so; the online event is not known"),
-        ("unknown", LOGIN, None, f"({CAME}), but the leases of all nodes with sessions have ended"),
+        ("away", event("away", 3), None, "device phone at node n1; the online event is unknown"),
+        ("unknown", LOGIN, None, f"({CAME}), but the leases of all nodes with sessions have expired"),
     ],
 )
 def test_who_is_there_has_come_somehow(
@@ -131,10 +134,20 @@ def test_what_fits_together_or_is_not_known_needs_no_note(known: dict[str, Any] 
 @pytest.mark.parametrize(
     ("known", "told", "disagrees", "note"),
     [
-        (state(), answer("n1", HERE, waiting=12), True, "not on record: Redis has not been told yet; 12"),
-        (state(), answer("n1", session("n1", "s1", vouched=False)), True, "record: Redis is not told of"),
-        (ON_RECORD, answer("n1", waiting=3), True, "its end is on the way (3 changes wait there)"),
-        (ON_RECORD, answer("n1", LOST), False, "its session ends as closed in 3.2 s unless it comes back"),
+        (state(), answer("n1", HERE, waiting=12), True, "it is not written to Redis yet; 12"),
+        (
+            state(),
+            answer("n1", session("n1", "s1", vouched=False)),
+            True,
+            "record: it is not registered until",
+        ),
+        (ON_RECORD, answer("n1", waiting=3), True, "its end is on the way (3 changes are queued there)"),
+        (
+            ON_RECORD,
+            answer("n1", LOST),
+            False,
+            "session ends as closed in 3.2 s unless the client returns",
+        ),
         (ON_RECORD, answer("n1", HERE, more=3), False, "node n1 has 3 more sessions of this user"),
     ],
 )
@@ -151,9 +164,13 @@ def test_what_does_not_fit_is_told(
     [
         ("dead", "no_answer", "it is dead"),
         ("left", "no_answer", "it has drained and ended"),
-        ("silent", "not_listening", "its lease has ended, and it does not listen"),
+        ("silent", "not_listening", "its lease has expired, and it does not listen"),
         ("gone", "no_answer", "no node of this name has a lease"),
-        ("alive", "no_answer", "it is busy, asked too much, or too old to know the question (version 0.1.0)"),
+        (
+            "alive",
+            "no_answer",
+            "it is busy, receives too many questions, or",
+        ),
     ],
 )
 def test_who_did_not_answer_and_why(status: str, said: str, because: str) -> None:

@@ -49,7 +49,7 @@ def test_commands_find_the_one_redis_that_was_announced(
     assert quiet.url in said
     assert server.url in said
     assert main(["status", "--count"]) == 2
-    assert "status asks the servers' Redis: give --redis URL or PRESENCE_REDIS" in capsys.readouterr().err
+    assert "status needs the servers' Redis: give --redis URL or PRESENCE_REDIS" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
 

@@ -21,10 +21,10 @@ const CHARTS = [
     format: count,
     whole: true,
   },
-  { id: "chart-packets", title: "packets a second", lines: [{ label: "packets", column: PACKETS, tone: "blue", fill: true }], format: rate },
+  { id: "chart-packets", title: "packets per second", lines: [{ label: "packets", column: PACKETS, tone: "blue", fill: true }], format: rate },
   {
     id: "chart-changes",
-    title: "users who came and went, and logins, a second",
+    title: "users who came and went, and logins, per second",
     lines: [
       { label: "logins", column: LOGINS, tone: "muted", dash: [3, 3] },
       { label: "came", column: CAME, tone: "fresh" },

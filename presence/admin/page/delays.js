@@ -77,7 +77,7 @@ export class Delays {
     place(line.firstElementChild, { x1: at, x2: at, y1: 4, y2: HEIGHT - FOOT });
     const right = at > WIDTH * 0.7;
     place(line.lastElementChild, { x: right ? at - 5 : at + 5, y: 14, "text-anchor": right ? "end" : "start" });
-    say(line.lastElementChild, `promise: ${edge(this.#promise)} s`);
+    say(line.lastElementChild, `guarantee: ${edge(this.#promise)} s`);
   }
 
   #tell(counts, bounds, total) {
@@ -85,8 +85,8 @@ export class Delays {
     const since = this.#recent ? (this.#samples.at(-1).at - this.#samples[0].at) / 1000 : null;
     const window = since === null ? "" : ` in ${since > 299 ? "5 min" : duration(since)}`;
     const text = total
-      ? `${several(total, "silence")} told${window}; within a tick ${percent(kept / total)}; half within ${quantile(counts, bounds, 0.5)}`
-      : `nobody went silent${window}`;
+      ? `${several(total, "silent session")} detected${window}; within a tick ${percent(kept / total)}; half within ${quantile(counts, bounds, 0.5)}`
+      : `no session went silent${window}`;
     say(byId("delay-summary"), text);
     byId("delay-chart").setAttribute("aria-label", `Detection delay: ${text}.`);
   }

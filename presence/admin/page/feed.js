@@ -93,7 +93,7 @@ export class Feed {
     }
     show(byId("feed-empty"), !rows.length);
     const nothing = this.#problem ? `events cannot be read: ${visible(this.#problem)}` : "nothing has happened yet";
-    say(byId("feed-empty"), this.#events.length ? "nothing that the filter lets through" : nothing);
+    say(byId("feed-empty"), this.#events.length ? "no event matches the filter" : nothing);
     this.#tell();
   }
 

@@ -119,13 +119,13 @@ function message(age) {
   const old = age ? ` What is shown is ${age} old.` : "";
   switch (state) {
     case "stale":
-      return `No sample for ${age}: the server is stalled, or the way to it.`;
+      return `No sample for ${age}: the server or the connection to it is stalled.`;
     case "lost":
       return detail ? `The server answers ${detail}; trying again.${old}` : `The server cannot be reached; trying again.${old}`;
     case "crowded":
-      return `The server has as many viewers as it takes, or is just starting; trying again.${old}`;
+      return `The server has its maximum of viewers, or is just starting; trying again.${old}`;
     case "token":
-      return `The server asks for the token of an operator: give it to your browser, or here.${old}`;
+      return `The server requires an operator token: enter it in your browser, or here.${old}`;
     case "live":
       return redisMessage();
     default:
@@ -141,7 +141,7 @@ function redisMessage() {
   }
   awaySince ??= latest.at_ms;
   const waiting = (latest.workers ?? []).reduce((sum, { outbox }) => sum + (outbox ?? 0), 0);
-  return `Redis is away since ${timeOfDay(awaySince)}: logins and time-outs go on, ${count(waiting)} changes wait to be told.`;
+  return `Redis unreachable since ${timeOfDay(awaySince)}: logins and time-outs continue, ${count(waiting)} changes are queued.`;
 }
 
 byId("token").addEventListener("submit", (event) => {

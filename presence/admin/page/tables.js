@@ -9,7 +9,7 @@ const LAG_SAMPLES = 60;
 const READINESS = {
   ready: "ready",
   redis_away: "Redis is away",
-  fenced: "taken for dead, registering anew",
+  fenced: "declared dead, re-registering",
   draining: "draining",
   starting: "starting",
   no_answer: "no answer",
@@ -72,7 +72,7 @@ export class Nodes {
   }
 
   #setLease(row, leftS) {
-    tell(row, "lease", !isNumber(leftS) ? "none" : leftS >= 0 ? `${leftS.toFixed(1)} s left` : `ended ${duration(-leftS)} ago`);
+    tell(row, "lease", !isNumber(leftS) ? "none" : leftS >= 0 ? `${leftS.toFixed(1)} s left` : `expired ${duration(-leftS)} ago`);
     const part = (leftS ?? 0) / this.#longest;
     setBar(row.querySelector('[data-field="lease"] .bar'), part, part < LOW_LEASE ? "bad" : "");
   }
@@ -149,7 +149,7 @@ export function showRedis(redis) {
   const away = redis?.status !== "ok";
   const head = byId("redis-state");
   head.dataset.tone = !redis ? "" : away ? "bad" : "good";
-  say(head, !redis ? "not asked yet" : away ? "away" : "ok");
+  say(head, !redis ? "not read yet" : away ? "unreachable" : "ok");
   show(byId("redis-error"), Boolean(redis?.error));
   say(byId("redis-error"), visible(redis?.error ?? ""));
   if (!redis) return;

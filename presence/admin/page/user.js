@@ -150,7 +150,7 @@ export class User {
   #confirm() {
     const sessions = this.#answer?.sessions?.length ?? 0;
     byId("kick-uid").replaceChildren(stranger(visible(this.#uid)));
-    say(byId("kick-what"), `${sessions ? several(sessions, "session") : "Every session"} will be closed, and the clients will not come back by themselves. This is no ban: the user may log in again.`);
+    say(byId("kick-what"), `${sessions ? several(sessions, "session") : "Every session"} will be closed, and the clients will not reconnect automatically. This is no ban: the user may log in again.`);
     byId("kick-dialog").returnValue = "";
     byId("kick-dialog").showModal();
   }
@@ -166,7 +166,7 @@ export class User {
       if (!response.ok) throw new Error(answer.error?.message ?? `refused: ${response.status}`);
       const left = answer.left?.length ?? 0;
       const done = `kicked: ${several(answer.sessions ?? 0, "session")}`;
-      if (uid === this.#uid) say(outcome, left ? `${done}, of which ${count(left)} not ended yet` : done);
+      if (uid === this.#uid) say(outcome, left ? `${done}, ${count(left)} of them not ended yet` : done);
     } catch (error) {
       if (uid === this.#uid) say(outcome, `not kicked: ${visible(error.message)}`);
     }
@@ -189,7 +189,7 @@ function drawSession(row, session) {
   dot.dataset.tone = lost ? "fair" : "good";
   name.replaceChildren(session.device ? stranger(visible(session.device)) : "default device");
   const record = session.on_record === false ? "not in Redis yet" : "";
-  say(note, [lost ? "connection lost, in its grace" : "connected", session.status === "away" ? "away" : "", record].filter(Boolean).join(" · "));
+  say(note, [lost ? "connection lost, in its grace period" : "connected", session.status === "away" ? "away" : "", record].filter(Boolean).join(" · "));
   const set = (part, text) => say(row.querySelector(`.session-${part}`), text);
   set("timeout", duration(session.idle_timeout_s));
   set("from", session.address ? `${visible(session.address)} ${session.transport === "tls" ? "(TLS)" : ""}` : NOTHING);

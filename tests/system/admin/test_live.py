@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from presence.admin import sampler, streaming
-from presence.admin.http_figures import HttpFigures
-from presence.admin.streaming import ViewerMailbox
+from presence.admin import sampler, sse
+from presence.admin.http_metrics import HttpMetrics
+from presence.admin.sse import ViewerMailbox
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.subscriber import follower
@@ -85,7 +85,7 @@ async def test_transitions_come_in_few_messages(
     async with operators(redis_server.url) as running:
         viewer = running.look("/v1/live")
         await viewer.message("hello")
-        await until(lambda: running.app.sources.tidings.places is not None)
+        await until(lambda: running.app.sources.broadcaster.positions is not None)
         streams.write(*(f"u{number}" for number in range(500)))
         told, skipped, shown = 0, 0, []
         while told + skipped < 500:
@@ -113,26 +113,26 @@ class Event(NamedTuple):
 
 
 async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock) -> None:
-    figures = HttpFigures()
-    mailbox = ViewerMailbox(figures)
+    metrics = HttpMetrics()
+    mailbox = ViewerMailbox(metrics)
     for number in range(70):
-        mailbox.tell(Event(b'{"n":%d}' % number))
-    mailbox.show(b"old")
-    mailbox.show(b"new")
+        mailbox.put_event(Event(b'{"n":%d}' % number))
+    mailbox.put_snapshot(b"old")
+    mailbox.put_snapshot(b"new")
     messages = mailbox.messages()
     assert await anext(messages) == b"new"
     events = json.loads((await anext(messages)).partition(b"data: ")[2])
     assert [each["n"] for each in events["events"]] == list(range(20, 70))
-    assert events["skipped"] == figures.missed == 20
+    assert events["skipped"] == metrics.missed == 20
     begun = trio.current_time()
-    assert await anext(messages) == streaming.HEARTBEAT
-    assert trio.current_time() - begun == pytest.approx(streaming.HEARTBEAT_S)
-    mailbox.tell(Event(b"{}"))
+    assert await anext(messages) == sse.HEARTBEAT
+    assert trio.current_time() - begun == pytest.approx(sse.HEARTBEAT_INTERVAL_S)
+    mailbox.put_event(Event(b"{}"))
     await anext(messages)
     begun = trio.current_time()
-    mailbox.tell(Event(b"{}"))
+    mailbox.put_event(Event(b"{}"))
     await anext(messages)
-    assert trio.current_time() - begun == pytest.approx(streaming.EVENTS_GAP_S)
+    assert trio.current_time() - begun == pytest.approx(sse.EVENTS_INTERVAL_S)
     await messages.aclose()
 
 
@@ -141,7 +141,7 @@ async def test_a_worker_of_unknown_form_does_not_end_the_page(redis_server: Embe
         viewer = running.look("/v1/live")
         await picture(viewer)
         running.samples[0] = {"wheel": {"sizes": ["many"], "slot_s": 1, "next_s": 0}}
-        await trio.sleep(2 * sampler.SAMPLE_S)
+        await trio.sleep(2 * sampler.SAMPLE_INTERVAL_S)
         running.samples[0] = {"sessions": 77}
         while (await picture(viewer))["sessions"] != 77:
             pass

@@ -35,7 +35,7 @@ COUNTED = {
     "packets_total": ("kind",),
     "messages_total": ("outcome",),
     **dict.fromkeys(("watch_requests_total", "queries_total"), ("result",)),
-    "http_acts_total": ("verb", "outcome"),
+    "http_actions_total": ("verb", "outcome"),
 }
 USERS = ("beat-1", "beat-2", "beat-3", "two", "over", "back", "shown", "writer", "reader")  # who stay
 GAUGES = {
@@ -149,7 +149,7 @@ class Script:
             phone.send(KEEPALIVE[3:])
             self.ask(phone, protocol.query([], id=9))
             self.count("packets", "keepalive", by=7)
-            self.count("queries", "taken")
+            self.count("queries", "accepted")
             self.count("queries", "answered")
 
     def logouts(self) -> None:
@@ -168,7 +168,7 @@ class Script:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         self.ended("kicked")
-        self.count("http_acts", "kick", "done")
+        self.count("http_actions", "kick", "done")
 
     def shown(self) -> None:
         (phone,) = self.log_in("shown")
@@ -185,8 +185,8 @@ class Script:
         self.ask(reader, protocol.watch(["writer"], id=4))
         self.ask(reader, protocol.query(["writer"], id=5))
         for name, label in (
-            *(("messages", "handed"), ("messages", "offline"), ("watch_requests", "taken")),
-            *(("queries", "taken"), ("queries", "answered")),
+            *(("messages", "delivered"), ("messages", "offline"), ("watch_requests", "accepted")),
+            *(("queries", "accepted"), ("queries", "answered")),
         ):
             self.count(name, label)
 

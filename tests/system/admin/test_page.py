@@ -117,7 +117,10 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
         silence((clients[uid] for uid in silent), within_s=3)
         wait_until(lambda: browser.text("figure-online") == "900", "a hundred fewer are online")
         assert_the_silence_is_listed(browser, set(silent))
-        wait_until(lambda: "100 silences told" in browser.text("delay-summary"), "their delays are counted")
+        wait_until(
+            lambda: "100 silent sessions detected" in browser.text("delay-summary"),
+            "their delays are counted",
+        )
 
         assert_an_online_user_is_explained(browser, uids[1])
         browser.search(uids[-1])
@@ -236,9 +239,9 @@ def test_the_page_says_what_is_wrong_and_comes_back(
         wait_until(lambda: browser.text("redis-state") == "ok", "Redis was asked")
         redis_server.process.send_signal(signal.SIGSTOP)
         try:
-            wait_until(lambda: "Redis is away since" in browser.text("message-text"), "the page says so")
+            wait_until(lambda: "Redis unreachable since" in browser.text("message-text"), "the page says so")
             assert browser.state() == "live", "what does not come from Redis goes on"
-            assert browser.text("redis-state") == "away"
+            assert browser.text("redis-state") == "unreachable"
         finally:
             redis_server.process.send_signal(signal.SIGCONT)
         wait_until(lambda: not browser.find("message").is_displayed(), "and that it is back")

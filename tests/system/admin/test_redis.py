@@ -98,7 +98,7 @@ async def test_an_event_stream_goes_on_when_redis_is_back(
         streams = Streams(client)
         async with operators(redis_server.url) as running:
             viewer = running.look("/v1/events")
-            await until(lambda: running.app.sources.tidings.places is not None)
+            await until(lambda: running.app.sources.broadcaster.positions is not None)
             client.client_kill_filter(_type="normal", skipme=True)
             streams.write("ann")
             assert (await viewer.message())["event"] == "online"
@@ -115,7 +115,7 @@ async def test_a_worker_that_says_nothing_is_told(redis_server: EmbeddedRedis) -
                 pass
         assert answered.status == 503
         assert (await running.ask("/healthz")).status == 200  # it has only just begun to say nothing
-        running.app.sources.workers.heard_at[2] = trio.current_time() - 11
+        running.app.sources.workers.answered_at[2] = trio.current_time() - 11
         health = await running.ask("/healthz")
         assert (health.status, health.json()["status"]) == (503, "failing")
 

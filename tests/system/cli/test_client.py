@@ -85,10 +85,10 @@ def test_lines_of_input_become_requests(uid: str, start: StartClient) -> None:
 /quit"""
     out, err = start(uid).communicate(script, DEADLINE_S)
     said = [each[10:] for each in out.splitlines()]
-    assert said[1].startswith("not done: recipient_offline (314): ")
+    assert said[1].startswith("failed: recipient_offline (314): ")
     assert said[2:4] == [f"{nobody} is offline, never seen or long ago", "shown as away"]
     assert [each.startswith("TO text | /query") for each in said[4:6]] == [True, True]
-    assert said[6].startswith("not done: kind 5: query: uids has an element")
+    assert said[6].startswith("failed: kind 5: query: uids has an element")
     assert said[7:10] == ["shown with status: at lunch", "shown without a status", "shown as online"]
     assert said[10:] == [*[f"{nobody} is offline, never seen or long ago"] * 2, "watching 0"]
     assert err == ""

@@ -105,7 +105,7 @@ def test_tail_ends_quietly_when_nobody_reads(
     redis_server: EmbeddedRedis, client: Redis, tail: StartTail, more: bool
 ) -> None:
     event(client, "1-0")
-    running = tail(redis_server.url, "--from", "0")
+    running = tail(redis_server.url, "--after", "0")
     assert running.line()
     running.wait_until_reading(client)
     running.stop_reading()
@@ -147,7 +147,7 @@ def test_tail_goes_on_after_redis_was_restarted(tmp_path: Path, tail: StartTail)
     url = f"redis://127.0.0.1:{port}"
     with embedded_redis(tmp_path, extra), open_client(url) as client:
         event(client, "1-0")
-        running = tail(url, "--json", "--from", "0")
+        running = tail(url, "--json", "--after", "0")
         assert json.loads(running.line())["id"] == "1-0"
     assert running.complaint().startswith(f"presence: lost Redis at {url}, trying again: ")
     with embedded_redis(tmp_path, extra), open_client(url) as client:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.common.errors import StoreError
 from presence.store import script_runner
 from presence.store.client import Redis, RedisError

@@ -1,4 +1,4 @@
-"""Each fault is made for real and found, with what mends it; that is done where it can be, and is enough."""
+"""Each fault is made for real and found, with what fixes it; that is done where it can be, and is enough."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Told:
 
     Attributes:
         status: the exit status.
-        checks: the findings.
+        checks: the results.
     """
 
     def __init__(self, *flags: str, before: Callable[[], None] | None = None) -> None:
@@ -74,13 +74,13 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
     assert (told.status, told.failed) == (1, ["open files"])
     found = told.of("open files")
     assert "1,024 (soft 512)" in found["have"]
-    enough = int(found["mend"].removeprefix("LimitNOFILE=").split()[0])
+    enough = int(found["fix"].removeprefix("LimitNOFILE=").split()[0])
 
-    def mended() -> None:
+    def fixed() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, enough))
 
-    assert Told(*flags, before=mended).status == 0
-    server = ServerProcess(*flags[3:], before=mended)
+    assert Told(*flags, before=fixed).status == 0
+    server = ServerProcess(*flags[3:], before=fixed)
     assert server.stop() == 0
 
 
@@ -91,13 +91,13 @@ def test_a_redis_that_deletes_and_has_no_limit(redis_server: EmbeddedRedis, admi
     assert told.failed == ["redis eviction"]
     checks = ("redis eviction", "redis memory", "redis persistence")
     for check in checks:
-        mend(admin, told.of(check)["mend"])
-    mended = Told(*flags)
-    assert mended.status == 0
-    assert [mended.of(check)["status"] for check in checks] == ["ok", "ok", "ok"]
+        fix(admin, told.of(check)["fix"])
+    fixed = Told(*flags)
+    assert fixed.status == 0
+    assert [fixed.of(check)["status"] for check in checks] == ["ok", "ok", "ok"]
 
 
-def mend(admin: Redis, line: str) -> None:
+def fix(admin: Redis, line: str) -> None:
     """Do what is said for redis-cli."""
     words = shlex.split(line.partition(",")[0].partition(" and ")[0])
     assert words[0] == "redis-cli", line
@@ -111,10 +111,10 @@ def test_a_right_that_is_missing(redis_server: EmbeddedRedis, admin: Redis) -> N
     told = Told(*flags)
     assert told.failed == ["redis rights"]
     found = told.of("redis rights")
-    assert found["mend"] == "ACL SETUSER tried +xadd +zscore"
-    ask(admin, *shlex.split(found["mend"]))
-    mended = Told(*flags)
-    assert (mended.status, mended.of("redis rights")["status"]) == (0, "ok")
+    assert found["fix"] == "ACL SETUSER tried +xadd +zscore"
+    ask(admin, *shlex.split(found["fix"]))
+    fixed = Told(*flags)
+    assert (fixed.status, fixed.of("redis rights")["status"]) == (0, "ok")
 
 
 def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     found = told.of("token keys")
     assert "'main'" in found["have"]
     assert "c2hvcnQ" not in json.dumps(told.checks)
-    assert "presence token key --into FILE" in found["mend"]
+    assert "presence token keygen --append-to FILE" in found["fix"]
     keys.unlink()
-    words = ["token", "key", "--into", str(tmp_path / "all"), "--public", str(keys)]
+    words = ["token", "keygen", "--append-to", str(tmp_path / "all"), "--public", str(keys)]
     subprocess.run([sys.executable, "-m", "presence", *words], check=True, capture_output=True)
     assert Told(*flags).status == 0
 

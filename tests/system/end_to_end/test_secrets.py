@@ -101,7 +101,7 @@ def test_no_secret_is_seen_whatever_goes_wrong(
         (["config", "check", "--tls-cert", str(broken_key(tmp_path))], 2),
         (["status", "--redis", nowhere, "ann"], 1),
         (["nodes", "--redis", wrong], 1),
-        (["token", "check", "--token-keys", str(keys), good], 2),
+        (["token", "verify", "--token-keys", str(keys), good], 2),
     ]:
         assert main(words) == status, words
     look_for(canaries, "what commands print", "".join(capfd.readouterr()))

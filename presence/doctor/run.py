@@ -1,4 +1,4 @@
-"""One examination: facts first, then each check on them."""
+"""Runs all checks: gathers facts first, then evaluates each check on them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from typing import Final
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
 from presence.doctor import configuration, machine, redis_checks, redis_facts
-from presence.doctor.findings import CHECKS, Finding
+from presence.doctor.results import CHECKS, CheckResult
 
 _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What is examined.
+    """The input of all checks.
 
     Attributes:
         load: loads the settings, and raises `ConfigError` with all problems.
         handlers: functions for follow-ups, as ``module:function``.
-        root: where proc and sys are.
+        root: parent directory of proc and sys.
     """
 
     load: Callable[[], Loaded]
@@ -28,32 +28,32 @@ class CheckContext:
     root: Path = Path("/")
 
 
-def examine(patient: CheckContext) -> list[Finding]:
-    """Return all findings, in the order of `CHECKS`; nothing is changed."""
+def run_checks(context: CheckContext) -> list[CheckResult]:
+    """Run all checks; return the results in the order of `CHECKS`."""
     try:
-        settings = patient.load().settings
+        settings = context.load().settings
     except ConfigError as error:
-        found = list(_without_settings(error.problems, patient.root))
+        found = list(_without_settings(error.problems, context.root))
     else:
-        found = list(_with_settings(patient, settings))
+        found = list(_with_settings(context, settings))
     order = list(CHECKS)
     return sorted(found, key=lambda each: order.index(each.check))
 
 
-def _without_settings(problems: Sequence[str], root: Path) -> Iterator[Finding]:
-    """Give what can be found out while nobody knows the settings."""
-    here = machine.look(Settings(port=0, no_admin=True), root)
+def _without_settings(problems: Sequence[str], root: Path) -> Iterator[CheckResult]:
+    """Give the results that do not need valid settings."""
+    here = machine.gather(Settings(port=0, no_admin=True), root)
     yield from configuration.settings(problems)
     yield from (machine.platform(here), machine.time(here))
     names = [name for name in CHECKS if name not in _NEED_NO_SETTINGS]
-    yield from redis_checks.left_out(names, "the settings have to be sound first")
+    yield from redis_checks.left_out(names, "the settings must be valid first")
 
 
-def _with_settings(patient: CheckContext, settings: Settings) -> Iterator[Finding]:
-    here = machine.look(settings, patient.root)
+def _with_settings(context: CheckContext, settings: Settings) -> Iterator[CheckResult]:
+    here = machine.gather(settings, context.root)
     connections = machine.wanted(settings, here.hard_files)
     yield from configuration.settings(())
-    yield from configuration.files(settings, patient.handlers)
+    yield from configuration.files(settings, context.handlers)
     yield machine.platform(here)
     yield machine.embedded_redis(settings, here)
     yield machine.time(here)

@@ -1,7 +1,7 @@
-"""Who asks, may he, and what became of it: stands before everything that is answered, and logs acts.
+"""Authenticates and authorises each request, counts it, and logs actions.
 
-No request reaches a handler but through here, and what no verb was found for is treated as one that reads:
-so nothing new is open by mistake.
+Every request passes through here. A request without an endpoint needs the role to read, so that nothing new
+is open by mistake.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,14 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from presence.admin.access import NOBODY, AccessRules
-from presence.admin.answers import ApiError, not_found
-from presence.admin.http_figures import OTHER, HttpFigures
+from presence.admin.access import NO_OPERATOR, AccessRules
+from presence.admin.http_metrics import OTHER, HttpMetrics
+from presence.admin.responses import ApiError, not_found
 from presence.auth.operator_tokens import OperatorToken, Role
 from presence.common.rate_limit import KeyedRateLimiter
 
-GUESS_DELAY_S: Final = 0.5  # that a wrong token is answered late
-GUESSES_MAX: Final = 16  # at once; beyond, they are told to come back
+GUESS_DELAY_S: Final = 0.5  # delay of the response to a wrong token
+MAX_PENDING_GUESSES: Final = 16  # concurrent delayed responses; beyond that, 429
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -34,26 +34,26 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-REFUSED_PER_S: Final = 2.0  # refused acts in the log in the long run: strangers must not fill it
-REFUSED_BURST: Final = 50.0
+REFUSALS_LOGGED_PER_S: Final = 2.0  # refused actions, so that strangers cannot fill the log
+REFUSALS_LOGGED_BURST: Final = 50.0
 
 Outcome = Literal["done", "failed", "refused"]
 
 log = structlog.get_logger("presence.admin")
 
 Handler = Callable[[Request], Awaitable[Response]]
-_CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may hold a slash
+_CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid may contain a slash
 
 
-class Verb(Route):
-    """Something that may be asked.
+class Endpoint(Route):
+    """An endpoint.
 
     Args:
         method: ``GET`` (``HEAD`` is then answered, too) or ``POST``.
-        template: its path as the description of the interface has it.
-        need: the role that it takes; None: it is open to everybody.
-        handler: who answers.
-        act: what the log calls it, if it changes anything.
+        template: its path as in the OpenAPI description.
+        need: the required role; None: open to everyone.
+        handler: produces the response.
+        act: its name in the log, if it changes anything.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Verb(Route):
 
 
 def header_map(scope: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a request; of two that are alike both, with a comma between."""
+    """Return the headers of a request; repeated ones joined by a comma."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -82,75 +82,77 @@ class AuthMiddleware:
     """The application.
 
     Args:
-        verbs: what may be asked.
-        access: the rules.
-        figures: where requests are counted.
-        audit: told of acts that are refused.
+        endpoints: all endpoints.
+        access: the access rules.
+        metrics: where requests are counted.
+        audit: logs refused actions.
     """
 
     def __init__(
-        self, verbs: Sequence[Verb], access: AccessRules, figures: HttpFigures, audit: "Audit"
+        self, endpoints: Sequence[Endpoint], access: AccessRules, metrics: HttpMetrics, audit: "Audit"
     ) -> None:
-        self._verbs = verbs
+        self._endpoints = endpoints
         self._access = access
-        self._figures = figures
+        self._metrics = metrics
         self._audit = audit
         self._guesses = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI has it."""
-        verb, allowed = self._find(scope)
-        answer = _Answer(send, self._figures, _counted_as(verb))
+        """Handle an ASGI request."""
+        endpoint, allowed = self._find(scope)
+        answer = _CountedResponse(send, self._metrics, _counted_as(endpoint))
         try:
-            scope["operator"] = await self._admit(verb, scope)
-            await (verb.handle if verb else _not_there(allowed))(scope, receive, answer)
+            scope["operator"] = await self._admit(endpoint, scope)
+            await (endpoint.handle if endpoint else _no_endpoint(allowed))(scope, receive, answer)
         except ApiError as error:
             if error.reason:
-                self._figures.refused(error.reason)
+                self._metrics.count_refusal(error.reason)
             await answer.fail(error, scope, receive)
         except Exception:
-            log.exception("a request of an operator failed", path=verb.template if verb else None)
+            log.exception("a request of an operator failed", path=endpoint.template if endpoint else None)
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
-    def _find(self, scope: Scope) -> tuple[Verb | None, list[str]]:
-        """Return the verb that a request means, else the methods that there are for its path.
+    def _find(self, scope: Scope) -> tuple[Endpoint | None, list[str]]:
+        """Return the endpoint of a request, or the methods that its path supports.
 
-        What the path holds is added to the scope.
+        Path parameters are added to the scope.
         """
         allowed: list[str] = []
-        for verb in self._verbs:
-            match, found = verb.matches(scope)
+        for endpoint in self._endpoints:
+            match, found = endpoint.matches(scope)
             if match is Match.FULL:
                 scope.update(found)
-                return verb, []
+                return endpoint, []
             if match is Match.PARTIAL:
-                allowed += sorted(verb.methods or ())
+                allowed += sorted(endpoint.methods or ())
         return None, allowed
 
-    async def _admit(self, verb: Verb | None, scope: Scope) -> OperatorToken:
-        """Return who asks.
+    async def _admit(self, endpoint: Endpoint | None, scope: Scope) -> OperatorToken:
+        """Return the operator of a request.
 
         Raises:
-            ApiError: he may not.
+            ApiError: the operator lacks the role, or is unknown.
         """
         headers = header_map(scope)
         try:
-            return self._access.admit(verb.need if verb else "read", headers)
+            return self._access.admit(endpoint.need if endpoint else "read", headers)
         except ApiError as refused:
-            if verb is not None and verb.act:
-                self._audit.refused(scope, verb.act, refused.code, self._access.known(headers) or NOBODY)
+            if endpoint is not None and endpoint.act:
+                self._audit.log_refusal(
+                    scope, endpoint.act, refused.code, self._access.identify(headers) or NO_OPERATOR
+                )
             if refused.code == "wrong_token":
                 await self._slow_down()
             raise
 
     async def _slow_down(self) -> None:
-        """Wait, so that nobody guesses quickly.
+        """Delay the response, so that guessing is slow.
 
         Raises:
-            ApiError: enough wait already.
+            ApiError: too many responses are delayed already.
         """
-        if self._guesses >= GUESSES_MAX:
-            message = "too many wrong tokens at once"
+        if self._guesses >= MAX_PENDING_GUESSES:
+            message = "too many wrong tokens"
             raise ApiError(429, "too_many_guesses", message, reason="guesses", retry_after=1)
         self._guesses += 1
         try:
@@ -159,46 +161,46 @@ class AuthMiddleware:
             self._guesses -= 1
 
 
-class _Answer:
-    """Passes an answer on, with the headers that every one has, and counts it.
+class _CountedResponse:
+    """Forwards a response with the common headers, and counts it.
 
     Args:
-        send: where it goes.
-        figures: where it is counted.
+        send: of ASGI.
+        metrics: where it is counted.
         counted_as: the template of its path.
     """
 
-    def __init__(self, send: Send, figures: HttpFigures, counted_as: str) -> None:
+    def __init__(self, send: Send, metrics: HttpMetrics, counted_as: str) -> None:
         self._send = send
-        self._figures = figures
+        self._metrics = metrics
         self._counted_as = counted_as
         self._asked_at = trio.current_time()
         self._is_begun = False
 
     async def __call__(self, message: Message) -> None:
-        """Send a part."""
+        """Forward a message."""
         if message["type"] == "http.response.start":
             self._is_begun = True
             headers = MutableHeaders(raw=message["headers"])
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
             took_s = trio.current_time() - self._asked_at
-            self._figures.answered(self._counted_as, message["status"], took_s)
+            self._metrics.count_request(self._counted_as, message["status"], took_s)
         await self._send(message)
 
     async def fail(self, error: ApiError, scope: Scope, receive: Receive) -> None:
-        """Send an error, unless an answer has begun."""
+        """Send an error, unless a response has begun."""
         if not self._is_begun:
             await error.response()(scope, receive, self)
 
 
-def _counted_as(verb: Verb | None) -> str:
-    if verb is None:
+def _counted_as(endpoint: Endpoint | None) -> str:
+    if endpoint is None:
         return OTHER
-    return "/static" if verb.template.startswith("/static") else verb.template
+    return "/static" if endpoint.template.startswith("/static") else endpoint.template
 
 
-def _not_there(allowed: list[str]) -> ASGIApp:
+def _no_endpoint(allowed: list[str]) -> ASGIApp:
     if not allowed:
         return not_found().response()
     methods = ", ".join(allowed)
@@ -207,24 +209,24 @@ def _not_there(allowed: list[str]) -> ASGIApp:
 
 
 def operator_of(scope: Any) -> OperatorToken:
-    """Return who asks, of a request that was let in."""
+    """Return the operator of an authorised request."""
     operator: OperatorToken = scope["operator"]
     return operator
 
 
 class Audit:
-    """Writes the lines, and counts.
+    """Logs and counts actions.
 
     Args:
-        figures: where acts are counted.
+        metrics: where actions are counted.
     """
 
-    def __init__(self, figures: HttpFigures) -> None:
-        self._figures = figures
-        self._refusals: KeyedRateLimiter[str] = KeyedRateLimiter(REFUSED_PER_S, REFUSED_BURST)
-        self._unsaid = 0
+    def __init__(self, metrics: HttpMetrics) -> None:
+        self._metrics = metrics
+        self._refusals: KeyedRateLimiter[str] = KeyedRateLimiter(REFUSALS_LOGGED_PER_S, REFUSALS_LOGGED_BURST)
+        self._unlogged = 0
 
-    def acted(
+    def log_action(
         self,
         operator: OperatorToken,
         scope: Mapping[str, Any],
@@ -235,22 +237,22 @@ class Audit:
         device: str | None = None,
         **details: object,
     ) -> None:
-        """Tell what an operator did.
+        """Log an action of an operator.
 
         Args:
-            operator: who.
+            operator: the operator.
             scope: of the request.
-            verb: what.
-            outcome: how it ended.
-            uid, device: to whom; no device: to all of them.
-            details: what else is to be known.
+            verb: the action.
+            outcome: of the action.
+            uid, device: its target; no device: all of them.
+            details: further fields of the log line.
         """
-        self._figures.acted(verb, outcome)
+        self._metrics.count_action(verb, outcome)
         level = log.info if outcome == "done" else log.warning
         level(
             "audit",
             who=operator.name,
-            role=operator.role if operator is not NOBODY else "none",
+            role=operator.role if operator is not NO_OPERATOR else "none",
             peer=_peer(scope),
             verb=verb,
             uid=uid,
@@ -259,16 +261,16 @@ class Audit:
             **details,
         )
 
-    def refused(
-        self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NOBODY
+    def log_refusal(
+        self, scope: Mapping[str, Any], verb: str, code: str, operator: OperatorToken = NO_OPERATOR
     ) -> None:
-        """Tell that somebody wanted to act and was not let; beyond some a second it is only counted."""
+        """Log a refused action; beyond a rate limit it is only counted."""
         if not self._refusals.take("", trio.current_time()):
-            self._figures.acted(verb, "refused")
-            self._unsaid += 1
+            self._metrics.count_action(verb, "refused")
+            self._unlogged += 1
             return
-        unsaid, self._unsaid = self._unsaid, 0
-        self.acted(operator, scope, verb, "refused", reason=code, unsaid=unsaid)
+        unlogged, self._unlogged = self._unlogged, 0
+        self.log_action(operator, scope, verb, "refused", reason=code, unsaid=unlogged)
 
 
 def _peer(scope: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from presence.admin.snapshot import (
     Rates,
     RedisStatus,
     Speeds,
-    picture,
+    snapshot,
     summed_histogram,
     summed_wheel,
 )
@@ -25,17 +25,17 @@ def said(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:
 
 def test_speeds_are_known_from_the_second_answer_of_a_worker_on_and_add_up() -> None:
     rates = Rates()
-    assert rates.take([said(1, 10.0), said(2, 10.0)]) == Speeds()
-    speeds = rates.take([said(1, 11.0, online=3, refused={"busy": 1}), said(2, 12.0, online=4)])
+    assert rates.update([said(1, 10.0), said(2, 10.0)]) == Speeds()
+    speeds = rates.update([said(1, 11.0, online=3, refused={"busy": 1}), said(2, 12.0, online=4)])
     assert (speeds.online, speeds.refusals) == (3 + 2, 1)
 
 
 def test_a_worker_that_was_silent_makes_no_peak_and_one_that_was_replaced_begins_at_zero() -> None:
     rates = Rates()
-    rates.take([said(1, 10.0)])
-    assert rates.take([WorkerAnswer(1, None, 11.0)]) == Speeds()
-    assert rates.take([said(1, 20.0, beats=100)]).packets == 10.0
-    assert rates.take([said(1, 22.0, pid=2, beats=8)]).packets == 4.0
+    rates.update([said(1, 10.0)])
+    assert rates.update([WorkerAnswer(1, None, 11.0)]) == Speeds()
+    assert rates.update([said(1, 20.0, beats=100)]).packets == 10.0
+    assert rates.update([said(1, 22.0, pid=2, beats=8)]).packets == 4.0
 
 
 def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:
@@ -55,10 +55,10 @@ def test_histograms_of_other_bounds_are_left_out() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    made = picture(7, [WorkerAnswer(0, None, 1.0)], Speeds(), RedisStatus())
+    made = snapshot(7, [WorkerAnswer(0, None, 1.0)], Speeds(), RedisStatus())
     assert (made["online"], made["sessions"], made["wheel"], made["nodes"], made["redis"]) == (None,) * 5
     assert made["point"] == (7, None, None, None, None, None, None, None)
-    assert picture(7, [], Speeds(logins=2.5), RedisStatus())["point"][-1] == 2.5
+    assert snapshot(7, [], Speeds(logins=2.5), RedisStatus())["point"][-1] == 2.5
     assert (made["workers"][0]["answering"], made["workers"][0]["sessions"]) == (False, None)
 
 
@@ -67,7 +67,7 @@ def test_a_node_has_its_share_of_all_sessions() -> None:
         NodeState(node=name, status="alive", lease_left_s=5.0, sweeper=None, sessions=sessions)
         for name, sessions in (("a", 30), ("b", 10), ("c", None))
     ]
-    made = picture(7, [], Speeds(), RedisStatus(nodes=nodes))
+    made = snapshot(7, [], Speeds(), RedisStatus(nodes=nodes))
     assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
 
 

@@ -1,11 +1,11 @@
-"""Events that are past, page by page, for whoever comes back and names the last one that he saw."""
+"""Reads past events page by page, for viewers that reconnect with the last id they saw."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from presence.admin.answers import ApiError
+from presence.admin.responses import ApiError
 from presence.admin.views import ask_redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import RedisConnections, Shards
@@ -13,31 +13,31 @@ from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entr
 from presence.subscriber.follower import Follower
 
 THREADS: Final = 8
-PAGE_EVENTS: Final = 200  # of all shards; a viewer who takes nothing holds a page, some 300 KB
+PAGE_EVENTS: Final = 200  # of all shards; a viewer that reads nothing holds one page, some 300 KB
 
 T = TypeVar("T")
 
 
 class HistoryPage(NamedTuple):
-    """Some events.
+    """A page of events.
 
     Attributes:
         items: gaps first, then entries by id.
-        places: where to go on, by shard.
-        is_whole: whether all shards were looked at: one whose server is away may have more.
+        positions: where to continue, by shard.
+        is_complete: whether all shards were read: an unreachable one may have more.
     """
 
     items: list[Item]
-    places: dict[int, str]
-    is_whole: bool
+    positions: dict[int, str]
+    is_complete: bool
 
 
-class BacklogPages:
-    """Reads what is past, for a few viewers at a time.
+class EventHistory:
+    """Reads past events, for a few viewers at a time.
 
     Args:
         redis_url: of the servers' Redis.
-        prefix: what the keys begin with.
+        prefix: of the keys.
     """
 
     def __init__(self, redis_url: str, prefix: str) -> None:
@@ -47,22 +47,22 @@ class BacklogPages:
         self._idle: list[RedisConnections] = []
 
     async def resolve(self, after: str | Mapping[int, str]) -> dict[int, str]:
-        """Return where to begin, by shard: the last entry that is at or before an id, or as it was given.
+        """Return where to begin, by shard: the last entry at or before an id, or the given ids.
 
         Raises:
-            ApiError: Redis does not answer, or there is no such shard.
+            ApiError: Redis does not answer, or a shard does not exist.
         """
 
         def find(link: RedisConnections) -> dict[int, str]:
             shards = Shards(self._prefix)
             found: dict[int, str] = {}
 
-            def look(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> None:
                 shards.new_shards(0, access)
                 if isinstance(after, str):
                     found.update(_entries_up_to(access, shards, after))
 
-            link.run_on_reachable(look, shards)
+            link.run_on_reachable(fetch, shards)
             if not isinstance(after, str):
                 if any(shard >= shards.keys.shards for shard in after):
                     raise ApiError(400, "bad_place", "there is no such shard")
@@ -71,7 +71,7 @@ class BacklogPages:
 
         return await self._call(find)
 
-    async def page(self, places: Mapping[int, str]) -> HistoryPage:
+    async def page(self, positions: Mapping[int, str]) -> HistoryPage:
         """Return the next events.
 
         Raises:
@@ -79,22 +79,22 @@ class BacklogPages:
         """
 
         def read(link: RedisConnections) -> HistoryPage:
-            per_read = max(1, PAGE_EVENTS // max(1, len(places)))
-            follower = Follower(link, self._prefix, dict(places), per_read=per_read)
+            per_read = max(1, PAGE_EVENTS // max(1, len(positions)))
+            follower = Follower(link, self._prefix, dict(positions), per_read=per_read)
             found: list[Item] = []
             whole: list[bool] = []
 
-            def look(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> None:
                 found[:] = follower.read(access)
                 whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
 
-            link.run_on_reachable(look, follower.shards)
-            return HistoryPage(found, {**places, **follower.positions}, whole[0])
+            link.run_on_reachable(fetch, follower.shards)
+            return HistoryPage(found, {**positions, **follower.positions}, whole[0])
 
         return await self._call(read)
 
     async def newest(self, count: int) -> list[Entry]:
-        """Return the last events of all shards, the latest last.
+        """Return the last events of all shards, oldest first.
 
         Raises:
             ApiError: Redis does not answer, or refuses.
@@ -104,7 +104,7 @@ class BacklogPages:
             shards = Shards(self._prefix)
             found: list[Entry] = []
 
-            def look(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> None:
                 shards.new_shards(0, access)
                 answers = access.ask(
                     shards.keys,
@@ -113,7 +113,7 @@ class BacklogPages:
                 )
                 found[:] = [read_entry(shard, each) for shard, (raw,) in answers.items() for each in raw]
 
-            link.run_on_reachable(look, shards)
+            link.run_on_reachable(fetch, shards)
             return sorted(found, key=lambda entry: id_order(entry.id))[-count:]
 
         return await self._call(read)
@@ -126,7 +126,7 @@ class BacklogPages:
     async def _call(self, ask: Callable[[RedisConnections], T]) -> T:
         def call() -> T:
             link = self._idle.pop() if self._idle else RedisConnections(self._url, reconnects=True)
-            found = ask(link)  # a link whose call failed has closed its connections
+            found = ask(link)  # after a failed call the link is closed and dropped
             self._idle.append(link)
             return found
 
@@ -134,7 +134,7 @@ class BacklogPages:
 
 
 def _entries_up_to(access: ShardClients, shards: Shards, after: str) -> dict[int, str]:
-    """Return the last entry of each shard that is at or before an id; ``0-0`` where none is kept."""
+    """Return the last entry of each shard at or before an id; ``0-0`` if none is kept."""
     keys = shards.keys
     answers = access.ask(
         keys,

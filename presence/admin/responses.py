@@ -1,6 +1,4 @@
-"""What requests are answered: JSON, always ASCII and always JSON, whatever clients and Redis have said; and
-errors, as ``{"error": {"code": …, "message": …}}``.
-"""
+"""Responses: valid ASCII JSON whatever the data, and errors as ``{"error": {"code": …, "message": …}}``."""
 
 import json
 import math
@@ -15,7 +13,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 def to_json(value: Any) -> bytes:
-    """Return plain data as JSON on one line; a number that JSON cannot say becomes null."""
+    """Return plain data as JSON on one line; infinite numbers and NaN become null."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -24,7 +22,7 @@ def to_json(value: Any) -> bytes:
 
 
 def json_answer(value: Any, status: int = 200) -> Response:
-    """Return an answer that nobody keeps."""
+    """Return a JSON response that is not cached."""
     return Response(to_json(value), status, NO_STORE, "application/json")
 
 
@@ -39,18 +37,18 @@ def _finite(value: Any) -> Any:
     return value
 
 
-RETRY_AFTER_S: Final = 2  # Redis that is away for a moment is back by then
+RETRY_AFTER_S: Final = 2  # short outages of Redis are over by then
 
 
 class ApiError(Exception):
-    """A request that is not served.
+    """A request that is refused or failed.
 
     Args:
         status: of HTTP.
         code: for programs.
-        message: for people; it may name what was wrong, and no secret.
+        message: for people, without secrets.
         headers: further ones.
-        reason: of `presence.admin.http_figures.REFUSALS` if a guard or a limit turned it away.
+        reason: of `presence.admin.http_metrics.REFUSALS`, if an access rule or a limit refused it.
         retry_after: seconds.
     """
 
@@ -73,35 +71,35 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def response(self) -> JSONResponse:
-        """Return what is sent."""
-        told: dict[str, object] = {"code": self.code, "message": self.message}
+        """Return the response."""
+        body: dict[str, object] = {"code": self.code, "message": self.message}
         headers = {"Cache-Control": "no-store", **self.headers}
         if self.retry_after is not None:
-            told["retry_after"] = self.retry_after
+            body["retry_after"] = self.retry_after
             headers["Retry-After"] = str(self.retry_after)
-        return JSONResponse({"error": told}, self.status, headers)
+        return JSONResponse({"error": body}, self.status, headers)
 
 
 def bad_request(code: str, message: str) -> ApiError:
-    """Return the error of a request that says what cannot be."""
+    """Return the error of an invalid request."""
     return ApiError(400, code, message)
 
 
 def not_found() -> ApiError:
-    """Return the error of a request for what there is not."""
+    """Return the error of an unknown path."""
     return ApiError(404, "not_found", "there is nothing at this path: see /openapi.json")
 
 
 def busy(message: str) -> ApiError:
-    """Return the error of a request that would be one too many at once."""
+    """Return the error of a request beyond a concurrency limit."""
     return ApiError(503, "busy", message, retry_after=RETRY_AFTER_S)
 
 
 def redis_away(error: BaseException | str) -> ApiError:
-    """Return the error of a request that would need Redis now."""
+    """Return the error of a request that needs Redis while it is unreachable."""
     return ApiError(503, "redis_away", redact_text(str(error)) or "no answer", retry_after=RETRY_AFTER_S)
 
 
 def redis_refuses(error: BaseException) -> ApiError:
-    """Return the error of a request that Redis does not grant, or for which it holds what it should not."""
+    """Return the error of a request that Redis refuses, or for which it holds invalid data."""
     return ApiError(503, "redis_refused", redact_text(str(error)), retry_after=RETRY_AFTER_S)

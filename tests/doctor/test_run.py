@@ -7,12 +7,12 @@ import pytest
 from presence.cli.main import main
 from presence.config.loading import ConfigError, Loaded
 from presence.config.settings import Settings
-from presence.doctor.examination import CheckContext, examine
-from presence.doctor.findings import CHECKS, CheckStatus, Finding, worst
-from presence.doctor.machine import Wanted
+from presence.doctor.machine import ConnectionCounts
 from presence.doctor.redis_checks import redis
 from presence.doctor.redis_facts import RedisFacts
-from tests.doctor.patients import NODE, SERVER, cluster
+from presence.doctor.results import CHECKS, CheckResult, CheckStatus, worst
+from presence.doctor.run import CheckContext, run_checks
+from tests.doctor.contexts import NODE, SERVER, cluster
 
 
 def sources(**others: str) -> dict[str, str]:
@@ -20,8 +20,8 @@ def sources(**others: str) -> dict[str, str]:
 
 
 def test_every_check_has_its_place_in_the_catalogue_and_every_place_a_check(tmp_path: Path) -> None:
-    told = examine(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
-    told += redis(Settings(), cluster((0, 16383, 1)), Wanted(1, 1, is_asked=True))
+    told = run_checks(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
+    told += redis(Settings(), cluster((0, 16383, 1)), ConnectionCounts(1, 1, is_asked=True))
     assert {each.check for each in told} == set(CHECKS)
 
 
@@ -29,26 +29,26 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
     def bad() -> Loaded:
         raise ConfigError(["tick: must be …"])
 
-    told = examine(CheckContext(bad, root=tmp_path))
+    told = run_checks(CheckContext(bad, root=tmp_path))
     assert {each.check for each in told} == set(CHECKS)
     assert told[0].status is CheckStatus.FAIL
 
 
 @pytest.mark.parametrize(
-    ("failure", "mend"),
+    ("failure", "fix"),
     [
         ("Error 111 connecting to h:1. Connection refused.", "start it, or name another"),
         ("Authentication required.", "put user and password into the URL"),
         ("invalid username-password pair or user is disabled.", "put user and password into the URL"),
-        ("this user has no permissions to run the 'ping' command", "let the user +ping"),
+        ("this user has no permissions to run the 'ping' command", "give the user +ping"),
         ("TLS with h:1: its certificate is refused: self-signed", "?ssl_ca_certs=FILE"),
     ],
 )
-def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, mend: str) -> None:
+def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, fix: str) -> None:
     away = RedisFacts(url="redis://a", is_cluster=False, failure=failure)
-    first, *others = redis(Settings(redis="redis://a"), away, Wanted(1, 1, is_asked=True))
+    first, *others = redis(Settings(redis="redis://a"), away, ConnectionCounts(1, 1, is_asked=True))
     assert (first.check, first.status) == ("redis", CheckStatus.FAIL)
-    assert mend in first.mend
+    assert fix in first.fix
     assert {each.status for each in others} == {CheckStatus.NOT_TRIED}
 
 
@@ -56,12 +56,12 @@ def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
     sound = RedisFacts(
         url="redis://a", is_cluster=False, failure="", servers=[SERVER], data=("1", "1"), nodes=[NODE]
     )
-    told = list(redis(Settings(redis="redis://a"), sound, Wanted(9, 9, is_asked=True)))
+    told = list(redis(Settings(redis="redis://a"), sound, ConnectionCounts(9, 9, is_asked=True)))
     assert worst(told) is CheckStatus.OK
 
 
 def test_the_worst_counts_and_what_is_not_tried_is_better_than_a_warning() -> None:
-    rising = [Finding("ports", status, "", "") for status in CheckStatus]
+    rising = [CheckResult("ports", status, "", "") for status in CheckStatus]
     assert list(CheckStatus) == [CheckStatus.OK, CheckStatus.NOT_TRIED, CheckStatus.WARN, CheckStatus.FAIL]
     for count, status in enumerate(CheckStatus, 1):
         assert worst(rising[:count][::-1]) is status

@@ -1,7 +1,7 @@
-"""What the process that serves operators counts of itself: requests, streams, refusals, acts.
+"""Metrics of the admin process: requests, streams, refusals, actions.
 
-Routes, reasons and outcomes come from fixed tables: a stranger who asks for a million paths makes no million
-series of them. What is in no table counts as `other`.
+Routes, reasons and outcomes come from fixed tables, so that requests for a million paths do not create a
+million series. Everything else counts as `other`.
 """
 
 from collections.abc import Iterable
@@ -30,11 +30,11 @@ ROUTES: Final = (
 )
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", OTHER)
 REFUSALS: Final = (
-    "token",  # none, or a wrong one
-    "guesses",  # wrong ones, while too many others are answered late
-    "role",  # of one that may read and not act
-    "host",  # the name by which it was asked is not ours: DNS rebinding
-    "origin",  # another web page asks
+    "token",  # missing or wrong
+    "guesses",  # wrong, while too many responses are delayed
+    "role",  # may read but not act
+    "host",  # a foreign Host header: DNS rebinding
+    "origin",  # from another web page
     "content_type",
     "body",
     "uids",
@@ -47,22 +47,22 @@ REFUSALS: Final = (
 VIEWS: Final = ("events", "live")
 VERBS: Final = ("kick", OTHER)
 OUTCOMES: Final = ("done", "failed", "refused", OTHER)
-# From what memory answers to what waits for Redis' time-out.
+# From responses out of memory to the time-out of Redis.
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class HttpFigures:
-    """Counters since the start, and how things stand; used by one thread.
+class HttpMetrics:
+    """Counters since the start, and gauges; used by one thread.
 
     Attributes:
         connections: open now.
-        viewers: event streams that are open now, by what they show: `VIEWS`.
-        missed: events that viewers who fell behind were not shown.
+        viewers: open event streams, by `VIEWS`.
+        missed: events not sent to viewers that fell behind.
         requests: by route and class of status.
         refusals: by reason.
-        acts: by verb and outcome.
-        durations: how long requests took, seconds.
-        footprint: of this process.
+        actions: by verb and outcome.
+        durations: of requests, seconds.
+        process_stats: of this process.
     """
 
     def __init__(self) -> None:
@@ -71,28 +71,28 @@ class HttpFigures:
         self.missed = 0
         self.requests = {(route, status): 0 for route in ROUTES for status in STATUSES}
         self.refusals = dict.fromkeys(REFUSALS, 0)
-        self.acts = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
+        self.actions = {(verb, outcome): 0 for verb in VERBS for outcome in OUTCOMES}
         self.durations = Histogram(BOUNDS_S)
-        self.footprint = ProcessStats()
+        self.process_stats = ProcessStats()
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
+    def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request.
 
         Args:
-            route: its template, as the description of the interface has it.
-            status: of the answer.
-            seconds: until the answer was sent; of a stream, until its head was.
+            route: its template, as in the OpenAPI description.
+            status: of the response.
+            seconds: until the response was sent; for a stream, its head.
         """
         self.requests[_known(route, ROUTES), _known(f"{status // 100}xx", STATUSES)] += 1
         self.durations.observe(seconds)
 
-    def refused(self, reason: str) -> None:
-        """Count what a limit or a guard turned away, by a reason of `REFUSALS`."""
+    def count_refusal(self, reason: str) -> None:
+        """Count a refused request, by a reason of `REFUSALS`."""
         self.refusals[_known(reason, REFUSALS)] += 1
 
-    def acted(self, verb: str, outcome: str) -> None:
-        """Count what an operator did, or tried to."""
-        self.acts[_known(verb, VERBS), _known(outcome, OUTCOMES)] += 1
+    def count_action(self, verb: str, outcome: str) -> None:
+        """Count an action of an operator, successful or not."""
+        self.actions[_known(verb, VERBS), _known(outcome, OUTCOMES)] += 1
 
 
 def _known(value: str, values: Iterable[str]) -> str:

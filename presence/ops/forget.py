@@ -1,14 +1,14 @@
-"""What operators do to users: end their sessions, and forget them.
+"""Erases users from Redis.
 
-Entries of the streams are erased page by page, so that Redis serves others in between. An entry that a
-consumer group was given and has not acknowledged is acknowledged before it goes: the group is not told that
-it was trimmed.
+Entries of the streams are erased page by page, so that Redis serves other clients in between. An entry that a
+consumer group has received but not acknowledged is acknowledged first, so that the group does not see it as
+trimmed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from presence.followups.keys import FollowupKeys, cancel_call
 from presence.outbox.replies import Erasure
@@ -16,40 +16,30 @@ from presence.store.keys import Keys
 from presence.store.script_arguments import Shape, erasure_text, unpacked
 from presence.store.script_runner import Command, Scripting
 
-UIDS_A_CALL: Final = 500
-ENTRIES_A_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
+UIDS_PER_CALL: Final = 500
+ENTRIES_PER_PAGE: Final = 1000  # some 200 KB, in 1.3 ms of Redis' time
 
 Progress = Callable[[int, int], object]
-"""Is told the number of entries of a shard looked at, and about how many there are."""
-
-
-class Target(NamedTuple):
-    """A session that is to end."""
-
-    uid: str
-    device: str
-    session: str
-    node: str
-    fenced: bool  # the node was taken for dead and told nothing: its sessions end when it is swept
+"""Called with the number of entries of a shard scanned so far, and the approximate total."""
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """What was erased."""
+    """The numbers of what was erased."""
 
-    online: list[str]  # users of whom nothing was: they are online
-    last_seen: int = 0  # times at which users were last seen
-    events: int = 0  # entries of the streams
-    dead_letters: int = 0  # copies of such entries that consumer groups gave up on
-    followups: int = 0  # what was to be done for them, or was told
+    online: list[str]  # users who are online, and were left unchanged
+    last_seen: int = 0  # last-seen times
+    events: int = 0  # stream entries
+    dead_letters: int = 0  # copies of entries that consumer groups gave up on
+    followups: int = 0  # pending and fired ones
 
 
-class Operator(Scripting):
-    """Plain calls that block, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+class Eraser(Scripting):
+    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
     Args:
         url: see `Scripting`.
-        keys: how keys are called.
+        keys: the key names.
     """
 
     def __init__(self, url: str, keys: Keys) -> None:
@@ -57,37 +47,19 @@ class Operator(Scripting):
         self._keys = keys
         self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
 
-    def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
-        """Tell the nodes of all sessions of these users to end them; return the sessions.
-
-        Each node hears of it at once, or within seconds if its control channel is broken. A user who is
-        offline has no sessions. `device`: of this only; None: of all. `by`: who asks, for the nodes' logs.
-        """
-        wanted = list(dict.fromkeys(uids))
-        which = [] if device is None else [device]
-        calls = [
-            self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
-        ]
-        targets: list[Target] = []
-        for uid, answer in zip(wanted, self.evaluate(calls), strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
-        return targets
-
     def forget(self, uids: Iterable[str], progress: Progress = lambda _looked, _total: None) -> Forgotten:
-        """Erase what Redis keeps of users who are offline: last seen, events, follow-ups, dead letters.
+        """Erase the data of offline users from Redis: last seen, events, follow-ups, dead letters.
 
-        Who is online is left alone; who comes meanwhile keeps what is written from then on. Called again, it
-        erases what an interrupted call has left.
+        Users who are online are left unchanged; data written after the start of the call is kept. A second
+        call erases what an interrupted one has left.
         """
         done = Forgotten([])
         by_shard: dict[int, list[str]] = {}
         for uid in dict.fromkeys(uids):
             by_shard.setdefault(self._keys.shard(uid), []).append(uid)
         for shard, members in by_shard.items():
-            for first in range(0, len(members), UIDS_A_CALL):
-                some = members[first : first + UIDS_A_CALL]
+            for first in range(0, len(members), UIDS_PER_CALL):
+                some = members[first : first + UIDS_PER_CALL]
                 packed, _ = self.one(self._shape.operator_call("forget", shard, some))
                 answer = unpacked(packed)
                 done.online += answer["online"]
@@ -97,32 +69,34 @@ class Operator(Scripting):
         return done
 
     def _erase(self, shard: int, uids: set[str], last_id: str, done: Forgotten, progress: Progress) -> None:
-        """Erase these users' entries: of the shard's events up to `last_id`, of its other streams all.
+        """Erase the entries of users: the shard's events up to `last_id`, and all in its other streams.
 
-        Follow-ups that wait go after the events, so that none is planned again, and before those told.
+        Pending follow-ups are erased after the events, so that none is planned again, and before fired ones.
         """
-        keys, told = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
-        streams = [each.events(shard) for each in (keys, told)] + [each.dead(shard) for each in (keys, told)]
-        total, looked = sum(self._lengths(*streams)), 0
+        keys, followup_keys = self._keys, FollowupKeys(self._keys.prefix, self._keys.shards)
+        streams = [each.events(shard) for each in (keys, followup_keys)] + [
+            each.dead(shard) for each in (keys, followup_keys)
+        ]
+        total, scanned = sum(self._lengths(*streams)), 0
 
         def erase(key: str, end: str = "+", errors: Callable[[int, str], str] | None = None) -> int:
-            nonlocal looked
+            nonlocal scanned
             noted = [(group, errors(shard, group)) for group in self._groups(key)] if errors else []
             removed = 0
             for ids, entries in self._pages(key, end, {uid.encode() for uid in uids}):
                 removed += self._remove(key, ids, noted) if ids else 0
-                looked += entries
-                progress(looked, total)
+                scanned += entries
+                progress(scanned, total)
             return removed
 
         done.events += erase(keys.events(shard), last_id, keys.errors)
         done.dead_letters += erase(keys.dead(shard))
         done.followups += unpacked(self.one(cancel_call(keys, shard, uids)))[1]
-        done.followups += erase(told.events(shard), errors=told.errors)
-        done.dead_letters += erase(told.dead(shard))
+        done.followups += erase(followup_keys.events(shard), errors=followup_keys.errors)
+        done.dead_letters += erase(followup_keys.dead(shard))
 
     def note_erasure(self, nodes: Iterable[str], erasure: Erasure) -> None:
-        """Have a node log that users were forgotten: the first of these that listens."""
+        """Ask the first of these nodes that listens to log that users were forgotten."""
         text = erasure_text(erasure)
         for node in nodes:
             if self.commands(self._keys.meta, [("PUBLISH", self._keys.control_channel(node), text)])[0]:
@@ -145,13 +119,13 @@ class Operator(Scripting):
         return [dict(zip(row[::2], row[1::2], strict=True))[b"name"].decode() for row in groups]
 
     def _pages(self, key: str, end: str, wanted: set[bytes]) -> Iterator[tuple[list[str], int]]:
-        """Return of each page the ids of entries that are to go, and how many entries it has."""
+        """Give, per page, the ids of entries to erase and the number of entries read."""
         begin = "-"
         while True:
-            (entries,) = self.commands(key, [("XRANGE", key, begin, end, "COUNT", ENTRIES_A_PAGE)])
+            (entries,) = self.commands(key, [("XRANGE", key, begin, end, "COUNT", ENTRIES_PER_PAGE)])
             ids = [name.decode() for name, flat in entries if wanted & {*_uids(flat)}]
             yield ids, len(entries)
-            if len(entries) < ENTRIES_A_PAGE:
+            if len(entries) < ENTRIES_PER_PAGE:
                 return
             begin = f"({entries[-1][0].decode()}"
 

@@ -1,7 +1,7 @@
-"""Streams of server-sent events: an answer that goes on until its viewer has gone.
+"""Streams of server-sent events: responses that continue until the viewer disconnects.
 
-Whoever takes nothing is closed by `presence.admin.http`; here nothing is kept for him beyond a bound: a
-`ViewerMailbox` holds one picture, the newest, and a few events. A viewer waits for nobody and nobody for him.
+`presence.admin.http` closes viewers that read nothing. Memory per viewer is bounded here: a `ViewerMailbox`
+holds only the newest snapshot and a few events. Viewers never wait for each other.
 """
 
 from collections import deque
@@ -13,54 +13,54 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from presence.admin.answers import ApiError
-from presence.admin.http_figures import HttpFigures
+from presence.admin.http_metrics import HttpMetrics
+from presence.admin.responses import ApiError
 
-VIEWERS_MAX: Final = 256
-HEARTBEAT_S: Final = 15.0  # proxies give up connections that say nothing for a minute or so
-EVENTS_SHOWN: Final = 50  # in one message, the newest
-EVENTS_GAP_S: Final = 0.25  # between two of these: no eye follows more
+MAX_VIEWERS: Final = 256
+HEARTBEAT_INTERVAL_S: Final = 15.0  # proxies close connections that are idle for a minute or so
+MAX_EVENTS_SHOWN: Final = 50  # the newest, in one message
+EVENTS_INTERVAL_S: Final = 0.25  # between two messages: more often is unreadable
 HEARTBEAT: Final = b":\n\n"
 _RETRY_S: Final = 10
 
 
 def message(event: str, data: bytes, identity: str | None = None) -> bytes:
-    """Return a message of an event stream; `data` is one line."""
+    """Return a message of an event stream; `data` must be one line."""
     head = f"id: {identity}\n" if identity is not None else ""
     return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), event.encode(), data)
 
 
 class EventStream(Response):
-    """An answer that goes on.
+    """A streaming response.
 
     Args:
-        chunks: what is sent. An `ApiError` before the first one is the answer instead.
-        view: as what the viewer is counted.
-        figures: where.
+        chunks: the content. An `ApiError` before the first one becomes the response.
+        view: as which the viewer is counted.
+        metrics: where.
     """
 
-    def __init__(self, chunks: AsyncGenerator[bytes, None], view: str, figures: HttpFigures) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None], view: str, metrics: HttpMetrics) -> None:
         self.background = None
         self.status_code = 200
         self._chunks = chunks
         self._view = view
-        self._figures = figures
+        self._metrics = metrics
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         self.media_type = "text/event-stream"
         self.init_headers(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all of it, as ASGI has it."""
-        if sum(self._figures.viewers.values()) >= VIEWERS_MAX:
+        """Send the response, as an ASGI application."""
+        if sum(self._metrics.viewers.values()) >= MAX_VIEWERS:
             await self._chunks.aclose()
-            text = f"{VIEWERS_MAX} viewers look already"
+            text = f"{MAX_VIEWERS} viewers are connected already"
             raise ApiError(503, "too_many_viewers", text, reason="viewers", retry_after=_RETRY_S)
-        self._figures.viewers[self._view] += 1
+        self._metrics.viewers[self._view] += 1
         try:
             async with aclosing(self._chunks) as chunks:
                 await self._send_all(chunks, scope, receive, send)
         finally:
-            self._figures.viewers[self._view] -= 1
+            self._metrics.viewers[self._view] -= 1
 
     async def _send_all(
         self, chunks: AsyncGenerator[bytes, None], scope: Scope, receive: Receive, send: Send
@@ -85,7 +85,7 @@ async def _until_gone(receive: Receive, answering: trio.CancelScope) -> None:
 
 
 class EncodedEvent(Protocol):
-    """An event, which is encoded when it is shown: most of a storm are not."""
+    """An event that is encoded only when shown: most events of a storm are not."""
 
     @property
     def data(self) -> bytes:
@@ -93,51 +93,51 @@ class EncodedEvent(Protocol):
 
 
 class ViewerMailbox:
-    """What waits for a viewer of the live page: the newest picture, and the newest events.
+    """The pending data of a viewer of the live page: the newest snapshot, and the newest events.
 
     Args:
-        figures: where events are counted that were not shown.
+        metrics: counts the events that were not shown.
     """
 
-    def __init__(self, figures: HttpFigures) -> None:
-        self._figures = figures
-        self._picture: bytes | None = None
+    def __init__(self, metrics: HttpMetrics) -> None:
+        self._metrics = metrics
+        self._snapshot: bytes | None = None
         self._events: deque[EncodedEvent] = deque()
         self._skipped = 0
-        self._came = trio.Event()
+        self._arrived = trio.Event()
 
-    def show(self, picture: bytes) -> None:
-        """Put a picture in, in the place of one that he has not taken."""
-        self._picture = picture
-        self._came.set()
+    def put_snapshot(self, snapshot: bytes) -> None:
+        """Store a snapshot, replacing an unsent one."""
+        self._snapshot = snapshot
+        self._arrived.set()
 
-    def tell(self, event: EncodedEvent) -> None:
-        """Put an event in; the oldest goes if there is no room."""
-        if len(self._events) >= EVENTS_SHOWN:
+    def put_event(self, event: EncodedEvent) -> None:
+        """Store an event, dropping the oldest if there is no room."""
+        if len(self._events) >= MAX_EVENTS_SHOWN:
             self._events.popleft()
             self._skipped += 1
-            self._figures.missed += 1
+            self._metrics.missed += 1
         self._events.append(event)
-        self._came.set()
+        self._arrived.set()
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Give what comes, and heartbeats while nothing does."""
-        said_at = events_at = trio.current_time()
+        """Give pending data, and heartbeats in quiet periods."""
+        sent_at = events_at = trio.current_time()
         while True:
             now = trio.current_time()
-            if self._picture is not None:
-                chunk, self._picture = self._picture, None
+            if self._snapshot is not None:
+                chunk, self._snapshot = self._snapshot, None
             elif self._events and now >= events_at:
-                chunk, events_at = self._take_events(), now + EVENTS_GAP_S
-            elif now >= said_at + HEARTBEAT_S:
+                chunk, events_at = self._take_events(), now + EVENTS_INTERVAL_S
+            elif now >= sent_at + HEARTBEAT_INTERVAL_S:
                 chunk = HEARTBEAT
             else:
-                until = said_at + HEARTBEAT_S
-                self._came = trio.Event()
+                until = sent_at + HEARTBEAT_INTERVAL_S
+                self._arrived = trio.Event()
                 with trio.move_on_at(min(until, events_at) if self._events else until):
-                    await self._came.wait()
+                    await self._arrived.wait()
                 continue
-            said_at = now
+            sent_at = now
             yield chunk
 
     def _take_events(self) -> bytes:

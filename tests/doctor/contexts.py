@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from presence.doctor.findings import Unknown
 from presence.doctor.machine import MachineFacts
 from presence.doctor.redis_facts import RedisFacts, RedisServer, Slots
+from presence.doctor.results import Unknown
 from presence.store.nodes import NodeState
 
 GB = 1_000_000_000
