@@ -82,9 +82,9 @@ class App:
             self._access.tokens = tokens = operator_tokens.load(self._token_file)
         except TokenFileError as error:
             kept = len(self._access.tokens or ())
-            log.error("tokens of operators cannot be read", error=str(error), kept=kept)  # noqa: TRY400 - it says all
+            log.error("operator token file rejected", error=str(error), kept=kept)  # noqa: TRY400 - it says all
         else:
-            log.info("tokens of operators are read", tokens=len(tokens))
+            log.info("operator tokens loaded", tokens=len(tokens))
 
     async def _await_tokens(self) -> None:
         """Look at the file until it can be used, where it could not when this process was started.
@@ -142,7 +142,7 @@ async def _serve(start: Start, line: socket.socket) -> None:
         nursery.start_soon(_obey, line, app.reload, stop)
         nursery.start_soon(_beat, line, start.settings.hang_timeout)
         nursery.start_soon(app.run)
-        log.info("operators are served", url=start.url, pid=os.getpid())
+        log.info("admin HTTP server ready", url=start.url, pid=os.getpid())
         await serve_http(app.asgi, listeners, context.http, stop)
         nursery.cancel_scope.cancel()
 

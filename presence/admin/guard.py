@@ -109,7 +109,7 @@ class AuthMiddleware:
                 self._figures.refused(error.reason)
             await answer.fail(error, scope, receive)
         except Exception:
-            log.exception("a request of an operator failed", path=verb.template if verb else None)
+            log.exception("admin request failed", path=verb.template if verb else None)
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
     def _find(self, scope: Scope) -> tuple[Verb | None, list[str]]:
@@ -249,10 +249,10 @@ class Audit:
         level = log.info if outcome == "done" else log.warning
         level(
             "audit",
-            who=operator.name,
+            operator=operator.name,
             role=operator.role if operator is not NOBODY else "none",
             peer=_peer(scope),
-            verb=verb,
+            action=verb,
             uid=uid,
             device=device,
             outcome=outcome,
@@ -268,7 +268,7 @@ class Audit:
             self._unsaid += 1
             return
         unsaid, self._unsaid = self._unsaid, 0
-        self.acted(operator, scope, verb, "refused", reason=code, unsaid=unsaid)
+        self.acted(operator, scope, verb, "refused", reason=code, suppressed=unsaid)
 
 
 def _peer(scope: Mapping[str, Any]) -> str:

@@ -94,7 +94,7 @@ class AdminProcess:
             status = self._process.poll()
             if status is None:
                 if self._watch.is_hung(time.monotonic()):
-                    log.error("the process that serves operators hangs, and is ended")
+                    log.error("admin process hung, killing it")
                     self._process.kill()
                     self._watch = SilenceWatch(math.inf, time.monotonic())  # so that it is logged once
                 return None
@@ -156,22 +156,22 @@ class AdminProcess:
             self._hang_up()  # so it ends, if it has not, and another is started
 
     def _ended(self, status: int) -> None:
-        lived_s = time.monotonic() - self._started_at
+        uptime_s = time.monotonic() - self._started_at
         self._process = None
         self._hang_up()
-        self._failures = 1 if lived_s >= LONG_LIFE_S else self._failures + 1
+        self._failures = 1 if uptime_s >= LONG_LIFE_S else self._failures + 1
         self._start_at = time.monotonic() + pause_s(self._failures)
         log.error(
-            "the process that serves operators ended, and is replaced",
+            "admin process exited, restarting",
             **ended(status),
-            lived_s=round(lived_s, 1),
+            uptime_s=round(uptime_s, 1),
             pause_s=pause_s(self._failures),
         )
 
     def _put_off(self, error: OSError) -> None:
         self._failures += 1
         self._start_at = time.monotonic() + max(RETRY_S, pause_s(self._failures))
-        log.error("operators cannot be served now", error=error.strerror or str(error))
+        log.error("cannot start admin process", error=error.strerror or str(error))
 
     def _close_all_but(self, own: socket.socket | None) -> None:
         for each in (*self._listeners, *(end for line in self._lines for end in line)):
@@ -200,7 +200,7 @@ def serving(
         CannotListen: the address that was asked for cannot be had.
     """
     operators = AdminProcess(settings, redis_url, _listening(settings, asked_for), workers)
-    log.info("operators", url=operators.url)
+    log.info("admin HTTP server starting", url=operators.url)
     try:
         yield operators
     finally:
@@ -219,7 +219,7 @@ def _listening(settings: Settings, asked_for: bool) -> list[socket.socket]:
     except OSError as error:
         if asked_for:
             raise CannotListen(settings.admin, error) from error
-        log.warning("operators are served at another port", address=settings.admin, error=error.strerror)
+        log.warning("admin port in use, using another", address=settings.admin, error=error.strerror)
         listeners = sockets.open_listeners(host, 0)
     for each in listeners:
         each.listen(BACKLOG)

@@ -81,7 +81,7 @@ class Sampler:
                 is_told = False
             except Exception:  # a figure of unknown form must not end the page
                 if not is_told:
-                    log.exception("no picture can be made of what workers say")
+                    log.exception("cannot build snapshot from workers")
                 is_told = True
             now = trio.current_time()
             due = max(due + SAMPLE_S, now)

@@ -99,9 +99,9 @@ class KeyRotation:
             self._tell_renewed(before.keyring, seen.keyring)
         elif seen.problem and seen.problem != before.problem:
             self._counted.failed += 1
-            log.error("token keys stay as they were", error=seen.problem)
+            log.error("token key file rejected", error=seen.problem)
         elif before.problem and not seen.problem:
-            log.info("the file of the token keys is good again", keys=len(seen.keyring))
+            log.info("token key file valid again", keys=len(seen.keyring))
 
     def _tell_renewed(self, before: Keyring, keyring: Keyring) -> None:
         self._counted.renewed += 1

@@ -141,8 +141,9 @@ def _handler(name: str) -> Callable[[Any], Any]:
 def _turn(turner: FollowUpScheduler, stop: threading.Event) -> None:
     outage = SchedulerOutage()
     while not stop.wait(turner.turn()):
-        if news := outage.news(turner.failure):
-            complain(news)
+        failure = turner.failure
+        if news := outage.news(failure):
+            complain(f"{news}: {failure}" if failure else news)
 
 
 @contextlib.contextmanager

@@ -88,9 +88,10 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
 
         log = structlog.get_logger()
         if settings.redis is None:
-            log.info("embedded Redis runs", url=redis_url)
+            log.info("embedded Redis started", url=redis_url)
         for exposure in exposures(settings):
-            log.warning(exposure)
+            risk, _, fix = exposure.rpartition(": ")
+            log.warning("server is exposed", risk=risk, fix=fix)
         try:
             with _operators(loaded, redis_url) as operators:
 
@@ -122,11 +123,11 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
     try:
         now = load_again().settings
     except ConfigError as error:
-        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - all is said
+        log.error("settings file is now invalid", problems=list(error.problems))  # noqa: TRY400 - all is said
         return
     changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
     if changed:
-        log.warning("settings have changed, which takes a restart", settings=changed)
+        log.warning("settings changed, restart needed", settings=changed)
 
 
 @contextlib.contextmanager

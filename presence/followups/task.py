@@ -29,10 +29,11 @@ class SchedulerTask:
                             turn, abandon_on_cancel=True, limiter=self._limiter
                         )
                     except Exception:  # whatever goes wrong here is no reason to end a server
-                        log.exception("turning follow-ups failed")
+                        log.exception("follow-up scheduler failed")
                         wait_s = RETRY_MAX_S
-                    if news := outage.news(self._turner.failure):
-                        log.warning(news)
+                    failure = self._turner.failure
+                    if news := outage.news(failure):
+                        log.warning(news, **({"error": str(failure)} if failure else {}))
                     await trio.sleep(wait_s)
             finally:
                 self._turner.close()  # and so ends a thread that was left behind

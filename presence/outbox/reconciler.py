@@ -186,6 +186,6 @@ class ReconcilerTask:
             if not isinstance(answer, Reply) or answer.status is not ReplyStatus.OK:
                 continue  # whatever it is, a batch or a probe meets it too
             if differences := self._comparison.differences(step, answer):
-                _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
+                _log.error("records out of sync, resyncing", shard=step.shard, sessions=differences)
                 self.differences += differences
                 writers[step.shard].resync()

@@ -232,8 +232,8 @@ class Arbiter:
                 self._start(each)
         for each in self._everybody:
             if each.pid and now >= each.kill_at:
-                late = "come to work" if each is self._successor else "end"
-                log.error(f"worker is killed: it did not {late} in time", worker=each.number, pid=each.pid)
+                late = "start" if each is self._successor else "stop"
+                log.error(f"worker {late} timed out, killing it", worker=each.number, pid=each.pid)
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
 
@@ -263,7 +263,7 @@ class Arbiter:
 
     def _put_off(self, each: WorkerSlot, error: OSError) -> None:
         """A worker cannot be started now; before all were ready once, that is the end."""
-        log.error("cannot start a worker", worker=each.number, error=error.strerror)
+        log.error("cannot start worker", worker=each.number, error=error.strerror)
         each.failures += 1
         each.start_at = time.monotonic() + each.pause_s
         if not self._told_ready:
@@ -318,7 +318,7 @@ class Arbiter:
             if each.pid and each.watch.is_hung(now) and not self._stopping and not each.is_hung:
                 each.is_hung = True
                 silent_s = round(each.watch.silent_s, 1)
-                log.error("worker hangs, and is ended", worker=each.number, pid=each.pid, silent_s=silent_s)
+                log.error("worker hung, killing it", worker=each.number, pid=each.pid, silent_s=silent_s)
                 os.kill(each.pid, signal.SIGABRT)  # it says where it stands, if it can
                 each.kill_at = now + ABORT_S
 
@@ -337,13 +337,13 @@ class Arbiter:
 
     def _ended(self, each: WorkerSlot, status: int) -> None:
         """A process has ended; `status` is negative if a signal killed it."""
-        lived_s, was_ready = time.monotonic() - each.started_at, each.is_ready
+        uptime_s, was_ready = time.monotonic() - each.started_at, each.is_ready
         each.pid, each.is_ready = 0, False
         self._hang_up(each)
         if self._stopping:
             if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
                 self._status = self._status or FAILED
-                log.error("worker did not end cleanly", worker=each.number, **ended(status))
+                log.error("worker exited uncleanly", worker=each.number, **ended(status))
             return
         if not self._told_ready and not was_ready:
             # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
@@ -357,21 +357,21 @@ class Arbiter:
         if each in self._leaving:
             self._leaving.remove(each)
             if status == 0:
-                log.info("worker drained, and is renewed", worker=each.number)
+                log.info("worker drained and replaced", worker=each.number)
             else:
-                log.error("worker did not end cleanly", worker=each.number, **ended(status))
+                log.error("worker exited uncleanly", worker=each.number, **ended(status))
             return
         if status == 0:  # as it was asked to by a signal of its own
             each.failures, each.start_at = 0, 0.0
-            log.info("worker drained, and is renewed", worker=each.number)
+            log.info("worker drained and replaced", worker=each.number)
             return
-        each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
+        each.failures = 0 if uptime_s >= LONG_LIFE_S else each.failures + 1
         each.start_at = time.monotonic() + each.pause_s
         log.error(
-            "worker ended, and is replaced",
+            "worker exited, restarting",
             worker=each.number,
             **ended(status),
-            lived_s=round(lived_s, 1),
+            uptime_s=round(uptime_s, 1),
             pause_s=each.pause_s,
         )
 
@@ -379,9 +379,9 @@ class Arbiter:
 
     def _renew_all(self) -> None:
         if self._stopping or not self._told_ready:
-            log.warning("workers are not renewed: they are starting or stopping")
+            log.warning("rolling restart ignored", reason="workers are starting or stopping")
             return
-        log.info("renewing the workers, one after the other", workers=len(self._workers))
+        log.info("rolling restart started", workers=len(self._workers))
         self._to_renew = deque(self._workers)
         self._renewal_began_at = time.monotonic()
 
@@ -392,8 +392,8 @@ class Arbiter:
         if not all(each.is_ready for each in self._workers):
             return
         if not self._to_renew:
-            lasted_s = round(time.monotonic() - self._renewal_began_at, 1)
-            log.info("workers are renewed", workers=len(self._workers), lasted_s=lasted_s)
+            duration_s = round(time.monotonic() - self._renewal_began_at, 1)
+            log.info("rolling restart finished", workers=len(self._workers), duration_s=duration_s)
             self._renewal_began_at = None
             return
         self._successor = WorkerSlot(self._to_renew.popleft().number)
@@ -414,7 +414,7 @@ class Arbiter:
             self._leaving.append(before)
 
     def _end_renewal(self, **why: object) -> None:
-        log.error("no more workers are renewed: a successor did not come to work", **why)
+        log.error("rolling restart aborted, successor not ready", **why)
         self._to_renew.clear()
         self._renewal_began_at = None
 
@@ -439,7 +439,7 @@ class Arbiter:
             self.notifier.stopping("draining")
             log.info("stopping", workers=sum(bool(each.pid) for each in self._everybody))
         else:
-            log.warning("ended by a second signal")
+            log.warning("second signal received, exiting immediately")
             self._status = self._status or FAILED
             self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
         for each in self._everybody:
@@ -449,7 +449,7 @@ class Arbiter:
         """End what is left; nothing is lost by it that a crash would not lose too."""
         for each in self._everybody:
             if each.pid:
-                log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
+                log.error("worker stop timed out, killing it", worker=each.number, pid=each.pid)
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
         give_up_at = time.monotonic() + KILL_PATIENCE_S

@@ -25,7 +25,7 @@ from presence.server.node import Node
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
 DELIVERIES_A_TURN: Final = 256  # a few milliseconds
 BACKOFF_FIRST_S: Final = 0.1
-LOST: Final = "control channel is lost: what others say comes late, what they send not at all"
+LOST: Final = "control channel lost"
 BACKOFF_LIMIT_S: Final = 1.0  # so long messages may still be refused once Redis is back
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class ControlListener:
             _log,
             away=LOST,
             refused=LOST,
-            back="control channel is back",
+            back="control channel restored",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )

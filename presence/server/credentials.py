@@ -187,14 +187,14 @@ class Credentials:
             self._keep(f"reading its files {error}")
             return
         self._renewed += 1
-        log.info("certificate renewed", ends_at=certificate.ends_at.isoformat())
+        log.info("certificate renewed", expires_at=certificate.ends_at.isoformat())
         self._tell_end()
 
     def _keep(self, problem: str) -> None:
         self._failed += 1
-        log.error("the certificate stays as it was", error=problem)
+        log.error("certificate file rejected", error=problem)
 
     def _tell_end(self) -> None:
         """Say so where clients take the certificate no more."""
         if self.certificate is not None and self.certificate.ends_at <= datetime.now(UTC):
-            log.error("the certificate has expired", ends_at=self.certificate.ends_at.isoformat())
+            log.error("certificate expired", expires_at=self.certificate.ends_at.isoformat())

@@ -95,7 +95,7 @@ class Signals:
     async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
         async for number in signals:
             if number == signal.SIGUSR2:
-                log.warning("nothing is renewed: that takes several workers")
+                log.warning("rolling restart ignored", reason="needs --workers 2 or more")
             elif number == signal.SIGHUP:
                 if self._address:  # nobody is told of a reload who has not heard that it is ready
                     self.notifier.reloading()
@@ -155,7 +155,7 @@ def run(
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
         return REFUSED
     faulthandler.enable(STANDARD_ERROR)  # SIGABRT from whoever watches us: every thread says where it stands
-    log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
+    log.info("open file limit set", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
 
     def make() -> Server:
@@ -194,7 +194,7 @@ async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.Ca
 
         async def end_at_once() -> None:
             await anext(orders)
-            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.held)
+            log.warning("second signal received, exiting immediately", left_in_outbox=server.node.outbox.held)
             everything.cancel()
 
         nursery.start_soon(end_at_once)

@@ -110,9 +110,9 @@ async def first_contact(node: Node, redis_url: str, settings: Settings) -> None:
         else:
             break
     if rights.too_much:
-        log.warning("this user of Redis may do more than servers need", may=rights.too_much)
+        log.warning("Redis user has excess permissions", permissions=rights.too_much)
     if rights.no_events and not settings.no_admin:
-        log.warning("this user of Redis may not read events", fix=rights.no_events)
+        log.warning("Redis user cannot read events", fix=rights.no_events)
 
 
 async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> privileges.Rights:
@@ -257,7 +257,7 @@ class Server:
             self.node.readiness_told = Readiness.READY
             log.info("serving", host=host, port=port, node=self.node.relay.node)
             if (secured := listening.secured_address) is not None:
-                log.info("serving tls", host=secured.host, port=secured.port)
+                log.info("serving TLS", host=secured.host, port=secured.port)
             task_status.started((host, port))
 
     def reload(self) -> None:
@@ -376,7 +376,7 @@ class Server:
             if await self._asked_to_read.wait(math.inf):
                 with self.node.faults.contained("files"):
                     await self._credentials.reload()
-                    log.info("files are read again")
+                    log.info("files reloaded")
 
     def _start_transport(self, nursery: trio.Nursery, listening: listeners.Listeners) -> None:
         """All over epoll; where the system has none, over streams."""
@@ -410,7 +410,7 @@ class Server:
         # Whoever comes back later than that may have been told about already.
         limit_s = (self.settings.lease + self.settings.idle_timeout) / 2
         if spread_s > limit_s:
-            log.warning("clients are asked back sooner than they can be served", spread_s=limit_s)
+            log.warning("reconnect window shorter than capacity allows", spread_s=limit_s)
             spread_s = limit_s
         return lambda: round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, no secret
 

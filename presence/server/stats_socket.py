@@ -105,7 +105,7 @@ class StatsResponder:
             try:
                 asked = await line.recv(QUESTION_BYTES)
             except OSError as error:  # of the one who asked before; a successor may come
-                _log.debug("inquiry failed", error=str(error))
+                _log.debug("stats request failed", error=str(error))
                 await trio.sleep(1)
                 continue
             self.asked += 1
@@ -117,7 +117,7 @@ class StatsResponder:
             number, verb, arguments = msgpack.unpackb(asked)
             answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
         except Exception as error:  # a figure that cannot be told must not end a server
-            self._faults.note("inquiry", error)
+            self._faults.note("stats request", error)
             return
         try:
             self._line.send(answer)
@@ -194,7 +194,7 @@ class ExplainResponder:
             await self._thread.call(partial(self.mailbox.write, asked, node, packed))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failed += 1
-            _log.debug("answer cannot be written", error=str(error))
+            _log.debug("explain reply not sent", error=str(error))
         except Exception as error:  # what cannot be told must not end a server
             self.statistics.failed += 1
             self.faults.note("explain request", error)

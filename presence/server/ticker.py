@@ -27,7 +27,7 @@ async def watch_lag(lags: Histogram, clock: Clock, runtime: Runtime) -> None:
         lag_s = clock.now() - due
         lags.note(lag_s)
         if lag_s >= LAG_LOGGED_S:
-            _log.warning("event loop stood still", seconds=round(lag_s, 1))
+            _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
 
 class Expiring(Protocol):

@@ -98,12 +98,12 @@ class RedisConnections:
             raise error
         self.losses += 1
         if not self._left_out.issuperset(lost):
-            log.warning("lost shards %s of Redis at %s, trying again: %s", lost, self.name, error)
+            log.warning("lost shards %s of Redis at %s, retrying: %s", lost, self.name, error)
             self._left_out.update(lost)
 
     def _tell_return(self, reachable: list[int]) -> None:
         if back := self._left_out.intersection(reachable):
-            log.warning("shards %s of Redis at %s are back", sorted(back), self.name)
+            log.warning("shards %s of Redis at %s are reachable again", sorted(back), self.name)
             self._left_out -= back
 
     def close(self) -> None:
@@ -193,17 +193,17 @@ class Retry:
     def worked(self) -> None:
         """Take note of a call that did not fail."""
         if self._told:
-            log.warning("Redis at %s is back", self._name)
+            log.warning("Redis at %s is reachable again", self._name)
         self._has_worked = True
         self._failures = 0
         self._told = ""
 
     def _tell(self, error: Exception) -> None:
         if needs_operator(error) and self._told != str(error):
-            log.error("Redis at %s refuses what it granted before, trying again: %s", self._name, error)
+            log.error("Redis at %s now refuses calls, retrying: %s", self._name, error)
             self._told = str(error)
         elif not self._told:
-            log.warning("lost Redis at %s, trying again: %s", self._name, error)
+            log.warning("lost Redis at %s, retrying: %s", self._name, error)
             self._told = str(error)
 
 

@@ -58,7 +58,7 @@ class GroupCursor:
             self._seen, self._told = seen, told  # what was found in some shards could not be told
             raise
         for gap in gaps:
-            log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
+            log.warning("events missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         return gaps, entries
 
     def _look_at(

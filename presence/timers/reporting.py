@@ -173,7 +173,7 @@ class Leases:
             self._outage.worked("extend")
             self._claimed_at.update({due: asked_at for due in dues if due in self._claimed_at})
             if extended < len(dues):
-                log.warning("leases were lost while handlers ran", events=len(dues) - extended)
+                log.warning("leases lost during handling", events=len(dues) - extended)
 
     async def _turn(self) -> float:
         """Report what there is; return how long to wait before the next attempt if some failed, else 0."""

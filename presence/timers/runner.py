@@ -102,9 +102,9 @@ class Runner:
         self._threads = trio.CapacityLimiter(terms.concurrency)
         self._outage = Outage(
             log,
-            away="Redis is away, trying again",
-            refused="Redis refused, trying again",
-            back="Redis is back",
+            away="Redis unreachable, retrying",
+            refused="Redis refused, retrying",
+            back="Redis reachable again",
             first_s=OUTAGE_FIRST_S,
             limit_s=OUTAGE_MAX_S,
         )
@@ -247,7 +247,7 @@ class Runner:
         if self._handler.is_async:
             self._leases.retry(due, delay_s)
             return
-        log.error("a handler is stuck: its process is replaced", id=due.id)
+        log.error("handler stuck, replacing its process", id=due.id)
         self._go_on.append((due, delay_s))
         self.is_stuck = True
         self.stop()
@@ -266,13 +266,13 @@ class Runner:
             self.figures.dead += 1
             log.error("attempts exhausted, moved to dead letters", **facts, exc_info=error)
         elif not isinstance(error, RetryLater):
-            log.warning("a handler failed", **facts, again_s=round(delay_s, 3), exc_info=error)
+            log.warning("handler failed", **facts, retry_s=round(delay_s, 3), exc_info=error)
         return delay_s
 
     async def _log_figures(self) -> None:
         while True:
             await trio.sleep(FIGURES_INTERVAL_S)
-            log.info("figures", **self.figures.shown(), running=self._running)
+            log.info("statistics", **self.figures.shown(), running=self._running)
 
 
 def _is_cancelled(error: BaseException) -> bool:
@@ -347,7 +347,7 @@ async def _obey(told: AsyncIterator[None], runner: Runner, everything: trio.Canc
     await anext(told)
     runner.stop()
     await anext(told)
-    log.warning("ended by a second signal")
+    log.warning("second signal received, exiting immediately")
     everything.cancel()
 
 

@@ -338,7 +338,7 @@ class TimerService:
         except Exception as second:
             self._figures.handler_errors += 1
             with suppress(Exception):
-                _log.error("the handler of timer errors failed", callback=_name(fn), exc_info=second)
+                _log.error("timer error handler failed", callback=_name(fn), exc_info=second)
 
     async def _turn(self) -> None:
         """Let everybody else run."""

@@ -155,7 +155,7 @@ class Acceptor:
     def _note(self, error: OSError) -> None:
         counted = self._connections.counted
         counted.accept_errors += 1
-        self._log.error("accept_failed", error=error.strerror, accepted=counted.accepted)
+        self._log.error("accept failed", error=error.strerror, accepted=counted.accepted)
 
     async def stop(self) -> None:
         """Take in what waits already, which closing would reset, and close the listeners."""

@@ -165,7 +165,7 @@ class ProxyHeaders:
         """Close a connection without a word: a proxy that is set up wrongly could not make use of one."""
         self._counted.proxy_headers_refused += 1
         self._log.warning(
-            "proxy_header_refused", problem=problem, refused=self._counted.proxy_headers_refused
+            "proxy header refused", problem=problem, refused=self._counted.proxy_headers_refused
         )
         self._let_go(fd)
 

@@ -276,7 +276,7 @@ class Reading:
     def _note_failure(self, error: Exception) -> None:
         counted = self._connections.counted
         counted.failures += 1
-        self._log.error("connection_failed", failures=counted.failures, exc_info=error)
+        self._log.error("connection failed", failures=counted.failures, exc_info=error)
 
     def _lost(self, fd: int, peer: Peer) -> None:
         """The client closed its side or reset the connection."""

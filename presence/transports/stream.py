@@ -290,7 +290,7 @@ class StreamTransport:
 
     def _note_failure(self, error: Exception) -> None:
         self._counted.failures += 1
-        self._log.error("connection_failed", failures=self._counted.failures, exc_info=error)
+        self._log.error("connection failed", failures=self._counted.failures, exc_info=error)
 
     def _after_reading(self, connection: _Connection) -> None:
         """The reader has stopped; if nobody hung up and nobody left, the time for the login is over."""

@@ -186,7 +186,7 @@ sys.exit(run.run())
 )
 def test_nobody_drains_for_a_successor_that_does_not_come_to_work(successor: str, *, renewed: bool) -> None:
     command = [sys.executable, "-c", PROGRAM, successor]
-    end = "workers are renewed" if renewed else "no more workers are renewed"
+    end = "rolling restart finished" if renewed else "rolling restart aborted"
     said = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None

@@ -25,10 +25,10 @@ def test_a_hangup_reads_files_again_names_what_takes_a_restart_and_drops_nobody(
             swarm.run(PATIENCE_S, until=swarm.logged_in)
             file.write_text("tick = 0.4")
             os.kill(server.process.pid, signal.SIGHUP)
-            wait_for(lambda: len(server.said("files are read again")) == workers)
+            wait_for(lambda: len(server.said("files reloaded")) == workers)
             if workers > 1:  # as a service manager does that signals every process
                 os.kill(server.workers()[1], signal.SIGHUP)
-                wait_for(lambda: len(server.said("files are read again")) == workers + 1)
+                wait_for(lambda: len(server.said("files reloaded")) == workers + 1)
             assert not any(client.closed for client in swarm.clients)
         (changed,) = [line for line in server.lines if line["event"].startswith("settings have changed")]
         assert changed["settings"] == ["tick"]

@@ -56,7 +56,7 @@ async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
     cert, key = certificates.write(tmp_path)
     with capture_logs() as lines:
         async with served(redis_server, tls_port=0, tls_cert=cert, tls_key=key) as (server, address):
-            (port,) = [line["port"] for line in lines if line["event"] == "serving tls"]
+            (port,) = [line["port"] for line in lines if line["event"] == "serving TLS"]
             plain = await trio.open_tcp_stream(*address)
             secured = trio.SSLStream(
                 await trio.open_tcp_stream("127.0.0.1", port),

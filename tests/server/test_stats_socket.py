@@ -47,7 +47,7 @@ async def test_what_cannot_be_answered_fills_no_log_and_ends_nobody() -> None:
                 assert msgpack.unpackb(await line.recv(100)) == [22, 7]
             nursery.cancel_scope.cancel()
     assert inquiries.asked == 26
-    assert {line["event"] for line in logs} == {"inquiry failed"}
+    assert {line["event"] for line in logs} == {"stats request failed"}
     assert len(logs) < 10, "one a second"
 
 

@@ -45,7 +45,7 @@ def test_keys_change_under_way_and_drop_nobody(redis_server: EmbeddedRedis, tmp_
         assert ann.beat().kind == Kind.OK
         path.write_text("{")
         server.process.send_signal(signal.SIGUSR2)
-        refused_to_renew = "no more workers are renewed: a successor did not come to work"
+        refused_to_renew = "rolling restart aborted, successor not ready"
         wait_for(lambda: server.said(refused_to_renew))
         assert ann.beat().kind == Kind.OK
     assert sum(line["tokens"]["granted"] for line in server.said("stopped")) == 2
