@@ -73,7 +73,7 @@ def read_rules(raw: object, hint: Hint) -> tuple[tuple[Rule, ...], list[str]]:
         named = f"{table['name']!r}" if is_name(table.get("name")) else f"number {number}"
         found = [f"{named}: {problem}" for problem in _problems(table, hint)]
         if not found and table["name"] in {rule.name for rule in rules}:
-            found = [f"{named}: the name is taken by another"]
+            found = [f"{named}: the name is already used by another rule"]
         if not found:
             rules.append(
                 Rule(
@@ -92,7 +92,7 @@ def _problems(table: Mapping[str, Any], hint: Hint) -> Iterator[str]:
         if key not in KEYS:
             yield f"unknown key {key!r}{hint(key, KEYS)}"
     if not is_name(table.get("name")):
-        yield f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-, the first none of ._-"
+        yield f"name must be 1 to {NAME_CHARS_MAX} letters, digits or ._-, starting with a letter or digit"
     after = table.get("after")
     is_number = isinstance(after, int | float) and not isinstance(after, bool)
     if after is None or not (is_number and 0 <= after <= AFTER_MAX_S):  # NaN is in no range
@@ -109,7 +109,7 @@ def _problems_of_reasons(reasons: object, hint: Hint) -> Iterator[str]:
         yield "reasons must be a list of names, such as idle_timeout"
         return
     if not reasons:
-        yield "reasons must not be empty: leave it out for all of them"
+        yield "reasons must not be empty: omit it to match all reasons"
     for reason in reasons:
         if reason not in REASONS:
             yield f"unknown reason {reason!r}{hint(reason, REASONS)}"

@@ -26,16 +26,14 @@ def exposures(s: Settings) -> Iterator[str]:
     """Give what strangers could do, in words; nothing of a server that only this machine reaches."""
     is_local = networks.is_loopback(s.host)
     if s.token_keys is None and not is_local:
-        yield "whoever reaches this server may be any user: set token_keys"
+        yield "any client that reaches this server can log in as any user: set token_keys"
     elif s.token_keys is None and s.proxy_from is not None:
-        yield "whoever a proxy lets in may be any user: set token_keys"
+        yield "any client that a proxy lets in can log in as any user: set token_keys"
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
-        missing = (
-            "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or close the port to others"
-        )
-        yield f"tokens and messages that come over plain TCP can be read on their way: {missing}"
+        missing = "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or block the plain port"
+        yield f"tokens and messages over plain TCP can be read in transit: {missing}"
     if not (s.no_admin or networks.is_loopback(admin_host(s.admin))):
-        yield "tokens of operators can be read on their way, over plain HTTP: put a proxy with TLS there"
+        yield "operator tokens over plain HTTP can be read in transit: put a TLS proxy in front"
 
 
 WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
@@ -53,7 +51,7 @@ def contradictions(s: Settings) -> Iterator[Complaint]:
     yield from _of_strangers(s)
     yield from _of_ports(s)
     if s.data_dir is not None and s.redis is not None:
-        yield ("data_dir", "redis"), "is for serve's own Redis and does not go with a redis URL"
+        yield ("data_dir", "redis"), "is for the embedded Redis and cannot be combined with a redis URL"
 
 
 def _of_time(s: Settings) -> Iterator[Complaint]:
@@ -91,24 +89,23 @@ def _of_strangers(s: Settings) -> Iterator[Complaint]:
     if not (s.token_keys or s.insecure or networks.is_loopback(s.host)):
         yield (
             ("host", "token_keys", "insecure"),
-            f"{s.host} can be reached from elsewhere, and nobody would have to prove who it is: "
-            "set token_keys, or say --insecure",
+            f"{s.host} is reachable from other machines without authentication: "
+            "set token_keys, or --insecure to allow it",
         )
     if not (s.no_admin or s.admin_tokens or networks.is_loopback(admin_host(s.admin))):
         yield (
             ("admin", "admin_tokens"),
-            f"{s.admin} can be reached from elsewhere, and nobody would have to prove who it is: "
-            "set admin_tokens",
+            f"{s.admin} is reachable from other machines without authentication: set admin_tokens",
         )
     if s.tls_cert is None:
         if s.tls_key is not None:
-            yield ("tls_key", "tls_cert"), "is the key of a certificate: set tls_cert, too"
+            yield ("tls_key", "tls_cert"), "is set without a certificate: set tls_cert, too"
         if s.tls_only:
             yield ("tls_only", "tls_cert"), "needs a certificate: set tls_cert"
     elif s.port == s.tls_port != 0 and not s.tls_only:
         yield (
             ("tls_port", "port"),
-            f"{s.tls_port} is port, too: choose another, or say --tls-only",
+            f"{s.tls_port} is already used by port: choose another, or set --tls-only",
         )
 
 
@@ -119,7 +116,7 @@ def _of_ports(s: Settings) -> Iterator[Complaint]:
         return
     taken = {s.port: "port"} if s.tls_cert is None or s.tls_only else {s.port: "port", s.tls_port: "tls_port"}
     if port in taken:
-        yield ("admin", taken[port]), f"{port} is {taken[port]}, too: choose another"
+        yield ("admin", taken[port]), f"{port} is already used by {taken[port]}: choose another"
 
 
 __all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load", "nearest", "shown"]
@@ -258,7 +255,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
         if variable in variables:
             yield _Given(variables[variable], environ[variable], variable)
         elif variable == VARIABLE_PREFIX + RULES.upper():
-            problems.append(f"{variable}: unknown variable; rules are in the file: [[{RULES}]]")
+            problems.append(f"{variable}: unknown variable; set rules in the file: [[{RULES}]]")
         elif _SERVICE_LINK.fullmatch(variable):
             problems.append(f"{variable}: unknown variable; {_SERVICE_LINK_HINT}")
         else:
@@ -290,9 +287,9 @@ def _instead(key: str, raw: object) -> str:
 def _not_here(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from ()
     if s.workers > 1 and not sys.platform.startswith("linux"):
-        yield ("workers",), "more than 1 needs Linux, whose kernel spreads connections over workers"
+        yield ("workers",), "more than 1 needs Linux, where the kernel distributes connections among workers"
     if s.proxy_from is not None and not sys.platform.startswith("linux"):
-        yield ("proxy_from",), "needs Linux: elsewhere headers of proxies are not read"
+        yield ("proxy_from",), "needs Linux: PROXY headers are not read on other systems"
 
 
 def shown(settings: Settings, name: str) -> str | float | None:

@@ -37,7 +37,7 @@ def test_connections_are_the_limit_less_a_reserve(
 
 
 @pytest.mark.parametrize(
-    ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 do not fit"), (64, 0, "too low")]
+    ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 does not fit"), (64, 0, "too low")]
 )
 def test_what_does_not_fit_is_refused_by_name(
     hard: int, wish: int, why: str, monkeypatch: pytest.MonkeyPatch

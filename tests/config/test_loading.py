@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, why: str, 
     assert why in problem
 
 
-REACHED = "can be reached from elsewhere, and nobody would have to prove who it is"
+REACHED = "is reachable from other machines without authentication"
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,20 @@ REACHED = "can be reached from elsewhere, and nobody would have to prove who it 
         ({"min_idle_timeout": "50", "max_idle_timeout": "40"}, "min_idle_timeout: 50 s is above max_idle"),
         ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
         ({"tick": "0.05", "batch_window_ms": "13"}, "batch_window_ms: 13 ms is more than a quarter of tick"),
-        ({"tls_key": "k.pem"}, "tls_key: is the key of a certificate: set tls_cert, too"),
+        ({"tls_key": "k.pem"}, "tls_key: is set without a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
             {"tls_cert": "c", "port": "7000", "tls_port": "7000"},
-            "tls_port: 7000 is port, too",
+            "tls_port: 7000 is already used by port",
         ),
-        ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
+        ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for the embedded Redis"),
         ({"admin": "0.0.0.0:7480", "insecure": True}, f"admin: 0.0.0.0:7480 {REACHED}"),
-        ({"admin": "127.0.0.1:7400"}, "admin: 7400 is port"),
-        ({"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True}, "admin: 7400 is port"),
-        ({"admin": "127.0.0.1:7443", "tls_cert": "c"}, "admin: 7443 is tls_port, too"),
+        ({"admin": "127.0.0.1:7400"}, "admin: 7400 is already used by port"),
+        (
+            {"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True},
+            "admin: 7400 is already used by port",
+        ),
+        ({"admin": "127.0.0.1:7443", "tls_cert": "c"}, "admin: 7443 is already used by tls_port"),
         *(
             ({"host": host}, f"host: {host} {REACHED}")
             for host in ("0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example")
@@ -296,7 +299,7 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
         ({"host": "::", "token_keys": KEYS}, ["set tls_cert, tls_only"]),
         (
             {"host": "::", "token_keys": KEYS, "tls_cert": CERT},
-            [f"{IN_THE_CLEAR} can be read on their way: set tls_only"],
+            [f"{IN_THE_CLEAR} can be read in transit: set tls_only"],
         ),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
         ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
@@ -365,7 +368,7 @@ def test_no_rules_and_none_any_more_are_two_things(tmp_path: Path) -> None:
         ('name = "a"\nafter = 1\nreasons = ["login"]', "'a': unknown reason 'login'"),
         ('name = "a"\nafter = 1\npayload = 1', "'a': payload must be text of at most 4,096 bytes"),
         (f'name = "a"\nafter = 1\npayload = "{"x" * (PAYLOAD_BYTES_MAX + 1)}"', "'a': payload must be"),
-        ('name = "a"\nafter = 1\n[[followups]]\nname = "a"\nafter = 2', "'a': the name is taken"),
+        ('name = "a"\nafter = 1\n[[followups]]\nname = "a"\nafter = 2', "'a': the name is already used"),
     ],
 )
 def test_a_bad_rule_is_refused_by_name_and_source(tmp_path: Path, table: str, problem: str) -> None:

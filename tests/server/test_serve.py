@@ -59,7 +59,7 @@ def test_every_setting_that_is_bad_is_named() -> None:
 def test_a_limit_on_files_that_is_too_low_is_named() -> None:
     status, said, _ = failed_start("--max-connections", "900", files=256)
     assert status == 2
-    assert "max_connections: 900 do not fit" in said
+    assert "max_connections: 900 does not fit" in said
     assert "256" in said
 
 

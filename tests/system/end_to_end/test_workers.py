@@ -121,7 +121,7 @@ def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedR
     assert status == 2
     assert seconds < 5
     assert "ready" not in said.split()
-    assert "max_connections: 9999999 do not fit" in said
+    assert "max_connections: 9999999 does not fit" in said
     with running_server(*flags) as server:
         port = str(server.address[1])
         status, said, _ = failed_start(*flags, "--port", port)
