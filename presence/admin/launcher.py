@@ -3,7 +3,7 @@
 The address is bound here, so that it is known before anything is ready, and that a process which is started
 anew listens at the same one. From then on nobody waits for that process, whatever becomes of it: it has the
 asking ends of the lines (`presence.server.stats_socket`) and a control line, whose end is its order to end.
-`AdminProcess.tend` starts another when it has ended, or was silent for too long: see
+`AdminProcess.supervise` starts another when it has ended, or was silent for too long: see
 `presence.prefork.control_pipe`.
 """
 
@@ -22,7 +22,7 @@ import structlog
 from presence.admin.startup import RELOAD, Start
 from presence.common.backoff import backoff_s
 from presence.config.settings import Settings, admin_host, admin_port
-from presence.prefork.arbiter import ended
+from presence.prefork.arbiter import exit_fields
 from presence.prefork.control_pipe import SilenceWatch
 from presence.server.listeners import CannotListen, ListenAddress
 from presence.server.stats_socket import line_pair
@@ -82,7 +82,7 @@ class AdminProcess:
         self._close_all_but(own)
         return own
 
-    def tend(self) -> float | None:
+    def supervise(self) -> float | None:
         """Start the process again if it has ended, with a pause if it ends soon again, and end one that
         hangs; waits for nobody. To be called about each second.
 
@@ -163,7 +163,7 @@ class AdminProcess:
         self._start_at = time.monotonic() + pause_s(self._failures)
         log.error(
             "admin process exited, restarting",
-            **ended(status),
+            **exit_fields(status),
             uptime_s=round(uptime_s, 1),
             pause_s=pause_s(self._failures),
         )

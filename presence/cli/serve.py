@@ -106,7 +106,7 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                     return supervisor.run(settings, redis_url, writer, reread, notifier, operators=operators)
                 from presence.server.process import Signals, run  # noqa: PLC0415 - trio and all of the server
 
-                signals = Signals(writer, reread, notifier, operators.tend if operators else None)
+                signals = Signals(writer, reread, notifier, operators.supervise if operators else None)
                 return run(settings, redis_url, signals, line=operators.line() if operators else None)
         except CannotListen as error:
             log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said

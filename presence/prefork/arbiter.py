@@ -33,10 +33,10 @@ from presence.prefork.systemd import SILENT, Notifier, Watchdog
 
 LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
-ABORT_S: Final = 0.5  # for a worker that hangs, to say where; one that is stopped cannot
+ABORT_TIMEOUT_S: Final = 0.5  # for a worker that hangs, to say where; one that is stopped cannot
 START_TIMEOUT_S: Final = 30.0  # for a successor to be at work: ten seconds for Redis, and slow disks
-KILL_PATIENCE_S: Final = 1.0  # for processes that were killed: what waits for a disk may not even die
-HEARD_BYTES: Final = 4096
+KILL_TIMEOUT_S: Final = 1.0  # for processes that were killed: what waits for a disk may not even die
+READ_BYTES: Final = 4096
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
@@ -48,7 +48,7 @@ Work = Callable[[int, socket.socket, bool], int]
 """A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""
 
 
-def ended(status: int) -> dict[str, int | str]:
+def exit_fields(status: int) -> dict[str, int | str]:
     """Return what the log says of an exit status; a negative one is that of the signal that ended it."""
     if status >= 0:
         return {"status": status}
@@ -76,7 +76,7 @@ class WorkerSlot:
         """How long to wait before the next start; 0.0 after a long life."""
         return backoff_s(self.failures - 1, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if self.failures else 0.0
 
-    def tell(self, order: bytes) -> None:
+    def send(self, order: bytes) -> None:
         """Give an order to the process, if there is one that can hear it."""
         if self.line is not None:
             with suppress(OSError):
@@ -87,7 +87,7 @@ class PendingSignals(NamedTuple):
     """How many orders of each kind came."""
 
     stops: int
-    renewals: int
+    restarts: int
     reloads: int
 
 
@@ -106,7 +106,7 @@ class SignalPipe:
         self._selector = selector
         self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
         self._before: dict[int, object] = {}
-        self._stops = self._renewals = self._reloads = 0  # since the start: a signal may come at any moment
+        self._stops = self._restarts = self._reloads = 0  # since the start: a signal may come at any moment
         self._seen = PendingSignals(0, 0, 0)
 
     def __enter__(self) -> "SignalPipe":
@@ -129,18 +129,18 @@ class SignalPipe:
 
     def _note(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR2:
-            self._renewals += 1
+            self._restarts += 1
         elif number == signal.SIGHUP:
             self._reloads += 1
         elif number != signal.SIGCHLD:
             self._stops += 1
 
-    def take_orders(self) -> PendingSignals:
+    def take(self) -> PendingSignals:
         """Return the orders that came since the last call."""
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
-        seen, self._seen = self._seen, PendingSignals(self._stops, self._renewals, self._reloads)
+        seen, self._seen = self._seen, PendingSignals(self._stops, self._restarts, self._reloads)
         return PendingSignals(*(now - before for now, before in zip(self._seen, seen, strict=True)))
 
 
@@ -161,56 +161,58 @@ class Arbiter:
     hang_timeout_s: float = math.inf
     # looks after other children whenever one ends, until the end; returns in how many seconds it wants to be
     # called in any case, None: never
-    tend: Callable[[], float | None] = lambda: None
+    supervise_others: Callable[[], float | None] = lambda: None
 
     def __post_init__(self, number: int) -> None:
-        self._look_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
-        self._pulse = Watchdog(self.notifier)
+        self._check_interval_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
+        self._watchdog = Watchdog(self.notifier)
         self._workers = [WorkerSlot(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
-        self._to_renew: deque[WorkerSlot] = deque()
-        self._renewal_began_at: float | None = None
+        self._to_restart: deque[WorkerSlot] = deque()
+        self._restart_began_at: float | None = None
         self._successor: WorkerSlot | None = None  # started, and not at work yet
-        self._leaving: list[WorkerSlot] = []  # whose successors are at work
-        self._told_ready = False
+        self._draining: list[WorkerSlot] = []  # whose successors are at work
+        self._all_were_ready = False
         self._stopping = False
         self._kill_at = 0.0
         self._status = 0
 
     def run(self) -> int:
         """Run until a signal comes, or until a worker cannot start; return the exit status."""
-        with SignalPipe(self._selector, reloads=self.reread is not None) as wakeups:
+        with SignalPipe(self._selector, reloads=self.reread is not None) as signal_pipe:
             try:
-                self._watch(wakeups)
+                self._supervise(signal_pipe)
             finally:
                 self._kill_all()
         return self._status
 
-    def _watch(self, wakeups: SignalPipe) -> None:
+    def _supervise(self, signal_pipe: SignalPipe) -> None:
         while True:
             self._start_due()
-            if self._stopping and not any(each.pid for each in self._everybody):
+            if self._stopping and not any(each.pid for each in self._slots):
                 return
-            tend_s = None if self._stopping else self.tend()
-            for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s, self._look_s)):
+            others_s = None if self._stopping else self.supervise_others()
+            for key, _ in self._selector.select(
+                self._wait_s(self._watchdog.notify(), others_s, self._check_interval_s)
+            ):
                 if key.data is not None:
-                    self._hear(key.data)
-            taken = wakeups.take_orders()
-            for _ in range(taken.stops):
+                    self._read_pipe(key.data)
+            pending = signal_pipe.take()
+            for _ in range(pending.stops):
                 self._stop()
-            if taken.reloads:
+            if pending.reloads:
                 self._reload()
-            if taken.renewals:
-                self._renew_all()
+            if pending.restarts:
+                self._begin_rolling_restart()
             self._reap()
-            self._end_hung()
-            self._renew_next()
+            self._abort_hung()
+            self._restart_next()
 
     def _wait_s(self, *at_most_s: float | None) -> float | None:
         due = [self._kill_at] if self._stopping else []
         due += [time.monotonic() + each for each in at_most_s if each is not None]
         if not self._stopping:
-            due += [each.kill_at for each in self._everybody if each.pid]
+            due += [each.kill_at for each in self._slots if each.pid]
             due += [each.start_at for each in self._workers if not each.pid]
             due = [at for at in due if at < math.inf]
         return max(0.0, min(due) - time.monotonic()) if due else None
@@ -218,8 +220,8 @@ class Arbiter:
     # Workers
 
     @property
-    def _everybody(self) -> list[WorkerSlot]:
-        return [*self._workers, *self._leaving, *([self._successor] if self._successor else [])]
+    def _slots(self) -> list[WorkerSlot]:
+        return [*self._workers, *self._draining, *([self._successor] if self._successor else [])]
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -230,7 +232,7 @@ class Arbiter:
         for each in self._workers:
             if not each.pid and now >= each.start_at:
                 self._start(each)
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid and now >= each.kill_at:
                 late = "start" if each is self._successor else "stop"
                 log.error(f"worker {late} timed out, killing it", worker=each.number, pid=each.pid)
@@ -241,17 +243,17 @@ class Arbiter:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            self._put_off(each, error)
+            self._postpone_start(each, error)
             return
         try:
             pid = os.fork()
         except OSError as error:  # no memory, or no room for one more process: the others go on
             ours.close()
             theirs.close()
-            self._put_off(each, error)
+            self._postpone_start(each, error)
             return
         if pid == 0:
-            self._be_worker(each.number, theirs, ours)
+            self._run_worker(each.number, theirs, ours)
         theirs.close()
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
@@ -261,16 +263,16 @@ class Arbiter:
         each.watch = SilenceWatch(self.hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
 
-    def _put_off(self, each: WorkerSlot, error: OSError) -> None:
+    def _postpone_start(self, each: WorkerSlot, error: OSError) -> None:
         """A worker cannot be started now; before all were ready once, that is the end."""
         log.error("cannot start worker", worker=each.number, error=error.strerror)
         each.failures += 1
         each.start_at = time.monotonic() + each.pause_s
-        if not self._told_ready:
+        if not self._all_were_ready:
             self._status = FAILED
             self._stop()
 
-    def _be_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
+    def _run_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
         """The forked process: it must never return into what its parent was doing."""
         status = FAILED
         try:
@@ -287,79 +289,79 @@ class Arbiter:
                     key.fileobj.close()
             self._selector.close()
             ours.close()
-            status = self.work(number, theirs, not self._told_ready)
+            status = self.work(number, theirs, not self._all_were_ready)
         finally:
             os._exit(status)  # what is stuck in a thread ends here, too
 
-    def _hear(self, each: WorkerSlot) -> None:
+    def _read_pipe(self, each: WorkerSlot) -> None:
         if each.line is None:
             return
         try:
-            said = each.line.recv(HEARD_BYTES)
+            data = each.line.recv(READ_BYTES)
         except OSError:
-            said = b""
-        if not said:
-            self._hang_up(each)  # it ends; the process is reaped when it has
-        if ALIVE in said:
-            each.watch.heard()
-        if control_pipe.READY in said:
+            data = b""
+        if not data:
+            self._close_pipe(each)  # it ends; the process is reaped when it has
+        if ALIVE in data:
+            each.watch.heartbeat()
+        if control_pipe.READY in data:
             each.is_ready = True
             if each is self._successor:
                 self._hand_over(each)
-            if not self._told_ready and all(other.is_ready for other in self._workers):
-                self._told_ready = True
+            if not self._all_were_ready and all(other.is_ready for other in self._workers):
+                self._all_were_ready = True
                 self.writer.raw_line(self.ready_line)
                 self.notifier.ready(self.ready_line)
 
-    def _end_hung(self) -> None:
+    def _abort_hung(self) -> None:
         """End workers whose event loop stands still; a stop, which has a time-out of its own, ends all."""
         now = time.monotonic()
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid and each.watch.is_hung(now) and not self._stopping and not each.is_hung:
                 each.is_hung = True
                 silent_s = round(each.watch.silent_s, 1)
                 log.error("worker hung, killing it", worker=each.number, pid=each.pid, silent_s=silent_s)
                 os.kill(each.pid, signal.SIGABRT)  # it says where it stands, if it can
-                each.kill_at = now + ABORT_S
+                each.kill_at = now + ABORT_TIMEOUT_S
 
-    def _hang_up(self, each: WorkerSlot) -> None:
+    def _close_pipe(self, each: WorkerSlot) -> None:
         if each.line is not None:
             self._selector.unregister(each.line)
             each.line.close()
             each.line = None
 
     def _reap(self) -> None:
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid:
                 pid, code = os.waitpid(each.pid, os.WNOHANG)
                 if pid:
-                    self._ended(each, os.waitstatus_to_exitcode(code))
+                    self._on_exit(each, os.waitstatus_to_exitcode(code))
 
-    def _ended(self, each: WorkerSlot, status: int) -> None:
+    def _on_exit(self, each: WorkerSlot, status: int) -> None:
         """A process has ended; `status` is negative if a signal killed it."""
         uptime_s, was_ready = time.monotonic() - each.started_at, each.is_ready
         each.pid, each.is_ready = 0, False
-        self._hang_up(each)
+        self._close_pipe(each)
         if self._stopping:
             if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
                 self._status = self._status or FAILED
-                log.error("worker exited uncleanly", worker=each.number, **ended(status))
+                log.error("worker exited uncleanly", worker=each.number, **exit_fields(status))
             return
-        if not self._told_ready and not was_ready:
+        if not self._all_were_ready and not was_ready:
             # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
             self._status = status if status > 0 else FAILED
             self._stop()
             return
         if each is self._successor:
             self._successor = None
-            self._end_renewal(**ended(status))
+            self._abort_rolling_restart(**exit_fields(status))
             return
-        if each in self._leaving:
-            self._leaving.remove(each)
+        if each in self._draining:
+            self._draining.remove(each)
             if status == 0:
                 log.info("worker drained and replaced", worker=each.number)
             else:
-                log.error("worker exited uncleanly", worker=each.number, **ended(status))
+                log.error("worker exited uncleanly", worker=each.number, **exit_fields(status))
             return
         if status == 0:  # as it was asked to by a signal of its own
             each.failures, each.start_at = 0, 0.0
@@ -370,38 +372,38 @@ class Arbiter:
         log.error(
             "worker exited, restarting",
             worker=each.number,
-            **ended(status),
+            **exit_fields(status),
             uptime_s=round(uptime_s, 1),
             pause_s=each.pause_s,
         )
 
     # Renewal
 
-    def _renew_all(self) -> None:
-        if self._stopping or not self._told_ready:
+    def _begin_rolling_restart(self) -> None:
+        if self._stopping or not self._all_were_ready:
             log.warning("rolling restart ignored", reason="workers are starting or stopping")
             return
         log.info("rolling restart started", workers=len(self._workers))
-        self._to_renew = deque(self._workers)
-        self._renewal_began_at = time.monotonic()
+        self._to_restart = deque(self._workers)
+        self._restart_began_at = time.monotonic()
 
-    def _renew_next(self) -> None:
+    def _restart_next(self) -> None:
         """Start the next successor once all are at work, and the last one that was renewed has ended."""
-        if self._stopping or self._renewal_began_at is None or self._successor or self._leaving:
+        if self._stopping or self._restart_began_at is None or self._successor or self._draining:
             return
         if not all(each.is_ready for each in self._workers):
             return
-        if not self._to_renew:
-            duration_s = round(time.monotonic() - self._renewal_began_at, 1)
+        if not self._to_restart:
+            duration_s = round(time.monotonic() - self._restart_began_at, 1)
             log.info("rolling restart finished", workers=len(self._workers), duration_s=duration_s)
-            self._renewal_began_at = None
+            self._restart_began_at = None
             return
-        self._successor = WorkerSlot(self._to_renew.popleft().number)
+        self._successor = WorkerSlot(self._to_restart.popleft().number)
         self._start(self._successor)
         self._successor.kill_at = time.monotonic() + START_TIMEOUT_S
         if not self._successor.pid:
             self._successor = None
-            self._end_renewal()
+            self._abort_rolling_restart()
 
     def _hand_over(self, successor: WorkerSlot) -> None:
         """A successor is at work: the worker before it drains."""
@@ -410,22 +412,22 @@ class Arbiter:
         successor.kill_at = math.inf
         if before.pid:
             before.kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
-            before.tell(control_pipe.RETIRE)
-            self._leaving.append(before)
+            before.send(control_pipe.RETIRE)
+            self._draining.append(before)
 
-    def _end_renewal(self, **why: object) -> None:
+    def _abort_rolling_restart(self, **why: object) -> None:
         log.error("rolling restart aborted, successor not ready", **why)
-        self._to_renew.clear()
-        self._renewal_began_at = None
+        self._to_restart.clear()
+        self._restart_began_at = None
 
     def _reload(self) -> None:
         if self.reread is not None and not self._stopping:
-            if self._told_ready:  # nobody is told of a reload who has not heard that it is ready
+            if self._all_were_ready:  # nobody is told of a reload who has not heard that it is ready
                 self.notifier.reloading()
             self.reread()
-            for each in self._everybody:
-                each.tell(control_pipe.RELOAD)
-            if self._told_ready:
+            for each in self._slots:
+                each.send(control_pipe.RELOAD)
+            if self._all_were_ready:
                 self.notifier.ready(self.ready_line)
 
     # The end
@@ -437,25 +439,25 @@ class Arbiter:
             self._stopping = True
             self._kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
             self.notifier.stopping("draining")
-            log.info("stopping", workers=sum(bool(each.pid) for each in self._everybody))
+            log.info("stopping", workers=sum(bool(each.pid) for each in self._slots))
         else:
             log.warning("second signal received, exiting immediately")
             self._status = self._status or FAILED
             self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
-        for each in self._everybody:
-            each.tell(order)
+        for each in self._slots:
+            each.send(order)
 
     def _kill_all(self) -> None:
         """End what is left; nothing is lost by it that a crash would not lose too."""
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid:
                 log.error("worker stop timed out, killing it", worker=each.number, pid=each.pid)
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
-        give_up_at = time.monotonic() + KILL_PATIENCE_S
+        give_up_at = time.monotonic() + KILL_TIMEOUT_S
         self._reap()
-        while any(each.pid for each in self._everybody) and time.monotonic() < give_up_at:
+        while any(each.pid for each in self._slots) and time.monotonic() < give_up_at:
             time.sleep(0.01)
             self._reap()
-        for each in self._everybody:
+        for each in self._slots:
             each.pid = 0

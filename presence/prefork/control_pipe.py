@@ -21,13 +21,13 @@ import trio
 
 ALIVE: Final = b"b"
 MAX_INTERVAL_S: Final = 1.0  # between two heartbeats, or two looks; shorter ones cost processor time
-BEATS_PER_TIMEOUT: Final = 10  # at least
+HEARTBEATS_PER_TIMEOUT: Final = 10  # at least
 FIRST_TIMEOUT_S: Final = 30.0  # for the first heartbeat, at least: a process has to load its modules before
 
 
 def interval_s(timeout_s: float) -> float:
     """Return the seconds between two heartbeats, and between two looks of the watcher."""
-    return min(MAX_INTERVAL_S, timeout_s / BEATS_PER_TIMEOUT)
+    return min(MAX_INTERVAL_S, timeout_s / HEARTBEATS_PER_TIMEOUT)
 
 
 class SilenceWatch:
@@ -47,23 +47,23 @@ class SilenceWatch:
         self._max_gap_s = 2 * interval
         self._limit_s = timeout_s + interval  # what lies between two heartbeats is no silence
         self._first_limit_s = max(self._limit_s, FIRST_TIMEOUT_S)
-        self._looked_at = now
-        self._was_heard = False
+        self._checked_at = now
+        self._had_heartbeat = False
         self.silent_s = 0.0
 
-    def heard(self) -> None:
+    def heartbeat(self) -> None:
         """A heartbeat came."""
-        self._was_heard = True
+        self._had_heartbeat = True
         self.silent_s = 0.0
 
     def is_hung(self, now: float) -> bool:
         """Look, at least each `interval_s`, with all heartbeats read that have come."""
-        self.silent_s += min(now - self._looked_at, self._max_gap_s)
-        self._looked_at = now
-        return self.silent_s > (self._limit_s if self._was_heard else self._first_limit_s)
+        self.silent_s += min(now - self._checked_at, self._max_gap_s)
+        self._checked_at = now
+        return self.silent_s > (self._limit_s if self._had_heartbeat else self._first_limit_s)
 
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 READY = b"r"
 DRAIN = b"d"
 RETIRE = b"t"
@@ -83,13 +83,13 @@ class ControlPipe:
         self._line = line
         self._hang_timeout_s = hang_timeout_s
 
-    def ready(self, _host: str = "", _port: int = 0) -> None:
+    def send_ready(self, _host: str = "", _port: int = 0) -> None:
         """Say that this worker is at work; the supervisor knows where."""
-        with suppress(OSError):  # the supervisor is gone, which `orders` notices
+        with suppress(OSError):  # the supervisor is gone, which `stop_requests` notices
             self._line.send(READY)
 
     @asynccontextmanager
-    async def orders(
+    async def stop_requests(
         self, reload: Callable[[], None] | None = None, retire: Callable[[], None] = lambda: None
     ) -> AsyncIterator[AsyncIterator[None]]:
         """Open the source of orders: the first asks for a drain, the second for an end at once.
@@ -99,25 +99,25 @@ class ControlPipe:
             retire: called before a drain for which there is a successor already.
         """
         self._line.setblocking(False)
-        told, orders = trio.open_memory_channel[None](2)
-        handled = (*STOPS, signal.SIGHUP) if reload else STOPS
+        sender, requests = trio.open_memory_channel[None](2)
+        handled = (*STOP_SIGNALS, signal.SIGHUP) if reload else STOP_SIGNALS
         with trio.open_signal_receiver(*handled) as signals:
             async with trio.open_nursery() as nursery:
-                once = _Once(told, reload)
-                nursery.start_soon(_obey_signals, signals, once)
-                nursery.start_soon(self._obey_supervisor, once, retire)
+                once = _OnceEach(sender, reload)
+                nursery.start_soon(_follow_signals, signals, once)
+                nursery.start_soon(self._follow_supervisor, once, retire)
                 if self._hang_timeout_s < math.inf:
-                    nursery.start_soon(self._beat)
-                yield orders
+                    nursery.start_soon(self._send_heartbeats)
+                yield requests
                 nursery.cancel_scope.cancel()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             with suppress(OSError):  # a supervisor that is stopped, and will know that it was; or none
                 self._line.send(ALIVE)
             await trio.sleep(interval_s(self._hang_timeout_s))
 
-    async def _obey_supervisor(self, told: "_Once", retire: Callable[[], None]) -> None:
+    async def _follow_supervisor(self, once: "_OnceEach", retire: Callable[[], None]) -> None:
         line = trio.socket.from_stdlib_socket(self._line)
         while True:
             try:
@@ -125,43 +125,43 @@ class ControlPipe:
             except OSError:
                 order = b""
             if order == RELOAD:
-                told.reload()
+                once.reload()
                 continue
             if order == RETIRE:
                 retire()
-            told.drain()
+            once.drain()
             if order == END:
-                told.end()
+                once.end()
             if not order:
                 return
 
 
-class _Once:
+class _OnceEach:
     """Turns what comes from two sides into at most one order to drain, and one to end."""
 
-    def __init__(self, told: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
-        self._told = told
+    def __init__(self, sender: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
+        self._sender = sender
         self._reload = reload
         self._draining = self._ending = False
 
     def drain(self) -> None:
         if not self._draining:
             self._draining = True
-            self._told.send_nowait(None)
+            self._sender.send_nowait(None)
 
     def end(self) -> None:
         if not self._ending:
             self._ending = True
-            self._told.send_nowait(None)
+            self._sender.send_nowait(None)
 
     def reload(self) -> None:
         if self._reload is not None and not self._draining:
             self._reload()
 
 
-async def _obey_signals(signals: AsyncIterator[int], told: _Once) -> None:
+async def _follow_signals(signals: AsyncIterator[int], once: _OnceEach) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
-            told.reload()
+            once.reload()
         else:
-            told.drain()
+            once.drain()

@@ -14,8 +14,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Final
 
-PATIENCE_S: Final = 0.5  # with a manager whose queue is full; far below any time-out of its own
-BEATS_A_PERIOD: Final = 3  # so that one that comes late does no harm
+SEND_TIMEOUT_S: Final = 0.5  # with a manager whose queue is full; far below any time-out of its own
+PINGS_PER_PERIOD: Final = 3  # so that one that comes late does no harm
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
@@ -24,34 +24,34 @@ class Notifier:
     """Tells the service manager; where there is none, nobody. No call raises."""
 
     address: str = ""  # of its socket, as the system takes it; "" if nobody listens
-    beat_s: float | None = None  # seconds between two signs of life; None: none is wanted
+    ping_interval_s: float | None = None  # seconds between two signs of life; None: none is wanted
 
     def ready(self, status: str) -> None:
         """The service is at work; after `reloading`: the reload is over."""
-        self._tell("READY=1", f"STATUS={status}")
+        self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
         """Files are read again, from this moment on; `ready` ends it."""
         now_us = (
             time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         )  # by which the manager orders what it hears
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={now_us}")
+        self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}")
 
     def stopping(self, status: str) -> None:
         """The service ends."""
-        self._tell("STOPPING=1", f"STATUS={status}")
+        self._send("STOPPING=1", f"STATUS={status}")
 
-    def beat(self) -> None:
+    def ping(self) -> None:
         """The service lives. Never waits: the next one comes soon."""
-        self._tell("WATCHDOG=1", patience_s=0.0)
+        self._send("WATCHDOG=1", timeout_s=0.0)
 
-    def _tell(self, *lines: str, patience_s: float = PATIENCE_S) -> None:
+    def _send(self, *lines: str, timeout_s: float = SEND_TIMEOUT_S) -> None:
         if not self.address:
             return
         message = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-                sock.settimeout(patience_s)
+                sock.settimeout(timeout_s)
                 sock.sendto(message, self.address)
         except OSError:  # nobody listens any more: the service is not to suffer by it
             return
@@ -71,9 +71,9 @@ def from_environment(environ: MutableMapping[str, str] | None = None) -> Notifie
     if name[:1] not in {"/", "@"}:  # sockets of other kinds are for virtual machines
         return SILENT
     address = f"\0{name[1:]}" if name.startswith("@") else name
-    is_meant = pid in {"", str(os.getpid())}
-    if is_meant and period_us.isascii() and period_us.isdigit() and int(period_us) > 0:
-        return Notifier(address, int(period_us) / 1_000_000 / BEATS_A_PERIOD)
+    is_for_us = pid in {"", str(os.getpid())}
+    if is_for_us and period_us.isascii() and period_us.isdigit() and int(period_us) > 0:
+        return Notifier(address, int(period_us) / 1_000_000 / PINGS_PER_PERIOD)
     return Notifier(address)
 
 
@@ -88,12 +88,12 @@ class Watchdog:
         self._notifier = notifier
         self._due_at = 0.0
 
-    def give(self) -> float | None:
+    def notify(self) -> float | None:
         """Give one if it is due; return in how many seconds the loop has to come by again, None: never."""
-        if self._notifier.beat_s is None:
+        if self._notifier.ping_interval_s is None:
             return None
         now = time.monotonic()
         if now >= self._due_at:
-            self._notifier.beat()
-            self._due_at = now + self._notifier.beat_s
+            self._notifier.ping()
+            self._due_at = now + self._notifier.ping_interval_s
         return self._due_at - now

@@ -19,7 +19,7 @@ from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
-from presence.prefork.control_pipe import STOPS
+from presence.prefork.control_pipe import STOP_SIGNALS
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
 from presence.server.credentials import CredentialsError
 from presence.server.listeners import CannotListen
@@ -27,7 +27,7 @@ from presence.server.server import Server
 
 FAILED = 1
 REFUSED = 2  # the settings ask for what cannot be had
-TEND_S = 1.0
+SUPERVISE_INTERVAL_S = 1.0
 STANDARD_ERROR = 2  # its descriptor
 
 log = structlog.get_logger("presence.server.server")
@@ -36,10 +36,10 @@ log = structlog.get_logger("presence.server.server")
 class Lifecycle(Protocol):
     """Who is told that the server is ready, and who says when it stops."""
 
-    def ready(self, host: str, port: int) -> None:
+    def send_ready(self, host: str, port: int) -> None:
         """Connections are accepted, and Redis was reached."""
 
-    def orders(
+    def stop_requests(
         self, reload: Callable[[], None], retire: Callable[[], None]
     ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         """Open the source of orders: the first asks for a drain, the second for an end at once.
@@ -57,42 +57,42 @@ class Signals:
     writer: LogWriter  # of the log
     reread: Callable[[], None]  # tells the operator what cannot be changed by SIGHUP; it never raises
     notifier: Notifier = SILENT  # of the service manager
-    # looks after other processes, each `TEND_S` until the server stops; None: there are none
-    tend: Callable[[], object] | None = None
+    # looks after other processes, each `SUPERVISE_INTERVAL_S` until the server stops; None: there are none
+    supervise_others: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         self._address = ""  # once it is ready
 
-    def ready(self, host: str, port: int) -> None:
+    def send_ready(self, host: str, port: int) -> None:
         """See `Lifecycle`."""
         self._address = ready_line(host, port)
         self.writer.raw_line(self._address)
         self.notifier.ready(self._address)
 
     @asynccontextmanager
-    async def orders(
+    async def stop_requests(
         self, reload: Callable[[], None], _retire: Callable[[], None]
     ) -> AsyncIterator[AsyncIterator[None]]:
         """See `Lifecycle`; nobody succeeds a server that is alone."""
-        with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGUSR2, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._live)
-                nursery.start_soon(self._look_after)
-                yield self._stops(signals, reload)
+                nursery.start_soon(self._notify_watchdog)
+                nursery.start_soon(self._supervise_others)
+                yield self._requests(signals, reload)
                 nursery.cancel_scope.cancel()
 
-    async def _live(self) -> None:
+    async def _notify_watchdog(self) -> None:
         """Tell the service manager that this loop turns."""
-        pulse = Watchdog(self.notifier)
-        while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
+        watchdog = Watchdog(self.notifier)
+        while (pause_s := watchdog.notify()) is not None:  # noqa: ASYNC110 - time is what it waits for
             await trio.sleep(pause_s)
 
-    async def _look_after(self) -> None:
-        while self.tend is not None:
-            self.tend()
-            await trio.sleep(TEND_S)
+    async def _supervise_others(self) -> None:
+        while self.supervise_others is not None:
+            self.supervise_others()
+            await trio.sleep(SUPERVISE_INTERVAL_S)
 
-    async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
+    async def _requests(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
         async for number in signals:
             if number == signal.SIGUSR2:
                 log.warning("rolling restart ignored", reason="needs --workers 2 or more")
@@ -104,7 +104,7 @@ class Signals:
                 if self._address:
                     self.notifier.ready(self._address)
             else:
-                self.tend = None  # whoever ends now has been told to, or is not missed
+                self.supervise_others = None  # whoever ends now has been told to, or is not missed
                 self.notifier.stopping("draining")
                 yield
 
@@ -131,7 +131,7 @@ def tune_interpreter() -> None:
 def run(
     settings: Settings,
     redis_url: str,
-    conductor: Lifecycle,
+    lifecycle: Lifecycle,
     *,
     family: str = "",
     line: socket.socket | None = None,
@@ -142,7 +142,7 @@ def run(
     Args:
         settings: checked settings.
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        conductor: see `Lifecycle`.
+        lifecycle: see `Lifecycle`.
         family: what the ids of the workers that share the port begin with; "" for a server on its own.
         line, worker: see `Server`.
 
@@ -164,16 +164,19 @@ def run(
         )
 
     try:
-        return trio.run(_run, make, conductor, redis_url)
+        return trio.run(_run, make, lifecycle, redis_url)
     except CredentialsError as error:  # its file was sound a moment ago
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - as above
         return REFUSED
 
 
-async def _run(make: Callable[[], Server], conductor: Lifecycle, redis_url: str) -> int:
+async def _run(make: Callable[[], Server], lifecycle: Lifecycle, redis_url: str) -> int:
     server = make()
-    async with conductor.orders(server.reload, server.retire) as orders, trio.open_nursery() as nursery:
-        nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
+    async with (
+        lifecycle.stop_requests(server.reload, server.retire) as requests,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_stop_on_request, requests, server, nursery.cancel_scope)
         try:
             host, port = await nursery.start(server.serve)
         except (StoreUnavailable, StoreMismatch, StoreError) as error:
@@ -183,22 +186,22 @@ async def _run(make: Callable[[], Server], conductor: Lifecycle, redis_url: str)
             log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400
             nursery.cancel_scope.cancel()
         else:
-            conductor.ready(host, port)
+            lifecycle.send_ready(host, port)
     return 0 if server.stopped else FAILED
 
 
-async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.CancelScope) -> None:
+async def _stop_on_request(requests: AsyncIterator[None], server: Server, scope: trio.CancelScope) -> None:
     """Drain at the first order, end at once at the second."""
-    await anext(orders)
+    await anext(requests)
     async with trio.open_nursery() as nursery:
 
-        async def end_at_once() -> None:
-            await anext(orders)
+        async def exit_immediately() -> None:
+            await anext(requests)
             log.warning("second signal received, exiting immediately", left_in_outbox=server.node.outbox.held)
-            everything.cancel()
+            scope.cancel()
 
-        nursery.start_soon(end_at_once)
+        nursery.start_soon(exit_immediately)
         log.info("stopping", sessions=len(server.node.core.sessions))
         left = await server.stop()
         (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
-        everything.cancel()
+        scope.cancel()

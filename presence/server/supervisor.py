@@ -29,7 +29,7 @@ class AdminSupervision(Protocol):
     def become_worker(self, number: int) -> socket.socket:
         """Close, in a forked worker, all but that worker's end of the line; return the end."""
 
-    def tend(self) -> float | None:
+    def supervise(self) -> float | None:
         """Restart the process if it has ended; return the seconds until the next call at the latest."""
 
 
@@ -79,7 +79,7 @@ def run(
             reread=reread,
             notifier=notifier,
             hang_timeout_s=settings.hang_timeout,
-            tend=operators.tend if operators else lambda: None,
+            supervise_others=operators.supervise if operators else lambda: None,
         ).run()
     finally:
         reserved.close()
@@ -104,11 +104,11 @@ def _work(
         line: the worker's end of the socket pair.
         operators: its end of the line to whoever serves operators.
     """
-    conductor = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
+    lifecycle = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(settings, redis_url, conductor, family=family, line=operators, worker=number)
+            return process.run(settings, redis_url, lifecycle, family=family, line=operators, worker=number)
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -335,9 +335,9 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
 
 
 async def _run(runner: Runner, line: ControlPipe, is_first: bool, job: Job) -> int:
-    async with line.orders() as told, trio.open_nursery() as nursery:
+    async with line.stop_requests() as told, trio.open_nursery() as nursery:
         nursery.start_soon(_obey, told, runner, nursery.cancel_scope)
-        await runner.run(line.ready, is_first=is_first)
+        await runner.run(line.send_ready, is_first=is_first)
         nursery.cancel_scope.cancel()
     return _status(runner, job) if runner.has_ended else FAILED
 

@@ -41,7 +41,7 @@ def line() -> Iterator[Line]:
 
 
 async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line: Line) -> None:
-    async with line.worker.orders(line.reload) as told:
+    async with line.worker.stop_requests(line.reload) as told:
         line.ours.send(control_pipe.RELOAD + control_pipe.RELOAD)
         await line.reloaded(2)
         line.ours.send(control_pipe.DRAIN + control_pipe.RELOAD + control_pipe.END)
@@ -53,7 +53,7 @@ async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line
 
 async def test_a_worker_whose_successor_is_at_work_is_told_so_before_it_drains(line: Line) -> None:
     retired: list[None] = []
-    async with line.worker.orders(line.reload, lambda: retired.append(None)) as told:
+    async with line.worker.stop_requests(line.reload, lambda: retired.append(None)) as told:
         line.ours.send(control_pipe.RETIRE)
         with trio.fail_after(PATIENCE_S):
             await anext(told)
@@ -61,7 +61,7 @@ async def test_a_worker_whose_successor_is_at_work_is_told_so_before_it_drains(l
 
 
 async def test_a_hangup_signal_is_no_order_to_drain(line: Line) -> None:
-    async with line.worker.orders(line.reload) as told:
+    async with line.worker.stop_requests(line.reload) as told:
         os.kill(os.getpid(), signal.SIGHUP)
         await line.reloaded(1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -71,7 +71,7 @@ async def test_a_hangup_signal_is_no_order_to_drain(line: Line) -> None:
 
 async def test_who_has_no_files_leaves_the_hangup_signal_alone(line: Line) -> None:
     before = signal.getsignal(signal.SIGHUP)
-    async with line.worker.orders():
+    async with line.worker.stop_requests():
         assert signal.getsignal(signal.SIGHUP) is before
         line.ours.send(control_pipe.RELOAD + control_pipe.DRAIN)
 
@@ -91,7 +91,7 @@ def looked_at(watch: SilenceWatch, begin: float, end: float) -> list[float]:
 def test_one_that_stands_still_for_longer_than_the_timeout_after_a_heartbeat_hangs() -> None:
     watch = SilenceWatch(TIMEOUT_S, 0.0)
     assert not looked_at(watch, 0.0, TIMEOUT_S - 1)
-    watch.heard()
+    watch.heartbeat()
     now = TIMEOUT_S - 1
     assert not looked_at(watch, now, now + TIMEOUT_S)
     assert looked_at(watch, now + TIMEOUT_S, now + 2 * TIMEOUT_S)[0] <= now + TIMEOUT_S + 2 * interval_s(
@@ -101,7 +101,7 @@ def test_one_that_stands_still_for_longer_than_the_timeout_after_a_heartbeat_han
 
 def test_a_pause_that_the_watcher_shared_is_no_silence() -> None:
     watch = SilenceWatch(TIMEOUT_S, 0.0)
-    watch.heard()
+    watch.heartbeat()
     assert not watch.is_hung(1.0)
     assert not watch.is_hung(10_000.0)
     assert not looked_at(watch, 10_000.0, 10_000.0 + TIMEOUT_S - 5)
@@ -110,7 +110,7 @@ def test_a_pause_that_the_watcher_shared_is_no_silence() -> None:
 def test_a_process_that_starts_has_time_to_load_its_modules() -> None:
     watch = SilenceWatch(1.0, 0.0)
     assert not any(watch.is_hung(n / 10) for n in range(int(FIRST_TIMEOUT_S) * 10))
-    watch.heard()
+    watch.heartbeat()
     assert any(watch.is_hung(FIRST_TIMEOUT_S + n / 10) for n in range(20))
 
 
@@ -122,12 +122,12 @@ def test_a_signal_that_comes_while_others_are_taken_is_taken_next(monkeypatch: p
         signal.raise_signal(signal.SIGHUP)
         return whole(*counts)
 
-    with selectors.DefaultSelector() as selector, arbiter.SignalPipe(selector, reloads=True) as wakeups:
+    with selectors.DefaultSelector() as selector, arbiter.SignalPipe(selector, reloads=True) as signal_pipe:
         signal.raise_signal(signal.SIGHUP)
-        monkeypatch.setattr(arbiter, "Taken", interrupted)
-        assert [wakeups.take_orders().reloads, bool(selector.select(0)), wakeups.take_orders().reloads] == [
+        monkeypatch.setattr(arbiter, "PendingSignals", interrupted)
+        assert [signal_pipe.take().reloads, bool(selector.select(0)), signal_pipe.take().reloads] == [
             1,
             True,
             1,
         ]
-        assert wakeups.take_orders() == (0, 0, 0)
+        assert signal_pipe.take() == (0, 0, 0)
