@@ -25,7 +25,7 @@ from presence.config.settings import Settings, admin_host, admin_port
 from presence.prefork.arbiter import exit_fields
 from presence.prefork.control_pipe import SilenceWatch
 from presence.server.listeners import CannotListen, ListenAddress
-from presence.server.stats_socket import line_pair
+from presence.server.stats_socket import stats_socket_pair
 from presence.transports import sockets
 
 END_S: Final = 0.8  # for requests that are under way; then it is killed, stopped or not
@@ -56,7 +56,7 @@ class AdminProcess:
         self.address = _address_of(listeners)
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
         self.url = f"http://{host}:{self.address.port}/"
-        self._lines = [line_pair() for _ in range(workers)]
+        self._lines = [stats_socket_pair() for _ in range(workers)]
         self._listeners = listeners
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,7 +107,7 @@ class AdminProcess:
         if self._control is not None:
             with suppress(OSError):  # nothing came
                 if self._control.recv(_HEARD_BYTES):
-                    self._watch.heard()
+                    self._watch.heartbeat()
 
     def reload(self) -> None:
         """Have the files read again whose content may change."""

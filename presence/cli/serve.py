@@ -14,7 +14,7 @@ from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import EmbeddedError, embedded_redis
 
-if TYPE_CHECKING:  # a server without operators does without all that it loads
+if TYPE_CHECKING:  # a server with --no-admin loads nothing of it
     from presence.admin.launcher import AdminProcess
 
 _DESCRIPTION = (
@@ -40,7 +40,7 @@ def check_files(loaded: Loaded) -> None:
     settings = loaded.settings
     found = [
         f"{error} (from {loaded.sources[error.setting]})"
-        for error in (*credentials.problems(settings), *credentials.problems_of_operators(settings))
+        for error in (*credentials.problems(settings), *credentials.operator_token_problems(settings))
     ]
     if found:
         raise ConfigError(found)
@@ -93,21 +93,27 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
             risk, _, fix = exposure.rpartition(": ")
             log.warning("server is exposed", risk=risk, fix=fix)
         try:
-            with _operators(loaded, redis_url) as operators:
+            with _operators(loaded, redis_url) as admin_process:
 
                 def reread() -> None:
                     _tell_changes(settings, load_again)
-                    if operators:
-                        operators.reload()
+                    if admin_process:
+                        admin_process.reload()
 
                 if isinstance(writer, DirectWriter):
                     from presence.server import supervisor  # noqa: PLC0415 - loads what the workers share
 
-                    return supervisor.run(settings, redis_url, writer, reread, notifier, operators=operators)
+                    return supervisor.run(
+                        settings, redis_url, writer, reread, notifier, admin_process=admin_process
+                    )
                 from presence.server.process import Signals, run  # noqa: PLC0415 - trio and all of the server
 
-                signals = Signals(writer, reread, notifier, operators.supervise if operators else None)
-                return run(settings, redis_url, signals, line=operators.line() if operators else None)
+                signals = Signals(
+                    writer, reread, notifier, admin_process.supervise if admin_process else None
+                )
+                return run(
+                    settings, redis_url, signals, stats_socket=admin_process.line() if admin_process else None
+                )
         except CannotListen as error:
             log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said
         except Exception:
@@ -132,7 +138,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
 
 @contextlib.contextmanager
 def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
-    """Serve operators, unless the settings say that nobody does: then nothing of it is loaded."""
+    """Run the admin process, unless `no_admin` is set: then none of its modules is loaded."""
     settings = loaded.settings
     if settings.no_admin:
         yield None
@@ -140,5 +146,5 @@ def _operators(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]
     from presence.admin.launcher import serving  # noqa: PLC0415 - see above
 
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
-    with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
-        yield operators
+    with serving(settings, redis_url, asked_for=asked_for, workers=settings.workers) as admin_process:
+        yield admin_process

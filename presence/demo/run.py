@@ -110,7 +110,7 @@ async def _play(
     operators: AdminProcess | None,
 ) -> Verdict | None:
     line = operators.line() if operators else None
-    server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
+    server = Server(settings, redis_url, 2 * len(clients), Clock(), stats_socket=line)
     picture = Picture(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
     stage = _Stage(seconds, clients, picture, [], trio.current_time())
     interrupted = False

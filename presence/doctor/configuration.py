@@ -43,7 +43,7 @@ def token_keys(settings: Settings) -> Finding:
     """Whether clients' tokens can be checked."""
     check, need = "token keys", "a sound file of keys, where token_keys names one"
     try:
-        gate = credentials.gate(settings, Clock())
+        gate = credentials.authenticator(settings, Clock())
     except CredentialsError as error:
         mend = "mend that key, or make one: presence token key --into FILE --public FILE"
         return fail(check, need, error.problem, mend)
@@ -80,7 +80,7 @@ def operators(settings: Settings) -> Finding:
         return ok(check, need, "no_admin: they are not served")
     if settings.admin_tokens is None:
         return ok(check, need, f"none: whoever reaches {settings.admin} on this machine may read and act")
-    for error in credentials.problems_of_operators(settings):
+    for error in credentials.operator_token_problems(settings):
         mend = "mend that line, or make one: presence token admin --role read --name NAME"
         return fail(check, need, error.problem, mend)
     return ok(check, need, str(settings.admin_tokens))

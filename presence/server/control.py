@@ -23,9 +23,9 @@ from presence.outbox.replies import Erasure, NodeNotice, Question
 from presence.server.node import Node
 
 GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
-DELIVERIES_A_TURN: Final = 256  # a few milliseconds
+MAX_DELIVERIES_PER_TURN: Final = 256  # a few milliseconds
 BACKOFF_FIRST_S: Final = 0.1
-LOST: Final = "control channel lost"
+LOST_EVENT: Final = "control channel lost"
 BACKOFF_LIMIT_S: Final = 1.0  # so long messages may still be refused once Redis is back
 
 _log = structlog.get_logger(__name__)
@@ -51,16 +51,16 @@ class ControlListener:
     node: Node  # is told the news
     channel: ControlSubscription  # nobody else uses it
     deliver: Callable[[Sequence[Delivery]], object]  # takes what others have sent to sessions of this node
-    asked: Callable[[Sequence[Question]], object] = lambda _: None  # takes what operators ask
+    on_questions: Callable[[Sequence[Question]], object] = lambda _: None  # takes what operators ask
 
     def __post_init__(self) -> None:
         self._thread = TrioThreadCaller(self.channel.close)
         self._listening = trio.CancelScope()
-        self._whole = trio.CancelScope()
+        self._running = trio.CancelScope()
         self._outage = Outage(
             _log,
-            away=LOST,
-            refused=LOST,
+            away=LOST_EVENT,
+            refused=LOST_EVENT,
             back="control channel restored",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
@@ -69,7 +69,7 @@ class ControlListener:
     async def run(self) -> None:
         """Listen until it is stopped or cancelled."""
         try:
-            with self._whole:
+            with self._running:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow_id)
                     while True:
@@ -80,7 +80,7 @@ class ControlListener:
 
     def stop(self) -> None:
         """Listen no more: nobody is here who could be handed anything, and senders had better know."""
-        self._whole.cancel()
+        self._running.cancel()
 
     async def _follow_id(self) -> None:
         while True:
@@ -94,24 +94,24 @@ class ControlListener:
             await self._thread.call(lambda: self.channel.subscribe(node))
             self._outage.worked("listen")
             while True:
-                await self._pass_on(await self._thread.call(self.channel.next))
+                await self._dispatch(await self._thread.call(self.channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
                 self.node.faults.note("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
-    async def _pass_on(self, told: list[NodeNotice | Delivery | Question | Erasure]) -> None:
+    async def _dispatch(self, received: list[NodeNotice | Delivery | Question | Erasure]) -> None:
         """Do what news say; hand over deliveries in turns, and let more of them gather."""
         faults = self.node.faults
-        self.node.news([each for each in told if isinstance(each, NodeNotice)])
-        if erasures := [each for each in told if isinstance(each, Erasure)]:
-            self.node.note_erasures(erasures)
+        self.node.apply_notices([each for each in received if isinstance(each, NodeNotice)])
+        if erasures := [each for each in received if isinstance(each, Erasure)]:
+            self.node.log_erasures(erasures)
         with faults.contained("explain request"):
-            self.asked([each for each in told if isinstance(each, Question)])
-        deliveries = [each for each in told if isinstance(each, Delivery)]
-        for start in range(0, len(deliveries), DELIVERIES_A_TURN):
+            self.on_questions([each for each in received if isinstance(each, Question)])
+        deliveries = [each for each in received if isinstance(each, Delivery)]
+        for start in range(0, len(deliveries), MAX_DELIVERIES_PER_TURN):
             with faults.contained("delivery"):
-                self.deliver(deliveries[start : start + DELIVERIES_A_TURN])
+                self.deliver(deliveries[start : start + MAX_DELIVERIES_PER_TURN])
             with trio.CancelScope(shield=True):  # another id of this node is no reason to lose any
                 await trio.lowlevel.checkpoint()
         if deliveries:

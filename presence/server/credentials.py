@@ -56,7 +56,7 @@ def load_modules(settings: Settings) -> None:
         import presence.transports.tls  # noqa: F401, PLC0415 - see above
 
 
-def gate(
+def authenticator(
     settings: Settings, clock: Clock, wall: Callable[[], float] = time.time
 ) -> "TokenAuthenticator | None":
     """Return what checks tokens; None where no setting asks for it.
@@ -79,8 +79,8 @@ def gate(
         keys = key_file.load(settings.token_keys)
     except key_file.KeyFileError as error:
         raise CredentialsError("token_keys", error) from None
-    terms = TokenRules(settings.token_audience, settings.token_leeway)
-    return TokenAuthenticator(keys, terms, budget_of(settings.token_check_share, clock.now()), wall=wall)
+    rules = TokenRules(settings.token_audience, settings.token_leeway)
+    return TokenAuthenticator(keys, rules, budget_of(settings.token_check_share, clock.now()), wall=wall)
 
 
 def certificate(settings: Settings) -> "Certificate | None":
@@ -102,14 +102,14 @@ def certificate(settings: Settings) -> "Certificate | None":
 
 def problems(settings: Settings) -> Iterator[CredentialsError]:
     """Give what is wrong with the files as they are now."""
-    for opened in (lambda: gate(settings, Clock()), lambda: certificate(settings)):
+    for opened in (lambda: authenticator(settings, Clock()), lambda: certificate(settings)):
         try:
             opened()
         except CredentialsError as error:
             yield error
 
 
-def problems_of_operators(settings: Settings) -> Iterator[CredentialsError]:
+def operator_token_problems(settings: Settings) -> Iterator[CredentialsError]:
     """Give what is wrong with the tokens of operators as they are now; no worker needs them."""
     if settings.admin_tokens is None or settings.no_admin:
         return
@@ -132,7 +132,7 @@ class Credentials:
         clock: monotonic time.
 
     Attributes:
-        gate: says who a client is; None: whoever it says.
+        authenticator: says who a client is; None: whoever it says.
         certificate: None: no TLS is served.
 
     Raises:
@@ -140,19 +140,19 @@ class Credentials:
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.gate = gate(settings, clock)
+        self.authenticator = authenticator(settings, clock)
         self.certificate = certificate(settings)
         self._rotation = None
-        if self.gate is not None and settings.token_keys is not None:
+        if self.authenticator is not None and settings.token_keys is not None:
             from presence.auth.key_rotation import KeyRotation  # noqa: PLC0415 - see above
 
-            self._rotation = KeyRotation(self.gate, settings.token_keys)
-        self._aside = AbandonableThread()
+            self._rotation = KeyRotation(self.authenticator, settings.token_keys)
+        self._thread = AbandonableThread()
         self._renewed = self._failed = 0
 
     async def run(self, faults: Faults) -> None:
         """Look at the keys for ever; where there are none, do nothing."""
-        self._tell_end()
+        self._log_if_expired()
         if self._rotation is not None:
             await self._rotation.run(faults)
 
@@ -167,8 +167,11 @@ class Credentials:
     def report(self) -> dict[str, Any]:
         """Return all figures, for the log."""
         found: dict[str, Any] = {}
-        if self.gate is not None and self._rotation is not None:
-            found["tokens"] = {**asdict(self.gate.statistics()), **asdict(self._rotation.statistics())}
+        if self.authenticator is not None and self._rotation is not None:
+            found["tokens"] = {
+                **asdict(self.authenticator.statistics()),
+                **asdict(self._rotation.statistics()),
+            }
         if self.certificate is not None:
             found["certificate"] = {
                 "renewed": self._renewed,
@@ -179,22 +182,22 @@ class Credentials:
 
     async def _renew(self, certificate: "Certificate") -> None:
         try:
-            certificate.use(await self._aside.call(certificate.read))
+            certificate.use(await self._thread.call(certificate.read))
         except ValueError as error:
-            self._keep(str(error))
+            self._reject(str(error))
             return
         except ThreadTimeout as error:
-            self._keep(f"reading its files {error}")
+            self._reject(f"reading its files {error}")
             return
         self._renewed += 1
         log.info("certificate renewed", expires_at=certificate.ends_at.isoformat())
-        self._tell_end()
+        self._log_if_expired()
 
-    def _keep(self, problem: str) -> None:
+    def _reject(self, problem: str) -> None:
         self._failed += 1
         log.error("certificate file rejected", error=problem)
 
-    def _tell_end(self) -> None:
+    def _log_if_expired(self) -> None:
         """Say so where clients take the certificate no more."""
         if self.certificate is not None and self.certificate.ends_at <= datetime.now(UTC):
             log.error("certificate expired", expires_at=self.certificate.ends_at.isoformat())

@@ -53,7 +53,7 @@ class Listeners:
             each.close()
 
 
-def listening(settings: Settings, *, shared: bool = False) -> Listeners:
+def open_listeners(settings: Settings, *, shared: bool = False) -> Listeners:
     """Return sockets that listen where the settings say.
 
     Args:
@@ -63,30 +63,30 @@ def listening(settings: Settings, *, shared: bool = False) -> Listeners:
     Raises:
         CannotListen: an address cannot be had; then none is.
     """
-    return _opened(settings, lambda host, port: sockets.open_listeners(host, port, shared=shared))
+    return _open(settings, lambda host, port: sockets.open_listeners(host, port, shared=shared))
 
 
-def reserved(settings: Settings) -> Listeners:
+def reserve_addresses(settings: Settings) -> Listeners:
     """Return bound sockets that keep the addresses for listeners that share them.
 
     Raises:
-        CannotListen: see `listening`.
+        CannotListen: see `open_listeners`.
     """
-    return _opened(settings, sockets.reserve)
+    return _open(settings, sockets.reserve)
 
 
-def settled(settings: Settings, ports: Listeners) -> Settings:
+def with_actual_ports(settings: Settings, reserved: Listeners) -> Settings:
     """Return the settings with the ports that were picked in the place of zeros."""
-    found = replace(settings, port=ports.address.port)
-    if ports.plain and ports.secured_address is not None:
-        found = replace(found, tls_port=ports.secured_address.port)
+    found = replace(settings, port=reserved.address.port)
+    if reserved.plain and reserved.secured_address is not None:
+        found = replace(found, tls_port=reserved.secured_address.port)
     return found
 
 
-def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket]]) -> Listeners:
+def _open(settings: Settings, open_address: Callable[[str, int], list[socket.socket]]) -> Listeners:
     def opened(port: int) -> list[socket.socket]:
         try:
-            return opening(settings.host, port)
+            return open_address(settings.host, port)
         except OSError as error:
             raise CannotListen(f"{settings.host}:{port}", error) from error
 

@@ -44,9 +44,9 @@ from presence.store.keys import Keys
 
 SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
 OUTBOX_MIN_ITEMS = 100_000
-HINT_CHARS = 200  # of what others say of themselves, in a line of the log
-HINT_UIDS = 10
-OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
+MAX_LOGGED_CHARS = 200  # of what others say of themselves, in a line of the log
+MAX_LOGGED_UIDS = 10
+OUTBOX_BYTES_PER_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
 
 
 _log = structlog.get_logger(__name__)
@@ -80,27 +80,29 @@ class Node:
     token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the rest of a node id, unique for ever
     # what is told of the process beside what the node knows itself, for `presence nodes`
     describe: Callable[[], dict[str, Any]] = dict
-    gate: InitVar[Authenticator | None] = None  # says who a client is by its token; None: whoever it says
+    authenticator: InitVar[Authenticator | None] = (
+        None  # says who a client is by its token; None: whoever it says
+    )
 
     def __post_init__(
-        self, max_connections: int, stores: Stores, runtime: Runtime, gate: Authenticator | None
+        self, max_connections: int, stores: Stores, runtime: Runtime, authenticator: Authenticator | None
     ) -> None:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
-        self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
+        self.declared_readiness = Readiness.STARTING  # READY and DRAINING by whoever runs the node
         self.renamed = runtime.bell()  # rung when `relay.node` is about to be another
         self.delays = LatencyHistograms()
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
-        self._ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
+        self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
         max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
         self.outbox = Outbox(
             self.keys.shard,
             settings.shard_count,
             max_items=max_items,
-            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * max_items,
-            ages=self._ages,
+            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_PER_ITEM * max_items,
+            ages=self._pending_ages,
         )
         limits = AdmissionLimits(
             max_connections,
@@ -118,20 +120,20 @@ class Node:
         self.admission = Admission(limits, now)
         boot_id = self.token()
         registry = Registry(boot_id, clock)
-        rules = ServerProtocol(
+        server_protocol = ServerProtocol(
             registry,
             clock,
             settings.clamp_idle_timeout,
             settings.login_timeout,
             self.admission,
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
-            gate=gate,
+            gate=authenticator,
         )
-        self.lately = RecentEnds(self.outbox)
+        self.recent_ends = RecentEnds(self.outbox)
         self.core = Engine(
             registry,
-            rules,
-            self.lately,
+            server_protocol,
+            self.recent_ends,
             ticks=ticks,
             guard=self._guard,
             clock=clock,
@@ -156,9 +158,9 @@ class Node:
             self.outbox,
             stores.relay,
             node=self._node_id(boot_id),
-            live=self._live,
-            verdicts=RelayCallbacks(self._superseded, self.news, self._new_id),
-            memory=LocalSessions(self.core.vouched, self._shown_as),
+            live=self._registrations_of,
+            verdicts=RelayCallbacks(self._end_superseded, self.apply_notices, self._new_id),
+            memory=LocalSessions(self.core.vouched, self._current_profile),
             alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
             known=lambda: self.cluster.known(),  # noqa: PLW0108 - as above
             clock=clock.now,
@@ -201,13 +203,13 @@ class Node:
 
     def readiness(self) -> Readiness:
         """Return whether this node can serve clients."""
-        if self.readiness_told is Readiness.READY:
+        if self.declared_readiness is Readiness.READY:
             if self.relay.is_fenced:
                 return Readiness.FENCED
             renewed_at = self.cluster.statistics().renewed_at
             if renewed_at is not None and self.clock.now() - renewed_at > self.settings.lease:
                 return Readiness.REDIS_AWAY
-        return self.readiness_told
+        return self.declared_readiness
 
     def description(self) -> dict[str, Any]:
         """Return what this node tells of itself beside its lease."""
@@ -243,13 +245,13 @@ class Node:
             "cluster": {**asdict(cluster), "lease_left_s": lease_left_s},
         }
 
-    def operators_report(self) -> dict[str, object]:
+    def admin_report(self) -> dict[str, object]:
         """Return what only operators are told; see `presence.server.server.Server.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
             "wheel": self.core.outlook(),
             "histograms": self.delays.report(),
-            "outbox_oldest_s": self._ages.oldest_s(),
+            "outbox_oldest_s": self._pending_ages.oldest_s(),
         }
 
     def _node_id(self, own: str) -> str:
@@ -265,13 +267,13 @@ class Node:
 
         A node that drains ticks no more, and is to keep its lease until it has told everything.
         """
-        if self.readiness_told is Readiness.DRAINING:
+        if self.declared_readiness is Readiness.DRAINING:
             return True
         return self.clock.now() - self._guard.last <= 2 * self.settings.tick
 
     # What Redis and other nodes decided
 
-    def _live(self, shard: int) -> Iterable[Change]:
+    def _registrations_of(self, shard: int) -> Iterable[Change]:
         """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
         now, version = self.clock.now(), self.core.sessions.version
         shared = self._snapshot()
@@ -283,45 +285,45 @@ class Node:
             self._snapshot_at, self._snapshot_version = now, version
         return self.core.registrations(shared.of(shard))
 
-    def _shown_as(self, name: SessionName) -> Profile | None:
+    def _current_profile(self, name: SessionName) -> Profile | None:
         sessions = self.core.sessions
         session = sessions.get(_key(name.uid, name.device))
         is_it = session is not None and sessions.session_id(session) == name.session
         return sessions.profiles.of(session.number) if session is not None and is_it else None
 
-    def _superseded(self, sessions: Iterable[Superseded]) -> None:
+    def _end_superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
             self.core.endings.displace(
                 _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
             )
 
-    def news(self, news: Iterable[NodeNotice]) -> None:
+    def apply_notices(self, notices: Iterable[NodeNotice]) -> None:
         """Do what others say about sessions of this node; those that it no longer has are passed over."""
-        for each in news:
+        for each in notices:
             with self.faults.contained("notice"):
-                self._obey(each)
+                self._apply_notice(each)
 
-    def _obey(self, each: NodeNotice) -> None:
+    def _apply_notice(self, each: NodeNotice) -> None:
         key = _key(each.uid, each.device)
         if each.kind is NodeNoticeKind.KICKED:
             if self.core.endings.kick(key, each.session):
-                session, by = each.session, _hint(each.by)
+                session, by = each.session, _loggable(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
             self.core.endings.limit(key, each.session)
         else:
             self.core.endings.displace(key, each.session, _goodbye(each.return_allowed))
 
-    def note_erasures(self, erasures: Iterable[Erasure]) -> None:
+    def log_erasures(self, erasures: Iterable[Erasure]) -> None:
         """Log that users were forgotten; nothing here changes, because they are offline."""
         for each in erasures:
-            uids = [_hint(uid) for uid in each.uids[:HINT_UIDS]]
-            _log.info("users forgotten", users=each.users, uids=uids, by=_hint(each.by))
+            uids = [_loggable(uid) for uid in each.uids[:MAX_LOGGED_UIDS]]
+            _log.info("users forgotten", users=each.users, uids=uids, by=_loggable(each.by))
 
 
-def _hint(text: str) -> str:
+def _loggable(text: str) -> str:
     """Return what somebody with access to Redis says of themselves, fit for a log."""
-    return printable(text[:HINT_CHARS]) or "unknown"
+    return printable(text[:MAX_LOGGED_CHARS]) or "unknown"
 
 
 def _goodbye(return_allowed: bool) -> Code:

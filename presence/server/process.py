@@ -134,7 +134,7 @@ def run(
     lifecycle: Lifecycle,
     *,
     family: str = "",
-    line: socket.socket | None = None,
+    stats_socket: socket.socket | None = None,
     worker: int = 0,
 ) -> int:
     """Run the server until it is told to stop.
@@ -144,7 +144,7 @@ def run(
         redis_url: where Redis is; `settings.redis`, or the embedded server's.
         lifecycle: see `Lifecycle`.
         family: what the ids of the workers that share the port begin with; "" for a server on its own.
-        line, worker: see `Server`.
+        stats_socket, worker: see `Server`.
 
     Returns:
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
@@ -160,7 +160,13 @@ def run(
 
     def make() -> Server:
         return Server(
-            settings, redis_url, limit.max_connections, Clock(), family=family, line=line, worker=worker
+            settings,
+            redis_url,
+            limit.max_connections,
+            Clock(),
+            family=family,
+            stats_socket=stats_socket,
+            worker=worker,
         )
 
     try:

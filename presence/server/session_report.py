@@ -18,8 +18,8 @@ from presence.core.engine import Engine
 from presence.core.registry import ConnectionInfo, Session
 from presence.protocol import Code
 
-ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
-KEPT_S: Final = 600.0
+MAX_ENDS_KEPT: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
+KEEP_ENDS_S: Final = 600.0
 
 
 class RecentEnds:
@@ -31,30 +31,30 @@ class RecentEnds:
 
     def __init__(self, sink: ChangeSink) -> None:
         self._sink = sink
-        self._ends: deque[Change] = deque(maxlen=ENDS_MAX)
+        self._ends: deque[Change] = deque(maxlen=MAX_ENDS_KEPT)
 
     def append(self, change: Change) -> None:
         """See `ChangeSink`."""
         self._sink.append(change)
         if change.op is Op.END:
-            self._forget(change.at)
+            self._drop_expired(change.at)
             self._ends.append(change if change.profile is PLAIN else change._replace(profile=PLAIN))
 
-    def of(self, uid: str, now: float) -> list[Change]:
+    def of_user(self, uid: str, now: float) -> list[Change]:
         """Return the ends of a user's sessions that are remembered, the latest first; O(all ends)."""
-        self._forget(now)
-        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEPT_S]
+        self._drop_expired(now)
+        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEEP_ENDS_S]
 
-    def _forget(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         """Drop the old ones."""
-        while self._ends and now - self._ends[0].at > KEPT_S:
+        while self._ends and now - self._ends[0].at > KEEP_ENDS_S:
             self._ends.popleft()
 
 
-SESSIONS_MAX: Final = (
+MAX_SESSIONS_REPORTED: Final = (
     40  # each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880,
 )
-ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
+MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class SessionReporter:
     core: Engine
     clock: Clock
     node: Callable[[], str]  # the node's id at present
-    waiting: Callable[[], int]  # how many changes wait for Redis
+    pending_changes: Callable[[], int]  # how many changes wait for Redis
     # what the transport tells of a connection, by its handle; None: nothing
     connected: Callable[[Any], ConnectionInfo | None]
     watches: Callable[[Session], int]  # how many users a session watches
-    # a user's sessions that have ended lately, the latest first; given the monotonic time
+    # a user's sessions that have ended recent_ends, the latest first; given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
 
     def explain(self, uid: str) -> dict[str, object]:
@@ -82,10 +82,10 @@ class SessionReporter:
         return {
             "node": self.node(),
             "at_ms": self.clock.seen_ms(now),
-            "outbox": self.waiting(),
-            "more": max(0, len(sessions) - SESSIONS_MAX),
-            "sessions": [self._session(session, now) for session in islice(sessions, SESSIONS_MAX)],
-            "ended": [_end(change) for change in islice(self.ended(uid, now), ENDED_MAX)],
+            "outbox": self.pending_changes(),
+            "more": max(0, len(sessions) - MAX_SESSIONS_REPORTED),
+            "sessions": [self._session(session, now) for session in islice(sessions, MAX_SESSIONS_REPORTED)],
+            "ended": [_end(change) for change in islice(self.ended(uid, now), MAX_ENDS_REPORTED)],
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:

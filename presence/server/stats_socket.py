@@ -52,9 +52,11 @@ class Readiness(Enum):
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than all figures of a worker
 
-QUESTIONS_A_S: Final = 100.0  # by way of Redis: far more than operators ask; each costs the loop some 0.1 ms
-QUEUE_MAX: Final = 100
-PATIENCE_S: Final = 2.0  # whoever asked has gone by then
+MAX_QUESTIONS_PER_S: Final = (
+    100.0  # by way of Redis: far more than operators ask; each costs the loop some 0.1 ms
+)
+MAX_QUEUED_QUESTIONS: Final = 100
+ANSWER_TIMEOUT_S: Final = 2.0  # whoever asked has gone by then
 
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +64,7 @@ Answers = Mapping[str, Callable[..., object]]
 """By verb: takes the arguments of the question by name; returns what MessagePack can hold."""
 
 
-def line_pair() -> tuple[socket.socket, socket.socket]:
+def stats_socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return a new line: the end of who asks, and the worker's, both non-blocking."""
     asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in (asking, answering):
@@ -136,7 +138,7 @@ class ReplyChannel(Protocol):
 
 
 @dataclass(slots=True)
-class AnsweringStatistics:
+class ExplainCounters:
     """Counters since the start; a question has at most one outcome."""
 
     asked: int = 0  # questions that came over the control channel
@@ -150,7 +152,7 @@ class ExplainResponder:
     """Answers what comes over the control channel."""
 
     explain: Callable[[str], object]  # returns what is told of a user; called in the event loop
-    mailbox: ReplyChannel  # where that goes; nobody else uses it
+    reply_channel: ReplyChannel  # where that goes; nobody else uses it
     clock: Clock  # monotonic time
     runtime: InitVar[Runtime]  # where the task runs
     _: KW_ONLY
@@ -159,17 +161,17 @@ class ExplainResponder:
 
     def __post_init__(self, runtime: Runtime) -> None:
         self._bell = runtime.bell()
-        self._thread = runtime.caller(self.mailbox.close)
-        self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(QUESTIONS_A_S, QUESTIONS_A_S)
+        self._thread = runtime.caller(self.reply_channel.close)
+        self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(MAX_QUESTIONS_PER_S, MAX_QUESTIONS_PER_S)
         self._queue: deque[tuple[float, Question]] = deque()
-        self.statistics = AnsweringStatistics()
+        self.statistics = ExplainCounters()
 
-    def take(self, questions: Iterable[Question]) -> None:
+    def enqueue(self, questions: Iterable[Question]) -> None:
         """Take questions; never waits."""
         now = self.clock.now()
         for each in questions:
             self.statistics.asked += 1
-            if len(self._queue) >= QUEUE_MAX or not self._rate.take(None, now):
+            if len(self._queue) >= MAX_QUEUED_QUESTIONS or not self._rate.take(None, now):
                 self.statistics.dropped += 1
             else:
                 self._queue.append((now, each))
@@ -181,17 +183,17 @@ class ExplainResponder:
             await self._bell.wait(math.inf)
             while self._queue:
                 taken_at, asked = self._queue.popleft()
-                if self.clock.now() - taken_at > PATIENCE_S:
+                if self.clock.now() - taken_at > ANSWER_TIMEOUT_S:
                     self.statistics.dropped += 1
                 else:
                     await self._answer(asked)
-            self.mailbox.close()
+            self.reply_channel.close()
 
     async def _answer(self, asked: Question) -> None:
         node = self.node()
         try:
             packed: bytes = msgpack.packb(self.explain(asked.uid))
-            await self._thread.call(partial(self.mailbox.write, asked, node, packed))
+            await self._thread.call(partial(self.reply_channel.write, asked, node, packed))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failed += 1
             _log.debug("explain reply not sent", error=str(error))

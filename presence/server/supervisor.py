@@ -40,7 +40,7 @@ def run(
     reread: Callable[[], None],
     notifier: Notifier = SILENT,
     *,
-    operators: AdminSupervision | None = None,
+    admin_process: AdminSupervision | None = None,
 ) -> int:
     """Run `settings.workers` workers until a signal comes, or until one cannot start.
 
@@ -50,24 +50,24 @@ def run(
         writer: for the line that says ready.
         reread: tells the operator what cannot be changed by SIGHUP; it never raises.
         notifier: of the service manager.
-        operators: the process that serves operators; it runs already.
+        admin_process: already running; None: there is none.
 
     Returns:
         The exit status.
     """
     try:
-        reserved = listeners.reserved(settings)
+        reserved = listeners.reserve_addresses(settings)
     except listeners.CannotListen as error:
         log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
         return process.FAILED
-    settings, family = listeners.settled(settings, reserved), secrets.token_hex(4)
+    settings, family = listeners.with_actual_ports(settings, reserved), secrets.token_hex(4)
     credentials.load_modules(settings)
     process.tune_interpreter()
 
     def serve(number: int, line: socket.socket, _is_first: bool) -> int:
         reserved.close()
-        asked = operators.become_worker(number) if operators else None
-        return _work(settings, redis_url, number, family, line, operators=asked)
+        stats_socket = admin_process.become_worker(number) if admin_process else None
+        return _work(settings, redis_url, number, family, line, stats_socket=stats_socket)
 
     try:
         return Arbiter(
@@ -79,7 +79,7 @@ def run(
             reread=reread,
             notifier=notifier,
             hang_timeout_s=settings.hang_timeout,
-            supervise_others=operators.supervise if operators else lambda: None,
+            supervise_others=admin_process.supervise if admin_process else lambda: None,
         ).run()
     finally:
         reserved.close()
@@ -92,7 +92,7 @@ def _work(
     family: str,
     line: socket.socket,
     *,
-    operators: socket.socket | None = None,
+    stats_socket: socket.socket | None = None,
 ) -> int:
     """Be worker `number`; return the exit status.
 
@@ -102,13 +102,15 @@ def _work(
         number: from 1, for the log.
         family: what the node ids of all workers begin with.
         line: the worker's end of the socket pair.
-        operators: its end of the line to whoever serves operators.
+        stats_socket: see `presence.server.server.Server`.
     """
     lifecycle = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(settings, redis_url, lifecycle, family=family, line=operators, worker=number)
+            return process.run(
+                settings, redis_url, lifecycle, family=family, stats_socket=stats_socket, worker=number
+            )
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -29,7 +29,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Harness]:
 
 
 def made(settings: Settings, clock: Clock) -> TokenAuthenticator:
-    found = credentials.gate(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
+    found = credentials.authenticator(settings, clock, lambda: clock.seen_ms(clock.now()) / 1000)
     assert found is not None
     return found
 

@@ -56,14 +56,14 @@ def test_tokens_are_checked_as_the_settings_say(tmp_path: Path) -> None:
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
     settings = Settings(token_keys=path, token_audience="app", token_leeway=10.0)
-    gate = credentials.gate(settings, CLOCK)
+    gate = credentials.authenticator(settings, CLOCK)
     assert gate is not None
     for age_s, is_good in ((65, True), (75, False)):
         shown = signer("HS256").token("ann", audience="app", now=time.time() - age_s, ttl_s=60)
         assert isinstance(gate.login(shown, None, "192.0.2.1", CLOCK.now()), Granted) is is_good
     os.truncate(path, 10)
     with pytest.raises(CredentialsError, match="token_keys"):
-        credentials.gate(settings, CLOCK)
+        credentials.authenticator(settings, CLOCK)
 
 
 @pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])

@@ -26,7 +26,7 @@ def opened() -> Iterator[Open]:
     """Open ports, to be closed when the test is over."""
     with ExitStack() as stack:
         yield lambda settings, **options: stack.enter_context(
-            closing(listeners.listening(settings, **options))
+            closing(listeners.open_listeners(settings, **options))
         )
 
 
@@ -46,14 +46,14 @@ def test_plain_tcp_tls_or_both_are_served_and_the_plain_port_is_told_if_there_is
 def test_what_is_kept_for_workers_is_shared_by_them_and_by_nobody_else(
     opened: Open, settings: Settings
 ) -> None:
-    with closing(listeners.reserved(settings)) as kept:
-        theirs = listeners.settled(settings, kept)
+    with closing(listeners.reserve_addresses(settings)) as kept:
+        theirs = listeners.with_actual_ports(settings, kept)
         workers = [opened(theirs, shared=True) for _ in range(2)]
         assert {(each.address, each.secured_address) for each in workers} == {
             (kept.address, kept.secured_address)
         }
         with pytest.raises(CannotListen, match=f"^127.0.0.1:{kept.address.port}: "):
-            listeners.listening(theirs)
+            listeners.open_listeners(theirs)
 
 
 def test_a_port_for_tls_that_is_taken_is_named_and_gives_the_other_back(opened: Open) -> None:
@@ -61,7 +61,7 @@ def test_a_port_for_tls_that_is_taken_is_named_and_gives_the_other_back(opened: 
         port, away = free.getsockname()[1], taken.getsockname()[1]
         free.close()
         with pytest.raises(CannotListen) as caught:
-            listeners.listening(Settings(port=port, tls_port=away, tls_cert=CERT))
+            listeners.open_listeners(Settings(port=port, tls_port=away, tls_cert=CERT))
     assert caught.value.address == f"127.0.0.1:{away}"
     opened(Settings(port=port))
 

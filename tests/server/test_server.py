@@ -158,7 +158,7 @@ def test_a_registration_shows_an_update_made_after_another_shard_began_its_resyn
 
 def test_a_node_that_others_took_for_dead_cannot_serve_until_it_has_a_new_id() -> None:
     node, _ = node_of(Settings())
-    node.readiness_told = Readiness.READY
+    node.declared_readiness = Readiness.READY
     assert node.readiness() is Readiness.READY
     (writer,) = node.relay.writers
     writer.lost_to_fence = True

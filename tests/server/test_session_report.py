@@ -10,10 +10,10 @@ from presence.core.changes import PLAIN, Change, Op, Profile
 from presence.core.registry import ConnectionInfo
 from presence.protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from presence.server.session_report import (
-    ENDED_MAX,
-    ENDS_MAX,
-    KEPT_S,
-    SESSIONS_MAX,
+    KEEP_ENDS_S,
+    MAX_ENDS_KEPT,
+    MAX_ENDS_REPORTED,
+    MAX_SESSIONS_REPORTED,
     RecentEnds,
     SessionReporter,
 )
@@ -159,22 +159,22 @@ def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> 
 )
 def test_the_largest_answer_fits_a_datagram(world: World, said: object) -> None:
     uid, node = "u" * UID_MAX_BYTES, "n" * 64
-    for n in range(SESSIONS_MAX + 2):
+    for n in range(MAX_SESSIONS_REPORTED + 2):
         world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
     answer = explain(
         world,
         uid,
         node=lambda: node,
-        waiting=lambda: 2**40,
+        pending_changes=lambda: 2**40,
         connected=lambda _: ConnectionInfo("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
         watches=lambda _session: 2**30,
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
-    assert (answer["more"], len(answer["ended"])) == (2, ENDED_MAX)
+    assert (answer["more"], len(answer["ended"])) == (2, MAX_ENDS_REPORTED)
     assert len(msgpack.packb([1, answer])) < min(60_000, ANSWER_BYTES)
 
 
-# What ended lately
+# What ended recent_ends
 
 NOW = 1000.0
 
@@ -184,12 +184,12 @@ def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
 
 
 def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: World) -> None:
-    lately = RecentEnds(world)
+    recent_ends = RecentEnds(world)
     end = change(Op.END, "ada", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
-    lately.append(end)
+    recent_ends.append(end)
     assert world.changes == [end]
-    assert [each.profile for each in lately.of("ada", NOW)] == [PLAIN]
-    assert explain(world, ended=lately.of)["ended"] == [
+    assert [each.profile for each in recent_ends.of_user("ada", NOW)] == [PLAIN]
+    assert explain(world, ended=recent_ends.of)["ended"] == [
         {
             "device": "phone",
             "session": "s1",
@@ -204,14 +204,14 @@ def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: Wor
 
 
 def test_so_many_ends_are_remembered_for_so_long_the_latest_first(world: World) -> None:
-    lately = RecentEnds(world)
-    for n in range(ENDS_MAX + 5):
-        lately.append(change(Op.END, f"user-{n}", f"s{n}"))
-    lately.append(change(Op.END, "user-7", "later"))
-    lately.append(change(Op.LOGIN, "user-7", "again"))
-    assert [each.session for each in lately.of("user-7", NOW + KEPT_S)] == ["later", "s7"]
-    assert not lately.of("user-5", NOW)
-    assert lately.of("user-6", NOW)
-    assert len(lately._ends) == ENDS_MAX
-    lately.append(change(Op.END, "bob", "s2", NOW + KEPT_S + 1))
-    assert [each.uid for each in lately._ends] == ["bob"]
+    recent_ends = RecentEnds(world)
+    for n in range(MAX_ENDS_KEPT + 5):
+        recent_ends.append(change(Op.END, f"user-{n}", f"s{n}"))
+    recent_ends.append(change(Op.END, "user-7", "later"))
+    recent_ends.append(change(Op.LOGIN, "user-7", "again"))
+    assert [each.session for each in recent_ends.of_user("user-7", NOW + KEEP_ENDS_S)] == ["later", "s7"]
+    assert not recent_ends.of_user("user-5", NOW)
+    assert recent_ends.of_user("user-6", NOW)
+    assert len(recent_ends._ends) == MAX_ENDS_KEPT
+    recent_ends.append(change(Op.END, "bob", "s2", NOW + KEEP_ENDS_S + 1))
+    assert [each.uid for each in recent_ends._ends] == ["bob"]

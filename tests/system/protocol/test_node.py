@@ -271,7 +271,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Authenticator:
-        found = credentials.gate(settings, clock)
+        found = credentials.authenticator(settings, clock)
         assert found is not None
         return found
 
