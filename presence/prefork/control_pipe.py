@@ -1,13 +1,13 @@
-"""What a supervisor and one of its workers say to each other.
+"""The control pipe between the supervisor and one of its workers: commands, readiness and heartbeats.
 
 They share a socket pair. The worker writes `READY`, and heartbeats from its event loop; the supervisor writes
-`RELOAD` when files are to be read again, `DRAIN` and, if that takes too long for somebody, `END`. `RETIRE` is
-`DRAIN` for a worker whose successor is at work. The end of the stream means that the supervisor has died: the
-worker drains, as it does on a signal of its own. So a signal that reaches supervisor and workers alike, as a
-service manager sends it, is one order and not two.
+`RELOAD` to have files read again, `DRAIN`, and `END` to cut a drain short. `RETIRE` is `DRAIN` for a worker
+whose successor is ready. End of file means that the supervisor has died: the worker drains, as it does on a
+signal of its own. A signal that reaches supervisor and workers alike, as service managers send it, therefore
+counts once and not twice.
 
-A process that is watched writes `ALIVE` from its event loop alone: a loop that stands still is silent, and
-its process is replaced. Only silence while the watcher itself ran counts, see `SilenceWatch`.
+A watched process writes `ALIVE` from its event loop only: a loop that hangs is silent, and its process is
+replaced. Only silence while the watcher itself ran counts, see `SilenceWatch`.
 """
 
 import math
@@ -20,22 +20,21 @@ from typing import Final
 import trio
 
 ALIVE: Final = b"b"
-MAX_INTERVAL_S: Final = 1.0  # between two heartbeats, or two looks; shorter ones cost processor time
+MAX_INTERVAL_S: Final = 1.0  # between two heartbeats or checks; shorter ones cost processor time
 HEARTBEATS_PER_TIMEOUT: Final = 10  # at least
-FIRST_TIMEOUT_S: Final = 30.0  # for the first heartbeat, at least: a process has to load its modules before
+FIRST_TIMEOUT_S: Final = 30.0  # minimum for the first heartbeat, before which a process loads its modules
 
 
 def interval_s(timeout_s: float) -> float:
-    """Return the seconds between two heartbeats, and between two looks of the watcher."""
+    """Return the seconds between two heartbeats, and between two checks of the watcher."""
     return min(MAX_INTERVAL_S, timeout_s / HEARTBEATS_PER_TIMEOUT)
 
 
 class SilenceWatch:
-    """How long a process has been silent, in seconds in which its watcher ran.
+    """Measures the silence of a process, counting only time in which the watcher ran.
 
     Args:
-        timeout_s: a process that stands still for no longer than that is left alone; infinity: nobody is
-            watched.
+        timeout_s: how long the process may hang; infinity: it is not watched.
         now: monotonic seconds.
 
     Attributes:
@@ -45,19 +44,19 @@ class SilenceWatch:
     def __init__(self, timeout_s: float, now: float) -> None:
         interval = interval_s(timeout_s)
         self._max_gap_s = 2 * interval
-        self._limit_s = timeout_s + interval  # what lies between two heartbeats is no silence
+        self._limit_s = timeout_s + interval  # the pause between two heartbeats is no silence
         self._first_limit_s = max(self._limit_s, FIRST_TIMEOUT_S)
         self._checked_at = now
         self._had_heartbeat = False
         self.silent_s = 0.0
 
     def heartbeat(self) -> None:
-        """A heartbeat came."""
+        """Note that a heartbeat arrived."""
         self._had_heartbeat = True
         self.silent_s = 0.0
 
     def is_hung(self, now: float) -> bool:
-        """Look, at least each `interval_s`, with all heartbeats read that have come."""
+        """Whether the process hangs; call it at least every `interval_s`, after reading all heartbeats."""
         self.silent_s += min(now - self._checked_at, self._max_gap_s)
         self._checked_at = now
         return self.silent_s > (self._limit_s if self._had_heartbeat else self._first_limit_s)
@@ -72,11 +71,11 @@ RELOAD = b"h"
 
 
 class ControlPipe:
-    """The supervisor as whoever is told that a worker is ready, and gives it orders.
+    """The worker's end of the control pipe; see `presence.server.process.Lifecycle`.
 
     Args:
         line: the worker's end of the socket pair.
-        hang_timeout_s: see `SilenceWatch`; infinity: there are no heartbeats.
+        hang_timeout_s: see `SilenceWatch`; infinity: no heartbeats are sent.
     """
 
     def __init__(self, line: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
@@ -84,19 +83,19 @@ class ControlPipe:
         self._hang_timeout_s = hang_timeout_s
 
     def send_ready(self, _host: str = "", _port: int = 0) -> None:
-        """Say that this worker is at work; the supervisor knows where."""
-        with suppress(OSError):  # the supervisor is gone, which `stop_requests` notices
+        """Report that this worker is ready; the supervisor knows its address."""
+        with suppress(OSError):  # the supervisor has died, which `stop_requests` notices
             self._line.send(READY)
 
     @asynccontextmanager
     async def stop_requests(
         self, reload: Callable[[], None] | None = None, retire: Callable[[], None] = lambda: None
     ) -> AsyncIterator[AsyncIterator[None]]:
-        """Open the source of orders: the first asks for a drain, the second for an end at once.
+        """Open the stream of stop requests: the first asks for a drain, the second for an immediate exit.
 
         Args:
-            reload: called when files are to be read again; None where there are none.
-            retire: called before a drain for which there is a successor already.
+            reload: called to read files again; None: there are no files.
+            retire: called before a drain if a successor is ready.
         """
         self._line.setblocking(False)
         sender, requests = trio.open_memory_channel[None](2)
@@ -113,7 +112,7 @@ class ControlPipe:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            with suppress(OSError):  # a supervisor that is stopped, and will know that it was; or none
+            with suppress(OSError):  # the supervisor is suspended, which it will notice, or dead
                 self._line.send(ALIVE)
             await trio.sleep(interval_s(self._hang_timeout_s))
 
@@ -121,23 +120,23 @@ class ControlPipe:
         line = trio.socket.from_stdlib_socket(self._line)
         while True:
             try:
-                order = await line.recv(1)
+                command = await line.recv(1)
             except OSError:
-                order = b""
-            if order == RELOAD:
+                command = b""
+            if command == RELOAD:
                 once.reload()
                 continue
-            if order == RETIRE:
+            if command == RETIRE:
                 retire()
             once.drain()
-            if order == END:
+            if command == END:
                 once.end()
-            if not order:
+            if not command:
                 return
 
 
 class _OnceEach:
-    """Turns what comes from two sides into at most one order to drain, and one to end."""
+    """Merges requests from signals and supervisor: at most one to drain, and one to exit."""
 
     def __init__(self, sender: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
         self._sender = sender

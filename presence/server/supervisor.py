@@ -1,8 +1,8 @@
 """Several workers on one port.
 
-Each worker is a process that serves by itself; the kernel spreads the connections over their listeners
-(`SO_REUSEPORT`). The supervisor holds the addresses, by sockets that are bound and never listen, and touches
-no connection. The users of a worker that dies are not told about: they log in again, at another one.
+Each worker is a server process of its own; the kernel distributes connections among their listeners
+(`SO_REUSEPORT`). The supervisor reserves the addresses with sockets that are bound and never listen, and
+handles no connection. The users of a worker that dies do not go offline: they log in again at another one.
 """
 
 import secrets
@@ -24,10 +24,10 @@ log = structlog.get_logger("presence.server.supervisor")
 
 
 class AdminSupervision(Protocol):
-    """The process that serves operators, as its parent sees it; see `presence.admin.launcher`."""
+    """The admin process as its parent sees it; see `presence.admin.launcher`."""
 
     def become_worker(self, number: int) -> socket.socket:
-        """Close, in a forked worker, all but that worker's end of the line; return the end."""
+        """In a forked worker, close all stats sockets but the worker's own; return that."""
 
     def supervise(self) -> float | None:
         """Restart the process if it has ended; return the seconds until the next call at the latest."""
@@ -42,14 +42,13 @@ def run(
     *,
     admin_process: AdminSupervision | None = None,
 ) -> int:
-    """Run `settings.workers` workers until a signal comes, or until one cannot start.
+    """Run `settings.workers` workers until a stop signal arrives or a worker cannot start.
 
     Args:
         settings: checked settings.
-        redis_url: where Redis is.
-        writer: for the line that says ready.
-        reread: tells the operator what cannot be changed by SIGHUP; it never raises.
-        notifier: of the service manager.
+        writer: for the ready line.
+        reread: logs settings that SIGHUP cannot change; never raises.
+        notifier: to the service manager.
         admin_process: already running; None: there is none.
 
     Returns:
@@ -58,7 +57,7 @@ def run(
     try:
         reserved = listeners.reserve_addresses(settings)
     except listeners.CannotListen as error:
-        log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
+        log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - the error is complete
         return process.FAILED
     settings, family = listeners.with_actual_ports(settings, reserved), secrets.token_hex(4)
     credentials.load_modules(settings)
@@ -94,14 +93,13 @@ def _work(
     *,
     stats_socket: socket.socket | None = None,
 ) -> int:
-    """Be worker `number`; return the exit status.
+    """Run as worker `number`; return the exit status.
 
     Args:
-        settings: checked settings; `port` is the one that all workers share.
-        redis_url: where Redis is.
+        settings: checked settings; all workers share `port`.
         number: from 1, for the log.
-        family: what the node ids of all workers begin with.
-        line: the worker's end of the socket pair.
+        family: common prefix of the node ids of all workers.
+        line: the worker's end of the control pipe.
         stats_socket: see `presence.server.server.Server`.
     """
     lifecycle = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
