@@ -1,7 +1,7 @@
-"""The fields of the settings: each with its unit, its bounds and one line of help.
+"""All settings, each with its unit, its bounds and one line of help.
 
 Flags, variables and file keys are derived from the names here; `presence.config.loading` loads the values.
-The rules of follow-ups are in the file only: see `presence.config.followup_rules`.
+Follow-up rules can only be set in the file: see `presence.config.followup_rules`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ VARIABLE_PREFIX = "PRESENCE_"
 
 
 class SettingField(NamedTuple):
-    """One field of `Settings` as flags, variables and the file see it."""
+    """One field of `Settings`, as a flag, a variable or a key of the file."""
 
     name: str
     kind: type
@@ -33,19 +33,19 @@ class SettingField(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The name on the command line."""
+        """The flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The name in the environment."""
+        """The environment variable."""
         return VARIABLE_PREFIX + self.name.upper()
 
     def parse(self, raw: object) -> object:
         """Return the value that `raw` means: text from a flag or variable, or a typed value from the file.
 
         Raises:
-            ValueError: what the value must be.
+            ValueError: its text says what the value must be.
         """
         if raw == "":
             raise ValueError("must not be empty")
@@ -70,7 +70,7 @@ class SettingField(NamedTuple):
             value: float = self.kind(raw) if typed or isinstance(raw, str) else float("nan")
         except (ValueError, OverflowError):
             raise ValueError(wanted) from None
-        if not low <= value <= high:  # NaN is in no range
+        if not low <= value <= high:  # also excludes NaN
             raise ValueError(wanted)
         return value
 
@@ -85,8 +85,8 @@ def _boolean(raw: object) -> bool:
 
 
 _DAY_S = 86_400
-# What all nodes that share a Redis had better have alike: how long each is waited for, whose device has to
-# go, and what is kept of users and events, where the node with the smallest number decides.
+# Settings that all nodes on one Redis should share: lease and time-outs, the session limit, and how much is
+# kept of users and events, where the smallest number of all nodes applies.
 _SHARED = (
     "lease",
     "idle_timeout",
@@ -153,14 +153,14 @@ def _setting(
     """Declare a field of `Settings`.
 
     Args:
-        default: its value unless somebody says otherwise.
-        help_text: what it does, in a line.
+        default: its value if it is not set.
+        help_text: what it does, in one line.
         unit: of the number.
         bounds: inclusive.
-        choices: all values, where they are few.
-        form: raises ValueError with what is wrong with a text.
-        expert: whether the short help leaves it out: its default does for nearly everybody.
-        group: under which it is listed.
+        choices: all values, if they are few.
+        form: raises ValueError if a text is invalid.
+        expert: whether to omit it from the short help, because its default suits nearly everyone.
+        group: the heading under which it is listed.
     """
     metadata: dict[str, object] = {
         "help": help_text,
@@ -173,7 +173,7 @@ def _setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-# A room of the settings each: what `--help` and the README list together.
+# The groups in which `--help` and docs/settings.md list the settings.
 _server = partial(_setting, group="server")
 _presence = partial(_setting, group="presence")
 _redis = partial(_setting, group="redis")
@@ -185,7 +185,7 @@ _log = partial(_setting, group="log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an operator may set. `presence.config.loading.load` checks values; the constructor takes any."""
+    """The settings of a server. `presence.config.loading.load` checks them; the constructor does not."""
 
     host: str = _server("127.0.0.1", "address to listen on", form=_host)
     port: int = _server(7400, "TCP port to listen on; 0 picks a free one", bounds=(0, 65535))
@@ -411,28 +411,28 @@ class Settings:
     log_level: str = _log(
         "info", "lowest level that is logged", choices=("debug", "info", "warning", "error")
     )
-    # Tables of the file; no flag could say them. None: not set; empty: set, and there are none (any more).
+    # Tables of the file, without a flag. None: not set; empty: set, with no rules (any more).
     followups: tuple[Rule, ...] | None = None
 
     @property
     def shard_count(self) -> int:
-        """How many shards the users are spread over."""
+        """The number of shards that users are distributed over."""
         return self.shards or (redis_url.CLUSTER_SHARDS if redis_url.is_cluster(self.redis) else 1)
 
     @property
     def database(self) -> int:
-        """The number of the database in Redis."""
+        """The number of the Redis database."""
         return redis_url.database(self.redis)
 
     @property
     def shared(self) -> str:
-        """What other nodes had better have alike, as ``name=value`` with spaces between."""
+        """The settings that all nodes should share, as ``name=value`` separated by spaces."""
         return " ".join(f"{name}={getattr(self, name)}" for name in _SHARED)
 
     def clamp_idle_timeout(self, wish: float | None = None) -> float:
-        """Return the idle time-out in seconds for a client that wishes `wish` (None: the server's own).
+        """Return the idle time-out in seconds for a client that requests `wish` (None: the server's default).
 
-        Where `idle_timeout` itself lies outside [`min_idle_timeout`, `max_idle_timeout`], it is the bound.
+        If `idle_timeout` itself lies outside [`min_idle_timeout`, `max_idle_timeout`], it extends the range.
         """
         if wish is None:
             return self.idle_timeout

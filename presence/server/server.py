@@ -80,7 +80,7 @@ class RequestRouter:
 
 @dataclass(eq=False, repr=False)
 class Server:
-    """One worker: transports and node.
+    """One worker: a node with its transport and services.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.

@@ -1,8 +1,8 @@
-"""What a worker knows of a user's sessions, put into words of one map: pure, and nothing changes.
+"""What a worker knows about the sessions of a user, as one map for operators; read-only.
 
-The map is for operators, see `presence.ops.explain`: it travels over the line of a worker, or through Redis,
-so it is bounded, and plain data. Times are Unix milliseconds; how far they are ahead or behind, seconds. Of
-sessions that ended a bounded number is remembered for a bounded time: Redis keeps only the end of a user.
+See `presence.ops.explain`. The map is sent over the stats socket or through Redis, so it is bounded plain
+data. Times are Unix milliseconds, differences are seconds. Recently ended sessions are kept in bounded number
+and for a bounded time, because Redis keeps only the end of a user's last session.
 """
 
 import json
@@ -23,11 +23,7 @@ KEEP_ENDS_S: Final = 600.0
 
 
 class RecentEnds:
-    """Ends that pass by on their way to a sink, which gets all changes; O(1) for each.
-
-    Args:
-        sink: see above.
-    """
+    """Recently ended sessions, recorded while all changes are passed on to `sink`; O(1) for each."""
 
     def __init__(self, sink: ChangeSink) -> None:
         self._sink = sink
@@ -41,12 +37,12 @@ class RecentEnds:
             self._ends.append(change if change.profile is PLAIN else change._replace(profile=PLAIN))
 
     def of_user(self, uid: str, now: float) -> list[Change]:
-        """Return the ends of a user's sessions that are remembered, the latest first; O(all ends)."""
+        """Return the kept ends of a user's sessions, the latest first; O(all ends)."""
         self._drop_expired(now)
         return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEEP_ENDS_S]
 
     def _drop_expired(self, now: float) -> None:
-        """Drop the old ones."""
+        """Drop ends older than `KEEP_ENDS_S`."""
         while self._ends and now - self._ends[0].at > KEEP_ENDS_S:
             self._ends.popleft()
 
@@ -59,23 +55,23 @@ MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less tha
 
 @dataclass(frozen=True)
 class SessionReporter:
-    """Explains users of one node."""
+    """Reports on the users of one node."""
 
     core: Engine
     clock: Clock
-    node: Callable[[], str]  # the node's id at present
-    pending_changes: Callable[[], int]  # how many changes wait for Redis
-    # what the transport tells of a connection, by its handle; None: nothing
+    node: Callable[[], str]  # returns the current node id
+    pending_changes: Callable[[], int]  # number of changes that wait for Redis
+    # returns what the transport knows about a connection, by its handle; None: nothing
     connected: Callable[[Any], ConnectionInfo | None]
-    watches: Callable[[Session], int]  # how many users a session watches
-    # a user's sessions that have ended recent_ends, the latest first; given the monotonic time
+    watches: Callable[[Session], int]  # number of users that a session watches
+    # returns a user's recently ended sessions, the latest first, given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
 
     def explain(self, uid: str) -> dict[str, object]:
         """Return ``{node, at_ms, outbox, more, sessions, ended}`` of a user, any text.
 
-        `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out,
-        `ended` what is remembered of sessions that live no more, the latest first.
+        `outbox` is the number of changes of all users that wait for Redis, `more` the number of sessions left
+        out, `ended` the recently ended sessions, the latest first.
         """
         now = self.clock.now()
         sessions = self.core.sessions.of(uid)

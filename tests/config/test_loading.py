@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from presence.cli import config as command
-from presence.config.followup_rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
+from presence.config.followup_rules import MAX_PAYLOAD_BYTES, MAX_RULES, Rule
 from presence.config.loading import FIELDS, RULES, ConfigError, Loaded, Settings, exposures, load, shown
 
 
@@ -367,7 +367,7 @@ def test_no_rules_and_none_any_more_are_two_things(tmp_path: Path) -> None:
         ),
         ('name = "a"\nafter = 1\nreasons = ["login"]', "'a': unknown reason 'login'"),
         ('name = "a"\nafter = 1\npayload = 1', "'a': payload must be text of at most 4,096 bytes"),
-        (f'name = "a"\nafter = 1\npayload = "{"x" * (PAYLOAD_BYTES_MAX + 1)}"', "'a': payload must be"),
+        (f'name = "a"\nafter = 1\npayload = "{"x" * (MAX_PAYLOAD_BYTES + 1)}"', "'a': payload must be"),
         ('name = "a"\nafter = 1\n[[followups]]\nname = "a"\nafter = 2', "'a': the name is already used"),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_bad_rule_is_refused_by_name_and_source(tmp_path: Path, table: str, pr
     assert line.endswith(f"(from file {path})")
 
 
-MANY = "".join(f'[[followups]]\nname = "n{n}"\nafter = 1\n' for n in range(RULES_MAX + 1))
+MANY = "".join(f'[[followups]]\nname = "n{n}"\nafter = 1\n' for n in range(MAX_RULES + 1))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ CONSTANTS = {
     "presence.followups.keys.PENDING_MAX": "follow-ups that may wait per shard",
     "presence.followups.keys.PENDING_OF_USER_MAX": "follow-ups that may wait per user",
     "presence.followups.keys.TOLD_A_TURN": "follow-ups told per shard in one call",
-    "presence.config.followup_rules.PAYLOAD_BYTES_MAX": "bytes of a follow-up's payload",
+    "presence.config.followup_rules.MAX_PAYLOAD_BYTES": "bytes of a follow-up's payload",
 }
 
 
