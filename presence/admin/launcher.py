@@ -199,12 +199,12 @@ def serving(
     Raises:
         CannotListen: the address that was asked for cannot be had.
     """
-    operators = AdminProcess(settings, redis_url, _listening(settings, asked_for), workers)
-    log.info("admin HTTP server starting", url=operators.url)
+    admin_process = AdminProcess(settings, redis_url, _listening(settings, asked_for), workers)
+    log.info("admin HTTP server starting", url=admin_process.url)
     try:
-        yield operators
+        yield admin_process
     finally:
-        operators.stop()
+        admin_process.stop()
 
 
 def pause_s(ends: int) -> float:

@@ -24,7 +24,7 @@ _DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be said after ``presence serve``."""
+    """Add the arguments of ``presence serve``."""
     parser.description = _DESCRIPTION
     add_settings(parser, tuple(FIELDS))
 
@@ -70,7 +70,7 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
         except EmbeddedError as error:
             complain(error)
             return FAILED
-        except KeyboardInterrupt:  # before the server took the signals over
+        except KeyboardInterrupt:  # before the server handled signals
             return OK
 
 
@@ -115,7 +115,7 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
                     settings, redis_url, signals, stats_socket=admin_process.line() if admin_process else None
                 )
         except CannotListen as error:
-            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - all is said
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - the error is complete
         except Exception:
             log.exception("server failed")
         return FAILED
@@ -129,7 +129,7 @@ def _tell_changes(in_effect: Settings, load_again: Load) -> None:
     try:
         now = load_again().settings
     except ConfigError as error:
-        log.error("settings file is now invalid", problems=list(error.problems))  # noqa: TRY400 - all is said
+        log.error("settings file is now invalid", problems=list(error.problems))  # noqa: TRY400 - the error is complete
         return
     changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
     if changed:

@@ -89,11 +89,11 @@ def run(
     )
     with ExitStack() as cleanup:
         cleanup.callback(forget_prefix, redis_url, settings.prefix)
-        operators = None
+        admin_process = None
         if not no_admin:
-            operators = cleanup.enter_context(serving(settings, redis_url, asked_for=False))
+            admin_process = cleanup.enter_context(serving(settings, redis_url, asked_for=False))
         play = partial(_play, redis_url, settings, seconds, cast_of(clients))
-        verdict = trio.run(partial(play, console=console, operators=operators))
+        verdict = trio.run(partial(play, console=console, admin_process=admin_process))
     if verdict is None:
         return None
     show_summary(verdict, console)
@@ -107,11 +107,11 @@ async def _play(
     clients: list[DemoClient],
     *,
     console: Console,
-    operators: AdminProcess | None,
+    admin_process: AdminProcess | None,
 ) -> Verdict | None:
-    line = operators.line() if operators else None
-    server = Server(settings, redis_url, 2 * len(clients), Clock(), stats_socket=line)
-    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
+    stats_socket = admin_process.line() if admin_process else None
+    server = Server(settings, redis_url, 2 * len(clients), Clock(), stats_socket=stats_socket)
+    picture = Picture(seconds, TICK_S / SLOTS_PER_TICK, url=admin_process.url if admin_process else "")
     stage = _Stage(seconds, clients, picture, [], trio.current_time())
     interrupted = False
 

@@ -64,7 +64,7 @@ class WorkerSlot:
 
     number: int  # from 1
     pid: int = 0  # 0: no process
-    line: socket.socket | None = None  # the supervisor's end of the control pipe
+    pipe: socket.socket | None = None  # the supervisor's end of the control pipe
     started_at: float = 0.0  # monotonic seconds
     start_at: float = 0.0  # when the next process is due, while there is none
     failures: int = 0  # consecutive exits after a short life
@@ -80,9 +80,9 @@ class WorkerSlot:
 
     def send(self, command: bytes) -> None:
         """Send a command to the process, if there is one that can receive it."""
-        if self.line is not None:
+        if self.pipe is not None:
             with suppress(OSError):
-                self.line.send(command)
+                self.pipe.send(command)
 
 
 class PendingSignals(NamedTuple):
@@ -260,7 +260,7 @@ class Arbiter:
         theirs.close()
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
-        each.pid, each.line, each.started_at = pid, ours, time.monotonic()
+        each.pid, each.pipe, each.started_at = pid, ours, time.monotonic()
         each.is_ready = each.is_hung = False
         each.kill_at = math.inf
         each.watch = SilenceWatch(self.hang_timeout_s, each.started_at)
@@ -297,10 +297,10 @@ class Arbiter:
             os._exit(status)  # also ends threads that are stuck
 
     def _read_pipe(self, each: WorkerSlot) -> None:
-        if each.line is None:
+        if each.pipe is None:
             return
         try:
-            data = each.line.recv(READ_BYTES)
+            data = each.pipe.recv(READ_BYTES)
         except OSError:
             data = b""
         if not data:
@@ -328,10 +328,10 @@ class Arbiter:
                 each.kill_at = now + ABORT_TIMEOUT_S
 
     def _close_pipe(self, each: WorkerSlot) -> None:
-        if each.line is not None:
-            self._selector.unregister(each.line)
-            each.line.close()
-            each.line = None
+        if each.pipe is not None:
+            self._selector.unregister(each.pipe)
+            each.pipe.close()
+            each.pipe = None
 
     def _reap(self) -> None:
         for each in self._slots:

@@ -74,18 +74,18 @@ class ControlPipe:
     """The worker's end of the control pipe; see `presence.server.process.Lifecycle`.
 
     Args:
-        line: the worker's end of the socket pair.
+        pipe: the worker's end of the socket pair.
         hang_timeout_s: see `SilenceWatch`; infinity: no heartbeats are sent.
     """
 
-    def __init__(self, line: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
-        self._line = line
+    def __init__(self, pipe: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
+        self._socket = pipe
         self._hang_timeout_s = hang_timeout_s
 
     def send_ready(self, _host: str = "", _port: int = 0) -> None:
         """Report that this worker is ready; the supervisor knows its address."""
         with suppress(OSError):  # the supervisor has died, which `stop_requests` notices
-            self._line.send(READY)
+            self._socket.send(READY)
 
     @asynccontextmanager
     async def stop_requests(
@@ -97,7 +97,7 @@ class ControlPipe:
             reload: called to read files again; None: there are no files.
             retire: called before a drain if a successor is ready.
         """
-        self._line.setblocking(False)
+        self._socket.setblocking(False)
         sender, requests = trio.open_memory_channel[None](2)
         handled = (*STOP_SIGNALS, signal.SIGHUP) if reload else STOP_SIGNALS
         with trio.open_signal_receiver(*handled) as signals:
@@ -113,14 +113,14 @@ class ControlPipe:
     async def _send_heartbeats(self) -> None:
         while True:
             with suppress(OSError):  # the supervisor is suspended, which it will notice, or dead
-                self._line.send(ALIVE)
+                self._socket.send(ALIVE)
             await trio.sleep(interval_s(self._hang_timeout_s))
 
     async def _follow_supervisor(self, once: "_OnceEach", retire: Callable[[], None]) -> None:
-        line = trio.socket.from_stdlib_socket(self._line)
+        stream = trio.socket.from_stdlib_socket(self._socket)
         while True:
             try:
-                command = await line.recv(1)
+                command = await stream.recv(1)
             except OSError:
                 command = b""
             if command == RELOAD:

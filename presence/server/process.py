@@ -152,7 +152,7 @@ def run(
     try:
         limit = files.claim(settings.max_connections)
     except files.FileLimitError as error:
-        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message is complete
         return REFUSED
     faulthandler.enable(STANDARD_ERROR)  # at SIGABRT from the supervisor, every thread prints its stack
     log.info("open file limit set", files=limit.files, max_connections=limit.max_connections)

@@ -89,7 +89,7 @@ class SessionReporter:
         at = self.core.standing(session)
         connected = None if session.link is None else self.connected(session.handle)
         profile = registry.profiles.of(session.number)
-        told: dict[str, object] = {
+        report: dict[str, object] = {
             "device": session.device,
             "session": registry.session_id(session),
             "node": self.node(),
@@ -115,8 +115,8 @@ class SessionReporter:
             "vouched": at.vouched,
         }
         if profile.meta:
-            told["meta"] = json.loads(profile.meta)
-        return told
+            report["meta"] = json.loads(profile.meta)
+        return report
 
 
 def _end(change: Change) -> dict[str, object]:

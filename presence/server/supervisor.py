@@ -63,10 +63,10 @@ def run(
     credentials.load_modules(settings)
     process.tune_interpreter()
 
-    def serve(number: int, line: socket.socket, _is_first: bool) -> int:
+    def serve(number: int, pipe: socket.socket, _is_first: bool) -> int:
         reserved.close()
         stats_socket = admin_process.become_worker(number) if admin_process else None
-        return _work(settings, redis_url, number, family, line, stats_socket=stats_socket)
+        return _work(settings, redis_url, number, family, pipe, stats_socket=stats_socket)
 
     try:
         return Arbiter(
@@ -89,7 +89,7 @@ def _work(
     redis_url: str,
     number: int,
     family: str,
-    line: socket.socket,
+    pipe: socket.socket,
     *,
     stats_socket: socket.socket | None = None,
 ) -> int:
@@ -99,10 +99,10 @@ def _work(
         settings: checked settings; all workers share `port`.
         number: from 1, for the log.
         family: common prefix of the node ids of all workers.
-        line: the worker's end of the control pipe.
+        pipe: the worker's end of the control pipe.
         stats_socket: see `presence.server.server.Server`.
     """
-    lifecycle = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
+    lifecycle = ControlPipe(pipe, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
