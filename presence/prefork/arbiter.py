@@ -42,6 +42,8 @@ BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
 FAILED: Final = 1
+START_TIMED_OUT: Final = "worker start timed out, killing it"
+STOP_TIMED_OUT: Final = "worker stop timed out, killing it"
 
 log = structlog.get_logger("presence.server.supervisor")
 
@@ -237,8 +239,8 @@ class Arbiter:
                 self._start(each)
         for each in self._slots:
             if each.pid and now >= each.kill_at:
-                late = "start" if each is self._successor else "stop"
-                log.error(f"worker {late} timed out, killing it", worker=each.number, pid=each.pid)
+                event = START_TIMED_OUT if each is self._successor else STOP_TIMED_OUT
+                log.error(event, worker=each.number, pid=each.pid)
                 each.kill_at = math.inf
                 os.kill(each.pid, signal.SIGKILL)  # reaped after SIGCHLD
 
@@ -457,7 +459,7 @@ class Arbiter:
         """Kill the remaining workers; this loses no more than a crash would."""
         for each in self._slots:
             if each.pid:
-                log.error("worker stop timed out, killing it", worker=each.number, pid=each.pid)
+                log.error(STOP_TIMED_OUT, worker=each.number, pid=each.pid)
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
         give_up_at = time.monotonic() + KILL_TIMEOUT_S
