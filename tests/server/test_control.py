@@ -95,7 +95,7 @@ async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
             yield pair
 
 
-async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_cut_and_renamed(
+async def test_login_elsewhere_ends_the_old_connection_although_the_channel_was_cut_and_renamed(
     redis_server: EmbeddedRedis,
 ) -> None:
     async with serving(redis_server) as pair:
@@ -150,7 +150,7 @@ LETTER = Delivery("ann", ("",), b"packet")
 QUESTION = Question("ann", "0" * 32)
 
 
-async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_more_than_that() -> None:
+async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_contained() -> None:
     class Confused(FakeChannel):
         times = 1
 
@@ -200,7 +200,7 @@ HOSTILE = [
 ]
 
 
-async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
+async def test_no_control_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
         await until(lambda: pair.hears(0))
         await pair.log_in(0)

@@ -1,4 +1,4 @@
-"""SIGHUP to a real `presence serve`: files are read again, and nothing else happens."""
+"""SIGHUP to a real `presence serve` reloads files and does nothing else."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.support.waiting import PATIENCE_S, wait_for
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_hangup_reads_files_again_names_what_takes_a_restart_and_drops_nobody(
+def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_client(
     redis_server: EmbeddedRedis, tmp_path: Path, workers: int
 ) -> None:
     file = tmp_path / "presence.toml"

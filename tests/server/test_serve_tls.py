@@ -1,4 +1,4 @@
-"""`presence serve` with a certificate: both ports, several workers, and another certificate under way."""
+"""`presence serve` with a certificate: both ports, several workers, and a new certificate."""
 
 import signal
 import socket
@@ -21,7 +21,7 @@ def peer(phone: Phone) -> bytes | None:
     return phone.socket.getpeercert(binary_form=True)
 
 
-def test_tls_beside_plain_tcp_and_another_certificate_that_drops_nobody(
+def test_tls_beside_plain_tcp_and_a_new_certificate_that_drops_no_client(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
     cert, key = certificates.write(tmp_path)

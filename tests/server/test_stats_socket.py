@@ -1,4 +1,4 @@
-"""A worker answers what it is asked over its line and by way of Redis, once and at a bounded rate."""
+"""A worker answers over its stats socket and through Redis, once and at a bounded rate."""
 
 import threading
 from dataclasses import astuple
@@ -31,7 +31,7 @@ def fail() -> object:
     raise LookupError("no such figure")
 
 
-async def test_what_cannot_be_answered_fills_no_log_and_ends_nobody() -> None:
+async def test_failing_stats_requests_are_rate_limited_in_the_log_and_end_no_task() -> None:
     asking, answering = stats_socket_pair()
     with asking, answering, structlog.testing.capture_logs() as logs:
         responder = StatsResponder(answering, {"fail": fail, "work": lambda: 7})
@@ -93,7 +93,7 @@ async def desk(nursery: trio.Nursery) -> Desk:
     return desk
 
 
-async def test_a_question_is_answered_and_then_there_is_no_connection(desk: Desk) -> None:
+async def test_question_is_answered_and_the_connection_closed(desk: Desk) -> None:
     desk.answering.enqueue([ANN, ANN])
     await desk.settled()
     await until(lambda: desk.closed)
@@ -111,7 +111,7 @@ async def test_questions_beyond_the_rate_are_dropped(desk: Desk) -> None:
     assert desk.figures() == (140, 110, 30, 0)
 
 
-async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped(desk: Desk) -> None:
+async def test_slow_redis_bounds_the_queue_and_drops_old_questions(desk: Desk) -> None:
     desk.go_on.clear()
     desk.answering.enqueue([ANN])
     await until(lambda: desk.begun)
@@ -126,7 +126,7 @@ async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped(d
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), StoreError("refused")])
-async def test_what_cannot_be_told_or_written_is_counted_ends_nobody_and_fills_no_log(
+async def test_failed_answers_are_counted_and_rate_limited_in_the_log_and_end_no_task(
     desk: Desk, failure: Exception
 ) -> None:
     with structlog.testing.capture_logs() as logs:
