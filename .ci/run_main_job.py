@@ -44,7 +44,7 @@ timer.start()
 address = operators = None
 for said in shell.stderr:
     print(said, end="", flush=True)
-    if found := re.search(r'"event": ?"operators", ?"url": ?"http://([^/"]+)/"', said):
+    if found := re.search(r'"event": ?"admin HTTP server starting", ?"url": ?"http://([^/"]+)/"', said):
         operators = found[1]
     if said.startswith("ready "):
         host, _, port = said.split()[1].rpartition(":")

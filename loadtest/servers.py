@@ -139,7 +139,7 @@ class PresenceServer:
         flags = self._flags
         if "--redis" in flags:
             return flags[flags.index("--redis") + 1]
-        return str(self.said("embedded Redis runs")[-1]["url"])
+        return str(self.said("embedded Redis started")[-1]["url"])
 
     @property
     def report(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def measure(plan: Plan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stret
         Bar(arrival_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
         running_server("--admin", "127.0.0.1:0") as served,
     ):
-        operators = urlsplit(served.said("operators")[-1]["url"])
+        operators = urlsplit(served.said("admin HTTP server starting")[-1]["url"])
         with closing(LoadGenerator(served.address, "presence", 0.0, bar)) as generator:
             course = Course(
                 plan, served.process.pid, generator, (operators.hostname or "", operators.port or 0)

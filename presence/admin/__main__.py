@@ -35,7 +35,7 @@ def main() -> int:
 
             run(start, line)
         except Exception:  # the server starts another
-            structlog.get_logger().exception("operators are not served any more")
+            structlog.get_logger().exception("admin process failed")
             return 1
     return 0
 

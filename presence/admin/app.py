@@ -82,9 +82,9 @@ class App:
             self._access.tokens = tokens = operator_tokens.load(self._token_file)
         except TokenFileError as error:
             kept = len(self._access.tokens or ())
-            log.error("tokens of operators cannot be read", error=str(error), kept=kept)  # noqa: TRY400 - no traceback needed
+            log.error("operator token file rejected", error=str(error), kept=kept)  # noqa: TRY400 - no traceback needed
         else:
-            log.info("tokens of operators are read", tokens=len(tokens))
+            log.info("operator tokens loaded", tokens=len(tokens))
 
     async def _retry_tokens(self) -> None:
         """Reread the token file until it is valid, if it was not when this process started.
@@ -142,7 +142,7 @@ async def _serve(start: Start, line: socket.socket) -> None:
         nursery.start_soon(_handle_commands, line, app.reload, stop)
         nursery.start_soon(_send_heartbeats, line, start.settings.hang_timeout)
         nursery.start_soon(app.run)
-        log.info("operators are served", url=start.url, pid=os.getpid())
+        log.info("admin HTTP server ready", url=start.url, pid=os.getpid())
         await serve_http(app.asgi, listeners, context.http, stop)
         nursery.cancel_scope.cancel()
 

@@ -109,7 +109,7 @@ class AuthMiddleware:
                 self._metrics.count_refusal(error.reason)
             await answer.fail(error, scope, receive)
         except Exception:
-            log.exception("a request of an operator failed", path=endpoint.template if endpoint else None)
+            log.exception("admin request failed", path=endpoint.template if endpoint else None)
             await answer.fail(ApiError(500, "internal", "see the server's log"), scope, receive)
 
     def _find(self, scope: Scope) -> tuple[Endpoint | None, list[str]]:
@@ -251,10 +251,10 @@ class Audit:
         level = log.info if outcome == "done" else log.warning
         level(
             "audit",
-            who=operator.name,
+            operator=operator.name,
             role=operator.role if operator is not NO_OPERATOR else "none",
             peer=_peer(scope),
-            verb=verb,
+            action=verb,
             uid=uid,
             device=device,
             outcome=outcome,
@@ -270,7 +270,7 @@ class Audit:
             self._unlogged += 1
             return
         unlogged, self._unlogged = self._unlogged, 0
-        self.log_action(operator, scope, verb, "refused", reason=code, unsaid=unlogged)
+        self.log_action(operator, scope, verb, "refused", reason=code, suppressed=unlogged)
 
 
 def _peer(scope: Mapping[str, Any]) -> str:

@@ -148,7 +148,7 @@ class EventBroadcaster:
                 await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
             except (RedisError, ValueError, OSError) as error:
                 if self._error is None:
-                    log.warning("events cannot be read, trying again", error=redact_text(str(error)))
+                    log.warning("cannot read events, retrying", error=redact_text(str(error)))
                 self._error = (redis_away if passes(error) else redis_refuses)(error)
                 self._note_change()
                 await trio.sleep(RETRY_S)

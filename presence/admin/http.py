@@ -112,7 +112,7 @@ class _Server:
         try:
             await _HttpConnection(self, stream).run()
         except Exception:
-            log.exception("a connection of an operator failed")
+            log.exception("admin connection failed")
         finally:
             self.metrics.connections -= 1
             await trio.aclose_forcefully(stream)
@@ -221,7 +221,7 @@ class _HttpConnection:
                 try:
                     await self._server.app(scope, receive, send)
                 except Exception:
-                    log.exception("an answer to an operator failed")
+                    log.exception("admin response failed")
                     await self._refuse(ApiError(500, "internal", "see the server's log"))
                 nursery.cancel_scope.cancel()
 

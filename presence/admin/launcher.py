@@ -2,8 +2,9 @@
 
 The address is bound here, so that it is known before anything is ready, and a restarted process listens on
 the same one. The server never waits for that process: it has the requesting ends of the lines
-(`presence.server.stats_socket`) and a control connection, whose closing tells it to stop. `AdminProcess.tend`
-starts another when it has exited, or was silent for too long: see `presence.prefork.control_pipe`.
+(`presence.server.stats_socket`) and a control connection, whose closing tells it to stop.
+`AdminProcess.supervise` starts another when it has exited, or was silent for too long: see
+`presence.prefork.control_pipe`.
 """
 
 import math
@@ -21,10 +22,10 @@ import structlog
 from presence.admin.startup import RELOAD, Start
 from presence.common.backoff import backoff_s
 from presence.config.settings import Settings, admin_host, admin_port
-from presence.prefork.arbiter import ended
+from presence.prefork.arbiter import exit_fields
 from presence.prefork.control_pipe import SilenceWatch
 from presence.server.listeners import CannotListen, ListenAddress
-from presence.server.stats_socket import line_pair
+from presence.server.stats_socket import stats_socket_pair
 from presence.transports import sockets
 
 STOP_TIMEOUT_S: Final = 0.8  # for requests in progress; then it is killed
@@ -55,7 +56,7 @@ class AdminProcess:
         self.address = _address_of(listeners)
         host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
         self.url = f"http://{host}:{self.address.port}/"
-        self._lines = [line_pair() for _ in range(workers)]
+        self._lines = [stats_socket_pair() for _ in range(workers)]
         self._listeners = listeners
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,7 +82,7 @@ class AdminProcess:
         self._close_all_but(own)
         return own
 
-    def tend(self) -> float | None:
+    def supervise(self) -> float | None:
         """Restart the process if it has exited, with a delay if it keeps exiting, and kill it if it hangs.
 
         Does not block. Call it about once per second.
@@ -94,7 +95,7 @@ class AdminProcess:
             status = self._process.poll()
             if status is None:
                 if self._watch.is_hung(time.monotonic()):
-                    log.error("the process that serves operators hangs, and is ended")
+                    log.error("admin process hung, killing it")
                     self._process.kill()
                     self._watch = SilenceWatch(math.inf, time.monotonic())  # log it only once
                 return None
@@ -107,7 +108,7 @@ class AdminProcess:
         if self._control is not None:
             with suppress(OSError):  # nothing to read
                 if self._control.recv(_HEARTBEAT_BYTES):
-                    self._watch.heard()
+                    self._watch.heartbeat()
 
     def reload(self) -> None:
         """Make the process reread its files."""
@@ -156,22 +157,22 @@ class AdminProcess:
             self._close_control()  # this stops it, and another is started
 
     def _restart_later(self, status: int) -> None:
-        lived_s = time.monotonic() - self._started_at
+        uptime_s = time.monotonic() - self._started_at
         self._process = None
         self._close_control()
-        self._failures = 1 if lived_s >= STABLE_AFTER_S else self._failures + 1
+        self._failures = 1 if uptime_s >= STABLE_AFTER_S else self._failures + 1
         self._start_at = time.monotonic() + restart_delay_s(self._failures)
         log.error(
-            "the process that serves operators ended, and is replaced",
-            **ended(status),
-            lived_s=round(lived_s, 1),
+            "admin process exited, restarting",
+            **exit_fields(status),
+            uptime_s=round(uptime_s, 1),
             pause_s=restart_delay_s(self._failures),
         )
 
     def _defer_start(self, error: OSError) -> None:
         self._failures += 1
         self._start_at = time.monotonic() + max(RETRY_S, restart_delay_s(self._failures))
-        log.error("operators cannot be served now", error=error.strerror or str(error))
+        log.error("cannot start admin process", error=error.strerror or str(error))
 
     def _close_all_but(self, own: socket.socket | None) -> None:
         for each in (*self._listeners, *(end for line in self._lines for end in line)):
@@ -199,12 +200,12 @@ def admin_process(
     Raises:
         CannotListen: the given address is not available.
     """
-    operators = AdminProcess(settings, redis_url, _open_listeners(settings, asked_for), workers)
-    log.info("operators", url=operators.url)
+    admin_process = AdminProcess(settings, redis_url, _open_listeners(settings, asked_for), workers)
+    log.info("admin HTTP server starting", url=admin_process.url)
     try:
-        yield operators
+        yield admin_process
     finally:
-        operators.stop()
+        admin_process.stop()
 
 
 def restart_delay_s(ends: int) -> float:
@@ -219,7 +220,7 @@ def _open_listeners(settings: Settings, asked_for: bool) -> list[socket.socket]:
     except OSError as error:
         if asked_for:
             raise CannotListen(settings.admin, error) from error
-        log.warning("operators are served at another port", address=settings.admin, error=error.strerror)
+        log.warning("admin port in use, using another", address=settings.admin, error=error.strerror)
         listeners = sockets.open_listeners(host, 0)
     for each in listeners:
         each.listen(LISTEN_BACKLOG)

@@ -81,7 +81,7 @@ class Sampler:
                 is_logged = False
             except Exception:  # a value of unknown form must not stop the page
                 if not is_logged:
-                    log.exception("no picture can be made of what workers say")
+                    log.exception("cannot build snapshot from workers")
                 is_logged = True
             now = trio.current_time()
             due = max(due + SAMPLE_INTERVAL_S, now)

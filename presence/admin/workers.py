@@ -156,7 +156,7 @@ class Workers:
             try:
                 identity, reply = msgpack.unpackb(await line.recv(ANSWER_BYTES), strict_map_key=False)
             except (ValueError, TypeError, OSError) as error:
-                _log.debug("a worker's answer cannot be read", worker=number, error=str(error))
+                _log.debug("cannot read worker reply", worker=number, error=str(error))
                 await trio.sleep(0.1)
                 continue
             if not self._first_id <= identity < self._next_id:

@@ -98,9 +98,9 @@ class KeyRotation:
             self._log_renewed(before.keyring, state.keyring)
         elif state.problem and state.problem != before.problem:
             self._counters.failed += 1
-            log.error("token keys stay as they were", error=state.problem)
+            log.error("token key file rejected", error=state.problem)
         elif before.problem and not state.problem:
-            log.info("the file of the token keys is good again", keys=len(state.keyring))
+            log.info("token key file valid again", keys=len(state.keyring))
 
     def _log_renewed(self, before: Keyring, keyring: Keyring) -> None:
         self._counters.renewed += 1

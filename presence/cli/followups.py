@@ -158,8 +158,9 @@ def _handler(name: str) -> Callable[[Any], Any]:
 def _run_scheduler(scheduler: FollowUpScheduler, stop: threading.Event) -> None:
     outage = SchedulerOutage()
     while not stop.wait(scheduler.run_once()):
-        if news := outage.log_message(scheduler.failure):
-            print_error(news)
+        failure = scheduler.failure
+        if news := outage.log_message(failure):
+            print_error(f"{news}: {failure}" if failure else news)
 
 
 @contextlib.contextmanager

@@ -158,7 +158,8 @@ def _metavar(spec: SettingField) -> str:
         return "|".join(spec.choices)
     named = {"redis": "URL", "data_dir": "DIR", "admin": "HOST:PORT", "proxy_from": "NETWORKS"}
     kinds: dict[type, str] = {str: "TEXT", Path: "FILE"}
-    return named.get(spec.name) or spec.unit.upper() or kinds.get(spec.kind, "N")
+    unit = "" if spec.unit.startswith("per ") else spec.unit.upper()
+    return named.get(spec.name) or unit or kinds.get(spec.kind, "N")
 
 
 def _help(spec: SettingField) -> str:

@@ -14,7 +14,7 @@ from presence.config.settings import Settings
 from presence.prefork.systemd import Notifier, from_environment
 from presence.store.embedded import EmbeddedError, embedded_redis
 
-if TYPE_CHECKING:  # not loaded by a server without the admin process
+if TYPE_CHECKING:  # a server with --no-admin loads nothing of it
     from presence.admin.launcher import AdminProcess
 
 _DESCRIPTION = (
@@ -40,7 +40,7 @@ def check_files(loaded: Loaded) -> None:
     settings = loaded.settings
     found = [
         f"{error} (from {loaded.sources[error.setting]})"
-        for error in (*credentials.problems(settings), *credentials.problems_of_operators(settings))
+        for error in (*credentials.problems(settings), *credentials.operator_token_problems(settings))
     ]
     if found:
         raise ConfigError(found)
@@ -70,7 +70,7 @@ def run(_args: argparse.Namespace, load_again: Load) -> int:
         except EmbeddedError as error:
             print_error(error)
             return FAILED
-        except KeyboardInterrupt:  # before the server handles signals
+        except KeyboardInterrupt:  # before the server handled signals
             return OK
 
 
@@ -88,27 +88,34 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
 
         log = structlog.get_logger()
         if settings.redis is None:
-            log.info("embedded Redis runs", url=redis_url)
+            log.info("embedded Redis started", url=redis_url)
         for exposure in exposures(settings):
-            log.warning(exposure)
+            risk, _, fix = exposure.rpartition(": ")
+            log.warning("server is exposed", risk=risk, fix=fix)
         try:
-            with _admin_process(loaded, redis_url) as operators:
+            with _admin_process(loaded, redis_url) as admin_process:
 
                 def reread() -> None:
                     _log_changes(settings, load_again)
-                    if operators:
-                        operators.reload()
+                    if admin_process:
+                        admin_process.reload()
 
                 if isinstance(writer, DirectWriter):
                     from presence.server import supervisor  # noqa: PLC0415 - loads what the workers share
 
-                    return supervisor.run(settings, redis_url, writer, reread, notifier, operators=operators)
+                    return supervisor.run(
+                        settings, redis_url, writer, reread, notifier, admin_process=admin_process
+                    )
                 from presence.server.process import Signals, run  # noqa: PLC0415 - trio and all of the server
 
-                signals = Signals(writer, reread, notifier, operators.tend if operators else None)
-                return run(settings, redis_url, signals, line=operators.line() if operators else None)
+                signals = Signals(
+                    writer, reread, notifier, admin_process.supervise if admin_process else None
+                )
+                return run(
+                    settings, redis_url, signals, stats_socket=admin_process.line() if admin_process else None
+                )
         except CannotListen as error:
-            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - no traceback needed
+            log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - the error is complete
         except Exception:
             log.exception("server failed")
         return FAILED
@@ -122,22 +129,24 @@ def _log_changes(in_effect: Settings, load_again: Load) -> None:
     try:
         now = load_again().settings
     except ConfigError as error:
-        log.error("settings have become bad", problems=list(error.problems))  # noqa: TRY400 - no traceback needed
+        log.error("settings file is now invalid", problems=list(error.problems))  # noqa: TRY400 - the error is complete
         return
     changed = [f.name for f in fields(Settings) if getattr(now, f.name) != getattr(in_effect, f.name)]
     if changed:
-        log.warning("settings have changed, which takes a restart", settings=changed)
+        log.warning("settings changed, restart needed", settings=changed)
 
 
 @contextlib.contextmanager
 def _admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
-    """Run the admin process unless the settings turn it off; then none of its modules are loaded."""
+    """Run the admin process, unless `no_admin` is set: then none of its modules is loaded."""
     settings = loaded.settings
     if settings.no_admin:
         yield None
         return
-    from presence.admin.launcher import admin_process  # noqa: PLC0415 - see above
+    from presence.admin import launcher  # noqa: PLC0415 - see above
 
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
-    with admin_process(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
-        yield operators
+    with launcher.admin_process(
+        settings, redis_url, asked_for=asked_for, workers=settings.workers
+    ) as admin_process:
+        yield admin_process

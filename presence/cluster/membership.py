@@ -219,9 +219,9 @@ class Membership:
                 if not silent.shards:
                     self._counters.fenced += 1
                     if silent.has_left:
-                        _log.info("lease of a node that left has ended", left=silent.node)
+                        _log.info("lease of departed node expired", peer=silent.node)
                     else:
-                        _log.warning("a node is silent: nothing more is taken from it", silent=silent.node)
+                        _log.warning("node lease expired, fencing it", peer=silent.node)
                 self.detector.fence_seen(silent, step.shard)
 
         for first in range(0, len(steps), MAX_FENCES_PER_CALL):
@@ -246,9 +246,9 @@ class Membership:
         if before:
             each.ended = None
         if each.has_left:
-            _log.info("sweeping a node that left", left=each.node, sweeper_before=before)
+            _log.info("sweeping sessions of departed node", peer=each.node, previous_sweeper=before)
         else:
-            _log.warning("a node is dead: its users go offline", dead=each.node, sweeper_before=before)
+            _log.warning("node declared dead, sweeping its sessions", peer=each.node, previous_sweeper=before)
         self.detector.row_claimed(each, wanted)
         return True
 
@@ -296,9 +296,9 @@ class Membership:
             self._counters.swept += 1
             for writer in self.relay.writers:
                 writer.barrier.peer_gone(each.node)
-            event = "a node that left is swept" if each.has_left else "a dead node's users are offline"
+            event = "sweep of departed node finished" if each.has_left else "sweep of dead node finished"
             _log.info(
-                event, node=each.node, users_offline=each.offline, returned=_returned(stats, each.ended)
+                event, peer=each.node, users_offline=each.offline, returned=_returned(stats, each.ended)
             )
         return False
 

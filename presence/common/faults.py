@@ -18,7 +18,7 @@ LOG_INTERVAL_S: Final = 10.0  # between two tracebacks of one kind of work
 WORK: Final = (
     *("query", "watch", "watch event", "watch subscription", "push"),
     *("message", "delivery", "notice", "control channel"),
-    *("explain request", "inquiry", "statistics", "files", "token keys"),
+    *("explain request", "stats request", "statistics", "files", "token keys"),
 )
 """All kinds of work."""
 

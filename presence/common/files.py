@@ -55,11 +55,11 @@ def raise_file_limit(max_connections: int) -> FileLimits:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     fit = connections_within(hard)
     if fit < 1:
-        raise FileLimitError(f"the file limit (ulimit -n) is {hard}: too low to serve any connection")
+        raise FileLimitError(f"the open file limit (ulimit -n) is {hard}: too low to serve any connection")
     if max_connections > fit:
         raise FileLimitError(
-            f"max_connections: {max_connections} do not fit below the file limit of {hard} (ulimit -n), "
-            f"of which {hard - fit} are reserved; at most {fit} do"
+            f"max_connections: {max_connections} does not fit into the file limit of {hard} (ulimit -n), "
+            f"of which {hard - fit} are reserved; at most {fit} fit"
         )
     return FileLimits(hard, max_connections or fit)
 

@@ -22,7 +22,7 @@ def parse(text: str) -> tuple[Network, ...]:
         try:
             networks.append(ip_network(part))
         except ValueError as error:
-            raise ValueError(f"must be networks such as 10.0.0.0/8, with commas between: {error}") from None
+            raise ValueError(f"must be comma-separated networks such as 10.0.0.0/8: {error}") from None
     return tuple(networks)
 
 

@@ -64,12 +64,12 @@ def parse(url: str) -> RedisUrl:
     if parts.scheme not in _SCHEMES or url[len(parts.scheme) :][:3] != "://":
         raise ValueError("must begin with redis://, rediss://, unix:// or redis+cluster://")
     if not url.isprintable() or " " in url:
-        raise ValueError("must not hold white space or control characters")
+        raise ValueError("must not contain white space or control characters")
     if parts.scheme == "unix" and not parts.path:
         raise ValueError("must name the socket: unix:///path/to/redis.sock")
     is_cluster = parts.scheme.endswith(_CLUSTER)
     if is_cluster and parts.path not in {"", "/", "/0"}:
-        raise ValueError("must name no database: a cluster has only number 0")
+        raise ValueError("must not name a database: a cluster has only number 0")
     _check_options(parts.query, is_cluster=is_cluster, is_tls=parts.scheme.startswith("rediss"))
     if parts.scheme == "unix":
         return RedisUrl(url, is_cluster=False, seeds=(url,))
@@ -132,13 +132,13 @@ def _check_options(query: str, *, is_cluster: bool, is_tls: bool) -> None:
     allowed = [*(() if is_cluster else ("db",)), *(_TLS_OPTIONS if is_tls else ())]
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name in _TLS_OPTIONS and not is_tls:
-            raise ValueError(f"must begin with rediss to have {name}")
+            raise ValueError(f"must begin with rediss:// to use {name}")
         if name not in allowed:
             names = ", ".join(allowed) or "nothing"
             raise ValueError(f"may have only {names} after the question mark; the password goes before @")
         values = _VALUES.get(name)
         if not value or (values and value not in values) or (name == "db" and not value.isdecimal()):
-            raise ValueError(f"must have another value of {name}")
+            raise ValueError(f"must have a valid value for {name}")
 
 
 def _check_hosts(names: Iterable[str], *, is_cluster: bool) -> None:

@@ -1,1 +1,1 @@
-"""Settings: their fields, where values come from, and what contradicts what."""
+"""Settings: their fields, their sources, and conflicts between them."""

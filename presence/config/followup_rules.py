@@ -1,12 +1,12 @@
-"""Rules of follow-ups: what is to be done so many seconds after a user went offline, unless he came back.
+"""Follow-up rules: what to do some seconds after a user went offline, unless they have returned.
 
-In the file of settings, one table each::
+One table each in the settings file::
 
     [[followups]]
     name = "we-miss-you"
     after = 3600                                # seconds after the offline event
-    reasons = ["idle_timeout", "node_down"]     # of these offline events only; without it, of all
-    payload = "mail template 7"                 # handed to whoever does it; at most 4 KiB
+    reasons = ["idle_timeout", "node_down"]     # only for these reasons; default: all
+    payload = "mail template 7"                 # passed to the handler; at most 4 KiB
 """
 
 import re
@@ -16,33 +16,33 @@ from typing import Any, Final
 
 from presence.protocol.constants import Code
 
-NAME_CHARS_MAX: Final = 64
-PAYLOAD_BYTES_MAX: Final = 4096  # a name, an id, a template: what is larger belongs into a database
-AFTER_MAX_S: Final = 366 * 86_400.0
-RULES_MAX: Final = 64  # each costs every offline event a few writes
+MAX_NAME_CHARS: Final = 64
+MAX_PAYLOAD_BYTES: Final = 4096  # a name, an id, a template: larger data belongs in a database
+MAX_AFTER_S: Final = 366 * 86_400.0
+MAX_RULES: Final = 64  # each adds a few writes to every offline event
 KEYS: Final = ("name", "after", "reasons", "payload")
 REASONS: Final = tuple(code.reason for code in Code if code not in {Code.LOGIN, Code.RETURNED})
-_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}", re.ASCII)
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}", re.ASCII)
 
 Hint = Callable[[str, Iterable[str]], str]
-"""Says of a name that is not known which one may have been meant."""
+"""Returns a hint at the known name that an unknown one may have meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What follows an offline event."""
+    """One rule: what to do after an offline event."""
 
-    name: str  # its own among the rules
-    after: float  # seconds from the offline event, 0 to `AFTER_MAX_S`
-    reasons: tuple[str, ...] = ()  # the names of the reasons that it is for; empty for all
-    payload: str = ""  # text for whoever does it, at most `PAYLOAD_BYTES_MAX` bytes of UTF-8
+    name: str  # unique among the rules
+    after: float  # seconds from the offline event, 0 to `MAX_AFTER_S`
+    reasons: tuple[str, ...] = ()  # names of the reasons it applies to; empty: all
+    payload: str = ""  # text for the handler, at most `MAX_PAYLOAD_BYTES` bytes of UTF-8
 
     def __post_init__(self) -> None:
         for problem in _problems(self.as_table(), lambda _name, _known: ""):
             raise ValueError(problem)
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as a table of the file holds it; what is not set is left out."""
+        """Return the rule as a table of the file, without keys that are not set."""
         table: dict[str, Any] = {"name": self.name, "after": self.after}
         if self.reasons:
             table["reasons"] = list(self.reasons)
@@ -52,28 +52,28 @@ class Rule:
 
 
 def is_name(text: object) -> bool:
-    """Whether a text can name a follow-up: letters, digits, and ``._-`` after the first of them."""
+    """Whether a text is a valid name: letters, digits or ``._-``, starting with a letter or digit."""
     return isinstance(text, str) and bool(_NAME.fullmatch(text))
 
 
 def read_rules(raw: object, hint: Hint) -> tuple[tuple[Rule, ...], list[str]]:
-    """Return the rules that the value of a file means, and what is wrong with it, a line each.
+    """Return the rules of the file, and its problems, one line each.
 
     Args:
-        raw: what stood there: a list of tables.
+        raw: the value of the key: a list of tables.
         hint: see `Hint`.
     """
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
         return (), ["must be tables: [[followups]]"]
-    if len(raw) > RULES_MAX:
-        return (), [f"must be at most {RULES_MAX} tables, not {len(raw)}"]
+    if len(raw) > MAX_RULES:
+        return (), [f"must be at most {MAX_RULES} tables, not {len(raw)}"]
     rules: list[Rule] = []
     wrong: list[str] = []
     for number, table in enumerate(raw, 1):
         named = f"{table['name']!r}" if is_name(table.get("name")) else f"number {number}"
         found = [f"{named}: {problem}" for problem in _problems(table, hint)]
         if not found and table["name"] in {rule.name for rule in rules}:
-            found = [f"{named}: the name is taken by another"]
+            found = [f"{named}: the name is already used by another rule"]
         if not found:
             rules.append(
                 Rule(
@@ -92,16 +92,16 @@ def _problems(table: Mapping[str, Any], hint: Hint) -> Iterator[str]:
         if key not in KEYS:
             yield f"unknown key {key!r}{hint(key, KEYS)}"
     if not is_name(table.get("name")):
-        yield f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-, the first none of ._-"
+        yield f"name must be 1 to {MAX_NAME_CHARS} letters, digits or ._-, starting with a letter or digit"
     after = table.get("after")
     is_number = isinstance(after, int | float) and not isinstance(after, bool)
-    if after is None or not (is_number and 0 <= after <= AFTER_MAX_S):  # NaN is in no range
-        yield f"after must be a number from 0 to {AFTER_MAX_S:,.0f} s"
+    if after is None or not (is_number and 0 <= after <= MAX_AFTER_S):  # also excludes NaN
+        yield f"after must be a number from 0 to {MAX_AFTER_S:,.0f} s"
     if "reasons" in table:
         yield from _problems_of_reasons(table["reasons"], hint)
     payload = table.get("payload", "")
-    if not isinstance(payload, str) or len(payload.encode("utf-8", "replace")) > PAYLOAD_BYTES_MAX:
-        yield f"payload must be text of at most {PAYLOAD_BYTES_MAX:,} bytes"
+    if not isinstance(payload, str) or len(payload.encode("utf-8", "replace")) > MAX_PAYLOAD_BYTES:
+        yield f"payload must be text of at most {MAX_PAYLOAD_BYTES:,} bytes"
 
 
 def _problems_of_reasons(reasons: object, hint: Hint) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _problems_of_reasons(reasons: object, hint: Hint) -> Iterator[str]:
         yield "reasons must be a list of names, such as idle_timeout"
         return
     if not reasons:
-        yield "reasons must not be empty: leave it out for all of them"
+        yield "reasons must not be empty: omit it to match all reasons"
     for reason in reasons:
         if reason not in REASONS:
             yield f"unknown reason {reason!r}{hint(reason, REASONS)}"

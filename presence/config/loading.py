@@ -1,9 +1,9 @@
 """Settings from flags, variables, a file and defaults, checked together before anything starts.
 
 ``idle_timeout`` is ``--idle-timeout``, ``PRESENCE_IDLE_TIMEOUT`` and the TOML key ``idle_timeout``. A flag
-wins over a variable, a variable over the file, the file over the default. What is not known or not
-sound refuses to start: all problems are reported together, each names its key and where it came from. The
-tables ``[[followups]]``, see `presence.config.followup_rules`, are of the file only.
+overrides a variable, a variable the file, the file the default. Unknown keys and invalid values are errors:
+all of them are reported together, each with its key and source. The tables ``[[followups]]``, see
+`presence.config.followup_rules`, exist in the file only.
 """
 
 import dataclasses
@@ -23,40 +23,38 @@ from presence.config.settings import FIELDS, VARIABLE_PREFIX, SettingField, Sett
 
 
 def exposures(s: Settings) -> Iterator[str]:
-    """Give what strangers could do, in words; nothing of a server that only this machine reaches."""
+    """Yield what untrusted clients could do, as ``risk: fix``; nothing if only this machine can connect."""
     is_local = networks.is_loopback(s.host)
     if s.token_keys is None and not is_local:
-        yield "whoever reaches this server may be any user: set token_keys"
+        yield "any client that reaches this server can log in as any user: set token_keys"
     elif s.token_keys is None and s.proxy_from is not None:
-        yield "whoever a proxy lets in may be any user: set token_keys"
+        yield "any client that a proxy lets in can log in as any user: set token_keys"
     if s.token_keys is not None and not is_local and not s.tls_only and s.proxy_from is None:
-        missing = (
-            "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or close the port to others"
-        )
-        yield f"tokens and messages that come over plain TCP can be read on their way: {missing}"
+        missing = "set tls_cert, tls_only" if s.tls_cert is None else "set tls_only, or block the plain port"
+        yield f"tokens and messages over plain TCP can be read in transit: {missing}"
     if not (s.no_admin or networks.is_loopback(admin_host(s.admin))):
-        yield "tokens of operators can be read on their way, over plain HTTP: put a proxy with TLS there"
+        yield "operator tokens over plain HTTP can be read in transit: put a TLS proxy in front"
 
 
-WINDOW_OF_TICK = 0.25  # the batching window's largest share of a tick, or ends would come too late
-TICKS_MAX = 100_000  # of the wheel: a set each, 40 MB
+MAX_WINDOW_SHARE = 0.25  # largest share of a tick for the batching window, so that expirations are on time
+MAX_TICKS = 100_000  # of the wheel: one set each, 40 MB
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - to compare with
+ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - only compared with
 
-Complaint: TypeAlias = tuple[tuple[str, ...], str]
-"""The keys that disagree, and what is wrong with the first of them."""
+Conflict: TypeAlias = tuple[tuple[str, ...], str]
+"""The keys that conflict, and what is wrong with the first of them."""
 
 
-def contradictions(s: Settings) -> Iterator[Complaint]:
-    """Give what is wrong with settings each of which is sound."""
-    yield from _of_time(s)
-    yield from _of_strangers(s)
-    yield from _of_ports(s)
+def conflicts(s: Settings) -> Iterator[Conflict]:
+    """Yield conflicts between settings that are valid each on its own."""
+    yield from _time_conflicts(s)
+    yield from _exposure_conflicts(s)
+    yield from _port_conflicts(s)
     if s.data_dir is not None and s.redis is not None:
-        yield ("data_dir", "redis"), "is for serve's own Redis and does not go with a redis URL"
+        yield ("data_dir", "redis"), "is for the embedded Redis and cannot be combined with a redis URL"
 
 
-def _of_time(s: Settings) -> Iterator[Complaint]:
+def _time_conflicts(s: Settings) -> Iterator[Conflict]:
     if s.tick > s.idle_timeout / 2:
         yield (
             ("tick", "idle_timeout"),
@@ -65,10 +63,10 @@ def _of_time(s: Settings) -> Iterator[Complaint]:
     longest, of = max(
         (max(s.idle_timeout, s.max_idle_timeout), "max_idle_timeout"), (s.away_after, "away_after")
     )
-    if longest / s.tick > TICKS_MAX:
+    if longest / s.tick > MAX_TICKS:
         yield (
             ("tick", of),
-            f"{s.tick:g} s is too small for time-outs of {longest:g} s: the wheel holds {TICKS_MAX:,} ticks",
+            f"{s.tick:g} s is too small for time-outs of {longest:g} s: the wheel holds {MAX_TICKS:,} ticks",
         )
     if s.min_idle_timeout > s.max_idle_timeout:
         yield (
@@ -80,66 +78,67 @@ def _of_time(s: Settings) -> Iterator[Complaint]:
             ("disconnect_grace", "max_idle_timeout"),
             f"{s.disconnect_grace:g} s is above max_idle_timeout, {s.max_idle_timeout:g} s",
         )
-    if s.batch_window_ms > s.tick * WINDOW_OF_TICK * 1000:
+    if s.batch_window_ms > s.tick * MAX_WINDOW_SHARE * 1000:
         yield (
             ("batch_window_ms", "tick"),
             f"{s.batch_window_ms} ms is more than a quarter of tick, {s.tick * 1000:g} ms",
         )
 
 
-def _of_strangers(s: Settings) -> Iterator[Complaint]:
+def _exposure_conflicts(s: Settings) -> Iterator[Conflict]:
     if not (s.token_keys or s.insecure or networks.is_loopback(s.host)):
         yield (
             ("host", "token_keys", "insecure"),
-            f"{s.host} can be reached from elsewhere, and nobody would have to prove who it is: "
-            "set token_keys, or say --insecure",
+            f"{s.host} is reachable from other machines without authentication: "
+            "set token_keys, or --insecure to allow it",
         )
     if not (s.no_admin or s.admin_tokens or networks.is_loopback(admin_host(s.admin))):
         yield (
             ("admin", "admin_tokens"),
-            f"{s.admin} can be reached from elsewhere, and nobody would have to prove who it is: "
-            "set admin_tokens",
+            f"{s.admin} is reachable from other machines without authentication: set admin_tokens",
         )
     if s.tls_cert is None:
         if s.tls_key is not None:
-            yield ("tls_key", "tls_cert"), "is the key of a certificate: set tls_cert, too"
+            yield ("tls_key", "tls_cert"), "is set without a certificate: set tls_cert, too"
         if s.tls_only:
             yield ("tls_only", "tls_cert"), "needs a certificate: set tls_cert"
     elif s.port == s.tls_port != 0 and not s.tls_only:
         yield (
             ("tls_port", "port"),
-            f"{s.tls_port} is port, too: choose another, or say --tls-only",
+            f"{s.tls_port} is already used by port: choose another, or set --tls-only",
         )
 
 
-def _of_ports(s: Settings) -> Iterator[Complaint]:
-    """A port that two are to listen at; several hosts may have one of the same number each."""
+def _port_conflicts(s: Settings) -> Iterator[Conflict]:
+    """Yield a port that is used twice; different hosts may use the same number."""
     port = admin_port(s.admin)
-    if s.no_admin or port == 0 or s.host not in {admin_host(s.admin), *EVERYWHERE}:
+    if s.no_admin or port == 0 or s.host not in {admin_host(s.admin), *ALL_ADDRESSES}:
         return
     taken = {s.port: "port"} if s.tls_cert is None or s.tls_only else {s.port: "port", s.tls_port: "tls_port"}
     if port in taken:
-        yield ("admin", taken[port]), f"{port} is {taken[port]}, too: choose another"
+        yield ("admin", taken[port]), f"{port} is already used by {taken[port]}: choose another"
 
 
 __all__ = ["FIELDS", "ConfigError", "Loaded", "SettingField", "Settings", "load", "nearest", "shown"]
 
 CONFIG_VARIABLE = "PRESENCE_CONFIG"
 TOKEN_VARIABLE = "PRESENCE_TOKEN"  # noqa: S105 - a name; of `presence client`
-RULES = "followups"  # the one key of the file that is neither a flag nor a variable
+RULES = "followups"  # the only key of the file without a flag and a variable
 DEFAULT_SOURCE = "default"
-_SHOWN_CHARS = 60  # of a bad value; enough to recognise it
-# What Kubernetes puts into every container of a namespace that has a Service named "presence".
+_MAX_SHOWN_CHARS = 60  # of an invalid value; enough to recognise it
+# Variables that Kubernetes sets in all containers of a namespace with a Service named "presence".
 _SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 _SERVICE_LINK_HINT = "looks like a Kubernetes service link: set enableServiceLinks: false"
-HANG_TIMEOUT_MIN_S = 10.0  # of the default: a loaded machine may keep a process waiting for seconds
+MIN_HANG_TIMEOUT_S = (
+    10.0  # lower bound of the default, because a loaded machine may delay a process for seconds
+)
 
 
 class ConfigError(Exception):
-    """The settings are unknown, unsound or contradict each other.
+    """Settings are unknown, invalid or in conflict with each other.
 
     Attributes:
-        problems: one line each; every line names a key and its source.
+        problems: one line each, with the key and its source.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -149,7 +148,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Checked settings and where each came from: a flag, a variable, ``file PATH`` or ``default``."""
+    """Checked settings, and the source of each: a flag, a variable, ``file PATH`` or ``default``."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -172,16 +171,16 @@ def load(
     Args:
         flags: field name (or ``config``) to the text of its flag, True for a switch; None means not given.
         environ: the environment; `os.environ` by default.
-        serving: check also what only a server cares about: how values agree with each other, and whether
-            what they ask for exists yet. A reader may share a server's file.
+        serving: also check what matters to a server only: conflicts between settings, and whether this
+            platform supports them. Other commands may share a server's file.
 
     Raises:
-        ConfigError: with every problem that was found.
+        ConfigError: with all problems.
     """
     flags = {name: raw for name, raw in (flags or {}).items() if raw is not None}
     environ = os.environ if environ is None else environ
     problems: list[str] = []
-    # The weakest source first, so that a later one replaces what it says.
+    # The weakest source first, so that later ones override it.
     given = [
         *_from_file(flags.get("config") or environ.get(CONFIG_VARIABLE), problems),
         *_from_environment(environ, problems),
@@ -196,26 +195,26 @@ def load(
             sources[key] = source
         except ValueError as error:
             bad.add(key)
-            problems.append(f"{key}: {error}{_instead(key, raw)} (from {source})")
+            problems.append(f"{key}: {error}{_given_value(key, raw)} (from {source})")
     settings = Settings(**values)
-    settings = _yielding(settings, sources)
+    settings = _adjust_defaults(settings, sources)
     if serving:
-        for keys, complaint in (*contradictions(settings), *_not_here(settings)):
+        for keys, problem in (*conflicts(settings), *_unsupported(settings)):
             if bad.isdisjoint(keys):
                 origin = ", ".join(f"{key} from {sources[key]}" for key in keys)
-                problems.append(f"{keys[0]}: {complaint} ({origin})")
+                problems.append(f"{keys[0]}: {problem} ({origin})")
     if problems:
         raise ConfigError(problems)
     return Loaded(settings, sources)
 
 
-def _yielding(settings: Settings, sources: Mapping[str, str]) -> Settings:
-    """Return settings whose defaults forbid nothing that others ask for."""
+def _adjust_defaults(settings: Settings, sources: Mapping[str, str]) -> Settings:
+    """Return settings with defaults adjusted to the values that were set, so that they do not conflict."""
     if sources["batch_window_ms"] == DEFAULT_SOURCE:
-        window_ms = min(settings.batch_window_ms, int(settings.tick * WINDOW_OF_TICK * 1000))
+        window_ms = min(settings.batch_window_ms, int(settings.tick * MAX_WINDOW_SHARE * 1000))
         settings = dataclasses.replace(settings, batch_window_ms=window_ms)
     if sources["hang_timeout"] == DEFAULT_SOURCE:
-        timeout = min(settings.hang_timeout, max(settings.idle_timeout, HANG_TIMEOUT_MIN_S))
+        timeout = min(settings.hang_timeout, max(settings.idle_timeout, MIN_HANG_TIMEOUT_S))
         settings = dataclasses.replace(settings, hang_timeout=timeout)
     if sources["admin"] == DEFAULT_SOURCE and admin_port(settings.admin) in {
         settings.port,
@@ -234,7 +233,7 @@ def _from_file(path: object, problems: list[str]) -> Iterator[_Given]:
     except OSError as error:
         problems.append(f"config: cannot read {path}: {error.strerror}")
         return
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:  # invalid TOML or UTF-8
         problems.append(f"config: {path} is not valid TOML: {error}")
         return
     for key, raw in content.items():
@@ -258,7 +257,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
         if variable in variables:
             yield _Given(variables[variable], environ[variable], variable)
         elif variable == VARIABLE_PREFIX + RULES.upper():
-            problems.append(f"{variable}: unknown variable; rules are in the file: [[{RULES}]]")
+            problems.append(f"{variable}: unknown variable; set rules in the file: [[{RULES}]]")
         elif _SERVICE_LINK.fullmatch(variable):
             problems.append(f"{variable}: unknown variable; {_SERVICE_LINK_HINT}")
         else:
@@ -267,10 +266,10 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean …?`` with the known name that resembles `name` most, or nothing."""
+    """Return ``; did you mean …?`` with the most similar known name, or an empty text."""
 
     def fold(text: str) -> str:
-        # Case and the kind of dash are what people mix up most. Those in front make no flags alike.
+        # Case and dashes are confused most often. Leading dashes do not make flags similar.
         return text.lower().replace("-", "_").lstrip("_")
 
     folded = {fold(other): other for other in known}
@@ -278,25 +277,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {folded[close[0]]}?" if close else ""
 
 
-def _instead(key: str, raw: object) -> str:
+def _given_value(key: str, raw: object) -> str:
     if key == "redis":
-        return ""  # it may hold a password, and a malformed URL cannot be redacted with certainty
+        return ""  # may contain a password, and a malformed URL cannot be redacted reliably
     text = repr(raw)
-    shown_raw = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    shown_raw = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
     link = f"; {_SERVICE_LINK_HINT}" if key == "port" and str(raw).startswith("tcp://") else ""
     return f", not {shown_raw}{link}"
 
 
-def _not_here(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+def _unsupported(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from ()
     if s.workers > 1 and not sys.platform.startswith("linux"):
-        yield ("workers",), "more than 1 needs Linux, whose kernel spreads connections over workers"
+        yield ("workers",), "more than 1 needs Linux, where the kernel distributes connections among workers"
     if s.proxy_from is not None and not sys.platform.startswith("linux"):
-        yield ("proxy_from",), "needs Linux: elsewhere headers of proxies are not read"
+        yield ("proxy_from",), "needs Linux: PROXY headers are not read on other systems"
 
 
 def shown(settings: Settings, name: str) -> str | float | None:
-    """Return a setting as it may be printed: a plain value, the password of a URL replaced."""
+    """Return a setting as a printable plain value, with the password of a URL redacted."""
     value: object = getattr(settings, name)
     if name == "redis" and isinstance(value, str):
         return redis_url.redacted(value)

@@ -1,7 +1,7 @@
-"""The fields of the settings: each with its unit, its bounds and one line of help.
+"""All settings, each with its unit, its bounds and one line of help.
 
 Flags, variables and file keys are derived from the names here; `presence.config.loading` loads the values.
-The rules of follow-ups are in the file only: see `presence.config.followup_rules`.
+Follow-up rules can only be set in the file: see `presence.config.followup_rules`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ VARIABLE_PREFIX = "PRESENCE_"
 
 
 class SettingField(NamedTuple):
-    """One field of `Settings` as flags, variables and the file see it."""
+    """One field of `Settings`, as a flag, a variable or a key of the file."""
 
     name: str
     kind: type
@@ -33,19 +33,19 @@ class SettingField(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The name on the command line."""
+        """The flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """The name in the environment."""
+        """The environment variable."""
         return VARIABLE_PREFIX + self.name.upper()
 
     def parse(self, raw: object) -> object:
         """Return the value that `raw` means: text from a flag or variable, or a typed value from the file.
 
         Raises:
-            ValueError: what the value must be.
+            ValueError: its text says what the value must be.
         """
         if raw == "":
             raise ValueError("must not be empty")
@@ -70,7 +70,7 @@ class SettingField(NamedTuple):
             value: float = self.kind(raw) if typed or isinstance(raw, str) else float("nan")
         except (ValueError, OverflowError):
             raise ValueError(wanted) from None
-        if not low <= value <= high:  # NaN is in no range
+        if not low <= value <= high:  # also excludes NaN
             raise ValueError(wanted)
         return value
 
@@ -85,8 +85,8 @@ def _boolean(raw: object) -> bool:
 
 
 _DAY_S = 86_400
-# What all nodes that share a Redis had better have alike: how long each is waited for, whose device has to
-# go, and what is kept of users and events, where the node with the smallest number decides.
+# Settings that all nodes on one Redis should share: lease and time-outs, the session limit, and how much is
+# kept of users and events, where the smallest number of all nodes applies.
 _SHARED = (
     "lease",
     "idle_timeout",
@@ -106,7 +106,7 @@ def _host(text: str) -> None:
 def _prefix(text: str) -> None:
     # Braces would move the cluster's hash tag from the shard to the prefix.
     if not text.isprintable() or any(c in "{}" or c.isspace() for c in text):
-        raise ValueError("must not hold braces, white space or control characters")
+        raise ValueError("must not contain braces, white space or control characters")
 
 
 def _address(text: str) -> None:
@@ -128,7 +128,7 @@ def admin_port(address: str) -> int:
 
 def _audience(text: str) -> None:
     if not text.isprintable() or any(c.isspace() for c in text):
-        raise ValueError("must not hold white space or control characters")
+        raise ValueError("must not contain white space or control characters")
 
 
 def _networks(text: str) -> None:
@@ -153,14 +153,14 @@ def _setting(
     """Declare a field of `Settings`.
 
     Args:
-        default: its value unless somebody says otherwise.
-        help_text: what it does, in a line.
+        default: its value if it is not set.
+        help_text: what it does, in one line.
         unit: of the number.
         bounds: inclusive.
-        choices: all values, where they are few.
-        form: raises ValueError with what is wrong with a text.
-        expert: whether the short help leaves it out: its default does for nearly everybody.
-        group: under which it is listed.
+        choices: all values, if they are few.
+        form: raises ValueError if a text is invalid.
+        expert: whether to omit it from the short help, because its default suits nearly everyone.
+        group: the heading under which it is listed.
     """
     metadata: dict[str, object] = {
         "help": help_text,
@@ -173,7 +173,7 @@ def _setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-# A room of the settings each: what `--help` and the README list together.
+# The groups in which `--help` and docs/settings.md list the settings.
 _server = partial(_setting, group="server")
 _presence = partial(_setting, group="presence")
 _redis = partial(_setting, group="redis")
@@ -185,76 +185,81 @@ _log = partial(_setting, group="log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an operator may set. `presence.config.loading.load` checks values; the constructor takes any."""
+    """The settings of a server. `presence.config.loading.load` checks them; the constructor does not."""
 
     host: str = _server("127.0.0.1", "address to listen on", form=_host)
-    port: int = _server(7400, "TCP port to listen on; 0 picks one", bounds=(0, 65535))
+    port: int = _server(7400, "TCP port to listen on; 0 picks a free one", bounds=(0, 65535))
     workers: int = _server(1, "worker processes that share the port", bounds=(1, 256))
     data_dir: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does
-        None, "directory in which serve's own Redis keeps its data; without it, in memory only"
+        None, "data directory of the embedded Redis; without it, data is kept in memory only"
     )
-    drain_timeout: float = _server(10.0, "time that a stop may take", unit="s", bounds=(0, 3600))
+    drain_timeout: float = _server(10.0, "maximum time to drain before stopping", unit="s", bounds=(0, 3600))
     hang_timeout: float = _server(
         30.0,
-        "time for which the event loop of a watched process may stand still before the process is replaced; "
-        "the default yields to idle_timeout, down to 10 s",
+        "how long the event loop of a watched process may hang before the process is replaced; "
+        "the default is lowered to idle_timeout, but not below 10 s",
         unit="s",
         bounds=(0.5, 3600),
         expert=True,
     )
     admin: str = _server(
         "127.0.0.1:7480",
-        "HTTP address for operators: live page, metrics, API; port 0 picks one",
+        "HTTP address for operators (live page, metrics, API); port 0 picks a free one",
         form=_address,
     )
-    no_admin: bool = _server(False, "serve no HTTP for operators")
+    no_admin: bool = _server(False, "do not serve HTTP for operators")
     admin_tokens: Path | None = _server(  # noqa: RUF009 - declares a field, as dataclasses.field does
-        None, "file with the tokens of operators; without it, whoever reaches a loopback address is one"
+        None, "file with operator tokens; without it, every caller on a loopback address is an operator"
     )
-    insecure: bool = _server(False, "listen beyond loopback though nobody has to prove who it is")
+    insecure: bool = _server(False, "allow listening beyond loopback without authentication")
 
     idle_timeout: float = _presence(
-        30.0, "silence after which a session has ended", unit="s", bounds=(0.1, _DAY_S)
+        30.0, "silence after which a session expires", unit="s", bounds=(0.1, _DAY_S)
     )
     min_idle_timeout: float = _presence(
-        5.0, "shortest idle time-out that a client may ask for", unit="s", bounds=(0.1, _DAY_S)
+        5.0, "shortest idle time-out that a client may request", unit="s", bounds=(0.1, _DAY_S)
     )
     max_idle_timeout: float = _presence(
-        300.0, "longest idle time-out that a client may ask for", unit="s", bounds=(0.1, _DAY_S)
+        300.0, "longest idle time-out that a client may request", unit="s", bounds=(0.1, _DAY_S)
     )
-    tick: float = _presence(1.0, "how often deadlines are looked at", unit="s", bounds=(0.05, 60))
+    tick: float = _presence(1.0, "interval at which deadlines are checked", unit="s", bounds=(0.05, 60))
     disconnect_grace: float = _presence(
-        5.0, "time to return after a lost connection before the user is offline", unit="s", bounds=(0, _DAY_S)
+        5.0,
+        "time to reconnect after a lost connection before the user goes offline",
+        unit="s",
+        bounds=(0, _DAY_S),
     )
-    max_sessions: int = _presence(8, "sessions of one user at once", bounds=(1, 64))
+    max_sessions: int = _presence(8, "concurrent sessions per user", bounds=(1, 64))
     session_policy: str = _presence(
-        "oldest", "whom a login beyond max_sessions costs its session", choices=("oldest", "newest")
+        "oldest", "which session ends when a login exceeds max_sessions", choices=("oldest", "newest")
     )
     away_after: float = _presence(
         0.0,
-        "time with nothing but keepalives after which a session is away; 0: never",
+        "time without packets other than keepalives after which a session is away; 0: never",
         unit="s",
         bounds=(0, _DAY_S),
     )
     max_watches: int = _presence(1000, "users that one connection may watch", bounds=(1, 10**6))
     max_shared_watches: int = _presence(
         500_000,
-        "watches that all connections of a worker may have together, beyond the first 10 of each",
+        "total watches per worker, not counting the first 10 of each connection",
         bounds=(0, 10**8),
         expert=True,
     )
     flap_returns: int = _presence(
         6,
-        "returns of a device after lost connections, as one worker sees them, beyond which its next grace is "
-        "doubled; 0: never",
-        unit="1/min",
+        "reconnects of a device after lost connections, as one worker counts them, above which its next "
+        "grace period is doubled; 0: never",
+        unit="per minute",
         bounds=(0, 1000),
         expert=True,
     )
-    max_grace: float = _presence(60.0, "and up to how long", unit="s", bounds=(0, _DAY_S), expert=True)
+    max_grace: float = _presence(
+        60.0, "longest grace period after such doubling", unit="s", bounds=(0, _DAY_S), expert=True
+    )
     batch_window_ms: int = _presence(
         100,
-        "time in which keepalives that want no answer are gathered; the default yields to a quarter of tick",
+        "time for which keepalives without a reply are batched; the default is lowered to a quarter of tick",
         unit="ms",
         bounds=(0, 15_000),
         expert=True,
@@ -262,159 +267,172 @@ class Settings:
 
     redis: str | None = _redis(
         None,
-        "redis://, rediss://, unix:// or redis+cluster:// URL; without it, serve starts one of its own",
+        "redis://, rediss://, unix:// or redis+cluster:// URL; without it, an embedded Redis is started",
         form=_redis_url,
     )
-    prefix: str = _redis("presence", "what every key in Redis begins with", form=_prefix)
+    prefix: str = _redis("presence", "prefix of all keys in Redis", form=_prefix)
     shards: int = _redis(
-        0, "shards that the users are spread over; 0 is 1, on a Redis Cluster 16", bounds=(0, 16384)
+        0,
+        "number of shards that users are distributed over; 0: 1, or 16 on a Redis Cluster",
+        bounds=(0, 16384),
     )
     lease: float = _redis(
         10.0,
-        "silence towards Redis after which other nodes take nothing more from this one; after as long and "
-        "idle_timeout its users are offline",
+        "silence towards Redis after which other nodes fence this node; after a further "
+        "idle_timeout its users go offline",
         unit="s",
         bounds=(0.5, 3600),
     )
     outbox_items: int = _redis(
         0,
-        "changes that may wait for Redis, of each worker; 0 is 2 per connection, at least 100,000",
+        "changes per worker that may wait for Redis; 0: 2 per connection, at least 100,000",
         bounds=(0, 100_000_000),
         expert=True,
     )
     outbox_bytes: int = _redis(
         0,
-        "memory that these may take, roughly; 0 is 512 a change",
+        "approximate memory for these changes; 0: 512 bytes per change",
         unit="bytes",
         bounds=(0, 2**40),
         expert=True,
     )
     stream_maxlen: int = _redis(
-        1_000_000, "events kept in each shard's stream, roughly", unit="events", bounds=(1, 10**12)
+        1_000_000,
+        "approximate number of events kept in the stream of each shard",
+        unit="events",
+        bounds=(1, 10**12),
     )
     seen_retention_days: int = _redis(
-        30, "how long it is remembered when an offline user was last seen", unit="days", bounds=(1, 36_500)
+        30,
+        "how long the time is kept at which an offline user was last seen",
+        unit="days",
+        bounds=(1, 36_500),
     )
 
-    login_timeout: float = _limit(
-        5.0, "time from the accept to a complete login", unit="s", bounds=(0.1, 300)
-    )
+    login_timeout: float = _limit(5.0, "time from accept to a complete login", unit="s", bounds=(0.1, 300))
     max_connections: int = _limit(
         0,
-        "connections at once, of each worker; 0 derives it from the limit on open files",
+        "concurrent connections per worker; 0: derived from the open file limit",
         bounds=(0, 10_000_000),
     )
     accept_rate: int = _limit(
         10_000,
-        "connections that each worker accepts in the long run; beyond, busy",
-        unit="1/s",
+        "sustained rate of accepted connections per worker; above it, busy",
+        unit="per second",
         bounds=(1, 10**6),
     )
-    accept_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7), expert=True)
+    accept_burst: int = _limit(20_000, "burst size of accept_rate", bounds=(1, 10**7), expert=True)
     login_rate: int = _limit(
-        5_000, "logins that each worker grants in the long run; beyond, busy", unit="1/s", bounds=(1, 10**6)
+        5_000,
+        "sustained rate of granted logins per worker; above it, busy",
+        unit="per second",
+        bounds=(1, 10**6),
     )
-    login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7), expert=True)
+    login_burst: int = _limit(20_000, "burst size of login_rate", bounds=(1, 10**7), expert=True)
     unsent_bytes: int = _limit(
         65_536,
-        "unsent bytes, beside one packet, after which a slow client is closed",
+        "unsent bytes, in addition to one packet, above which a slow client is disconnected",
         unit="bytes",
         bounds=(1024, 2**30),
     )
     unsent_timeout: float = _limit(
         10.0,
-        "time in which a slow client takes 16 KiB of what is unsent, or all, or else is closed",
+        "time in which a slow client must take 16 KiB of its unsent bytes, or all, or be disconnected",
         unit="s",
         bounds=(0.1, 3600),
         expert=True,
     )
     address_connections: int = _limit(
-        0, "connections at once from one address, of each worker; 0: no limit", bounds=(0, 10**7)
+        0, "concurrent connections per client address and worker; 0: no limit", bounds=(0, 10**7)
     )
     address_login_rate: int = _limit(
         0,
-        "logins from one address that each worker grants in the long run; 0: no limit",
-        unit="1/s",
+        "sustained login rate per client address and worker; 0: no limit",
+        unit="per second",
         bounds=(0, 10**6),
     )
-    address_login_burst: int = _limit(20_000, "and how many at once", bounds=(1, 10**7), expert=True)
+    address_login_burst: int = _limit(
+        20_000, "burst size of address_login_rate", bounds=(1, 10**7), expert=True
+    )
     uid_login_rate: int = _limit(
         10,
-        "logins of one user that each worker grants in the long run; 0: no limit",
-        unit="1/s",
+        "sustained login rate per user and worker; 0: no limit",
+        unit="per second",
         bounds=(0, 10**6),
     )
-    uid_login_burst: int = _limit(1000, "and how many at once", bounds=(1, 10**6), expert=True)
+    uid_login_burst: int = _limit(1000, "burst size of uid_login_rate", bounds=(1, 10**6), expert=True)
     packet_rate: int = _limit(
         1000,
-        "packets that one user may send to each worker in the long run; beyond, the connection is closed",
-        unit="1/s",
+        "sustained packet rate per user and worker; above it, the connection is closed",
+        unit="per second",
         bounds=(1, 10**6),
     )
-    packet_burst: int = _limit(10_000, "and how many at once", bounds=(1, 10**7), expert=True)
+    packet_burst: int = _limit(10_000, "burst size of packet_rate", bounds=(1, 10**7), expert=True)
 
     token_keys: Path | None = _auth(  # noqa: RUF009 - declares a field, as dataclasses.field does
-        None, "file with the keys that tokens are checked with; without it, a client is whoever it says"
+        None, "file with the keys that verify tokens; without it, clients are not authenticated"
     )
     token_audience: str = _auth("presence", "audience that a token must name", form=_audience)
     token_leeway: float = _auth(
-        0.0, "by how much clocks of issuers may differ from this machine's", unit="s", bounds=(0, 300)
+        0.0, "tolerated clock difference between token issuers and this machine", unit="s", bounds=(0, 300)
     )
     token_check_share: float = _auth(
         0.5,
-        "share of a processor that checking tokens may take in the long run; beyond, busy",
+        "sustained share of one processor for checking tokens; above it, busy",
         bounds=(0.01, 1),
         expert=True,
     )
 
     tls_cert: Path | None = _tls(  # noqa: RUF009 - as above
-        None, "file with the certificate and its chain, PEM; with it, TLS is served too"
+        None, "PEM file with the certificate and its chain; enables TLS"
     )
     tls_key: Path | None = _tls(  # noqa: RUF009 - as above
-        None, "file with its private key, PEM; by default it is in the certificate's file"
+        None, "PEM file with the private key; by default, the certificate file holds it"
     )
-    tls_port: int = _tls(7443, "TCP port for TLS; 0 picks one", bounds=(0, 65535))
-    tls_only: bool = _tls(False, "serve no plain TCP: port is for TLS then")
+    tls_port: int = _tls(7443, "TCP port for TLS; 0 picks a free one", bounds=(0, 65535))
+    tls_only: bool = _tls(False, "accept TLS only, at port")
     tls_handshakes: int = _tls(
         2000,
-        "handshakes at once, of each worker; beyond, the oldest is given up",
+        "concurrent handshakes per worker; beyond, the oldest is dropped",
         bounds=(1, 10**6),
         expert=True,
     )
     proxy_from: str | None = _tls(
         None,
-        "networks, with commas between, whose connections begin with a PROXY protocol v2 header",
+        "comma-separated networks whose connections begin with a PROXY protocol v2 header",
         form=_networks,
     )
 
     log_format: str = _log(
-        "auto", "auto is console on a terminal, JSON lines otherwise", choices=("console", "json", "auto")
+        "auto",
+        "log format; auto: console on a terminal, JSON lines otherwise",
+        choices=("console", "json", "auto"),
     )
     log_level: str = _log(
-        "info", "least severe level that is written", choices=("debug", "info", "warning", "error")
+        "info", "lowest level that is logged", choices=("debug", "info", "warning", "error")
     )
-    # Tables of the file; no flag could say them. None: not set; empty: set, and there are none (any more).
+    # Tables of the file, without a flag. None: not set; empty: set, with no rules (any more).
     followups: tuple[Rule, ...] | None = None
 
     @property
     def shard_count(self) -> int:
-        """How many shards the users are spread over."""
+        """The number of shards that users are distributed over."""
         return self.shards or (redis_url.CLUSTER_SHARDS if redis_url.is_cluster(self.redis) else 1)
 
     @property
     def database(self) -> int:
-        """The number of the database in Redis."""
+        """The number of the Redis database."""
         return redis_url.database(self.redis)
 
     @property
     def shared(self) -> str:
-        """What other nodes had better have alike, as ``name=value`` with spaces between."""
+        """The settings that all nodes should share, as ``name=value`` separated by spaces."""
         return " ".join(f"{name}={getattr(self, name)}" for name in _SHARED)
 
     def clamp_idle_timeout(self, wish: float | None = None) -> float:
-        """Return the idle time-out in seconds for a client that wishes `wish` (None: the server's own).
+        """Return the idle time-out in seconds for a client that requests `wish` (None: the server's default).
 
-        Where `idle_timeout` itself lies outside [`min_idle_timeout`, `max_idle_timeout`], it is the bound.
+        If `idle_timeout` itself lies outside [`min_idle_timeout`, `max_idle_timeout`], it extends the range.
         """
         if wish is None:
             return self.idle_timeout

@@ -13,7 +13,8 @@ import trio
 from rich.console import Console
 
 from presence import protocol
-from presence.admin.launcher import AdminProcess, admin_process
+from presence.admin import launcher
+from presence.admin.launcher import AdminProcess
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
@@ -96,11 +97,13 @@ def run(
     )
     with ExitStack() as cleanup:
         cleanup.callback(forget_prefix, redis_url, settings.prefix)
-        operators = None
+        admin_process = None
         if not no_admin:
-            operators = cleanup.enter_context(admin_process(settings, redis_url, asked_for=False))
+            admin_process = cleanup.enter_context(
+                launcher.admin_process(settings, redis_url, asked_for=False)
+            )
         play = partial(_play, redis_url, settings, seconds, make_clients(clients))
-        result = trio.run(partial(play, console=console, operators=operators))
+        result = trio.run(partial(play, console=console, admin_process=admin_process))
     if result is None:
         return None
     show_summary(result, console)
@@ -114,11 +117,11 @@ async def _play(
     clients: list[DemoClient],
     *,
     console: Console,
-    operators: AdminProcess | None,
+    admin_process: AdminProcess | None,
 ) -> ComparisonResult | None:
-    line = operators.line() if operators else None
-    server = Server(settings, redis_url, 2 * len(clients), Clock(), line=line)
-    state = DemoState(seconds, TICK_S / SLOTS_PER_TICK, url=operators.url if operators else "")
+    stats_socket = admin_process.line() if admin_process else None
+    server = Server(settings, redis_url, 2 * len(clients), Clock(), stats_socket=stats_socket)
+    state = DemoState(seconds, TICK_S / SLOTS_PER_TICK, url=admin_process.url if admin_process else "")
     stage = _Stage(seconds, clients, state, [], trio.current_time())
     interrupted = False
 

@@ -86,7 +86,7 @@ def operators(settings: Settings) -> CheckResult:
         return ok(
             check, need, f"none: everyone who reaches {settings.admin} on this machine may read and act"
         )
-    for error in credentials.problems_of_operators(settings):
+    for error in credentials.operator_token_problems(settings):
         fix = "fix that line, or generate one: presence token admin --role read --name NAME"
         return fail(check, need, error.problem, fix)
     return ok(check, need, str(settings.admin_tokens))

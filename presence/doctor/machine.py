@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from presence.common import files
 from presence.config.settings import Settings, admin_host, admin_port
 from presence.doctor.results import CheckResult, count, fail, megabytes, not_tried, ok, warn
-from presence.server.node import OUTBOX_BYTES_AN_ITEM, OUTBOX_MIN_ITEMS
+from presence.server.node import OUTBOX_BYTES_PER_ITEM, OUTBOX_MIN_ITEMS
 from presence.store.embedded import EmbeddedError, find_binary
 from presence.transports import sockets
 
@@ -252,7 +252,7 @@ def needed_memory(settings: Settings, connections: ConnectionCounts) -> MemoryNe
     if not settings.no_admin:
         processes += OPERATORS_BYTES
     items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * connections.per_worker)
-    outbox = settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * items
+    outbox = settings.outbox_bytes or OUTBOX_BYTES_PER_ITEM * items
     return MemoryNeeds(processes + connections.total * _session_bytes(settings), outbox * settings.workers)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import msgpack
 
 from presence.common.errors import StoreError
-from presence.config.followup_rules import AFTER_MAX_S, NAME_CHARS_MAX, PAYLOAD_BYTES_MAX, is_name
+from presence.config.followup_rules import MAX_AFTER_S, MAX_NAME_CHARS, MAX_PAYLOAD_BYTES, is_name
 from presence.followups.keys import Addition, add_call, cancel_call, script_keys
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
@@ -66,7 +66,7 @@ class FollowUps:
             uid: the user.
             after: seconds, to the millisecond.
             name: of the action: letters, digits and ``._-``.
-            payload: text for the consumer, at most `PAYLOAD_BYTES_MAX` bytes.
+            payload: text for the consumer, at most `MAX_PAYLOAD_BYTES` bytes.
             key: makes the call repeatable, as after a failure: it adds nothing while the first one is
                 pending; no colon, and unique for each uid and name.
 
@@ -166,11 +166,11 @@ def _check(uid: str, after: float, name: str, payload: str, key: str) -> None:
     if any("\ud800" <= c <= "\udfff" for text in (uid, payload, key) for c in text):
         raise TimerError("uid, payload and key must be text that UTF-8 can hold")
     if not is_name(name):
-        raise TimerError(f"name must be 1 to {NAME_CHARS_MAX} letters, digits and ._-")
-    if not 0 <= after <= AFTER_MAX_S:
-        raise TimerError(f"after must be a number from 0 to {AFTER_MAX_S:,.0f} s")
-    if len(payload.encode()) > PAYLOAD_BYTES_MAX:
-        raise TimerError(f"payload must be at most {PAYLOAD_BYTES_MAX:,} bytes")
+        raise TimerError(f"name must be 1 to {MAX_NAME_CHARS} letters, digits and ._-")
+    if not 0 <= after <= MAX_AFTER_S:
+        raise TimerError(f"after must be a number from 0 to {MAX_AFTER_S:,.0f} s")
+    if len(payload.encode()) > MAX_PAYLOAD_BYTES:
+        raise TimerError(f"payload must be at most {MAX_PAYLOAD_BYTES:,} bytes")
     if ":" in key or not (not key or key.isprintable()):
         raise TimerError("key must be printable and hold no colon")
 

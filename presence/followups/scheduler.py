@@ -172,4 +172,4 @@ class SchedulerOutage:
         if kind == self._reported:
             return ""
         self._reported = kind
-        return f"follow-ups wait for Redis: {failure}" if failure else "follow-ups go on"
+        return "follow-ups waiting for Redis" if failure else "follow-ups resumed"

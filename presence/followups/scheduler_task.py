@@ -29,10 +29,11 @@ class SchedulerTask:
                             run_once, abandon_on_cancel=True, limiter=self._limiter
                         )
                     except Exception:  # no error here may end the server
-                        log.exception("turning follow-ups failed")
+                        log.exception("follow-up scheduler failed")
                         wait_s = RETRY_MAX_S
-                    if message := outage.log_message(self._scheduler.failure):
-                        log.warning(message)
+                    failure = self._scheduler.failure
+                    if message := outage.log_message(failure):
+                        log.warning(message, **({"error": str(failure)} if failure else {}))
                     await trio.sleep(wait_s)
             finally:
                 self._scheduler.close()  # which also ends an abandoned thread

@@ -121,9 +121,9 @@ class FailingShards:
             breaker.record_failure(begun, now, jittered(1.0), held_up=len(failed) < len(asked))
         if failed and not were_away:
             error = next(iter(failed.values()))
-            _log.warning("messages cannot be carried", error=str(error), shards=len(failed))
+            _log.warning("message delivery unavailable", error=str(error), shards=len(failed))
         elif were_away and not self._breakers:
-            _log.info("messages are carried again")
+            _log.info("message delivery restored")
 
 
 class MessageRouter:

@@ -93,7 +93,7 @@ class Outages:
             if isinstance(error, StoreError):
                 self.errors += 1
                 if text not in self._refusals:
-                    _log.error("Redis refused", error=text, waiting=waiting)
+                    _log.error("Redis refused", error=text, pending=waiting)
                 self._refusals = (
                     {*self._refusals, text} if len(self._refusals) < MAX_LOGGED_REFUSALS else {text}
                 )
@@ -103,8 +103,8 @@ class Outages:
         if since and self.since is None:
             self.since = min(since)
             if failures and isinstance(first_of(failures), StoreUnavailable):
-                _log.warning("Redis is away", error=str(first_of(failures)), shards=len(since))
+                _log.warning("Redis unreachable", error=str(first_of(failures)), shards=len(since))
         elif not since and self.since is not None:
-            away_s = round(now - self.since, 3)
+            outage_s = round(now - self.since, 3)
             self.since, self._refusals = None, set()
-            _log.info("Redis is back", away_s=away_s, waiting=waiting, shards=recovered)
+            _log.info("Redis reachable again", outage_s=outage_s, pending=waiting, shards=recovered)

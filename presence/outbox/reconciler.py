@@ -188,6 +188,6 @@ class ReconcilerTask:
             if not isinstance(answer, Reply) or answer.status is not ReplyStatus.OK:
                 continue  # a batch or a probe will meet the same failure
             if differences := self._reconciler.differences(step, answer):
-                _log.error("records differ: registering anew", shard=step.shard, sessions=differences)
+                _log.error("records out of sync, resyncing", shard=step.shard, sessions=differences)
                 self.differences += differences
                 writers[step.shard].resync()

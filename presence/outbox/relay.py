@@ -324,7 +324,7 @@ class Relay:
     def _take_new_id(self) -> None:
         old, self.node = self.node, self.callbacks.new_node_id()
         self.former_ids.add(old)
-        _log.warning("taken for dead by other nodes: registering all sessions anew", was=old, node=self.node)
+        _log.warning("fenced by peers, re-registering all sessions", old_node=old, node=self.node)
         for writer in self.writers:
             writer.rename(self.node)
 

@@ -1,1 +1,1 @@
-"""Worker processes: started, watched, replaced, and what they and a service manager are told."""
+"""Worker processes and their supervisor, the control pipe between them, and notifications to systemd."""

@@ -1,14 +1,13 @@
-"""Worker processes: started, watched, replaced, renewed, drained.
+"""The supervisor of worker processes: starts, watches, replaces, restarts and drains them.
 
-Workers are forked, not started anew: everything is loaded once, and what is loaded is shared memory. A fork
-copies one thread only, so this process must have one: it runs no event loop and writes its log by itself.
+Workers are forked: modules are loaded once, and their memory is shared. A fork copies one thread only, so
+this process must have one thread: it runs no event loop and writes its log directly.
 
-A worker that ends unasked is replaced, at once if it had lived for a while, else after a pause that doubles.
-One whose event loop stands still is ended, and so replaced: see `presence.prefork.control_pipe`.
-SIGUSR2 renews the workers, one after the other: a successor is started, and once it is at work the worker
-before it drains. A successor that does not come to work ends the renewal, and the workers stay as they are.
-SIGHUP, where it means anything, has all of them read their files again. What is said between a worker and
-this process is in `presence.prefork.control_pipe`.
+A worker that exits unexpectedly is replaced: immediately after a long life, else after a pause that doubles.
+A worker whose event loop hangs is killed and replaced. `presence.prefork.control_pipe` defines what workers
+and this process exchange. SIGUSR2 starts a rolling restart: for one worker after the other a successor is
+started, and once it is ready the old worker drains. A successor that does not become ready aborts the rolling
+restart, and the remaining workers stay. SIGHUP makes all workers reload their files.
 """
 
 import math
@@ -31,25 +30,30 @@ from presence.prefork import control_pipe
 from presence.prefork.control_pipe import ALIVE, SilenceWatch, interval_s
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
 
-LONG_LIFE_S: Final = 60.0  # a worker that lived so long is replaced at once, its predecessors' ends forgotten
-STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, before a worker that hangs is killed
-ABORT_S: Final = 0.5  # for a worker that hangs, to say where; one that is stopped cannot
-START_TIMEOUT_S: Final = 30.0  # for a successor to be at work: ten seconds for Redis, and slow disks
-KILL_PATIENCE_S: Final = 1.0  # for processes that were killed: what waits for a disk may not even die
-HEARD_BYTES: Final = 4096
+LONG_LIFE_S: Final = (
+    60.0  # a worker that lived this long is replaced immediately, and earlier failures no longer count
+)
+STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, until a worker is killed
+ABORT_TIMEOUT_S: Final = 0.5  # for a hung worker to print its stacks; a stopped one cannot
+START_TIMEOUT_S: Final = 30.0  # for a successor to become ready: ten seconds for Redis, and slow disks
+KILL_TIMEOUT_S: Final = 1.0  # for killed processes to exit: one that waits for a disk may not
+READ_BYTES: Final = 4096
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
 HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
 FAILED: Final = 1
+START_TIMED_OUT: Final = "worker start timed out, killing it"
+STOP_TIMED_OUT: Final = "worker stop timed out, killing it"
 
 log = structlog.get_logger("presence.server.supervisor")
 
 Work = Callable[[int, socket.socket, bool], int]
-"""A worker: takes its number, its end of the line, whether it is among the first; returns its exit status."""
+"""Runs a worker, given its number, its end of the control pipe and whether it is among the first; returns the
+exit status."""
 
 
-def ended(status: int) -> dict[str, int | str]:
-    """Return what the log says of an exit status; a negative one is that of the signal that ended it."""
+def exit_fields(status: int) -> dict[str, int | str]:
+    """Return the log fields for an exit status; a negative one is the signal that killed the process."""
     if status >= 0:
         return {"status": status}
     names = {each.value: each.name for each in signal.Signals}
@@ -58,55 +62,56 @@ def ended(status: int) -> dict[str, int | str]:
 
 @dataclass
 class WorkerSlot:
-    """A place for a worker, and the process that fills it."""
+    """A worker number, and the process that runs as this worker."""
 
     number: int  # from 1
-    pid: int = 0  # 0 while there is none
-    line: socket.socket | None = None  # our end of the socket pair
+    pid: int = 0  # 0: no process
+    pipe: socket.socket | None = None  # the supervisor's end of the control pipe
     started_at: float = 0.0  # monotonic seconds
-    start_at: float = 0.0  # when the next one is due, while there is none
-    failures: int = 0  # ends in a row, each after a short life
-    is_ready: bool = False  # whether it has said that it is at work
-    is_hung: bool = False  # whether it was ended since its event loop stood still
-    kill_at: float = math.inf  # when it is killed if it has not ended by then, as it was asked to
-    watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))  # over its heartbeats
+    start_at: float = 0.0  # when the next process is due, while there is none
+    failures: int = 0  # consecutive exits after a short life
+    is_ready: bool = False  # whether it has reported ready
+    is_hung: bool = False  # whether it was aborted because its event loop hung
+    kill_at: float = math.inf  # when it is killed unless it has exited
+    watch: SilenceWatch = field(default_factory=lambda: SilenceWatch(math.inf, 0.0))  # of its heartbeats
 
     @property
     def pause_s(self) -> float:
-        """How long to wait before the next start; 0.0 after a long life."""
+        """Seconds to wait before the next start; 0.0 after a long life."""
         return backoff_s(self.failures - 1, BACKOFF_FIRST_S, BACKOFF_LIMIT_S) if self.failures else 0.0
 
-    def tell(self, order: bytes) -> None:
-        """Give an order to the process, if there is one that can hear it."""
-        if self.line is not None:
+    def send(self, command: bytes) -> None:
+        """Send a command to the process, if there is one that can receive it."""
+        if self.pipe is not None:
             with suppress(OSError):
-                self.line.send(order)
+                self.pipe.send(command)
 
 
 class PendingSignals(NamedTuple):
-    """How many orders of each kind came."""
+    """How many signals of each kind arrived."""
 
     stops: int
-    renewals: int
+    restarts: int
     reloads: int
 
 
 class SignalPipe:
-    """Signals as something to select on, for the length of a ``with`` block.
+    """Makes signals selectable for the length of a ``with`` block (a self-pipe).
 
-    SIGTERM and SIGINT are orders to stop, SIGUSR2 one to renew the workers, SIGHUP one to read files again;
-    SIGCHLD only wakes.
+    SIGTERM and SIGINT request a stop, SIGUSR2 a rolling restart, SIGHUP a reload; SIGCHLD only wakes.
 
     Args:
-        selector: where the signals are seen; the key's data is None.
-        reloads: whether SIGHUP is an order; else it does what it did.
+        selector: the pipe is registered here, with None as data.
+        reloads: whether to handle SIGHUP; if not, its handler stays.
     """
 
     def __init__(self, selector: selectors.BaseSelector, *, reloads: bool = False) -> None:
         self._selector = selector
         self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
         self._before: dict[int, object] = {}
-        self._stops = self._renewals = self._reloads = 0  # since the start: a signal may come at any moment
+        self._stops = self._restarts = self._reloads = (
+            0  # since the start, because a signal may arrive at any moment
+        )
         self._seen = PendingSignals(0, 0, 0)
 
     def __enter__(self) -> "SignalPipe":
@@ -129,88 +134,90 @@ class SignalPipe:
 
     def _note(self, number: int, _frame: object) -> None:
         if number == signal.SIGUSR2:
-            self._renewals += 1
+            self._restarts += 1
         elif number == signal.SIGHUP:
             self._reloads += 1
         elif number != signal.SIGCHLD:
             self._stops += 1
 
-    def take_orders(self) -> PendingSignals:
-        """Return the orders that came since the last call."""
+    def take(self) -> PendingSignals:
+        """Return the signals that arrived since the last call."""
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
-        seen, self._seen = self._seen, PendingSignals(self._stops, self._renewals, self._reloads)
+        seen, self._seen = self._seen, PendingSignals(self._stops, self._restarts, self._reloads)
         return PendingSignals(*(now - before for now, before in zip(self._seen, seen, strict=True)))
 
 
 @dataclass(eq=False, repr=False)
 class Arbiter:
-    """N worker processes."""
+    """Supervises N worker processes."""
 
     number: InitVar[int]  # how many
-    work: Work  # what each does
+    work: Work  # run in each worker process
     _: KW_ONLY
-    ready_line: str  # printed once, when all are at work for the first time
-    drain_timeout_s: float  # how long they may take to stop
-    writer: DirectWriter  # of the log, for that line
-    # what this process does at SIGHUP, before the workers do their part; None: it is no order
+    ready_line: str  # printed once, when all workers are ready for the first time
+    drain_timeout_s: float  # how long workers may take to stop
+    writer: DirectWriter  # of the log, for `ready_line`
+    # called at SIGHUP, before the workers reload; None: SIGHUP is not handled
     reread: Callable[[], None] | None = None
-    notifier: Notifier = SILENT  # of the service manager
-    # how long the event loop of a worker may stand still; infinity: nobody looks
+    notifier: Notifier = SILENT  # to the service manager
+    # how long the event loop of a worker may hang; infinity: not watched
     hang_timeout_s: float = math.inf
-    # looks after other children whenever one ends, until the end; returns in how many seconds it wants to be
-    # called in any case, None: never
-    tend: Callable[[], float | None] = lambda: None
+    # supervises other children: called whenever a child exits, until the stop; returns the seconds until the
+    # next call at the latest, None: no limit
+    supervise_others: Callable[[], float | None] = lambda: None
 
     def __post_init__(self, number: int) -> None:
-        self._look_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
-        self._pulse = Watchdog(self.notifier)
+        self._check_interval_s = interval_s(self.hang_timeout_s) if self.hang_timeout_s < math.inf else None
+        self._watchdog = Watchdog(self.notifier)
         self._workers = [WorkerSlot(n) for n in range(1, number + 1)]
         self._selector = selectors.DefaultSelector()
-        self._to_renew: deque[WorkerSlot] = deque()
-        self._renewal_began_at: float | None = None
-        self._successor: WorkerSlot | None = None  # started, and not at work yet
-        self._leaving: list[WorkerSlot] = []  # whose successors are at work
-        self._told_ready = False
+        self._to_restart: deque[WorkerSlot] = deque()
+        self._restart_began_at: float | None = None
+        self._successor: WorkerSlot | None = None  # started, and not ready yet
+        self._draining: list[WorkerSlot] = []  # their successors are ready
+        self._all_were_ready = False
         self._stopping = False
         self._kill_at = 0.0
         self._status = 0
 
     def run(self) -> int:
-        """Run until a signal comes, or until a worker cannot start; return the exit status."""
-        with SignalPipe(self._selector, reloads=self.reread is not None) as wakeups:
+        """Run until a stop signal arrives or a worker cannot start; return the exit status."""
+        with SignalPipe(self._selector, reloads=self.reread is not None) as signal_pipe:
             try:
-                self._watch(wakeups)
+                self._supervise(signal_pipe)
             finally:
                 self._kill_all()
         return self._status
 
-    def _watch(self, wakeups: SignalPipe) -> None:
+    def _supervise(self, signal_pipe: SignalPipe) -> None:
         while True:
             self._start_due()
-            if self._stopping and not any(each.pid for each in self._everybody):
+            if self._stopping and not any(each.pid for each in self._slots):
                 return
-            tend_s = None if self._stopping else self.tend()
-            for key, _ in self._selector.select(self._wait_s(self._pulse.give(), tend_s, self._look_s)):
+            others_s = None if self._stopping else self.supervise_others()
+            for key, _ in self._selector.select(
+                self._wait_s(self._watchdog.notify(), others_s, self._check_interval_s)
+            ):
                 if key.data is not None:
-                    self._hear(key.data)
-            taken = wakeups.take_orders()
-            for _ in range(taken.stops):
+                    self._read_pipe(key.data)
+            pending = signal_pipe.take()
+            for _ in range(pending.stops):
                 self._stop()
-            if taken.reloads:
+            if pending.reloads:
                 self._reload()
-            if taken.renewals:
-                self._renew_all()
+            if pending.restarts:
+                self._begin_rolling_restart()
             self._reap()
-            self._end_hung()
-            self._renew_next()
+            self._abort_hung()
+            self._restart_next()
 
     def _wait_s(self, *at_most_s: float | None) -> float | None:
         due = [self._kill_at] if self._stopping else []
         due += [time.monotonic() + each for each in at_most_s if each is not None]
         if not self._stopping:
-            due += [each.kill_at for each in self._everybody if each.pid]
+            due += [each.kill_at for each in self._slots if each.pid]
             due += [each.start_at for each in self._workers if not each.pid]
             due = [at for at in due if at < math.inf]
         return max(0.0, min(due) - time.monotonic()) if due else None
@@ -218,8 +225,8 @@ class Arbiter:
     # Workers
 
     @property
-    def _everybody(self) -> list[WorkerSlot]:
-        return [*self._workers, *self._leaving, *([self._successor] if self._successor else [])]
+    def _slots(self) -> list[WorkerSlot]:
+        return [*self._workers, *self._draining, *([self._successor] if self._successor else [])]
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -230,232 +237,235 @@ class Arbiter:
         for each in self._workers:
             if not each.pid and now >= each.start_at:
                 self._start(each)
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid and now >= each.kill_at:
-                late = "come to work" if each is self._successor else "end"
-                log.error(f"worker is killed: it did not {late} in time", worker=each.number, pid=each.pid)
+                event = START_TIMED_OUT if each is self._successor else STOP_TIMED_OUT
+                log.error(event, worker=each.number, pid=each.pid)
                 each.kill_at = math.inf
-                os.kill(each.pid, signal.SIGKILL)  # and reaped when the signal comes that it has ended
+                os.kill(each.pid, signal.SIGKILL)  # reaped after SIGCHLD
 
     def _start(self, each: WorkerSlot) -> None:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            self._put_off(each, error)
+            self._postpone_start(each, error)
             return
         try:
             pid = os.fork()
-        except OSError as error:  # no memory, or no room for one more process: the others go on
+        except OSError as error:  # out of memory or processes: the other workers continue
             ours.close()
             theirs.close()
-            self._put_off(each, error)
+            self._postpone_start(each, error)
             return
         if pid == 0:
-            self._be_worker(each.number, theirs, ours)
+            self._run_worker(each.number, theirs, ours)
         theirs.close()
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, each)
-        each.pid, each.line, each.started_at = pid, ours, time.monotonic()
+        each.pid, each.pipe, each.started_at = pid, ours, time.monotonic()
         each.is_ready = each.is_hung = False
         each.kill_at = math.inf
         each.watch = SilenceWatch(self.hang_timeout_s, each.started_at)
         log.info("worker started", worker=each.number, pid=pid)
 
-    def _put_off(self, each: WorkerSlot, error: OSError) -> None:
-        """A worker cannot be started now; before all were ready once, that is the end."""
-        log.error("cannot start a worker", worker=each.number, error=error.strerror)
+    def _postpone_start(self, each: WorkerSlot, error: OSError) -> None:
+        """Retry the start of a worker later; stop everything if not all workers were ready yet."""
+        log.error("cannot start worker", worker=each.number, error=error.strerror)
         each.failures += 1
         each.start_at = time.monotonic() + each.pause_s
-        if not self._told_ready:
+        if not self._all_were_ready:
             self._status = FAILED
             self._stop()
 
-    def _be_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
-        """The forked process: it must never return into what its parent was doing."""
+    def _run_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> None:
+        """Run in the forked process, which must never return into the code of its parent."""
         status = FAILED
         try:
-            os.setsid()  # Ctrl-C on the terminal is the parent's to pass on
+            os.setsid()  # so that the parent alone receives Ctrl-C, and passes it on
             signal.set_wakeup_fd(-1)
             for number_ in HANDLED:
                 signal.signal(number_, signal.SIG_DFL)
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             if self.reread is not None:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it listens; its files are read later
-            # A sibling must see the end of its line when the parent dies, not when we do.
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it handles it; its files are read later
+            # The pipe of a sibling must close when the parent dies, not when this process does.
             for key in list(self._selector.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
                     key.fileobj.close()
             self._selector.close()
             ours.close()
-            status = self.work(number, theirs, not self._told_ready)
+            status = self.work(number, theirs, not self._all_were_ready)
         finally:
-            os._exit(status)  # what is stuck in a thread ends here, too
+            os._exit(status)  # also ends threads that are stuck
 
-    def _hear(self, each: WorkerSlot) -> None:
-        if each.line is None:
+    def _read_pipe(self, each: WorkerSlot) -> None:
+        if each.pipe is None:
             return
         try:
-            said = each.line.recv(HEARD_BYTES)
+            data = each.pipe.recv(READ_BYTES)
         except OSError:
-            said = b""
-        if not said:
-            self._hang_up(each)  # it ends; the process is reaped when it has
-        if ALIVE in said:
-            each.watch.heard()
-        if control_pipe.READY in said:
+            data = b""
+        if not data:
+            self._close_pipe(each)  # the process is exiting; it is reaped later
+        if ALIVE in data:
+            each.watch.heartbeat()
+        if control_pipe.READY in data:
             each.is_ready = True
             if each is self._successor:
                 self._hand_over(each)
-            if not self._told_ready and all(other.is_ready for other in self._workers):
-                self._told_ready = True
+            if not self._all_were_ready and all(other.is_ready for other in self._workers):
+                self._all_were_ready = True
                 self.writer.raw_line(self.ready_line)
                 self.notifier.ready(self.ready_line)
 
-    def _end_hung(self) -> None:
-        """End workers whose event loop stands still; a stop, which has a time-out of its own, ends all."""
+    def _abort_hung(self) -> None:
+        """Abort workers whose event loop hangs; not during a stop, which has a time-out of its own."""
         now = time.monotonic()
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid and each.watch.is_hung(now) and not self._stopping and not each.is_hung:
                 each.is_hung = True
                 silent_s = round(each.watch.silent_s, 1)
-                log.error("worker hangs, and is ended", worker=each.number, pid=each.pid, silent_s=silent_s)
-                os.kill(each.pid, signal.SIGABRT)  # it says where it stands, if it can
-                each.kill_at = now + ABORT_S
+                log.error("worker hung, killing it", worker=each.number, pid=each.pid, silent_s=silent_s)
+                os.kill(each.pid, signal.SIGABRT)  # prints its stacks, if it can
+                each.kill_at = now + ABORT_TIMEOUT_S
 
-    def _hang_up(self, each: WorkerSlot) -> None:
-        if each.line is not None:
-            self._selector.unregister(each.line)
-            each.line.close()
-            each.line = None
+    def _close_pipe(self, each: WorkerSlot) -> None:
+        if each.pipe is not None:
+            self._selector.unregister(each.pipe)
+            each.pipe.close()
+            each.pipe = None
 
     def _reap(self) -> None:
-        for each in self._everybody:
+        for each in self._slots:
             if each.pid:
                 pid, code = os.waitpid(each.pid, os.WNOHANG)
                 if pid:
-                    self._ended(each, os.waitstatus_to_exitcode(code))
+                    self._on_exit(each, os.waitstatus_to_exitcode(code))
 
-    def _ended(self, each: WorkerSlot, status: int) -> None:
-        """A process has ended; `status` is negative if a signal killed it."""
-        lived_s, was_ready = time.monotonic() - each.started_at, each.is_ready
+    def _on_exit(self, each: WorkerSlot, status: int) -> None:
+        """Handle the exit of a process; `status` is negative if a signal killed it."""
+        uptime_s, was_ready = time.monotonic() - each.started_at, each.is_ready
         each.pid, each.is_ready = 0, False
-        self._hang_up(each)
+        self._close_pipe(each)
         if self._stopping:
-            if status not in (0, -signal.SIGTERM):  # of a worker that was about to handle it, or past that
+            if status not in (
+                0,
+                -signal.SIGTERM,
+            ):  # SIGTERM kills a worker that does not handle it yet, or no longer
                 self._status = self._status or FAILED
-                log.error("worker did not end cleanly", worker=each.number, **ended(status))
+                log.error("worker exited uncleanly", worker=each.number, **exit_fields(status))
             return
-        if not self._told_ready and not was_ready:
-            # What keeps one from starting keeps all: Redis away, no file limit, an address in use.
+        if not self._all_were_ready and not was_ready:
+            # What prevents one start prevents all: Redis unreachable, a low file limit, an address in use.
             self._status = status if status > 0 else FAILED
             self._stop()
             return
         if each is self._successor:
             self._successor = None
-            self._end_renewal(**ended(status))
+            self._abort_rolling_restart(**exit_fields(status))
             return
-        if each in self._leaving:
-            self._leaving.remove(each)
+        if each in self._draining:
+            self._draining.remove(each)
             if status == 0:
-                log.info("worker drained, and is renewed", worker=each.number)
+                log.info("worker drained and replaced", worker=each.number)
             else:
-                log.error("worker did not end cleanly", worker=each.number, **ended(status))
+                log.error("worker exited uncleanly", worker=each.number, **exit_fields(status))
             return
-        if status == 0:  # as it was asked to by a signal of its own
+        if status == 0:  # it received a stop signal of its own
             each.failures, each.start_at = 0, 0.0
-            log.info("worker drained, and is renewed", worker=each.number)
+            log.info("worker drained and replaced", worker=each.number)
             return
-        each.failures = 0 if lived_s >= LONG_LIFE_S else each.failures + 1
+        each.failures = 0 if uptime_s >= LONG_LIFE_S else each.failures + 1
         each.start_at = time.monotonic() + each.pause_s
         log.error(
-            "worker ended, and is replaced",
+            "worker exited, restarting",
             worker=each.number,
-            **ended(status),
-            lived_s=round(lived_s, 1),
+            **exit_fields(status),
+            uptime_s=round(uptime_s, 1),
             pause_s=each.pause_s,
         )
 
-    # Renewal
+    # Rolling restart
 
-    def _renew_all(self) -> None:
-        if self._stopping or not self._told_ready:
-            log.warning("workers are not renewed: they are starting or stopping")
+    def _begin_rolling_restart(self) -> None:
+        if self._stopping or not self._all_were_ready:
+            log.warning("rolling restart ignored", reason="workers are starting or stopping")
             return
-        log.info("renewing the workers, one after the other", workers=len(self._workers))
-        self._to_renew = deque(self._workers)
-        self._renewal_began_at = time.monotonic()
+        log.info("rolling restart started", workers=len(self._workers))
+        self._to_restart = deque(self._workers)
+        self._restart_began_at = time.monotonic()
 
-    def _renew_next(self) -> None:
-        """Start the next successor once all are at work, and the last one that was renewed has ended."""
-        if self._stopping or self._renewal_began_at is None or self._successor or self._leaving:
+    def _restart_next(self) -> None:
+        """Start the next successor once all workers are ready and the last replaced worker has exited."""
+        if self._stopping or self._restart_began_at is None or self._successor or self._draining:
             return
         if not all(each.is_ready for each in self._workers):
             return
-        if not self._to_renew:
-            lasted_s = round(time.monotonic() - self._renewal_began_at, 1)
-            log.info("workers are renewed", workers=len(self._workers), lasted_s=lasted_s)
-            self._renewal_began_at = None
+        if not self._to_restart:
+            duration_s = round(time.monotonic() - self._restart_began_at, 1)
+            log.info("rolling restart finished", workers=len(self._workers), duration_s=duration_s)
+            self._restart_began_at = None
             return
-        self._successor = WorkerSlot(self._to_renew.popleft().number)
+        self._successor = WorkerSlot(self._to_restart.popleft().number)
         self._start(self._successor)
         self._successor.kill_at = time.monotonic() + START_TIMEOUT_S
         if not self._successor.pid:
             self._successor = None
-            self._end_renewal()
+            self._abort_rolling_restart()
 
     def _hand_over(self, successor: WorkerSlot) -> None:
-        """A successor is at work: the worker before it drains."""
+        """Let the old worker drain, because its successor is ready."""
         before, self._workers[successor.number - 1] = self._workers[successor.number - 1], successor
         self._successor = None
         successor.kill_at = math.inf
         if before.pid:
             before.kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
-            before.tell(control_pipe.RETIRE)
-            self._leaving.append(before)
+            before.send(control_pipe.RETIRE)
+            self._draining.append(before)
 
-    def _end_renewal(self, **why: object) -> None:
-        log.error("no more workers are renewed: a successor did not come to work", **why)
-        self._to_renew.clear()
-        self._renewal_began_at = None
+    def _abort_rolling_restart(self, **why: object) -> None:
+        log.error("rolling restart aborted, successor not ready", **why)
+        self._to_restart.clear()
+        self._restart_began_at = None
 
     def _reload(self) -> None:
         if self.reread is not None and not self._stopping:
-            if self._told_ready:  # nobody is told of a reload who has not heard that it is ready
+            if self._all_were_ready:  # a service manager expects a reload only of a service that is ready
                 self.notifier.reloading()
             self.reread()
-            for each in self._everybody:
-                each.tell(control_pipe.RELOAD)
-            if self._told_ready:
+            for each in self._slots:
+                each.send(control_pipe.RELOAD)
+            if self._all_were_ready:
                 self.notifier.ready(self.ready_line)
 
-    # The end
+    # Stop
 
     def _stop(self) -> None:
-        """Drain at the first call, end at once at the second."""
-        order = control_pipe.END if self._stopping else control_pipe.DRAIN
+        """Drain at the first call, exit immediately at the second."""
+        command = control_pipe.END if self._stopping else control_pipe.DRAIN
         if not self._stopping:
             self._stopping = True
             self._kill_at = time.monotonic() + self.drain_timeout_s + STOP_MARGIN_S
             self.notifier.stopping("draining")
-            log.info("stopping", workers=sum(bool(each.pid) for each in self._everybody))
+            log.info("stopping", workers=sum(bool(each.pid) for each in self._slots))
         else:
-            log.warning("ended by a second signal")
+            log.warning("second signal received, exiting immediately")
             self._status = self._status or FAILED
             self._kill_at = min(self._kill_at, time.monotonic() + STOP_MARGIN_S)
-        for each in self._everybody:
-            each.tell(order)
+        for each in self._slots:
+            each.send(command)
 
     def _kill_all(self) -> None:
-        """End what is left; nothing is lost by it that a crash would not lose too."""
-        for each in self._everybody:
+        """Kill the remaining workers; this loses no more than a crash would."""
+        for each in self._slots:
             if each.pid:
-                log.error("worker is killed: it did not end in time", worker=each.number, pid=each.pid)
+                log.error(STOP_TIMED_OUT, worker=each.number, pid=each.pid)
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)
-        give_up_at = time.monotonic() + KILL_PATIENCE_S
+        give_up_at = time.monotonic() + KILL_TIMEOUT_S
         self._reap()
-        while any(each.pid for each in self._everybody) and time.monotonic() < give_up_at:
+        while any(each.pid for each in self._slots) and time.monotonic() < give_up_at:
             time.sleep(0.01)
             self._reap()
-        for each in self._everybody:
+        for each in self._slots:
             each.pid = 0

@@ -1,13 +1,13 @@
-"""What a supervisor and one of its workers say to each other.
+"""The control pipe between the supervisor and one of its workers: commands, readiness and heartbeats.
 
 They share a socket pair. The worker writes `READY`, and heartbeats from its event loop; the supervisor writes
-`RELOAD` when files are to be read again, `DRAIN` and, if that takes too long for somebody, `END`. `RETIRE` is
-`DRAIN` for a worker whose successor is at work. The end of the stream means that the supervisor has died: the
-worker drains, as it does on a signal of its own. So a signal that reaches supervisor and workers alike, as a
-service manager sends it, is one order and not two.
+`RELOAD` to have files read again, `DRAIN`, and `END` to cut a drain short. `RETIRE` is `DRAIN` for a worker
+whose successor is ready. End of file means that the supervisor has died: the worker drains, as it does on a
+signal of its own. A signal that reaches supervisor and workers alike, as service managers send it, therefore
+counts once and not twice.
 
-A process that is watched writes `ALIVE` from its event loop alone: a loop that stands still is silent, and
-its process is replaced. Only silence while the watcher itself ran counts, see `SilenceWatch`.
+A watched process writes `ALIVE` from its event loop only: a loop that hangs is silent, and its process is
+replaced. Only silence while the watcher itself ran counts, see `SilenceWatch`.
 """
 
 import math
@@ -20,22 +20,21 @@ from typing import Final
 import trio
 
 ALIVE: Final = b"b"
-MAX_INTERVAL_S: Final = 1.0  # between two heartbeats, or two looks; shorter ones cost processor time
-BEATS_PER_TIMEOUT: Final = 10  # at least
-FIRST_TIMEOUT_S: Final = 30.0  # for the first heartbeat, at least: a process has to load its modules before
+MAX_INTERVAL_S: Final = 1.0  # between two heartbeats or checks; shorter ones cost processor time
+HEARTBEATS_PER_TIMEOUT: Final = 10  # at least
+FIRST_TIMEOUT_S: Final = 30.0  # minimum for the first heartbeat, before which a process loads its modules
 
 
 def interval_s(timeout_s: float) -> float:
-    """Return the seconds between two heartbeats, and between two looks of the watcher."""
-    return min(MAX_INTERVAL_S, timeout_s / BEATS_PER_TIMEOUT)
+    """Return the seconds between two heartbeats, and between two checks of the watcher."""
+    return min(MAX_INTERVAL_S, timeout_s / HEARTBEATS_PER_TIMEOUT)
 
 
 class SilenceWatch:
-    """How long a process has been silent, in seconds in which its watcher ran.
+    """Measures the silence of a process, counting only time in which the watcher ran.
 
     Args:
-        timeout_s: a process that stands still for no longer than that is left alone; infinity: nobody is
-            watched.
+        timeout_s: how long the process may hang; infinity: it is not watched.
         now: monotonic seconds.
 
     Attributes:
@@ -45,25 +44,25 @@ class SilenceWatch:
     def __init__(self, timeout_s: float, now: float) -> None:
         interval = interval_s(timeout_s)
         self._max_gap_s = 2 * interval
-        self._limit_s = timeout_s + interval  # what lies between two heartbeats is no silence
+        self._limit_s = timeout_s + interval  # the pause between two heartbeats is no silence
         self._first_limit_s = max(self._limit_s, FIRST_TIMEOUT_S)
-        self._looked_at = now
-        self._was_heard = False
+        self._checked_at = now
+        self._had_heartbeat = False
         self.silent_s = 0.0
 
-    def heard(self) -> None:
-        """A heartbeat came."""
-        self._was_heard = True
+    def heartbeat(self) -> None:
+        """Note that a heartbeat arrived."""
+        self._had_heartbeat = True
         self.silent_s = 0.0
 
     def is_hung(self, now: float) -> bool:
-        """Look, at least each `interval_s`, with all heartbeats read that have come."""
-        self.silent_s += min(now - self._looked_at, self._max_gap_s)
-        self._looked_at = now
-        return self.silent_s > (self._limit_s if self._was_heard else self._first_limit_s)
+        """Whether the process hangs; call it at least every `interval_s`, after reading all heartbeats."""
+        self.silent_s += min(now - self._checked_at, self._max_gap_s)
+        self._checked_at = now
+        return self.silent_s > (self._limit_s if self._had_heartbeat else self._first_limit_s)
 
 
-STOPS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 READY = b"r"
 DRAIN = b"d"
 RETIRE = b"t"
@@ -72,96 +71,96 @@ RELOAD = b"h"
 
 
 class ControlPipe:
-    """The supervisor as whoever is told that a worker is ready, and gives it orders.
+    """The worker's end of the control pipe; see `presence.server.process.Lifecycle`.
 
     Args:
-        line: the worker's end of the socket pair.
-        hang_timeout_s: see `SilenceWatch`; infinity: there are no heartbeats.
+        pipe: the worker's end of the socket pair.
+        hang_timeout_s: see `SilenceWatch`; infinity: no heartbeats are sent.
     """
 
-    def __init__(self, line: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
-        self._line = line
+    def __init__(self, pipe: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
+        self._socket = pipe
         self._hang_timeout_s = hang_timeout_s
 
-    def ready(self, _host: str = "", _port: int = 0) -> None:
-        """Say that this worker is at work; the supervisor knows where."""
-        with suppress(OSError):  # the supervisor is gone, which `orders` notices
-            self._line.send(READY)
+    def send_ready(self, _host: str = "", _port: int = 0) -> None:
+        """Report that this worker is ready; the supervisor knows its address."""
+        with suppress(OSError):  # the supervisor has died, which `stop_requests` notices
+            self._socket.send(READY)
 
     @asynccontextmanager
-    async def orders(
+    async def stop_requests(
         self, reload: Callable[[], None] | None = None, retire: Callable[[], None] = lambda: None
     ) -> AsyncIterator[AsyncIterator[None]]:
-        """Open the source of orders: the first asks for a drain, the second for an end at once.
+        """Open the stream of stop requests: the first asks for a drain, the second for an immediate exit.
 
         Args:
-            reload: called when files are to be read again; None where there are none.
-            retire: called before a drain for which there is a successor already.
+            reload: called to read files again; None: there are no files.
+            retire: called before a drain if a successor is ready.
         """
-        self._line.setblocking(False)
-        told, orders = trio.open_memory_channel[None](2)
-        handled = (*STOPS, signal.SIGHUP) if reload else STOPS
+        self._socket.setblocking(False)
+        sender, requests = trio.open_memory_channel[None](2)
+        handled = (*STOP_SIGNALS, signal.SIGHUP) if reload else STOP_SIGNALS
         with trio.open_signal_receiver(*handled) as signals:
             async with trio.open_nursery() as nursery:
-                once = _Once(told, reload)
-                nursery.start_soon(_obey_signals, signals, once)
-                nursery.start_soon(self._obey_supervisor, once, retire)
+                once = _OnceEach(sender, reload)
+                nursery.start_soon(_follow_signals, signals, once)
+                nursery.start_soon(self._follow_supervisor, once, retire)
                 if self._hang_timeout_s < math.inf:
-                    nursery.start_soon(self._beat)
-                yield orders
+                    nursery.start_soon(self._send_heartbeats)
+                yield requests
                 nursery.cancel_scope.cancel()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            with suppress(OSError):  # a supervisor that is stopped, and will know that it was; or none
-                self._line.send(ALIVE)
+            with suppress(OSError):  # the supervisor is suspended, which it will notice, or dead
+                self._socket.send(ALIVE)
             await trio.sleep(interval_s(self._hang_timeout_s))
 
-    async def _obey_supervisor(self, told: "_Once", retire: Callable[[], None]) -> None:
-        line = trio.socket.from_stdlib_socket(self._line)
+    async def _follow_supervisor(self, once: "_OnceEach", retire: Callable[[], None]) -> None:
+        stream = trio.socket.from_stdlib_socket(self._socket)
         while True:
             try:
-                order = await line.recv(1)
+                command = await stream.recv(1)
             except OSError:
-                order = b""
-            if order == RELOAD:
-                told.reload()
+                command = b""
+            if command == RELOAD:
+                once.reload()
                 continue
-            if order == RETIRE:
+            if command == RETIRE:
                 retire()
-            told.drain()
-            if order == END:
-                told.end()
-            if not order:
+            once.drain()
+            if command == END:
+                once.end()
+            if not command:
                 return
 
 
-class _Once:
-    """Turns what comes from two sides into at most one order to drain, and one to end."""
+class _OnceEach:
+    """Merges requests from signals and supervisor: at most one to drain, and one to exit."""
 
-    def __init__(self, told: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
-        self._told = told
+    def __init__(self, sender: "trio.MemorySendChannel[None]", reload: Callable[[], None] | None) -> None:
+        self._sender = sender
         self._reload = reload
         self._draining = self._ending = False
 
     def drain(self) -> None:
         if not self._draining:
             self._draining = True
-            self._told.send_nowait(None)
+            self._sender.send_nowait(None)
 
     def end(self) -> None:
         if not self._ending:
             self._ending = True
-            self._told.send_nowait(None)
+            self._sender.send_nowait(None)
 
     def reload(self) -> None:
         if self._reload is not None and not self._draining:
             self._reload()
 
 
-async def _obey_signals(signals: AsyncIterator[int], told: _Once) -> None:
+async def _follow_signals(signals: AsyncIterator[int], once: _OnceEach) -> None:
     async for number in signals:
         if number == signal.SIGHUP:
-            told.reload()
+            once.reload()
         else:
-            told.drain()
+            once.drain()

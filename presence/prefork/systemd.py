@@ -1,10 +1,9 @@
-"""What a service manager is told by datagrams: that the server is ready, reloads, stops, and lives.
+"""Notifications to the service manager: ready, reloading, stopping, and watchdog pings.
 
-The protocol is that of systemd's ``sd_notify(3)``: lines ``NAME=value`` to the Unix socket that is named by
-``NOTIFY_SOCKET``; one that begins with ``@`` has no name in the file system. Only the process that the
-manager started may speak, so the variables are taken out of the environment: workers, an embedded Redis and
-whoever else is started later have nothing to say there. Each message has a socket of its own, closed at once,
-which no child inherits.
+The protocol is ``sd_notify(3)`` of systemd: datagrams of lines ``NAME=value`` to the Unix socket named by
+``NOTIFY_SOCKET``; a leading ``@`` means an abstract socket. Only the process that the manager started may
+notify it, so the variables are removed from the environment of workers, an embedded Redis and other children.
+Each message uses a socket of its own, closed immediately, which no child inherits.
 """
 
 import os
@@ -14,46 +13,44 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Final
 
-PATIENCE_S: Final = 0.5  # with a manager whose queue is full; far below any time-out of its own
-BEATS_A_PERIOD: Final = 3  # so that one that comes late does no harm
+SEND_TIMEOUT_S: Final = 0.5  # if the queue of the manager is full; far below any of its own time-outs
+PINGS_PER_PERIOD: Final = 3  # so that a late one does no harm
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Tells the service manager; where there is none, nobody. No call raises."""
+    """Notifies the service manager, if there is one. No call raises."""
 
-    address: str = ""  # of its socket, as the system takes it; "" if nobody listens
-    beat_s: float | None = None  # seconds between two signs of life; None: none is wanted
+    address: str = ""  # of its socket, as the system takes it; "": there is no manager
+    ping_interval_s: float | None = None  # seconds between two watchdog pings; None: no watchdog
 
     def ready(self, status: str) -> None:
-        """The service is at work; after `reloading`: the reload is over."""
-        self._tell("READY=1", f"STATUS={status}")
+        """Notify that the service is ready; after `reloading`, that the reload has finished."""
+        self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """Files are read again, from this moment on; `ready` ends it."""
-        now_us = (
-            time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        )  # by which the manager orders what it hears
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={now_us}")
+        """Notify that a reload has begun; `ready` ends it."""
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000  # the manager orders messages by it
+        self._send("RELOADING=1", f"MONOTONIC_USEC={now_us}")
 
     def stopping(self, status: str) -> None:
-        """The service ends."""
-        self._tell("STOPPING=1", f"STATUS={status}")
+        """Notify that the service stops."""
+        self._send("STOPPING=1", f"STATUS={status}")
 
-    def beat(self) -> None:
-        """The service lives. Never waits: the next one comes soon."""
-        self._tell("WATCHDOG=1", patience_s=0.0)
+    def ping(self) -> None:
+        """Send a watchdog ping. Never waits, because the next ping follows soon."""
+        self._send("WATCHDOG=1", timeout_s=0.0)
 
-    def _tell(self, *lines: str, patience_s: float = PATIENCE_S) -> None:
+    def _send(self, *lines: str, timeout_s: float = SEND_TIMEOUT_S) -> None:
         if not self.address:
             return
         message = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-                sock.settimeout(patience_s)
+                sock.settimeout(timeout_s)
                 sock.sendto(message, self.address)
-        except OSError:  # nobody listens any more: the service is not to suffer by it
+        except OSError:  # the manager is gone, which must not disturb the service
             return
 
 
@@ -61,7 +58,7 @@ SILENT: Final = Notifier()
 
 
 def from_environment(environ: MutableMapping[str, str] | None = None) -> Notifier:
-    """Return who tells the manager of this process, and take from the environment what led to him.
+    """Return the notifier for this process, and remove the variables from the environment.
 
     Args:
         environ: `os.environ` by default.
@@ -71,29 +68,25 @@ def from_environment(environ: MutableMapping[str, str] | None = None) -> Notifie
     if name[:1] not in {"/", "@"}:  # sockets of other kinds are for virtual machines
         return SILENT
     address = f"\0{name[1:]}" if name.startswith("@") else name
-    is_meant = pid in {"", str(os.getpid())}
-    if is_meant and period_us.isascii() and period_us.isdigit() and int(period_us) > 0:
-        return Notifier(address, int(period_us) / 1_000_000 / BEATS_A_PERIOD)
+    is_for_us = pid in {"", str(os.getpid())}
+    if is_for_us and period_us.isascii() and period_us.isdigit() and int(period_us) > 0:
+        return Notifier(address, int(period_us) / 1_000_000 / PINGS_PER_PERIOD)
     return Notifier(address)
 
 
 class Watchdog:
-    """Signs of life from a loop that waits for other things, too: it gives them when it comes by.
-
-    Args:
-        notifier: who tells them.
-    """
+    """Paces the watchdog pings of a loop that also waits for other things."""
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
         self._due_at = 0.0
 
-    def give(self) -> float | None:
-        """Give one if it is due; return in how many seconds the loop has to come by again, None: never."""
-        if self._notifier.beat_s is None:
+    def notify(self) -> float | None:
+        """Ping if it is due; return the seconds until the next call, None: never."""
+        if self._notifier.ping_interval_s is None:
             return None
         now = time.monotonic()
         if now >= self._due_at:
-            self._notifier.beat()
-            self._due_at = now + self._notifier.beat_s
+            self._notifier.ping()
+            self._due_at = now + self._notifier.ping_interval_s
         return self._due_at - now

@@ -1,1 +1,1 @@
-"""One server process, wired: node, tasks, start and drain; and several of them on one port."""
+"""A server process: node, services, start and drain; and several workers on one port."""

@@ -1,10 +1,10 @@
-"""The control channel: what others say about this node's sessions, and what they send them, at once.
+"""The control channel of a node: notices about its sessions, messages to them, and explain requests.
 
-News it only hastens: they stand in the node's inbox too, which the relay's probe reads every few seconds,
-and what comes twice is passed over. Deliveries have no other way: what is sent while nobody listens is not
-handed to anybody here, and its sender is told so. At rest a thread waits in one read, and nothing wakes up;
-when much comes it is read in batches, for each turn of the thread costs as much as a dozen deliveries. What
-operators ask comes this way, too; it is answered elsewhere.
+Notices only arrive faster this way: they are also in the node's inbox, which the relay's probe reads every
+few seconds, and duplicates are skipped. Messages have no other way: one that is sent while the channel is
+lost is not delivered, and its sender gets an error. An idle channel costs one thread that waits in a read.
+Under load it is read in batches, because a turn of the thread costs as much as a dozen deliveries. Explain
+requests of operators also arrive here; `presence.server.stats_socket` answers them.
 """
 
 import math
@@ -22,46 +22,46 @@ from presence.outbox.outage_log import Outage
 from presence.outbox.replies import Erasure, NodeNotice, Question
 from presence.server.node import Node
 
-GATHER_S: Final = 0.004  # after deliveries, until the channel is read again
-DELIVERIES_A_TURN: Final = 256  # a few milliseconds
+GATHER_S: Final = 0.004  # after deliveries, before the next read
+MAX_DELIVERIES_PER_TURN: Final = 256  # a few milliseconds
 BACKOFF_FIRST_S: Final = 0.1
-LOST: Final = "control channel is lost: what others say comes late, what they send not at all"
-BACKOFF_LIMIT_S: Final = 1.0  # so long messages may still be refused once Redis is back
+LOST_EVENT: Final = "control channel lost"
+BACKOFF_LIMIT_S: Final = 1.0  # messages may be refused for this long after Redis has recovered
 
 _log = structlog.get_logger(__name__)
 
 
 class ControlSubscription(Protocol):
-    """A subscription: plain calls that block, made from one thread at a time; see `ControlChannel`."""
+    """A subscription: blocking calls, made from one thread at a time; see `ControlChannel`."""
 
     def subscribe(self, node: str) -> None:
-        """Listen to the channel of `node` and to no other; raises `StoreUnavailable` or `StoreError`."""
+        """Subscribe to the channel of `node` only; raises `StoreUnavailable` or `StoreError`."""
 
     def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
-        """Wait for something, however long, and return all that there is. Raises as `subscribe`."""
+        """Wait without a time-out, and return everything that has arrived. Raises as `subscribe`."""
 
     def close(self) -> None:
-        """Close the connection: a call that waits fails. Any thread may do so."""
+        """Close the connection; a waiting call fails. May be called from any thread."""
 
 
 @dataclass(eq=False, repr=False)
 class ControlListener:
-    """Listens to the channel of a node, whatever its id is by now."""
+    """Listens to the channel of a node, and follows changes of its id."""
 
-    node: Node  # is told the news
-    channel: ControlSubscription  # nobody else uses it
-    deliver: Callable[[Sequence[Delivery]], object]  # takes what others have sent to sessions of this node
-    asked: Callable[[Sequence[Question]], object] = lambda _: None  # takes what operators ask
+    node: Node
+    channel: ControlSubscription  # used by this listener only
+    deliver: Callable[[Sequence[Delivery]], object]  # takes messages for sessions of this node
+    on_questions: Callable[[Sequence[Question]], object] = lambda _: None  # takes explain requests
 
     def __post_init__(self) -> None:
         self._thread = TrioThreadCaller(self.channel.close)
         self._listening = trio.CancelScope()
-        self._whole = trio.CancelScope()
+        self._running = trio.CancelScope()
         self._outage = Outage(
             _log,
-            unreachable=LOST,
-            refused=LOST,
-            recovered="control channel is back",
+            unreachable=LOST_EVENT,
+            refused=LOST_EVENT,
+            recovered="control channel restored",
             first_s=BACKOFF_FIRST_S,
             limit_s=BACKOFF_LIMIT_S,
         )
@@ -69,18 +69,18 @@ class ControlListener:
     async def run(self) -> None:
         """Listen until it is stopped or cancelled."""
         try:
-            with self._whole:
+            with self._running:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follow_id)
                     while True:
                         with trio.CancelScope() as self._listening:
                             await self._listen()
-        finally:  # while it passes messages on, no blocked call is there to interrupt
+        finally:  # covers the time in which no blocked call is there to be interrupted
             self.channel.close()
 
     def stop(self) -> None:
-        """Listen no more: nobody is here who could be handed anything, and senders had better know."""
-        self._whole.cancel()
+        """Stop listening, so that senders of messages get an error: no session is left to deliver to."""
+        self._running.cancel()
 
     async def _follow_id(self) -> None:
         while True:
@@ -88,31 +88,31 @@ class ControlListener:
             self._listening.cancel()
 
     async def _listen(self) -> None:
-        """Subscribe and pass on what comes, until that fails; then wait."""
+        """Subscribe and dispatch what arrives until a call fails; then wait for the backoff."""
         try:
             node = self.node.relay.node
             await self._thread.call(lambda: self.channel.subscribe(node))
             self._outage.worked("listen")
             while True:
-                await self._pass_on(await self._thread.call(self.channel.next))
+                await self._dispatch(await self._thread.call(self.channel.next))
         except Exception as error:
             if not isinstance(error, (StoreUnavailable, StoreError)):
                 self.node.faults.record("control channel", error)
             await trio.sleep(self._outage.failed("listen", error))
 
-    async def _pass_on(self, told: list[NodeNotice | Delivery | Question | Erasure]) -> None:
-        """Do what news say; hand over deliveries in turns, and let more of them gather."""
+    async def _dispatch(self, received: list[NodeNotice | Delivery | Question | Erasure]) -> None:
+        """Apply notices, pass on questions, and deliver messages in slices; then let more messages gather."""
         faults = self.node.faults
-        self.node.news([each for each in told if isinstance(each, NodeNotice)])
-        if erasures := [each for each in told if isinstance(each, Erasure)]:
-            self.node.note_erasures(erasures)
+        self.node.apply_notices([each for each in received if isinstance(each, NodeNotice)])
+        if erasures := [each for each in received if isinstance(each, Erasure)]:
+            self.node.log_erasures(erasures)
         with faults.contained("explain request"):
-            self.asked([each for each in told if isinstance(each, Question)])
-        deliveries = [each for each in told if isinstance(each, Delivery)]
-        for start in range(0, len(deliveries), DELIVERIES_A_TURN):
+            self.on_questions([each for each in received if isinstance(each, Question)])
+        deliveries = [each for each in received if isinstance(each, Delivery)]
+        for start in range(0, len(deliveries), MAX_DELIVERIES_PER_TURN):
             with faults.contained("delivery"):
-                self.deliver(deliveries[start : start + DELIVERIES_A_TURN])
-            with trio.CancelScope(shield=True):  # another id of this node is no reason to lose any
+                self.deliver(deliveries[start : start + MAX_DELIVERIES_PER_TURN])
+            with trio.CancelScope(shield=True):  # a change of the node's id must lose none
                 await trio.lowlevel.checkpoint()
         if deliveries:
             await trio.sleep(GATHER_S)

@@ -1,21 +1,12 @@
-"""What strangers have to show to this server, and what it shows to them, while it runs.
+"""The token keys and the TLS certificate of a server, and their renewal while it runs.
 
-Both come from files that are renewed under way: keys are looked at every second, the certificate when
-somebody says so. Whatever is wrong with a new file, what was in use stays in use, and the log says so. What
-opens the files is imported when a setting asks for it: it takes a quarter of a second and 10 MB.
+Both are files that change at run time: the key file is checked every second, the certificate is read again on
+SIGHUP. If a new file is invalid, the previous content stays in use and an error is logged. The modules that
+read the files are imported only if a setting asks for them: they take a quarter of a second and 10 MB.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-from presence.common.clock import Clock
-from presence.config.settings import Settings
-
-if TYPE_CHECKING:
-    from presence.auth.token_authenticator import TokenAuthenticator
-    from presence.transports.tls import Certificate
-
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -23,19 +14,24 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from presence.common.clock import Clock
 from presence.common.faults import Faults
 from presence.common.runtime import AbandonableThread, ThreadTimeout
+from presence.config.settings import Settings
 
 if TYPE_CHECKING:
+    from presence.auth.token_authenticator import TokenAuthenticator
     from presence.transports.tls import Certificate
+
+log = structlog.get_logger("presence.server.credentials")
 
 
 class CredentialsError(Exception):
-    """A file is not as it has to be; the text names setting and file, and shows no secret.
+    """A file is invalid or unreadable; the text names setting and file, and contains no secret.
 
     Attributes:
-        setting: which names the file.
-        problem: what is wrong.
+        setting: the setting that names the file.
+        problem: what is wrong with it.
     """
 
     def __init__(self, setting: str, problem: Exception) -> None:
@@ -45,9 +41,9 @@ class CredentialsError(Exception):
 
 
 def load_modules(settings: Settings) -> None:
-    """Import what a worker with these settings uses, for a process that forks workers as long as it lives.
+    """Import what a worker with these settings needs, before a supervisor forks its first worker.
 
-    Later the files of these modules may be those of another version.
+    Later the files of these modules may be from another version.
     """
     if settings.token_keys is not None:
         import presence.auth.key_rotation  # noqa: PLC0415 - see above
@@ -59,12 +55,12 @@ def load_modules(settings: Settings) -> None:
 def load_authenticator(
     settings: Settings, clock: Clock, wall: Callable[[], float] = time.time
 ) -> "TokenAuthenticator | None":
-    """Return what checks tokens; None where no setting asks for it.
+    """Return the authenticator; None if `token_keys` is not set.
 
     Args:
         settings: checked settings.
         clock: monotonic time.
-        wall: the machine's clock: Unix seconds.
+        wall: wall-clock time in Unix seconds.
 
     Raises:
         CredentialsError: the keys cannot be used.
@@ -79,15 +75,15 @@ def load_authenticator(
         keys = key_file.load(settings.token_keys)
     except key_file.KeyFileError as error:
         raise CredentialsError("token_keys", error) from None
-    terms = TokenRules(settings.token_audience, settings.token_leeway)
-    return TokenAuthenticator(keys, terms, budget_of(settings.token_check_share, clock.now()), wall=wall)
+    rules = TokenRules(settings.token_audience, settings.token_leeway)
+    return TokenAuthenticator(keys, rules, budget_of(settings.token_check_share, clock.now()), wall=wall)
 
 
 def certificate(settings: Settings) -> "Certificate | None":
-    """Return the certificate; None where no setting asks for it.
+    """Return the certificate; None if `tls_cert` is not set.
 
     Raises:
-        CredentialsError: it, or its key, cannot be used.
+        CredentialsError: the certificate or its key cannot be used.
     """
     if settings.tls_cert is None:
         return None
@@ -109,8 +105,8 @@ def problems(settings: Settings) -> Iterator[CredentialsError]:
             yield error
 
 
-def problems_of_operators(settings: Settings) -> Iterator[CredentialsError]:
-    """Give what is wrong with the tokens of operators as they are now; no worker needs them."""
+def operator_token_problems(settings: Settings) -> Iterator[CredentialsError]:
+    """Yield what is wrong with the operator token file at present; workers do not need it."""
     if settings.admin_tokens is None or settings.no_admin:
         return
     from presence.auth import operator_tokens  # noqa: PLC0415 - see above
@@ -121,18 +117,15 @@ def problems_of_operators(settings: Settings) -> Iterator[CredentialsError]:
         yield CredentialsError("admin_tokens", error)
 
 
-log = structlog.get_logger("presence.server.credentials")
-
-
 class Credentials:
-    """Keys and certificate of one server.
+    """Token keys and certificate of one server.
 
     Args:
         settings: checked settings.
         clock: monotonic time.
 
     Attributes:
-        authenticator: says who a client is; None: whoever it says.
+        authenticator: checks tokens; None: clients are not authenticated.
         certificate: None: no TLS is served.
 
     Raises:
@@ -147,25 +140,25 @@ class Credentials:
             from presence.auth.key_rotation import KeyRotation  # noqa: PLC0415 - see above
 
             self._rotation = KeyRotation(self.authenticator, settings.token_keys)
-        self._aside = AbandonableThread()
+        self._thread = AbandonableThread()
         self._renewed = self._failed = 0
 
     async def run(self, faults: Faults) -> None:
-        """Look at the keys for ever; where there are none, do nothing."""
-        self._tell_end()
+        """Watch the key file until cancelled; return immediately if there is none."""
+        self._log_if_expired()
         if self._rotation is not None:
             await self._rotation.run(faults)
 
     async def reload(self) -> None:
-        """Read all files again; never raises for what is wrong with them."""
-        async with trio.open_nursery() as nursery:  # a disk that hangs holds up its own file only
+        """Read all files again; an invalid file is logged, and raises nothing."""
+        async with trio.open_nursery() as nursery:  # a disk that hangs delays its own file only
             if self._rotation is not None:
                 nursery.start_soon(self._rotation.poll)
             if self.certificate is not None:
                 nursery.start_soon(self._renew, self.certificate)
 
     def report(self) -> dict[str, Any]:
-        """Return all figures, for the log."""
+        """Return all counters, for the log."""
         found: dict[str, Any] = {}
         if self.authenticator is not None and self._rotation is not None:
             found["tokens"] = {
@@ -182,22 +175,22 @@ class Credentials:
 
     async def _renew(self, certificate: "Certificate") -> None:
         try:
-            certificate.use(await self._aside.call(certificate.read))
+            certificate.use(await self._thread.call(certificate.read))
         except ValueError as error:
-            self._keep(str(error))
+            self._reject(str(error))
             return
         except ThreadTimeout as error:
-            self._keep(f"reading its files {error}")
+            self._reject(f"reading its files {error}")
             return
         self._renewed += 1
-        log.info("certificate renewed", ends_at=certificate.ends_at.isoformat())
-        self._tell_end()
+        log.info("certificate renewed", expires_at=certificate.ends_at.isoformat())
+        self._log_if_expired()
 
-    def _keep(self, problem: str) -> None:
+    def _reject(self, problem: str) -> None:
         self._failed += 1
-        log.error("the certificate stays as it was", error=problem)
+        log.error("certificate file rejected", error=problem)
 
-    def _tell_end(self) -> None:
-        """Say so where clients take the certificate no more."""
+    def _log_if_expired(self) -> None:
+        """Log an error if clients no longer accept the certificate."""
         if self.certificate is not None and self.certificate.ends_at <= datetime.now(UTC):
-            log.error("the certificate has expired", ends_at=self.certificate.ends_at.isoformat())
+            log.error("certificate expired", expires_at=self.certificate.ends_at.isoformat())

@@ -1,4 +1,4 @@
-"""The ports of a server: one for plain TCP, one for TLS, or one of the two alone."""
+"""The listening sockets of a server: plain TCP, TLS, or both."""
 
 import socket
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class CannotListen(Exception):
 
 
 class ListenAddress(NamedTuple):
-    """Where somebody listens."""
+    """An address that is listened on."""
 
     host: str
     port: int
@@ -32,19 +32,19 @@ class ListenAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Sockets, one for every address of the host."""
+    """Listening sockets, one for each address of the host."""
 
-    plain: list[socket.socket]  # for TCP; empty where there is TLS only
-    secured: list[socket.socket]  # for TLS; empty where there is none
+    plain: list[socket.socket]  # for TCP; empty if there is TLS only
+    secured: list[socket.socket]  # for TLS; empty if there is none
 
     @property
     def address(self) -> ListenAddress:
-        """Where clients go that are told one address only: `port` of the settings."""
+        """The address that is reported as ready, that of the setting `port`."""
         return _address_of(self.plain or self.secured)
 
     @property
     def secured_address(self) -> ListenAddress | None:
-        """Where TLS is served; None: nowhere."""
+        """The address for TLS; None if there is none."""
         return _address_of(self.secured) if self.secured else None
 
     def close(self) -> None:
@@ -53,40 +53,40 @@ class Listeners:
             each.close()
 
 
-def listening(settings: Settings, *, shared: bool = False) -> Listeners:
-    """Return sockets that listen where the settings say.
+def open_listeners(settings: Settings, *, shared: bool = False) -> Listeners:
+    """Return sockets that listen on the addresses of the settings.
 
     Args:
         settings: checked settings.
-        shared: let other processes of this user listen there too; the kernel spreads the connections.
+        shared: let other processes of this user share the addresses; the kernel distributes connections.
 
     Raises:
-        CannotListen: an address cannot be had; then none is.
+        CannotListen: an address is unavailable; no socket stays open.
     """
-    return _opened(settings, lambda host, port: sockets.open_listeners(host, port, shared=shared))
+    return _open(settings, lambda host, port: sockets.open_listeners(host, port, shared=shared))
 
 
-def reserved(settings: Settings) -> Listeners:
-    """Return bound sockets that keep the addresses for listeners that share them.
+def reserve_addresses(settings: Settings) -> Listeners:
+    """Return bound sockets that reserve the addresses for listeners that share them.
 
     Raises:
-        CannotListen: see `listening`.
+        CannotListen: see `open_listeners`.
     """
-    return _opened(settings, sockets.reserve)
+    return _open(settings, sockets.reserve)
 
 
-def settled(settings: Settings, ports: Listeners) -> Settings:
-    """Return the settings with the ports that were picked in the place of zeros."""
-    found = replace(settings, port=ports.address.port)
-    if ports.plain and ports.secured_address is not None:
-        found = replace(found, tls_port=ports.secured_address.port)
+def with_actual_ports(settings: Settings, reserved: Listeners) -> Settings:
+    """Return the settings with the picked ports in place of zeros."""
+    found = replace(settings, port=reserved.address.port)
+    if reserved.plain and reserved.secured_address is not None:
+        found = replace(found, tls_port=reserved.secured_address.port)
     return found
 
 
-def _opened(settings: Settings, opening: Callable[[str, int], list[socket.socket]]) -> Listeners:
+def _open(settings: Settings, open_address: Callable[[str, int], list[socket.socket]]) -> Listeners:
     def opened(port: int) -> list[socket.socket]:
         try:
-            return opening(settings.host, port)
+            return open_address(settings.host, port)
         except OSError as error:
             raise CannotListen(f"{settings.host}:{port}", error) from error
 

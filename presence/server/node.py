@@ -1,7 +1,7 @@
-"""A node without its sockets: core, ticker, outbox, relay and cluster, and what flows between them.
+"""A node without its sockets: core, ticker, outbox, relay and membership, wired together.
 
-A worker process is a node. Whoever makes one gives it stores, a clock and a place for its tasks, so that a
-simulation runs the very same nodes as `presence serve`.
+A worker process is a node. Its stores, clock and runtime are passed in, so that the simulation runs the same
+nodes as `presence serve`.
 """
 
 import math
@@ -42,11 +42,11 @@ from presence.server.stats_socket import Readiness
 from presence.server.ticker import Ticker
 from presence.store.keys import Keys
 
-SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves the shards of a round, asked in one go
+SNAPSHOT_FRESH_S = 0.05  # one pass over all sessions serves all shards of a round
 OUTBOX_MIN_ITEMS = 100_000
-HINT_CHARS = 200  # of what others say of themselves, in a line of the log
-HINT_UIDS = 10
-OUTBOX_BYTES_AN_ITEM = 512  # of the default bound: texts of 200 characters, where 40 are usual
+MAX_LOGGED_CHARS = 200  # of a caller's own description, in a log line
+MAX_LOGGED_UIDS = 10
+OUTBOX_BYTES_PER_ITEM = 512  # for the default bound: texts of 200 characters; 40 are usual
 
 
 _log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """A node's ways to Redis, each with a connection of its own: a slow sweep must not delay an event."""
+    """The stores of a node, each with a connection of its own, so that a slow sweep delays no event."""
 
     relay: Store
     cluster: Store
@@ -63,46 +63,44 @@ class Stores:
 
 @dataclass(eq=False, repr=False)
 class Node:
-    """Everything of a server that is no socket.
+    """Everything of a server but its sockets.
 
     Attributes:
-        delays: what this node measures.
-        faults: contains mistakes in what is done for one client.
+        delays: latencies that this node measures.
+        faults: contains errors in work for a single client.
     """
 
     settings: Settings  # checked settings
-    max_connections: InitVar[int]  # connections at once
-    stores: InitVar[Stores]  # see `Stores`
+    max_connections: InitVar[int]
+    stores: InitVar[Stores]
     clock: Clock  # monotonic time
     runtime: InitVar[Runtime]  # where its tasks run
     _: KW_ONLY
-    family: str = ""  # what the node ids of all workers on one port begin with; "" for a server on its own
-    token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the rest of a node id, unique for ever
-    # what is told of the process beside what the node knows itself, for `presence nodes`
+    family: str = ""  # what the node ids of all workers on one port begin with; "" for a single server
+    token: Callable[[], str] = lambda: secrets.token_hex(6)  # makes the unique part of a node id
+    # describes the process, for `presence nodes`
     describe: Callable[[], dict[str, Any]] = dict
-    authenticator: InitVar[Authenticator | None] = (
-        None  # says who a client is by its token; None: whoever it says
-    )
+    authenticator: InitVar[Authenticator | None] = None  # checks tokens; None: clients are not authenticated
 
     def __post_init__(
         self, max_connections: int, stores: Stores, runtime: Runtime, authenticator: Authenticator | None
     ) -> None:
         settings, clock = self.settings, self.clock
         self.keys = Keys(settings.prefix, settings.shard_count, settings.database)
-        self.readiness_told = Readiness.STARTING  # READY and DRAINING by whoever runs the node
-        self.renamed = runtime.wake_event()  # rung when `relay.node` is about to be another
+        self.declared_readiness = Readiness.STARTING  # READY and DRAINING are set by the owner of the node
+        self.renamed = runtime.wake_event()  # rung when `relay.node` is about to change
         self.delays = LatencyHistograms()
         now = clock.now()
         ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
-        self._ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
+        self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
         max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
         self.outbox = Outbox(
             self.keys.shard,
             settings.shard_count,
             max_items=max_items,
-            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_AN_ITEM * max_items,
-            ages=self._ages,
+            max_bytes=settings.outbox_bytes or OUTBOX_BYTES_PER_ITEM * max_items,
+            ages=self._pending_ages,
         )
         limits = AdmissionLimits(
             max_connections,
@@ -129,11 +127,11 @@ class Node:
             session_limit=SessionQuota(settings.max_sessions, settings.session_policy == "newest"),
             authenticator=authenticator,
         )
-        self.lately = RecentEnds(self.outbox)
+        self.recent_ends = RecentEnds(self.outbox)
         self.engine = Engine(
             registry,
             server_protocol,
-            self.lately,
+            self.recent_ends,
             ticks=ticks,
             guard=self._guard,
             clock=clock,
@@ -158,10 +156,10 @@ class Node:
             self.outbox,
             stores.relay,
             node=self._node_id(boot_id),
-            live=self._live,
-            callbacks=RelayCallbacks(self._superseded, self.news, self._new_id),
-            local_sessions=LocalSessions(self.engine.registrable_sessions, self._shown_as),
-            is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - it is made after the relay
+            live=self._registrations_of,
+            callbacks=RelayCallbacks(self._end_superseded, self.apply_notices, self._new_id),
+            local_sessions=LocalSessions(self.engine.registrable_sessions, self._current_profile),
+            is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - membership is made after the relay
             lease_holders=lambda: self.cluster.lease_holders(),  # noqa: PLW0108 - as above
             clock=clock.now,
             runtime=runtime,
@@ -179,7 +177,7 @@ class Node:
             runtime=runtime,
             latencies=self.delays,
         )
-        # Whoever reads it keeps it: what nobody asks for is not kept until the next resync.
+        # A weak reference: the snapshot lives only as long as a reader holds it.
         self._snapshot: Callable[[], ByShard[Session] | None] = lambda: None
         self._snapshot_at, self._snapshot_version = -math.inf, -1
 
@@ -193,26 +191,26 @@ class Node:
         await self.cluster.start()
 
     async def leave(self, sessions: int, timeout_s: float) -> None:
-        """Tell the others that this node has drained, and ends; after that it does nothing more in Redis.
+        """Report to other nodes that this node has drained; afterwards it writes nothing more to Redis.
 
         Args:
-            sessions: those that it had when it began to drain.
-            timeout_s: for Redis.
+            sessions: their number when the drain began.
+            timeout_s: for the call to Redis.
         """
         await self.cluster.leave(self.clock.seen_ms(self.clock.now()), sessions, timeout_s)
 
     def readiness(self) -> Readiness:
         """Return whether this node can serve clients."""
-        if self.readiness_told is Readiness.READY:
+        if self.declared_readiness is Readiness.READY:
             if self.relay.is_fenced:
                 return Readiness.FENCED
             renewed_at = self.cluster.statistics().renewed_at
             if renewed_at is not None and self.clock.now() - renewed_at > self.settings.lease:
                 return Readiness.REDIS_AWAY
-        return self.readiness_told
+        return self.declared_readiness
 
     def description(self) -> dict[str, Any]:
-        """Return what this node tells of itself beside its lease."""
+        """Return the description that is stored with the lease."""
         return {
             **self.describe(),
             "readiness": self.readiness().value,
@@ -221,7 +219,7 @@ class Node:
         }
 
     def report(self) -> dict[str, object]:
-        """Return all figures, for the log."""
+        """Return all counters, for the log."""
         ticker = self.ticker.statistics()
         return {
             "readiness": self.readiness().value,
@@ -235,7 +233,7 @@ class Node:
         }
 
     def _redis_report(self) -> dict[str, object]:
-        """Return how things stand with Redis; with seconds from now, which others can read."""
+        """Return the state of relay and membership; times are seconds from now, for other clocks."""
         now, relay, cluster = self.clock.now(), self.relay.statistics(), self.cluster.statistics()
         away_s = 0.0 if relay.away_since is None else now - relay.away_since
         renewed_at = cluster.renewed_at
@@ -245,13 +243,13 @@ class Node:
             "cluster": {**asdict(cluster), "lease_left_s": lease_left_s},
         }
 
-    def operators_report(self) -> dict[str, object]:
-        """Return what only operators are told; see `presence.server.server.Server.sample`."""
+    def admin_report(self) -> dict[str, object]:
+        """Return what only operators see; see `presence.server.statistics.ServerStatistics.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
             "wheel": self.engine.upcoming_expirations(),
             "histograms": self.delays.report(),
-            "outbox_oldest_s": self._ages.oldest_s(),
+            "outbox_oldest_s": self._pending_ages.oldest_s(),
         }
 
     def _node_id(self, own: str) -> str:
@@ -263,18 +261,18 @@ class Node:
         return self._node_id(self.token())
 
     def _is_healthy(self) -> bool:
-        """Whether connections were read or a tick was made a moment ago: the lease vouches for that.
+        """Whether connections were read or a tick ran a moment ago, which the lease asserts.
 
-        A node that drains ticks no more, and is to keep its lease until it has told everything.
+        A draining node no longer ticks, and keeps its lease until its outbox is empty.
         """
-        if self.readiness_told is Readiness.DRAINING:
+        if self.declared_readiness is Readiness.DRAINING:
             return True
         return self.clock.now() - self._guard.last <= 2 * self.settings.tick
 
-    # What Redis and other nodes decided
+    # Decisions of Redis and of other nodes
 
-    def _live(self, shard: int) -> Iterable[Change]:
-        """Registrations of a shard's sessions; shards asked in one go share one pass over all."""
+    def _registrations_of(self, shard: int) -> Iterable[Change]:
+        """Return the registrations of a shard's sessions; shards of one round share a pass over all."""
         now, version = self.clock.now(), self.engine.sessions.version
         shared = self._snapshot()
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
@@ -285,45 +283,45 @@ class Node:
             self._snapshot_at, self._snapshot_version = now, version
         return self.engine.registrations(shared.items_of(shard))
 
-    def _shown_as(self, name: SessionName) -> Profile | None:
+    def _current_profile(self, name: SessionName) -> Profile | None:
         sessions = self.engine.sessions
         session = sessions.get(_key(name.uid, name.device))
         is_it = session is not None and sessions.session_id(session) == name.session
         return sessions.profiles.get(session.number) if session is not None and is_it else None
 
-    def _superseded(self, sessions: Iterable[Superseded]) -> None:
+    def _end_superseded(self, sessions: Iterable[Superseded]) -> None:
         for each in sessions:
             self.engine.terminator.supersede(
                 _key(each.uid, each.device), each.session, _goodbye(each.return_allowed)
             )
 
-    def news(self, news: Iterable[NodeNotice]) -> None:
-        """Do what others say about sessions of this node; those that it no longer has are passed over."""
-        for each in news:
+    def apply_notices(self, notices: Iterable[NodeNotice]) -> None:
+        """Apply notices about sessions of this node; those about sessions that have ended are skipped."""
+        for each in notices:
             with self.faults.contained("notice"):
-                self._obey(each)
+                self._apply_notice(each)
 
-    def _obey(self, each: NodeNotice) -> None:
+    def _apply_notice(self, each: NodeNotice) -> None:
         key = _key(each.uid, each.device)
         if each.kind is NodeNoticeKind.KICKED:
             if self.engine.terminator.kick(key, each.session):
-                session, by = each.session, _hint(each.by)
+                session, by = each.session, _loggable(each.by)
                 _log.info("session kicked", uid=each.uid, device=each.device, session=session, by=by)
         elif each.kind is NodeNoticeKind.LIMITED:
             self.engine.terminator.limit(key, each.session)
         else:
             self.engine.terminator.supersede(key, each.session, _goodbye(each.return_allowed))
 
-    def note_erasures(self, erasures: Iterable[Erasure]) -> None:
-        """Log that users were forgotten; nothing here changes, because they are offline."""
+    def log_erasures(self, erasures: Iterable[Erasure]) -> None:
+        """Log that users were forgotten; no session changes, because they are offline."""
         for each in erasures:
-            uids = [_hint(uid) for uid in each.uids[:HINT_UIDS]]
-            _log.info("users forgotten", users=each.users, uids=uids, by=_hint(each.by))
+            uids = [_loggable(uid) for uid in each.uids[:MAX_LOGGED_UIDS]]
+            _log.info("users forgotten", users=each.users, uids=uids, by=_loggable(each.by))
 
 
-def _hint(text: str) -> str:
-    """Return what somebody with access to Redis says of themselves, fit for a log."""
-    return printable(text[:HINT_CHARS]) or "unknown"
+def _loggable(text: str) -> str:
+    """Return an unverified text from Redis, made safe for the log."""
+    return printable(text[:MAX_LOGGED_CHARS]) or "unknown"
 
 
 def _goodbye(return_allowed: bool) -> Code:

@@ -1,4 +1,4 @@
-"""One server in this process: its file limit, its memory, whoever gives it orders, its exit status."""
+"""One server in this process: open file limit, memory, signals, exit status."""
 
 import faulthandler
 import gc
@@ -19,108 +19,108 @@ from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.common.logs import LogWriter
 from presence.common.redis_url import redacted
 from presence.config.settings import Settings
-from presence.prefork.control_pipe import STOPS
+from presence.prefork.control_pipe import STOP_SIGNALS
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
 from presence.server.credentials import CredentialsError
 from presence.server.listeners import CannotListen
 from presence.server.server import Server
 
 FAILED = 1
-REFUSED = 2  # the settings ask for what cannot be had
-TEND_S = 1.0
-STANDARD_ERROR = 2  # its descriptor
+REFUSED = 2  # the settings cannot be satisfied
+SUPERVISE_INTERVAL_S = 1.0
+STANDARD_ERROR = 2  # file descriptor
 
 log = structlog.get_logger("presence.server.server")
 
 
 class Lifecycle(Protocol):
-    """Who is told that the server is ready, and who says when it stops."""
+    """Learns that the server is ready, and decides when it reloads and stops."""
 
-    def ready(self, host: str, port: int) -> None:
-        """Connections are accepted, and Redis was reached."""
+    def send_ready(self, host: str, port: int) -> None:
+        """Report that Redis was reached and connections are accepted."""
 
-    def orders(
+    def stop_requests(
         self, reload: Callable[[], None], retire: Callable[[], None]
     ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
-        """Open the source of orders: the first asks for a drain, the second for an end at once.
+        """Open the stream of stop requests: the first asks for a drain, the second for an immediate exit.
 
         Args:
-            reload: called when files are to be read again.
-            retire: called before a drain for which there is a successor already.
+            reload: called to read files again.
+            retire: called before a drain if a successor is ready.
         """
 
 
 @dataclass(eq=False, repr=False)
 class Signals:
-    """SIGTERM, SIGINT and SIGHUP are the orders; ``ready HOST:PORT`` is a line of the log's."""
+    """The lifecycle of a single server: signals stop and reload it, ``ready HOST:PORT`` is logged."""
 
     writer: LogWriter  # of the log
-    reread: Callable[[], None]  # tells the operator what cannot be changed by SIGHUP; it never raises
-    notifier: Notifier = SILENT  # of the service manager
-    # looks after other processes, each `TEND_S` until the server stops; None: there are none
-    tend: Callable[[], object] | None = None
+    reread: Callable[[], None]  # logs settings that SIGHUP cannot change; never raises
+    notifier: Notifier = SILENT  # to the service manager
+    # called every `SUPERVISE_INTERVAL_S` until the server stops; None: there are no other processes
+    supervise_others: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
-        self._address = ""  # once it is ready
+        self._address = ""  # "" until ready
 
-    def ready(self, host: str, port: int) -> None:
+    def send_ready(self, host: str, port: int) -> None:
         """See `Lifecycle`."""
         self._address = ready_line(host, port)
         self.writer.raw_line(self._address)
         self.notifier.ready(self._address)
 
     @asynccontextmanager
-    async def orders(
+    async def stop_requests(
         self, reload: Callable[[], None], _retire: Callable[[], None]
     ) -> AsyncIterator[AsyncIterator[None]]:
-        """See `Lifecycle`; nobody succeeds a server that is alone."""
-        with trio.open_signal_receiver(*STOPS, signal.SIGUSR2, signal.SIGHUP) as signals:
+        """See `Lifecycle`; a single server has no successor."""
+        with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGUSR2, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._live)
-                nursery.start_soon(self._look_after)
-                yield self._stops(signals, reload)
+                nursery.start_soon(self._notify_watchdog)
+                nursery.start_soon(self._supervise_others)
+                yield self._requests(signals, reload)
                 nursery.cancel_scope.cancel()
 
-    async def _live(self) -> None:
-        """Tell the service manager that this loop turns."""
-        pulse = Watchdog(self.notifier)
-        while (pause_s := pulse.give()) is not None:  # noqa: ASYNC110 - time is what it waits for
+    async def _notify_watchdog(self) -> None:
+        """Ping the service manager's watchdog from this event loop."""
+        watchdog = Watchdog(self.notifier)
+        while (pause_s := watchdog.notify()) is not None:  # noqa: ASYNC110 - paced by time
             await trio.sleep(pause_s)
 
-    async def _look_after(self) -> None:
-        while self.tend is not None:
-            self.tend()
-            await trio.sleep(TEND_S)
+    async def _supervise_others(self) -> None:
+        while self.supervise_others is not None:
+            self.supervise_others()
+            await trio.sleep(SUPERVISE_INTERVAL_S)
 
-    async def _stops(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
+    async def _requests(self, signals: AsyncIterator[int], reload: Callable[[], None]) -> AsyncIterator[None]:
         async for number in signals:
             if number == signal.SIGUSR2:
-                log.warning("nothing is renewed: that takes several workers")
+                log.warning("rolling restart ignored", reason="needs --workers 2 or more")
             elif number == signal.SIGHUP:
-                if self._address:  # nobody is told of a reload who has not heard that it is ready
+                if self._address:  # a service manager expects a reload only of a service that is ready
                     self.notifier.reloading()
                 self.reread()
                 reload()
                 if self._address:
                     self.notifier.ready(self._address)
             else:
-                self.tend = None  # whoever ends now has been told to, or is not missed
+                self.supervise_others = None  # a process that exits from now on is not restarted
                 self.notifier.stopping("draining")
                 yield
 
 
 def ready_line(host: str, port: int) -> str:
-    """Return the line that tells an operator where clients can log in."""
+    """Return the line on standard error that reports where clients can log in."""
     return f"ready [{host}]:{port}" if ":" in host else f"ready {host}:{port}"
 
 
 def tune_interpreter() -> None:
-    """Set the interpreter up for a process that keeps very many objects for long and has one busy thread.
+    """Tune the interpreter for very many long-lived objects and one busy thread.
 
-    What was loaded so far lives for ever, so no garbage collection need look at it again. A young collection
-    is bounded to a millisecond (100,000 logins: 1.2 ms instead of 7.6 with a threshold of 50,000), and a full
-    one, which walks every session (15 ms for 100,000), is made rare. And the thread that speaks with Redis
-    waits for the interpreter for half a millisecond, not for five: between two batches it needs little.
+    Objects loaded so far are never freed, so garbage collections skip them. A young collection is bounded to
+    about a millisecond (100,000 logins: 1.2 ms instead of 7.6 with a threshold of 50,000), and a full one,
+    which walks every session (15 ms for 100,000), is made rare. The thread that calls Redis waits half a
+    millisecond for the interpreter instead of five, because between two batches it needs little.
     """
     gc.collect()
     gc.freeze()
@@ -131,20 +131,20 @@ def tune_interpreter() -> None:
 def run(
     settings: Settings,
     redis_url: str,
-    conductor: Lifecycle,
+    lifecycle: Lifecycle,
     *,
     family: str = "",
-    line: socket.socket | None = None,
+    stats_socket: socket.socket | None = None,
     worker: int = 0,
 ) -> int:
-    """Run the server until it is told to stop.
+    """Run the server until a stop is requested.
 
     Args:
         settings: checked settings.
-        redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        conductor: see `Lifecycle`.
-        family: what the ids of the workers that share the port begin with; "" for a server on its own.
-        line, worker: see `Server`.
+        redis_url: `settings.redis`, or the URL of the embedded server.
+        lifecycle: see `Lifecycle`.
+        family: common prefix of the ids of the workers that share the port; "" for a single server.
+        stats_socket, worker: see `Server`.
 
     Returns:
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.
@@ -152,28 +152,37 @@ def run(
     try:
         limit = files.raise_file_limit(settings.max_connections)
     except files.FileLimitError as error:
-        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message says all
+        log.error("refusing to start", error=str(error))  # noqa: TRY400 - the message is complete
         return REFUSED
-    faulthandler.enable(STANDARD_ERROR)  # SIGABRT from whoever watches us: every thread says where it stands
-    log.info("file limit claimed", files=limit.files, max_connections=limit.max_connections)
+    faulthandler.enable(STANDARD_ERROR)  # at SIGABRT from the supervisor, every thread prints its stack
+    log.info("open file limit set", files=limit.files, max_connections=limit.max_connections)
     tune_interpreter()
 
     def make() -> Server:
         return Server(
-            settings, redis_url, limit.max_connections, Clock(), family=family, line=line, worker=worker
+            settings,
+            redis_url,
+            limit.max_connections,
+            Clock(),
+            family=family,
+            stats_socket=stats_socket,
+            worker=worker,
         )
 
     try:
-        return trio.run(_run, make, conductor, redis_url)
-    except CredentialsError as error:  # its file was sound a moment ago
+        return trio.run(_run, make, lifecycle, redis_url)
+    except CredentialsError as error:  # the file was valid a moment ago
         log.error("refusing to start", error=str(error))  # noqa: TRY400 - as above
         return REFUSED
 
 
-async def _run(make: Callable[[], Server], conductor: Lifecycle, redis_url: str) -> int:
+async def _run(make: Callable[[], Server], lifecycle: Lifecycle, redis_url: str) -> int:
     server = make()
-    async with conductor.orders(server.reload, server.retire) as orders, trio.open_nursery() as nursery:
-        nursery.start_soon(_obey, orders, server, nursery.cancel_scope)
+    async with (
+        lifecycle.stop_requests(server.reload, server.retire) as requests,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_stop_on_request, requests, server, nursery.cancel_scope)
         try:
             host, port = await nursery.start(server.serve)
         except (StoreUnavailable, StoreMismatch, StoreError) as error:
@@ -183,22 +192,24 @@ async def _run(make: Callable[[], Server], conductor: Lifecycle, redis_url: str)
             log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400
             nursery.cancel_scope.cancel()
         else:
-            conductor.ready(host, port)
+            lifecycle.send_ready(host, port)
     return 0 if server.stopped else FAILED
 
 
-async def _obey(orders: AsyncIterator[None], server: Server, everything: trio.CancelScope) -> None:
-    """Drain at the first order, end at once at the second."""
-    await anext(orders)
+async def _stop_on_request(requests: AsyncIterator[None], server: Server, scope: trio.CancelScope) -> None:
+    """Drain at the first request, exit immediately at the second."""
+    await anext(requests)
     async with trio.open_nursery() as nursery:
 
-        async def end_at_once() -> None:
-            await anext(orders)
-            log.warning("ended by a second signal", left_in_outbox=server.node.outbox.pending)
-            everything.cancel()
+        async def exit_immediately() -> None:
+            await anext(requests)
+            log.warning(
+                "second signal received, exiting immediately", left_in_outbox=server.node.outbox.pending
+            )
+            scope.cancel()
 
-        nursery.start_soon(end_at_once)
+        nursery.start_soon(exit_immediately)
         log.info("stopping", sessions=len(server.node.engine.sessions))
         left = await server.stop()
         (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
-        everything.cancel()
+        scope.cancel()

@@ -1,6 +1,6 @@
-"""What a process takes from its machine: memory, descriptors, processor time.
+"""Resource usage of this process: memory, descriptors, processor time.
 
-Each figure costs the same however many connections there are: nothing here lists descriptors but once.
+The cost of a report does not depend on the number of connections: descriptors are listed at most once.
 """
 
 import os
@@ -15,21 +15,20 @@ _MEMORY: Final = Path("/proc/self/statm")
 
 
 class ProcessStats:
-    """The footprint of this process.
+    """Memory, descriptors and processor time of this process.
 
-    A kernel that does not tell how many descriptors are open (Linux before 6.2) is asked for a list, which
-    takes milliseconds where there are many: only when this is made, early. From then on connections are
-    counted.
+    Kernels that do not count open descriptors (Linux before 6.2) have to list them, which takes milliseconds
+    if there are many. They are therefore listed once, early, and connections are added from then on.
     """
 
     def __init__(self) -> None:
         self._first = _listed()
 
     def report(self, connections: int) -> dict[str, Any]:
-        """Return the figures.
+        """Return the current usage.
 
         Args:
-            connections: that are open, for kernels that do not count.
+            connections: number of open ones, for kernels that do not count descriptors.
         """
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -43,7 +42,7 @@ class ProcessStats:
 
 
 def _counted() -> int:
-    """Return how many descriptors the kernel says that there are; 0: it does not say."""
+    """Return the number of open descriptors; 0 if the kernel does not count them."""
     with suppress(OSError):
         return _DESCRIPTORS.stat().st_size if sys.platform == "linux" else 0
     return 0
@@ -51,12 +50,12 @@ def _counted() -> int:
 
 def _listed() -> int:
     with suppress(OSError):
-        return len(os.listdir(_DESCRIPTORS)) - 1  # but for that of the list itself
+        return len(os.listdir(_DESCRIPTORS)) - 1  # without the descriptor of the listing itself
     return 0
 
 
 def _resident_bytes() -> int:
-    """Return the memory in use; where the system only knows the most that it ever was, that."""
+    """Return the memory in use, or the peak if the system knows only that."""
     with suppress(OSError, ValueError, IndexError):
         return int(_MEMORY.read_bytes().split()[1]) * resource.getpagesize()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

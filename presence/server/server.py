@@ -1,73 +1,69 @@
-"""The server, wired: the only file that knows everybody.
+"""The server: wires all services together, starts them, and drains them.
 
-Start: Redis first (a server that cannot tell anybody of what it sees is of no use), then the tick, the
-relay and the listeners. Stop: accepting ends and the tick stops, every client is told goodbye with its
-own time to return, connections drain, and the outbox has what is left of the time. Nothing is declared
-about the users: their records wait for them, for they have the lease and T to come back.
+Start: Redis first, because a server that cannot report presence is of no use; then the services and the
+listeners. Stop: accepting and the tick end, every client gets a goodbye with a return time of its own,
+connections drain, and the outbox gets the remaining time. No user goes offline by it: their records stay in
+Redis, and they have the lease plus T to log in elsewhere.
 """
 
 import math
-import os
-import random
 import select
 import socket
-from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, asdict, dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import structlog
 import trio
 
-from presence import __version__, protocol
 from presence.common import networks
 from presence.common.clock import Clock
-from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.redis_url import redacted
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
 from presence.core.registry import ConnectionInfo, Session
 from presence.core.requests import Message, Request
-from presence.followups.scheduler import FollowUpScheduler
-from presence.followups.scheduler_task import SchedulerTask
 from presence.messaging.router import MessageRouter
-from presence.protocol import Code
-from presence.server import listeners
+from presence.server import drain, listeners, startup
 from presence.server.control import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
-from presence.server.process_stats import ProcessStats
 from presence.server.session_report import SessionReporter
-from presence.server.stats_socket import SAMPLE_VERSION, Answers, ExplainResponder, Readiness, StatsResponder
+from presence.server.statistics import ServerStatistics
+from presence.server.stats_socket import Answers, ExplainResponder, Readiness, StatsResponder
 from presence.server.ticker import watch_lag
-from presence.store import privileges
 from presence.store.ask_nodes import AnswerKeys
-from presence.store.keys import Keys
-from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
-from presence.store.script_arguments import Shape
+from presence.store.redis_store import Deliveries
 from presence.store.snapshots import StoredStates
-from presence.store.subscription import ControlChannel, WatchChannel
+from presence.store.subscription import ControlChannel
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
 from presence.watching.service import Watching
 
+REPORT_INTERVAL_S: Final = 60.0
+CONNECTIONS_INTERVAL_S: Final = 0.02  # between two checks whether all connections have drained
+STOP_RESERVE_S: Final = 0.5  # of the drain time-out: to leave, end tasks and write the last log line
+LEAVE_RESERVE_S: Final = 0.2  # of that
+LEAVE_TIMEOUT_S: Final = 2.0  # for two calls to Redis, after one that may be in progress
+
+log = structlog.get_logger("presence.server.server")
+
 
 @dataclass(eq=False, repr=False)
-class FrontDesk:
-    """See `presence.core.requests.RequestHandler`."""
+class RequestRouter:
+    """Hands each request to the service that answers it; see `presence.core.requests.RequestHandler`."""
 
-    watching: Watching  # serves queries, watches and unwatches
-    carry: Callable[[Session, Message], None]  # serves messages
-    faults: Faults  # contains mistakes where no request is at hand that could be refused
+    watching: Watching  # answers queries, watches and unwatches
+    route_message: Callable[[Session, Message], None]
+    faults: Faults  # contains errors where there is no request that could be refused
 
     def handle(self, session: Session, request: Request) -> None:
         """See `presence.core.requests.RequestHandler`."""
         if isinstance(request, Message):
-            self.carry(session, request)
+            self.route_message(session, request)
         else:
             self.watching.take(session, request)
 
@@ -82,63 +78,9 @@ class FrontDesk:
             self.watching.left(session)
 
 
-PATIENCE_S: Final = 5.0  # a Redis that loads its data is waited for; the answer is due within 10 s
-RETRY_S: Final = 0.25
-
-log = structlog.get_logger("presence.server.server")
-
-
-async def first_contact(node: Node, redis_url: str, settings: Settings) -> None:
-    """Return once the node knows its Redis.
-
-    Raises:
-        StoreUnavailable, StoreMismatch, StoreError: it is not there, not ours, or lacks rights for us.
-    """
-    give_up = trio.current_time() + PATIENCE_S
-    told = False
-    while True:
-        try:
-            rights = await _look_at_rights(node, redis_url, settings)
-            await node.start()
-        except StoreUnavailable as error:
-            if trio.current_time() > give_up:
-                raise
-            if not told:
-                log.warning("waiting for Redis", redis=redacted(redis_url), error=str(error))
-                told = True
-            await trio.sleep(RETRY_S)
-        else:
-            break
-    if rights.too_much:
-        log.warning("this user of Redis may do more than servers need", may=rights.too_much)
-    if rights.no_events and not settings.no_admin:
-        log.warning("this user of Redis may not read events", fix=rights.no_events)
-
-
-async def _look_at_rights(node: Node, redis_url: str, settings: Settings) -> privileges.Rights:
-    """Return what the user may do; nothing is said of our own Redis, where it may do all."""
-    if settings.redis is None:
-        return privileges.Rights([], "")
-    followups = settings.followups is not None
-    look = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
-    return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
-
-
-log = structlog.get_logger("presence.server.server")
-
-REPORT_INTERVAL_S = 60.0
-GOODBYES_A_TURN = 256
-RETURN_SPREAD_S = 2.0  # the shortest span over which clients of a stopping server are asked to return
-RETURNS_PER_S = 2000  # and the rate that longer ones are made for
-FAREWELLS_PER_S = 4000  # half of what the transport says without hurry
-STOP_RESERVE_S = 0.5  # of the drain time-out, for leaving, ending tasks and writing the last log line
-LEAVE_RESERVE_S = 0.2  # of that
-LEAVE_TIMEOUT_S = 2.0  # for two calls to Redis, after one that may be under way
-
-
 @dataclass(eq=False, repr=False)
 class Server:
-    """One worker: transports and node.
+    """One worker: a node with its transport and services.
 
     Raises:
         CredentialsError: keys or certificate cannot be used.
@@ -146,32 +88,29 @@ class Server:
 
     settings: Settings  # checked settings
     redis_url: str  # where Redis is; `settings.redis`, or the embedded server's
-    max_connections: InitVar[int]  # at once
+    max_connections: InitVar[int]
     clock: Clock  # monotonic time
     _: KW_ONLY
-    family: str = ""  # what the node ids of all workers on one port begin with; "" for a server on its own
-    line: InitVar[socket.socket | None] = None  # its end of the line to whoever serves operators
-    worker: int = 0  # the worker's number, from 1; 0 of a server on its own
+    family: str = ""  # what the node ids of all workers on one port begin with; "" for a single server
+    stats_socket: InitVar[socket.socket | None] = None  # the worker's end; the admin process has the other
+    worker: int = 0  # the worker's number, from 1; 0 for a single server
 
-    def __post_init__(self, max_connections: int, line: socket.socket | None) -> None:
+    def __post_init__(self, max_connections: int, stats_socket: socket.socket | None) -> None:
         settings, redis_url, clock = self.settings, self.redis_url, self.clock
-        self._footprint = ProcessStats()
-        self._address = ""
-        self._started_ms = clock.seen_ms(clock.now())
+        started_ms = clock.seen_ms(clock.now())
         self._credentials = Credentials(settings, clock)
-        scripted = _scripted(redis_url, settings)
-        stores = Stores(*scripted)
+        stores = startup.redis_stores(redis_url, settings)
         self.node = Node(
             settings,
             max_connections,
-            stores,
+            Stores(*stores),
             clock,
             TrioRuntime(),
             family=self.family,
-            describe=self._describe,
+            describe=lambda: self._statistics.description(self._transport),
             authenticator=self._credentials.authenticator,
         )
-        deliveries = Deliveries(redis_url, _shape(settings))
+        deliveries = Deliveries(redis_url, startup.shape(settings))
         self._router = MessageRouter(
             self.node.engine.sessions,
             self.node.keys.shard,
@@ -183,18 +122,18 @@ class Server:
             faults=self.node.faults,
         )
         states = StoredStates(redis_url, self.node.keys)
-        self._watching = _watching(redis_url, settings, self.node.keys, states, self.node.faults)
-        self._explaining = SessionReporter(
+        self._watching = startup.watching(redis_url, settings, self.node.keys, states, self.node.faults)
+        self._reporter = SessionReporter(
             self.node.engine,
             clock,
             node=lambda: self.node.relay.node,
-            waiting=lambda: self.node.outbox.pending,
+            pending_changes=lambda: self.node.outbox.pending,
             connected=self._connected,
             watches=self._watching.watches,
-            ended=self.node.lately.of,
+            ended=self.node.recent_ends.of_user,
         )
         answer_keys = AnswerKeys(redis_url, self.node.keys)
-        self._answering = ExplainResponder(
+        self._explain_responder = ExplainResponder(
             self.explain,
             answer_keys,
             clock,
@@ -203,23 +142,40 @@ class Server:
             faults=self.node.faults,
         )
         channel = ControlChannel(redis_url, self.node.keys)
-        shut_down = [each.shut_down for each in (*scripted, deliveries, answer_keys, channel)]
-        self._shut_down_redis: list[Callable[[], None]] = [*shut_down, states.shut_down]
-        self._control = ControlListener(self.node, channel, self._router.deliver, self._answering.take)
-        self.node.engine.request_handler = FrontDesk(self._watching, self._router.submit, self.node.faults)
+        closable = (*stores, deliveries, answer_keys, channel)
+        self._close_redis: list[Callable[[], None]] = [each.shut_down for each in (*closable, states)]
+        self._control = ControlListener(
+            self.node, channel, self._router.deliver, self._explain_responder.enqueue
+        )
+        self.node.engine.request_handler = RequestRouter(
+            self._watching, self._router.submit, self.node.faults
+        )
         self._limits = Limits(settings.login_timeout, settings.unsent_bytes, settings.unsent_timeout)
         self._serving: trio.CancelScope | None = None
         self._ticking = trio.CancelScope()
-        self._answering_operators = trio.CancelScope()
-        self._asked_to_read = TrioRuntime().wake_event()
-        self._followups = _turning(redis_url, settings, self.node.keys)
+        self._answering_stats = trio.CancelScope()
+        self._reload_requested = TrioRuntime().wake_event()
+        self._followups = startup.scheduler(redis_url, settings, self.node.keys)
         self._transport: EpollTransport | StreamTransport | None = None
         answers: Answers = {"sample": self.sample, "explain": self.explain}
-        self._inquiries = StatsResponder(line, answers, self.node.faults) if line is not None else None
+        self._stats_responder = (
+            StatsResponder(stats_socket, answers, self.node.faults) if stats_socket is not None else None
+        )
+        self._statistics = ServerStatistics(
+            self.node,
+            self._router,
+            self._watching,
+            self._explain_responder,
+            self._credentials,
+            self._followups,
+            self._stats_responder,
+            worker=self.worker,
+            started_ms=started_ms,
+        )
         self.stopped = False
 
     async def serve(self, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; tells the address once connections are accepted and Redis was reached.
+        """Serve until cancelled; report the address once Redis was reached and connections are accepted.
 
         Raises:
             StoreUnavailable, StoreMismatch, StoreError: the first contact with Redis failed.
@@ -228,69 +184,77 @@ class Server:
         try:
             await self._serve(task_status)
         finally:
-            for shut_down in self._shut_down_redis:
-                shut_down()
+            for close in self._close_redis:
+                close()
 
     async def _serve(self, task_status: trio.TaskStatus[tuple[str, int]]) -> None:
-        await first_contact(self.node, self.redis_url, self.settings)
-        listening = listeners.listening(self.settings, shared=bool(self.family))
+        await startup.wait_for_redis(self.node, self.redis_url, self.settings)
+        listening = listeners.open_listeners(self.settings, shared=bool(self.family))
         host, port = listening.address
         async with trio.open_nursery() as nursery:
             self._serving = nursery.cancel_scope
-            nursery.start_soon(self.node.relay.run)
-            nursery.start_soon(self.node.cluster.run)
-            nursery.start_soon(self._control.run)
-            nursery.start_soon(self._router.run)
-            nursery.start_soon(self._answering.run)
-            nursery.start_soon(self._watching.run)
-            nursery.start_soon(self._report)
-            nursery.start_soon(watch_lag, self.node.delays.loop_lag, self.clock, TrioRuntime())
-            nursery.start_soon(self._credentials.run, self.node.faults)
-            nursery.start_soon(self._read_again)
-            if self._followups is not None:
-                nursery.start_soon(self._followups.run)
-            if self._inquiries is not None:
-                nursery.start_soon(self._answer_operators, self._inquiries)
-            nursery.start_soon(self._tick)
+            for service in self._services():
+                nursery.start_soon(service)
             self._start_transport(nursery, listening)
-            self._address = f"{host}:{port}"
-            self.node.readiness_told = Readiness.READY
+            self._statistics.address = f"{host}:{port}"
+            self.node.declared_readiness = Readiness.READY
             log.info("serving", host=host, port=port, node=self.node.relay.node)
             if (secured := listening.secured_address) is not None:
-                log.info("serving tls", host=secured.host, port=secured.port)
+                log.info("serving TLS", host=secured.host, port=secured.port)
             task_status.started((host, port))
 
+    def _services(self) -> list[Callable[[], Awaitable[object]]]:
+        """Return the tasks beside the transport, each of which runs until it is cancelled or stopped."""
+        services: list[Callable[[], Awaitable[object]]] = [
+            self.node.relay.run,
+            self.node.cluster.run,
+            self._control.run,
+            self._router.run,
+            self._explain_responder.run,
+            self._watching.run,
+            self._report,
+            partial(watch_lag, self.node.delays.loop_lag, self.clock, TrioRuntime()),
+            partial(self._credentials.run, self.node.faults),
+            self._reload_on_request,
+            self._tick,
+        ]
+        if self._followups is not None:
+            services.append(self._followups.run)
+        if self._stats_responder is not None:
+            services.append(partial(self._answer_stats, self._stats_responder))
+        return services
+
     def reload(self) -> None:
-        """Have the files read again whose content may change while the server runs; soon."""
-        self._asked_to_read.set()
+        """Request that the files be read again whose content may change while the server runs."""
+        self._reload_requested.set()
 
     def retire(self) -> None:
-        """Another worker has this one's place, and answers operators."""
-        self._answering_operators.cancel()
+        """Stop answering the admin process, because a successor does."""
+        self._answering_stats.cancel()
 
     async def stop(self) -> int:
-        """Drain; return how many changes are left in the outbox. `serve` returns soon after."""
+        """Drain; return the number of changes left in the outbox. `serve` returns soon after."""
         deadline = trio.current_time() + max(0.0, self.settings.drain_timeout - STOP_RESERVE_S)
-        self.node.readiness_told = Readiness.DRAINING
+        self.node.declared_readiness = Readiness.DRAINING
         sessions = len(self.node.engine.sessions)
-        self._ticking.cancel()  # from here on silence is nobody's fault but ours
+        self._ticking.cancel()  # from here on, silence is caused by this server and not by clients
         if self._followups is not None:
-            self._followups.stop()  # others turn
+            self._followups.stop()  # other nodes run the scheduler
         if self._transport is not None:
-            return_after = self._returns()
-            self.node.engine.refuse_logins(return_after)  # those who wait to be accepted among them
+            return_after = drain.return_delays(self.settings, sessions)
+            self.node.engine.refuse_logins(return_after)  # also for connections that are not accepted yet
             await self._transport.stop_accepting()
             with trio.move_on_at(deadline):
-                await self._say_goodbye(return_after)
+                await drain.say_goodbyes(self.node.engine, return_after)
                 self._control.stop()
-                sending_s = len(self.node.engine.sessions) / FAREWELLS_PER_S
+                sending_s = len(self.node.engine.sessions) / drain.GOODBYES_PER_S
                 with trio.move_on_after(DRAIN_TIMEOUT_S + 0.2 + sending_s):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
-                        await trio.sleep(0.02)
+                        await trio.sleep(CONNECTIONS_INTERVAL_S)
         left = 0
         if self._serving is not None:
             left = await self.node.relay.drain(deadline - trio.current_time())
-            if not left:  # else it ends as one that dies: others have to sort out what it could not tell
+            if not left:  # else other nodes must treat this one as dead, and sweep what it could not report
                 timeout_s = min(LEAVE_TIMEOUT_S, deadline - trio.current_time() + LEAVE_RESERVE_S)
                 await self.node.leave(sessions, timeout_s)
             self._serving.cancel()
@@ -298,89 +262,37 @@ class Server:
         return left
 
     def report(self) -> dict[str, object]:
-        """Return all figures, for the log."""
-        transport = asdict(self._transport.statistics()) if self._transport else {}
-        turning = {"followups": self._followups.report()} if self._followups is not None else {}
-        messages = asdict(self._router.statistics())
-        return {
-            **self.node.report(),
-            "transport": transport,
-            "messages": messages,
-            "watching": self._watching.report(),
-            "answering": asdict(self._answering.statistics),
-            **self._credentials.report(),
-            **turning,
-        }
-
-    def summary(self) -> dict[str, object]:
-        """Return the figures that a person reads, for the log; those of `report` are for programs."""
-        node, core = self.node, self.node.engine.statistics()
-        ticker, outbox = node.ticker.statistics(), node.outbox.statistics()
-        return {
-            "node": node.relay.node,
-            "readiness": node.readiness().value,
-            "connections": self._transport.statistics().connections if self._transport else 0,
-            "sessions": core.sessions,
-            "logins": core.logins,
-            "refused": sum(core.refused.values()),
-            "ended": sum(core.ended.values()),
-            "keepalives": core.beats,
-            "waiting_for_redis": outbox.held,
-            "dropped": outbox.dropped_total,
-            "latest_tick_s": round(ticker.overrun_max_s, 3),
-            "stalled_s": round(ticker.stalled_s, 1),
-        }
+        """Return all counters, for the log."""
+        return self._statistics.report(self._transport)
 
     def sample(self) -> dict[str, object]:
         """Return all figures of this moment, for operators; see `presence.server.stats_socket`."""
-        described = {"node": self.node.relay.node, **self.node.description()}
-        asked = self._inquiries
-        return {
-            "v": SAMPLE_VERSION,
-            "worker": self.worker,
-            "at_ms": self.clock.seen_ms(self.clock.now()),
-            **described,
-            **self.report(),
-            **self.node.operators_report(),
-            "process": self._footprint.report(described["connections"]),
-            "inquiries": {"asked": asked.asked if asked else 0, "dropped": asked.dropped if asked else 0},
-        }
+        return self._statistics.sample(self._transport)
 
     def explain(self, uid: str) -> dict[str, object]:
-        """Return what this worker knows of a user's sessions; see `presence.server.session_report`."""
-        return self._explaining.explain(uid)
+        """Return what this worker knows about a user's sessions; see `presence.server.session_report`."""
+        return self._reporter.explain(uid)
 
     def _connected(self, handle: Any) -> ConnectionInfo | None:
         return self._transport.connected(handle) if self._transport else None
-
-    def _describe(self) -> dict[str, Any]:
-        connections = self._transport.statistics().connections if self._transport else 0
-        return {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "address": self._address,
-            "version": __version__,
-            "started_ms": self._started_ms,
-            "connections": connections,
-        }
 
     async def _tick(self) -> None:
         with self._ticking:
             await self.node.ticker.run()
 
-    async def _answer_operators(self, inquiries: StatsResponder) -> None:
-        with self._answering_operators:
-            await inquiries.run()
+    async def _answer_stats(self, responder: StatsResponder) -> None:
+        with self._answering_stats:
+            await responder.run()
 
-    async def _read_again(self) -> None:
+    async def _reload_on_request(self) -> None:
         while True:
-            if await self._asked_to_read.wait(math.inf):
+            if await self._reload_requested.wait(math.inf):
                 with self.node.faults.contained("files"):
                     await self._credentials.reload()
-                    log.info("files are read again")
+                    log.info("files reloaded")
 
     def _start_transport(self, nursery: trio.Nursery, listening: listeners.Listeners) -> None:
-        """All over epoll; where the system has none, over streams."""
+        """Serve all connections over epoll; where the system has none, over streams."""
         tls = None
         if self._credentials.certificate is not None:
             handshakes = self.settings.tls_handshakes
@@ -405,66 +317,9 @@ class Server:
             sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in listening.plain]
             nursery.start_soon(streams.run, sockets)
 
-    def _returns(self) -> Callable[[], float]:
-        """Return what names the seconds after which a client may return, spread over all clients."""
-        spread_s = max(RETURN_SPREAD_S, len(self.node.engine.sessions) / RETURNS_PER_S)
-        # Whoever comes back later than that may have been told about already.
-        limit_s = (self.settings.lease + self.settings.idle_timeout) / 2
-        if spread_s > limit_s:
-            log.warning("clients are asked back sooner than they can be served", spread_s=limit_s)
-            spread_s = limit_s
-        return lambda: round(random.uniform(0.1, spread_s), 2)  # noqa: S311 - spreads load, no secret
-
-    async def _say_goodbye(self, return_after: Callable[[], float]) -> None:
-        def goodbye() -> bytes:
-            return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
-
-        remaining = iter(list(self.node.engine.sessions))
-        while turn := list(islice(remaining, GOODBYES_A_TURN)):
-            self.node.engine.terminator.say_goodbye_all(turn, goodbye)
-            await trio.lowlevel.checkpoint()
-
     async def _report(self) -> None:
         while True:
             await trio.sleep(REPORT_INTERVAL_S)
             with self.node.faults.contained("statistics"):
-                log.info("statistics", **self.summary())
+                log.info("statistics", **self._statistics.summary(self._transport))
                 log.debug("all statistics", **self.report())
-
-
-def _turning(url: str, settings: Settings, keys: Keys) -> SchedulerTask | None:
-    """Return what turns the wheel of follow-ups; None where the settings have no rules."""
-    if settings.followups is None:
-        return None
-    kept = settings.stream_maxlen
-    scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
-    return SchedulerTask(scheduler)
-
-
-def _watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:
-    return Watching(
-        keys.shard,
-        lambda shard: WatchChannel(url, keys, shard),
-        states,
-        max_watches=settings.max_watches,
-        max_shared_watches=settings.max_shared_watches,
-        absence_s=settings.lease + settings.idle_timeout,
-        faults=faults,
-    )
-
-
-def _scripted(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, RedisLeaseTable]:
-    """Return what the relay and the cluster call, each over connections of its own, and the leases."""
-    shape = _shape(settings)
-    leases = RedisLeaseTable(url, shape.keys, settings.lease)
-    return RedisStore(url, shape), RedisStore(url, shape), leases
-
-
-def _shape(settings: Settings) -> Shape:
-    return Shape(
-        Keys(settings.prefix, settings.shard_count, settings.database),
-        maxlen=settings.stream_maxlen,
-        seen_retention_ms=settings.seen_retention_days * 86_400_000,
-        max_sessions=settings.max_sessions,
-        session_policy=settings.session_policy,
-    )

@@ -1,8 +1,8 @@
-"""What a worker knows of a user's sessions, put into words of one map: pure, and nothing changes.
+"""What a worker knows about the sessions of a user, as one map for operators; read-only.
 
-The map is for operators, see `presence.ops.explain`: it travels over the line of a worker, or through Redis,
-so it is bounded, and plain data. Times are Unix milliseconds; how far they are ahead or behind, seconds. Of
-sessions that ended a bounded number is remembered for a bounded time: Redis keeps only the end of a user.
+See `presence.ops.explain`. The map is sent over the stats socket or through Redis, so it is bounded plain
+data. Times are Unix milliseconds, differences are seconds. Recently ended sessions are kept in bounded number
+and for a bounded time, because Redis keeps only the end of a user's last session.
 """
 
 import json
@@ -18,74 +18,70 @@ from presence.core.engine import Engine
 from presence.core.registry import ConnectionInfo, Session
 from presence.protocol import Code
 
-ENDS_MAX: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
-KEPT_S: Final = 600.0
+MAX_ENDS_KEPT: Final = 2000  # 1 MB: some 450 bytes each, 620 with the longest names
+KEEP_ENDS_S: Final = 600.0
 
 
 class RecentEnds:
-    """Ends that pass by on their way to a sink, which gets all changes; O(1) for each.
-
-    Args:
-        sink: see above.
-    """
+    """Recently ended sessions, recorded while all changes are passed on to `sink`; O(1) for each."""
 
     def __init__(self, sink: ChangeSink) -> None:
         self._sink = sink
-        self._ends: deque[Change] = deque(maxlen=ENDS_MAX)
+        self._ends: deque[Change] = deque(maxlen=MAX_ENDS_KEPT)
 
     def append(self, change: Change) -> None:
         """See `ChangeSink`."""
         self._sink.append(change)
         if change.op is Op.END:
-            self._forget(change.at)
+            self._drop_expired(change.at)
             self._ends.append(change if change.profile is PLAIN else change._replace(profile=PLAIN))
 
-    def of(self, uid: str, now: float) -> list[Change]:
-        """Return the ends of a user's sessions that are remembered, the latest first; O(all ends)."""
-        self._forget(now)
-        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEPT_S]
+    def of_user(self, uid: str, now: float) -> list[Change]:
+        """Return the kept ends of a user's sessions, the latest first; O(all ends)."""
+        self._drop_expired(now)
+        return [each for each in reversed(self._ends) if each.uid == uid and now - each.at <= KEEP_ENDS_S]
 
-    def _forget(self, now: float) -> None:
-        """Drop the old ones."""
-        while self._ends and now - self._ends[0].at > KEPT_S:
+    def _drop_expired(self, now: float) -> None:
+        """Drop ends older than `KEEP_ENDS_S`."""
+        while self._ends and now - self._ends[0].at > KEEP_ENDS_S:
             self._ends.popleft()
 
 
-SESSIONS_MAX: Final = (
+MAX_SESSIONS_REPORTED: Final = (
     40  # each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880,
 )
-ENDED_MAX: Final = 8  # and each of these to some 300: together less than 60 KB
+MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less than 60 KB
 
 
 @dataclass(frozen=True)
 class SessionReporter:
-    """Explains users of one node."""
+    """Reports on the users of one node."""
 
     engine: Engine
     clock: Clock
-    node: Callable[[], str]  # the node's id at present
-    waiting: Callable[[], int]  # how many changes wait for Redis
-    # what the transport tells of a connection, by its handle; None: nothing
+    node: Callable[[], str]  # returns the current node id
+    pending_changes: Callable[[], int]  # number of changes that wait for Redis
+    # returns what the transport knows about a connection, by its handle; None: nothing
     connected: Callable[[Any], ConnectionInfo | None]
-    watches: Callable[[Session], int]  # how many users a session watches
-    # a user's sessions that have ended lately, the latest first; given the monotonic time
+    watches: Callable[[Session], int]  # number of users that a session watches
+    # returns a user's recently ended sessions, the latest first, given the monotonic time
     ended: Callable[[str, float], Sequence[Change]] = lambda _uid, _now: ()
 
     def explain(self, uid: str) -> dict[str, object]:
         """Return ``{node, at_ms, outbox, more, sessions, ended}`` of a user, any text.
 
-        `outbox` is how many changes of whatever users wait for Redis, `more` how many sessions are left out,
-        `ended` what is remembered of sessions that live no more, the latest first.
+        `outbox` is the number of changes of all users that wait for Redis, `more` the number of sessions left
+        out, `ended` the recently ended sessions, the latest first.
         """
         now = self.clock.now()
         sessions = self.engine.sessions.sessions_of(uid)
         return {
             "node": self.node(),
             "at_ms": self.clock.seen_ms(now),
-            "outbox": self.waiting(),
-            "more": max(0, len(sessions) - SESSIONS_MAX),
-            "sessions": [self._session(session, now) for session in islice(sessions, SESSIONS_MAX)],
-            "ended": [_end(change) for change in islice(self.ended(uid, now), ENDED_MAX)],
+            "outbox": self.pending_changes(),
+            "more": max(0, len(sessions) - MAX_SESSIONS_REPORTED),
+            "sessions": [self._session(session, now) for session in islice(sessions, MAX_SESSIONS_REPORTED)],
+            "ended": [_end(change) for change in islice(self.ended(uid, now), MAX_ENDS_REPORTED)],
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:
@@ -93,7 +89,7 @@ class SessionReporter:
         at = self.engine.session_timers(session)
         connected = None if session.link is None else self.connected(session.handle)
         profile = registry.profiles.get(session.number)
-        told: dict[str, object] = {
+        report: dict[str, object] = {
             "device": session.device,
             "session": registry.session_id(session),
             "node": self.node(),
@@ -119,8 +115,8 @@ class SessionReporter:
             "vouched": at.registered,
         }
         if profile.meta:
-            told["meta"] = json.loads(profile.meta)
-        return told
+            report["meta"] = json.loads(profile.meta)
+        return report
 
 
 def _end(change: Change) -> dict[str, object]:

@@ -1,14 +1,13 @@
-"""What a worker is asked from outside its own process, and how it answers: over a line, or by way of Redis.
+"""How a worker answers other processes: over a stats socket, or through Redis.
 
-The process that serves operators asks over a pair of sockets that the two share: a question is a datagram,
-and so is the answer. Datagrams keep their bounds, so a worker that is replaced begins with the next question,
-and nobody has to connect again. An answer for which there is no room, since nobody reads, is dropped and
-counted.
+The admin process shares a pair of datagram sockets with each worker. A question and its answer are one
+datagram each, so a replaced worker continues with the next question, and no reconnect is needed. An answer
+that does not fit into the socket buffer is dropped and counted.
 
-Anybody else asks over the node's control channel what it knows of a user, and finds the answer in Redis; see
-`presence.store.ask_nodes`. Nobody's work may suffer from that: such questions are taken at a bounded rate,
-wait in a bounded queue, and a thread of their own writes the answers, however slow Redis is. What is beyond
-these bounds is dropped and counted: its asker says that this node did not answer.
+All other processes send explain requests over the node's control channel, and find the answer in Redis; see
+`presence.store.ask_nodes`. Such requests must not slow down a server: they are accepted at a bounded rate
+into a bounded queue, and a separate thread writes the answers. Requests beyond these bounds are dropped and
+counted; the command that sent them reports that this node did not answer.
 """
 
 import math
@@ -31,39 +30,41 @@ from presence.common.rate_limit import KeyedRateLimiter
 from presence.common.runtime import Runtime
 from presence.outbox.replies import Question
 
-SAMPLE_VERSION: Final = 1  # a process that serves operators and finds another one here says so
+SAMPLE_VERSION: Final = 1  # an admin process that finds another version reports it
 
 
 class Readiness(Enum):
-    """Whether a worker can serve clients, and what keeps it from that."""
+    """Whether a worker can serve clients, or why not."""
 
     STARTING = "starting"
     READY = "ready"
-    REDIS_AWAY = "redis_away"  # its lease has ended, and it serves clients from memory
-    FENCED = "fenced"  # other nodes took it for dead, and its sessions are not all registered anew
+    REDIS_AWAY = "redis_away"  # its lease has expired; it serves clients from memory
+    FENCED = "fenced"  # other nodes declared it dead; not all sessions are registered again yet
     DRAINING = "draining"
 
     @property
     def serves(self) -> bool:
-        """Whether clients may be sent here. Without Redis they may: an outage of Redis hits all nodes."""
+        """Whether to send clients here. Yes without Redis, because its outage affects all nodes."""
         return self in {Readiness.READY, Readiness.REDIS_AWAY}
 
 
 QUESTION_BYTES: Final = 4096
-ANSWER_BYTES: Final = 65_536  # far more than all figures of a worker
+ANSWER_BYTES: Final = 65_536  # far more than a sample of a worker
 
-QUESTIONS_A_S: Final = 100.0  # by way of Redis: far more than operators ask; each costs the loop some 0.1 ms
-QUEUE_MAX: Final = 100
-PATIENCE_S: Final = 2.0  # whoever asked has gone by then
+MAX_QUESTIONS_PER_S: Final = (
+    100.0  # through Redis: far more than operators ask; each takes about 0.1 ms of the loop
+)
+MAX_QUEUED_QUESTIONS: Final = 100
+ANSWER_TIMEOUT_S: Final = 2.0  # by then the caller has given up
 
 _log = structlog.get_logger(__name__)
 
 Answers = Mapping[str, Callable[..., object]]
-"""By verb: takes the arguments of the question by name; returns what MessagePack can hold."""
+"""Handlers by verb: take the arguments of the question as keywords; return what MessagePack can encode."""
 
 
-def line_pair() -> tuple[socket.socket, socket.socket]:
-    """Return a new line: the end of who asks, and the worker's, both non-blocking."""
+def stats_socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the admin process's end and the worker's end of a new pair, both non-blocking."""
     asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in (asking, answering):
         end.setblocking(False)
@@ -74,22 +75,22 @@ def line_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def question(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
-    """Return the datagram that asks; `number` comes back with the answer."""
+    """Return a question as a datagram; the answer repeats `number`."""
     packed: bytes = msgpack.packb([number, verb, dict(arguments)])
     return packed
 
 
 class StatsResponder:
-    """The task of a worker that answers; a question is ``[id, verb, arguments]``, an answer ``[id, result]``.
+    """Answers questions ``[id, verb, arguments]`` on the stats socket with ``[id, result]``.
 
     Args:
         line: the worker's end.
         answers: see `Answers`.
-        faults: takes what goes wrong with a question.
+        faults: contains errors of a question.
 
     Attributes:
-        asked: questions so far.
-        dropped: answers for which there was no room.
+        asked: number of questions.
+        dropped: number of answers that did not fit into the socket buffer.
     """
 
     def __init__(self, line: socket.socket, answers: Answers, faults: Faults | None = None) -> None:
@@ -104,8 +105,8 @@ class StatsResponder:
         while True:
             try:
                 asked = await line.recv(QUESTION_BYTES)
-            except OSError as error:  # of the one who asked before; a successor may come
-                _log.debug("inquiry failed", error=str(error))
+            except OSError as error:  # left by a previous admin process; its successor may follow
+                _log.debug("stats request failed", error=str(error))
                 await trio.sleep(1)
                 continue
             self.asked += 1
@@ -116,8 +117,8 @@ class StatsResponder:
         try:
             number, verb, arguments = msgpack.unpackb(asked)
             answer: bytes = msgpack.packb([number, self._answers[verb](**arguments)])
-        except Exception as error:  # a figure that cannot be told must not end a server
-            self._faults.record("inquiry", error)
+        except Exception as error:  # a question that fails must not end the server
+            self._faults.record("stats request", error)
             return
         try:
             self._line.send(answer)
@@ -126,76 +127,76 @@ class StatsResponder:
 
 
 class ReplyChannel(Protocol):
-    """Where answers by way of Redis go: plain calls that may block, made from one thread at a time."""
+    """Stores answers in Redis: calls that may block, made from one thread at a time."""
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
-        """Leave a node's answer for the asker. Raises `StoreUnavailable` or `StoreError`."""
+        """Store a node's answer for the caller. Raises `StoreUnavailable` or `StoreError`."""
 
     def close(self) -> None:
-        """Close the connection, also while a call waits for its answer; any thread may do so."""
+        """Close the connection, even while a call waits; may be called from any thread."""
 
 
 @dataclass(slots=True)
-class AnsweringStatistics:
+class ExplainCounters:
     """Counters since the start; a question has at most one outcome."""
 
-    asked: int = 0  # questions that came over the control channel
-    answered: int = 0  # answers that were written
+    asked: int = 0  # questions received over the control channel
+    answered: int = 0  # answers written
     dropped: int = 0  # questions beyond the rate or the queue, or too old
     failed: int = 0  # answers that could not be made or written
 
 
 @dataclass(eq=False, repr=False)
 class ExplainResponder:
-    """Answers what comes over the control channel."""
+    """Answers explain requests from the control channel."""
 
-    explain: Callable[[str], object]  # returns what is told of a user; called in the event loop
-    mailbox: ReplyChannel  # where that goes; nobody else uses it
+    explain: Callable[[str], object]  # returns the report on a user; called in the event loop
+    reply_channel: ReplyChannel  # used by this responder only
     clock: Clock  # monotonic time
-    runtime: InitVar[Runtime]  # where the task runs
+    runtime: InitVar[Runtime]  # runs the task
     _: KW_ONLY
-    node: Callable[[], str]  # this node's id at present
-    faults: Faults = field(default_factory=Faults)  # takes what goes wrong with a question
+    node: Callable[[], str]  # returns the current node id
+    faults: Faults = field(default_factory=Faults)  # contains errors of a question
 
     def __post_init__(self, runtime: Runtime) -> None:
         self._bell = runtime.wake_event()
-        self._thread = runtime.thread_caller(self.mailbox.close)
-        self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(QUESTIONS_A_S, QUESTIONS_A_S)
+        self._thread = runtime.thread_caller(self.reply_channel.close)
+        self._rate: KeyedRateLimiter[None] = KeyedRateLimiter(MAX_QUESTIONS_PER_S, MAX_QUESTIONS_PER_S)
         self._queue: deque[tuple[float, Question]] = deque()
-        self.statistics = AnsweringStatistics()
+        self.statistics = ExplainCounters()
 
-    def take(self, questions: Iterable[Question]) -> None:
-        """Take questions; never waits."""
+    def enqueue(self, questions: Iterable[Question]) -> None:
+        """Enqueue questions, or drop those beyond the bounds; never waits."""
         now = self.clock.now()
         for each in questions:
             self.statistics.asked += 1
-            if len(self._queue) >= QUEUE_MAX or not self._rate.take(None, now):
+            if len(self._queue) >= MAX_QUEUED_QUESTIONS or not self._rate.take(None, now):
                 self.statistics.dropped += 1
             else:
                 self._queue.append((now, each))
                 self._bell.set()
 
     async def run(self) -> None:
-        """Answer for ever; cancel it to stop."""
+        """Answer until cancelled."""
         while True:
             await self._bell.wait(math.inf)
             while self._queue:
                 taken_at, asked = self._queue.popleft()
-                if self.clock.now() - taken_at > PATIENCE_S:
+                if self.clock.now() - taken_at > ANSWER_TIMEOUT_S:
                     self.statistics.dropped += 1
                 else:
                     await self._answer(asked)
-            self.mailbox.close()
+            self.reply_channel.close()
 
     async def _answer(self, asked: Question) -> None:
         node = self.node()
         try:
             packed: bytes = msgpack.packb(self.explain(asked.uid))
-            await self._thread.call(partial(self.mailbox.write, asked, node, packed))
+            await self._thread.call(partial(self.reply_channel.write, asked, node, packed))
         except (StoreUnavailable, StoreError) as error:
             self.statistics.failed += 1
-            _log.debug("answer cannot be written", error=str(error))
-        except Exception as error:  # what cannot be told must not end a server
+            _log.debug("explain reply not sent", error=str(error))
+        except Exception as error:  # a question that fails must not end the server
             self.statistics.failed += 1
             self.faults.record("explain request", error)
         else:

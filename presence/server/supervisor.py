@@ -1,8 +1,8 @@
 """Several workers on one port.
 
-Each worker is a process that serves by itself; the kernel spreads the connections over their listeners
-(`SO_REUSEPORT`). The supervisor holds the addresses, by sockets that are bound and never listen, and touches
-no connection. The users of a worker that dies are not told about: they log in again, at another one.
+Each worker is a server process of its own; the kernel distributes connections among their listeners
+(`SO_REUSEPORT`). The supervisor reserves the addresses with sockets that are bound and never listen, and
+handles no connection. The users of a worker that dies do not go offline: they log in again at another one.
 """
 
 import secrets
@@ -24,12 +24,12 @@ log = structlog.get_logger("presence.server.supervisor")
 
 
 class AdminSupervision(Protocol):
-    """The process that serves operators, as its parent sees it; see `presence.admin.launcher`."""
+    """The admin process as its parent sees it; see `presence.admin.launcher`."""
 
     def become_worker(self, number: int) -> socket.socket:
-        """Close, in a forked worker, all but that worker's end of the line; return the end."""
+        """In a forked worker, close all stats sockets but the worker's own; return that."""
 
-    def tend(self) -> float | None:
+    def supervise(self) -> float | None:
         """Restart the process if it has ended; return the seconds until the next call at the latest."""
 
 
@@ -40,34 +40,33 @@ def run(
     reread: Callable[[], None],
     notifier: Notifier = SILENT,
     *,
-    operators: AdminSupervision | None = None,
+    admin_process: AdminSupervision | None = None,
 ) -> int:
-    """Run `settings.workers` workers until a signal comes, or until one cannot start.
+    """Run `settings.workers` workers until a stop signal arrives or a worker cannot start.
 
     Args:
         settings: checked settings.
-        redis_url: where Redis is.
-        writer: for the line that says ready.
-        reread: tells the operator what cannot be changed by SIGHUP; it never raises.
-        notifier: of the service manager.
-        operators: the process that serves operators; it runs already.
+        writer: for the ready line.
+        reread: logs settings that SIGHUP cannot change; never raises.
+        notifier: to the service manager.
+        admin_process: already running; None: there is none.
 
     Returns:
         The exit status.
     """
     try:
-        reserved = listeners.reserved(settings)
+        reserved = listeners.reserve_addresses(settings)
     except listeners.CannotListen as error:
-        log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - it says all
+        log.error("cannot listen", address=error.address, error=error.problem)  # noqa: TRY400 - the error is complete
         return process.FAILED
-    settings, family = listeners.settled(settings, reserved), secrets.token_hex(4)
+    settings, family = listeners.with_actual_ports(settings, reserved), secrets.token_hex(4)
     credentials.load_modules(settings)
     process.tune_interpreter()
 
-    def serve(number: int, line: socket.socket, _is_first: bool) -> int:
+    def serve(number: int, pipe: socket.socket, _is_first: bool) -> int:
         reserved.close()
-        asked = operators.become_worker(number) if operators else None
-        return _work(settings, redis_url, number, family, line, operators=asked)
+        stats_socket = admin_process.become_worker(number) if admin_process else None
+        return _work(settings, redis_url, number, family, pipe, stats_socket=stats_socket)
 
     try:
         return Arbiter(
@@ -79,7 +78,7 @@ def run(
             reread=reread,
             notifier=notifier,
             hang_timeout_s=settings.hang_timeout,
-            tend=operators.tend if operators else lambda: None,
+            supervise_others=admin_process.supervise if admin_process else lambda: None,
         ).run()
     finally:
         reserved.close()
@@ -90,25 +89,26 @@ def _work(
     redis_url: str,
     number: int,
     family: str,
-    line: socket.socket,
+    pipe: socket.socket,
     *,
-    operators: socket.socket | None = None,
+    stats_socket: socket.socket | None = None,
 ) -> int:
-    """Be worker `number`; return the exit status.
+    """Run as worker `number`; return the exit status.
 
     Args:
-        settings: checked settings; `port` is the one that all workers share.
-        redis_url: where Redis is.
+        settings: checked settings; all workers share `port`.
         number: from 1, for the log.
-        family: what the node ids of all workers begin with.
-        line: the worker's end of the socket pair.
-        operators: its end of the line to whoever serves operators.
+        family: common prefix of the node ids of all workers.
+        pipe: the worker's end of the control pipe.
+        stats_socket: see `presence.server.server.Server`.
     """
-    conductor = ControlPipe(line, hang_timeout_s=settings.hang_timeout)
+    lifecycle = ControlPipe(pipe, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)
         try:
-            return process.run(settings, redis_url, conductor, family=family, line=operators, worker=number)
+            return process.run(
+                settings, redis_url, lifecycle, family=family, stats_socket=stats_socket, worker=number
+            )
         except Exception:
             structlog.get_logger().exception("server failed")
             return process.FAILED

@@ -1,4 +1,4 @@
-"""The task that drives the wheel: absolute ticks, slices, and the credit for stalls.
+"""The task that drives the timing wheel: absolute ticks, slices, and credit for stalls.
 
 The arithmetic of slots and the stall policy, which need no task, are in `presence/core/ticks.py`.
 """
@@ -14,24 +14,24 @@ from presence.common.runtime import Runtime, TrioRuntime
 from presence.core.ticks import StallGuard, Ticks
 
 LAG_INTERVAL_S: Final = 0.25
-LAG_LOGGED_S: Final = 2.0  # clients that ask for answers notice nothing shorter
+LAG_LOGGED_S: Final = 2.0  # clients that wait for replies do not notice less
 
 _log = structlog.get_logger(__name__)
 
 
 async def watch_lag(lags: Histogram, clock: Clock, runtime: Runtime) -> None:
-    """Measure how late the event loop is, until cancelled; a stall looks up to `LAG_INTERVAL_S` shorter."""
+    """Measure the lag of the event loop until cancelled; may miss up to `LAG_INTERVAL_S` of a stall."""
     while True:
         due = clock.now() + LAG_INTERVAL_S
         await runtime.sleep(LAG_INTERVAL_S)
         lag_s = clock.now() - due
         lags.observe(lag_s)
         if lag_s >= LAG_LOGGED_S:
-            _log.warning("event loop stood still", seconds=round(lag_s, 1))
+            _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
 
 class Expiring(Protocol):
-    """What the ticker drives: the core, as far as it needs to know it."""
+    """The part of the core that the ticker drives."""
 
     @property
     def needs_reader_turn(self) -> bool:
@@ -61,37 +61,37 @@ class TickerStatistics:
 
 @dataclass(eq=False, repr=False)
 class Ticker:
-    """The task that drives the wheel."""
+    """The task that drives the timing wheel."""
 
     # A reader whose bytes have arrived runs within the pass after next; a TLS stream takes a few more.
     READER_TURNS = 4
 
-    expiring: Expiring  # what is due at a tick
-    ticks: Ticks  # the slots, shared with whoever sets deadlines
+    expiring: Expiring  # expires sessions that are due at a tick
+    ticks: Ticks  # the slots, shared with the code that sets deadlines
     guard: StallGuard  # the stall policy
     clock: Clock  # monotonic time
     _: KW_ONLY
-    credit: bool = True  # whether stalls are credited at all; tests switch it off to see that it matters
-    runtime: Runtime = field(default_factory=TrioRuntime)  # where its task runs
-    # takes how late each tick begins; see `LatencyHistograms.tick_lag`
+    credit: bool = True  # whether stalls are credited; tests switch it off to show that it matters
+    runtime: Runtime = field(default_factory=TrioRuntime)  # runs the task
+    # records how late each tick begins; see `LatencyHistograms.tick_lag`
     lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
 
     def __post_init__(self) -> None:
         self._counted = TickerStatistics()
 
     def statistics(self) -> TickerStatistics:
-        """Return the figures so far."""
+        """Return the counters so far."""
         return replace(self._counted, stall_credit_s=self.guard.credited_s, stalled_s=self.guard.stalled_s)
 
     async def run(self) -> None:
-        """Tick for ever, on absolute deadlines: a late tick does not move the next one."""
+        """Tick until cancelled, on absolute deadlines: a late tick does not delay the next one."""
         now = self.clock.now()
         self.guard.start(now)
         tick = self.ticks.at_or_before(now)
         while True:
             due = self.ticks.start_of(tick + 1)
-            # A credit may have put that off by as much as T. Sleeping so long would be the next stall, and
-            # the lease of a node whose clients are few would end.
+            # A credit may have moved the deadline by up to T. Sleeping that long would count as the next
+            # stall, and the lease of a node with few clients would expire.
             await self.runtime.sleep(min(due - self.clock.now(), self.ticks.slot_s))
             now = self.clock.now()
             self._note_overrun(max(0.0, now - due))
@@ -99,7 +99,7 @@ class Ticker:
             credit = self.guard.take_credit(now)
             if self.credit and credit:
                 self.ticks.credit(credit)
-            # A credit can carry the clock back to before the tick that was due: then nothing is.
+            # A credit can move the clock back before the tick that was due: then nothing is due.
             tick = max(tick, self.ticks.at_or_before(now))
             await self._expire(tick)
 
@@ -110,7 +110,7 @@ class Ticker:
         self._counted.overrun_max_s = max(self._counted.overrun_max_s, overrun_s)
 
     async def _expire(self, tick: int) -> None:
-        """End what is due at `tick` in slices, with a turn for everybody else between them."""
+        """Expire what is due at `tick` in slices, and let other tasks run between them."""
         while self.expiring.collect_expired(tick):
             for _ in range(self.READER_TURNS if self.expiring.needs_reader_turn else 0):
                 await self.runtime.sleep(0)

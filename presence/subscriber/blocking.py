@@ -27,7 +27,7 @@ class SubscriptionBase(Generic[T]):
         while (item := self._source.next()) is not None:
             if (event := self._decode(item)) is not None:
                 return event
-            log.debug("passed over an entry that nobody asked for, or of unknown form: %r", item)
+            log.debug("skipped an unrequested or unreadable entry: %r", item)
             self._source.ack()
         return None
 
@@ -100,7 +100,7 @@ class BlockingSubscription(SubscriptionBase[T]):
             try:
                 self._source.flush()
             except RedisError as failure:
-                log.warning("could not keep why an event was not handled: %s", failure)
+                log.warning("cannot store why an event failed: %s", failure)
         self.close()
 
 

@@ -99,12 +99,12 @@ class RedisConnections:
             raise error
         self.losses += 1
         if not self._excluded.issuperset(lost):
-            log.warning("lost shards %s of Redis at %s, trying again: %s", lost, self.name, error)
+            log.warning("lost shards %s of Redis at %s, retrying: %s", lost, self.name, error)
             self._excluded.update(lost)
 
     def _log_restored(self, reachable: list[int]) -> None:
         if back := self._excluded.intersection(reachable):
-            log.warning("shards %s of Redis at %s are back", sorted(back), self.name)
+            log.warning("shards %s of Redis at %s are reachable again", sorted(back), self.name)
             self._excluded -= back
 
     def close(self) -> None:
@@ -194,17 +194,17 @@ class Retry:
     def succeeded(self) -> None:
         """Note a successful call."""
         if self._logged:
-            log.warning("Redis at %s is back", self._name)
+            log.warning("Redis at %s is reachable again", self._name)
         self._has_succeeded = True
         self._failures = 0
         self._logged = ""
 
     def _log_failure(self, error: Exception) -> None:
         if needs_operator(error) and self._logged != str(error):
-            log.error("Redis at %s refuses what it granted before, trying again: %s", self._name, error)
+            log.error("Redis at %s now refuses calls, retrying: %s", self._name, error)
             self._logged = str(error)
         elif not self._logged:
-            log.warning("lost Redis at %s, trying again: %s", self._name, error)
+            log.warning("lost Redis at %s, retrying: %s", self._name, error)
             self._logged = str(error)
 
 

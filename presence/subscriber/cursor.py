@@ -60,7 +60,7 @@ class GroupCursor:
             self._seen, self._reported = seen, reported  # what was found could not be reported
             raise
         for gap in gaps:
-            log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
+            log.warning("events missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         return gaps, entries
 
     def _poll_shards(

@@ -97,7 +97,7 @@ class Follower(Source[Item]):
                 entries += found
         self._positions |= moved  # only now: if a call fails, nothing was read
         for gap in gaps:
-            log.warning("events are missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
+            log.warning("events missing in shard %d after %s: %s", gap.shard, gap.id, gap.reason)
         entries.sort(key=lambda entry: (*id_order(entry.id), entry.shard))
         return [*gaps, *entries]
 

@@ -451,7 +451,11 @@ class PendingEntries:
             pipe.hdel(keys.errors(entry.shard, group), entry.id)
             pipe.execute()
         log.error(
-            "gave up %s of shard %d after %d deliveries: %s", entry.id, entry.shard, entry.deliveries, error
+            "gave up event %s of shard %d after %d deliveries: %s",
+            entry.id,
+            entry.shard,
+            entry.deliveries,
+            error,
         )
 
     def _remove_trimmed(self, clients: ShardClients, redelivery: Redelivery) -> None:

@@ -81,7 +81,7 @@ class Subscription(SubscriptionBase[T]):
         try:
             await self._in_thread(self._source.flush)
         except RedisError as failure:
-            log.warning("could not keep why an event was not handled: %s", failure)
+            log.warning("cannot store why an event failed: %s", failure)
 
     async def _fetch(self) -> None:
         if not self._source.has_work:

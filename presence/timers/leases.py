@@ -173,7 +173,7 @@ class Leases:
             self._outage.worked("extend")
             self._claimed_at.update({due: asked_at for due in dues if due in self._claimed_at})
             if extended < len(dues):
-                log.warning("leases were lost while handlers ran", events=len(dues) - extended)
+                log.warning("leases lost during handling", events=len(dues) - extended)
 
     async def _report_once(self) -> float:
         """Report ended events; return the pause before the next attempt if a call failed, else 0."""

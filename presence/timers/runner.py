@@ -101,9 +101,9 @@ class Runner:
         self._thread_limiter = trio.CapacityLimiter(options.concurrency)
         self._outage = Outage(
             log,
-            unreachable="Redis is away, trying again",
-            refused="Redis refused, trying again",
-            recovered="Redis is back",
+            unreachable="Redis unreachable, retrying",
+            refused="Redis refused, retrying",
+            recovered="Redis reachable again",
             first_s=RETRY_FIRST_S,
             limit_s=RETRY_MAX_S,
         )
@@ -251,7 +251,7 @@ class Runner:
         if self._handler.is_async:
             self._leases.retry(due, delay_s)
             return
-        log.error("a handler is stuck: its process is replaced", id=due.id)
+        log.error("handler stuck, replacing its process", id=due.id)
         self._running_threads.append((due, delay_s))
         self.is_stuck = True
         self.stop()
@@ -270,13 +270,13 @@ class Runner:
             self.counters.dead += 1
             log.error("attempts exhausted, moved to dead letters", **fields, exc_info=error)
         elif not isinstance(error, RetryLater):
-            log.warning("a handler failed", **fields, again_s=round(delay_s, 3), exc_info=error)
+            log.warning("handler failed", **fields, retry_s=round(delay_s, 3), exc_info=error)
         return delay_s
 
     async def _log_counters(self) -> None:
         while True:
             await trio.sleep(COUNTERS_LOG_INTERVAL_S)
-            log.info("figures", **self.counters.for_log(), running=self._running)
+            log.info("statistics", **self.counters.for_log(), running=self._running)
 
 
 def _is_cancelled(error: BaseException) -> bool:
@@ -339,9 +339,9 @@ def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> in
 
 
 async def _run(runner: Runner, line: ControlPipe, is_first: bool, job: Job) -> int:
-    async with line.orders() as orders, trio.open_nursery() as nursery:
+    async with line.stop_requests() as orders, trio.open_nursery() as nursery:
         nursery.start_soon(_follow_orders, orders, runner, nursery.cancel_scope)
-        await runner.run(line.ready, is_first=is_first)
+        await runner.run(line.send_ready, is_first=is_first)
         nursery.cancel_scope.cancel()
     return _exit_status(runner, job) if runner.is_drained else FAILED
 
@@ -351,7 +351,7 @@ async def _follow_orders(orders: AsyncIterator[None], runner: Runner, everything
     await anext(orders)
     runner.stop()
     await anext(orders)
-    log.warning("ended by a second signal")
+    log.warning("second signal received, exiting immediately")
     everything.cancel()
 
 

@@ -340,7 +340,7 @@ class TimerService:
         except Exception as second:
             self._statistics.handler_errors += 1
             with suppress(Exception):
-                _log.error("the handler of timer errors failed", callback=_name(fn), exc_info=second)
+                _log.error("timer error handler failed", callback=_name(fn), exc_info=second)
 
     async def _yield_to_loop(self) -> None:
         """Let other tasks run."""

@@ -155,7 +155,7 @@ class Acceptor:
     def _record_accept_error(self, error: OSError) -> None:
         counters = self._connections.counters
         counters.accept_errors += 1
-        self._log.error("accept_failed", error=error.strerror, accepted=counters.accepted)
+        self._log.error("accept failed", error=error.strerror, accepted=counters.accepted)
 
     async def stop(self) -> None:
         """Accept what is queued, which closing would reset, and close the listeners."""

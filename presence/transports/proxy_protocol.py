@@ -164,7 +164,7 @@ class ProxyHeaders:
         """Close a connection without a packet: a misconfigured proxy could not use one."""
         self._counters.proxy_headers_refused += 1
         self._log.warning(
-            "proxy_header_refused", problem=problem, refused=self._counters.proxy_headers_refused
+            "proxy header refused", problem=problem, refused=self._counters.proxy_headers_refused
         )
         self._drop(fd)
 

@@ -285,7 +285,7 @@ class ConnectionReader:
     def _log_failure(self, error: Exception) -> None:
         counters = self._connections.counters
         counters.failures += 1
-        self._log.error("connection_failed", failures=counters.failures, exc_info=error)
+        self._log.error("connection failed", failures=counters.failures, exc_info=error)
 
     def _peer_closed(self, fd: int, peer: Peer) -> None:
         """Handle the end of input: the client closed its side or reset the connection."""

@@ -290,7 +290,7 @@ class StreamTransport:
 
     def _log_failure(self, error: Exception) -> None:
         self._counters.failures += 1
-        self._log.error("connection_failed", failures=self._counters.failures, exc_info=error)
+        self._log.error("connection failed", failures=self._counters.failures, exc_info=error)
 
     def _after_reading(self, connection: _Connection) -> None:
         """Handle the end of the reader: a guest that is neither hung up nor lost has timed out."""

@@ -119,7 +119,7 @@ class ShardWatch:
                 if not isinstance(error, (StoreUnavailable, StoreError)):
                     self._faults.record("watch subscription", error)
                 if self._failures == 1:  # the first may be just a restart
-                    _log.warning("changes of watched users come later", shard=self._shard, error=str(error))
+                    _log.warning("watch subscription lost", shard=self._shard, error=str(error))
                 pause_s = jittered(backoff_s(self._failures, BACKOFF_FIRST_S, BACKOFF_LIMIT_S))
                 self._failures += 1
                 self.view.lost()
@@ -186,7 +186,7 @@ class ShardWatch:
                 self._pinged = None
                 self.view.caught_up(message.position)
                 if self._failures > 1:
-                    _log.info("watched users are heard again", shard=self._shard)
+                    _log.info("watch subscription restored", shard=self._shard)
                 self._failures = 0
 
     # Reads, one after the other

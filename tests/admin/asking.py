@@ -14,7 +14,7 @@ import trio
 from presence.admin.app import App
 from presence.admin.handlers import Context
 from presence.config.settings import Settings
-from presence.server.stats_socket import StatsResponder, line_pair
+from presence.server.stats_socket import StatsResponder, stats_socket_pair
 from tests.admin.scrapes import sample
 
 HOST = "127.0.0.1:7480"
@@ -199,7 +199,7 @@ async def operators(
     redis_url: str = NOWHERE, *, workers: int = 1, host: str = "127.0.0.1", **settings: Any
 ) -> AsyncIterator[Operators]:
     """Run the application for the length of the block."""
-    pairs = [line_pair() for _ in range(workers)]
+    pairs = [stats_socket_pair() for _ in range(workers)]
     lines: tuple[socket.socket, ...] = tuple(asking for asking, _ in pairs)
     context = Context(Settings(**settings), redis_url, lines, host, f"http://{HOST}/")
     app = App(context)

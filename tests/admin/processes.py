@@ -17,9 +17,7 @@ ADMIN = ("--admin", "127.0.0.1:0")
 
 def url_of(server: ServerProcess) -> str:
     """Return where operators are served."""
-    url: str = wait_for(lambda: next((line for line in server.lines if line["event"] == "operators"), None))[
-        "url"
-    ]
+    url: str = wait_for(lambda: server.said("admin HTTP server starting"))[0]["url"]
     return url
 
 

@@ -259,7 +259,7 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
             acts = running.context.http.actions
             assert (acts["kick", "done"], acts["kick", "failed"], acts["kick", "refused"]) == (1, 1, 4)
     lines = [line for line in logged if line["event"] == "audit"]
-    told = [(line["who"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines]
+    told = [(line["operator"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines]
     assert told == [
         ("ann", "act", "ann", None, "done"),
         ("ann", "act", "bob", "phone", "failed"),
@@ -297,7 +297,7 @@ async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> No
         answered = await running.ask("/v1/nodes")
         assert (answered.status, answered.code) == (500, "internal")
         assert secret not in answered.body.decode()
-        assert [line["event"] for line in logged] == ["a request of an operator failed"]
+        assert [line["event"] for line in logged] == ["admin request failed"]
         assert running.context.http.requests["/v1/nodes", "5xx"] == 1
         for number in range(5):
             await running.ask(f"/{number}")

@@ -61,10 +61,10 @@ def test_a_server_goes_on_where_no_process_can_be_started_until_there_is_room_ag
     machine.program = ""
     found = machine.serve(workers=2)
     found.reload()
-    assert 0 < (found.tend() or 0) <= launcher.RETRY_S
+    assert 0 < (found.supervise() or 0) <= launcher.RETRY_S
     machine.program = ENDS
     monkeypatch.setattr(found, "_start_at", 0.0)
-    assert found.tend() is None
+    assert found.supervise() is None
     assert len(machine.started) == 1
     own = found.line(2)
     everything = [*found._listeners, *(end for line in found._lines for end in line)]
@@ -77,12 +77,12 @@ def test_a_process_that_ended_is_replaced_at_the_same_address_less_and_less_ofte
     found = machine.serve()
     machine.started[0].wait(PATIENCE_S)
     with capture_logs() as lines:
-        assert found.tend() is None  # the first end is made good at once
+        assert found.supervise() is None  # the first end is made good at once
     assert len(machine.started) == 2
     assert [(line["log_level"], line["status"]) for line in lines] == [("error", 0)]
     socket.create_connection(found.address, PATIENCE_S).close()
     machine.started[1].wait(PATIENCE_S)
-    assert 0 < (found.tend() or 0) <= launcher.restart_delay_s(2)
+    assert 0 < (found.supervise() or 0) <= launcher.restart_delay_s(2)
     assert len(machine.started) == 2
     found.stop()
     with pytest.raises(OSError, match="refused"):
@@ -142,22 +142,22 @@ def processes() -> Arbiter:
     return Arbiter(2, lambda *_: 0, ready_line="ready", drain_timeout_s=1.0, writer=DirectWriter())
 
 
-@pytest.mark.parametrize("told_ready", [True, False])
+@pytest.mark.parametrize("was_ready", [True, False])
 @pytest.mark.parametrize("what", ["os.fork", "socket.socketpair"])
 def test_a_worker_that_cannot_be_started_is_put_off_or_before_all_were_ready_is_the_end(
-    what: str, told_ready: bool, monkeypatch: pytest.MonkeyPatch
+    what: str, was_ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory() -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     watched = processes()
-    watched._told_ready = told_ready
+    watched._all_were_ready = was_ready
     monkeypatch.setattr(what, no_memory)
     place = watched._workers[0]
     watched._start(place)
     assert place.pid == 0
     assert place.start_at > time.monotonic()
-    assert (watched._stopping, watched._status) == ((False, 0) if told_ready else (True, 1))
+    assert (watched._stopping, watched._status) == ((False, 0) if was_ready else (True, 1))
 
 
 PROGRAM = """
@@ -176,7 +176,7 @@ def work(number, line, is_first):
 
 arbiter.START_TIMEOUT_S = 0.3
 writer = logs.configure_directly("json")
-run = arbiter.Processes(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
+run = arbiter.Arbiter(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
 sys.exit(run.run())
 """
 
@@ -186,7 +186,7 @@ sys.exit(run.run())
 )
 def test_nobody_drains_for_a_successor_that_does_not_come_to_work(successor: str, *, renewed: bool) -> None:
     command = [sys.executable, "-c", PROGRAM, successor]
-    end = "workers are renewed" if renewed else "no more workers are renewed"
+    end = "rolling restart finished" if renewed else "rolling restart aborted"
     said = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None

@@ -10,7 +10,7 @@ import trio
 from presence.admin import workers as module
 from presence.admin.responses import ApiError
 from presence.admin.workers import Workers
-from presence.server.stats_socket import QUESTION_BYTES, line_pair
+from presence.server.stats_socket import QUESTION_BYTES, stats_socket_pair
 from tests.admin.asking import operators
 
 PATIENCE_S = 20.0
@@ -19,7 +19,7 @@ Ends = list[tuple[socket.socket, socket.socket]]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    pairs = [line_pair(), line_pair()]
+    pairs = [stats_socket_pair(), stats_socket_pair()]
     yield pairs
     for each in (*pairs[0], *pairs[1]):
         each.close()

@@ -104,7 +104,7 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
     scene.path.unlink(missing_ok=True)
     scene.write("one")
     await scene.rotation.poll()
-    assert [line["event"] for line in lines[1:]] == ["the file of the token keys is good again"]
+    assert [line["event"] for line in lines[1:]] == ["token key file valid again"]
     assert scene.rotation.statistics() == RotationStatistics(0, 1, True)
     scene.write("two")
     await scene.rotation.poll()

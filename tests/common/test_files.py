@@ -37,7 +37,7 @@ def test_connections_are_the_limit_less_a_reserve(
 
 
 @pytest.mark.parametrize(
-    ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 do not fit"), (64, 0, "too low")]
+    ("hard", "wish", "why"), [(1024, 1000, "max_connections: 1000 does not fit"), (64, 0, "too low")]
 )
 def test_too_many_connections_are_refused_with_the_numbers(
     hard: int, wish: int, why: str, monkeypatch: pytest.MonkeyPatch

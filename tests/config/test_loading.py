@@ -1,4 +1,4 @@
-"""Settings: every bad one is refused by name and source, and the stronger source wins."""
+"""Settings: invalid ones are refused with key and source, and the stronger source wins."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from presence.cli import config as command
-from presence.config.followup_rules import PAYLOAD_BYTES_MAX, RULES_MAX, Rule
+from presence.config.followup_rules import MAX_PAYLOAD_BYTES, MAX_RULES, Rule
 from presence.config.loading import FIELDS, RULES, ConfigError, Loaded, Settings, exposures, load, shown
 
 
@@ -54,13 +54,13 @@ BAD = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BAD.items() for value in values])
-def test_a_value_of_another_form_is_refused_by_name_and_source(key: str, value: str) -> None:
+def test_value_of_wrong_form_is_refused_with_key_and_source(key: str, value: str) -> None:
     (problem,) = problems(environ={FIELDS[key].variable: value})
     assert problem.startswith(f"{key}: ")
     assert FIELDS[key].variable in problem
 
 
-def test_every_setting_refuses_what_it_cannot_be_and_says_where_that_came_from(tmp_path: Path) -> None:
+def test_every_setting_refuses_invalid_values_with_their_source(tmp_path: Path) -> None:
     assert set(FIELDS) == set(Settings.__dataclass_fields__) - {RULES}
     for key, spec in FIELDS.items():
         path = written(tmp_path, f"{key} = [1]")
@@ -121,7 +121,7 @@ def test_service_links_of_kubernetes_are_recognised(variable: str) -> None:
     assert "enableServiceLinks" in problem
 
 
-def test_all_problems_are_told_at_once_and_unknown_names_with_the_nearest(tmp_path: Path) -> None:
+def test_all_problems_are_reported_together_and_unknown_names_with_the_nearest(tmp_path: Path) -> None:
     path = written(tmp_path, "idle-timeout = 3\nzzz = 1\nshards = -1")
     found = problems({"config": path, "port": "x"}, {"PRESENCE_TICK": "x", "PRESENCE_IDLE_TIMOUT": "1"})
     assert len(found) == 6
@@ -139,7 +139,7 @@ def test_all_problems_are_told_at_once_and_unknown_names_with_the_nearest(tmp_pa
         (None, "No such file or directory"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, why: str, tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(content: bytes | None, why: str, tmp_path: Path) -> None:
     file = tmp_path / "presence.toml"
     if content is not None:
         file.write_bytes(content)
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, why: str, 
     assert why in problem
 
 
-REACHED = "can be reached from elsewhere, and nobody would have to prove who it is"
+REACHED = "is reachable from other machines without authentication"
 
 
 @pytest.mark.parametrize(
@@ -158,33 +158,34 @@ REACHED = "can be reached from elsewhere, and nobody would have to prove who it 
         ({"min_idle_timeout": "50", "max_idle_timeout": "40"}, "min_idle_timeout: 50 s is above max_idle"),
         ({"disconnect_grace": "301"}, "disconnect_grace: 301 s is above max_idle_timeout, 300 s"),
         ({"tick": "0.05", "batch_window_ms": "13"}, "batch_window_ms: 13 ms is more than a quarter of tick"),
-        ({"tls_key": "k.pem"}, "tls_key: is the key of a certificate: set tls_cert, too"),
+        ({"tls_key": "k.pem"}, "tls_key: is set without a certificate: set tls_cert, too"),
         ({"tls_only": True}, "tls_only: needs a certificate: set tls_cert"),
         (
             {"tls_cert": "c", "port": "7000", "tls_port": "7000"},
-            "tls_port: 7000 is port, too",
+            "tls_port: 7000 is already used by port",
         ),
-        ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for serve's own Redis"),
+        ({"data_dir": "d", "redis": "redis://h"}, "data_dir: is for the embedded Redis"),
         ({"admin": "0.0.0.0:7480", "insecure": True}, f"admin: 0.0.0.0:7480 {REACHED}"),
-        ({"admin": "127.0.0.1:7400"}, "admin: 7400 is port"),
-        ({"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True}, "admin: 7400 is port"),
-        ({"admin": "127.0.0.1:7443", "tls_cert": "c"}, "admin: 7443 is tls_port, too"),
+        ({"admin": "127.0.0.1:7400"}, "admin: 7400 is already used by port"),
+        (
+            {"admin": "127.0.0.1:7400", "host": "0.0.0.0", "insecure": True},
+            "admin: 7400 is already used by port",
+        ),
+        ({"admin": "127.0.0.1:7443", "tls_cert": "c"}, "admin: 7443 is already used by tls_port"),
         *(
             ({"host": host}, f"host: {host} {REACHED}")
             for host in ("0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "presence.example")
         ),
     ],
 )
-def test_contradictions_are_refused(flags: dict[str, object], message: str) -> None:
+def test_conflicts_are_refused(flags: dict[str, object], message: str) -> None:
     (problem,) = problems(flags)
     assert problem.startswith(message)
     assert all(FIELDS[key].flag in problem for key in flags if key not in {"insecure", "tls_cert", "host"})
 
 
 @pytest.mark.parametrize(("key", "value"), [("workers", "2"), ("proxy_from", "10.0.0.0/8")])
-def test_workers_and_headers_of_proxies_need_linux(
-    key: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_and_proxy_headers_need_linux(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load({key: value}, {})
     monkeypatch.setattr("sys.platform", "darwin")
     (problem,) = problems({key: value})
@@ -192,17 +193,17 @@ def test_workers_and_headers_of_proxies_need_linux(
     assert "Linux" in problem
 
 
-def test_the_default_batching_window_gives_way_to_a_short_tick() -> None:
+def test_default_batching_window_is_lowered_for_a_short_tick() -> None:
     assert load({"tick": "0.05"}, {}).settings.batch_window_ms == 12
 
 
-def test_bad_value_is_not_told_again_as_a_contradiction() -> None:
+def test_invalid_value_is_not_reported_again_as_a_conflict() -> None:
     (problem,) = problems({"idle_timeout": "x" * 10_000, "tick": "16"})
     assert len(problem) < 200, "a long one is cut"
 
 
 @pytest.mark.parametrize("flag", ["port", "tls_port"])
-def test_the_port_of_operators_yields_to_one_that_is_asked_for(flag: str) -> None:
+def test_default_admin_port_yields_to_a_requested_port(flag: str) -> None:
     assert load({flag: "7480"}, {}).settings.admin == "127.0.0.1:0"
 
 
@@ -220,7 +221,7 @@ def test_the_port_of_operators_yields_to_one_that_is_asked_for(flag: str) -> Non
         {"admin": "[::]:7480", "admin_tokens": "operators"},
     ],
 )
-def test_what_only_looks_like_a_contradiction_is_taken(flags: dict[str, object]) -> None:
+def test_settings_that_only_look_like_a_conflict_are_accepted(flags: dict[str, object]) -> None:
     load(flags, {})
 
 
@@ -251,7 +252,7 @@ def test_wish_for_an_idle_timeout_is_clamped(idle: float, wish: float | None, gr
     "url",
     ["redis://u:s3cret@h:6379", "rediss://:s3cret@h/0?ssl_cert_reqs=none&db=1", "unix://:s3cret@/r.sock"],
 )
-def test_redis_url_is_taken_whole_and_shown_without_its_password(url: str) -> None:
+def test_redis_url_is_kept_whole_and_shown_without_its_password(url: str) -> None:
     loaded: Loaded = load({"redis": url}, {})
     assert loaded.settings.redis == url
     assert "s3cret" not in str(shown(loaded.settings, "redis"))
@@ -273,7 +274,7 @@ def test_redis_url_is_taken_whole_and_shown_without_its_password(url: str) -> No
         "redis://:s3cret\u2100@h",
     ],
 )
-def test_password_of_a_bad_url_is_not_told(url: str) -> None:
+def test_password_of_an_invalid_url_is_not_reported(url: str) -> None:
     assert "s3cret" not in "".join(problems({"redis": url}))
 
 
@@ -296,7 +297,7 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
         ({"host": "::", "token_keys": KEYS}, ["set tls_cert, tls_only"]),
         (
             {"host": "::", "token_keys": KEYS, "tls_cert": CERT},
-            [f"{IN_THE_CLEAR} can be read on their way: set tls_only"],
+            [f"{IN_THE_CLEAR} can be read in transit: set tls_only"],
         ),
         ({"host": "::", "token_keys": KEYS, "tls_cert": CERT, "tls_only": True}, []),
         ({"admin": "[::]:7480", "admin_tokens": KEYS}, [OPERATORS_IN_THE_CLEAR]),
@@ -304,14 +305,14 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
         ({"admin": "0.0.0.0:7480", "no_admin": True}, []),
     ],
 )
-def test_what_is_open_is_told(given: dict[str, Any], told: list[str]) -> None:
+def test_exposures_are_reported(given: dict[str, Any], told: list[str]) -> None:
     found = list(exposures(Settings(**given)))
     assert len(found) == len(told)
     for text, part in zip(found, told, strict=True):
         assert part in text
 
 
-def test_what_nodes_had_better_have_alike_is_told_by_name() -> None:
+def test_settings_that_nodes_should_share_are_listed_by_name() -> None:
     told = dict(pair.split("=") for pair in Settings(lease=12.5, max_sessions=3).shared.split())
     assert told.keys() <= FIELDS.keys()
     assert told.items() >= {"lease": "12.5", "max_sessions": "3", "session_policy": "oldest"}.items()
@@ -339,7 +340,7 @@ def test_rules_come_from_the_file(tmp_path: Path) -> None:
     assert loaded.sources["followups"] == f"file {flags['config']}"
 
 
-def test_no_rules_and_none_any_more_are_two_things(tmp_path: Path) -> None:
+def test_unset_and_empty_rules_differ(tmp_path: Path) -> None:
     assert load({}, {}).settings.followups is None
     assert load({"config": written(tmp_path, "followups = []")}, {}).settings.followups == ()
 
@@ -364,18 +365,18 @@ def test_no_rules_and_none_any_more_are_two_things(tmp_path: Path) -> None:
         ),
         ('name = "a"\nafter = 1\nreasons = ["login"]', "'a': unknown reason 'login'"),
         ('name = "a"\nafter = 1\npayload = 1', "'a': payload must be text of at most 4,096 bytes"),
-        (f'name = "a"\nafter = 1\npayload = "{"x" * (PAYLOAD_BYTES_MAX + 1)}"', "'a': payload must be"),
-        ('name = "a"\nafter = 1\n[[followups]]\nname = "a"\nafter = 2', "'a': the name is taken"),
+        (f'name = "a"\nafter = 1\npayload = "{"x" * (MAX_PAYLOAD_BYTES + 1)}"', "'a': payload must be"),
+        ('name = "a"\nafter = 1\n[[followups]]\nname = "a"\nafter = 2', "'a': the name is already used"),
     ],
 )
-def test_a_bad_rule_is_refused_by_name_and_source(tmp_path: Path, table: str, problem: str) -> None:
+def test_invalid_rule_is_refused_with_name_and_source(tmp_path: Path, table: str, problem: str) -> None:
     path = written(tmp_path, f"[[followups]]\n{table}")
     (line,) = problems({"config": path})
     assert line.startswith(f"followups: {problem}")
     assert line.endswith(f"(from file {path})")
 
 
-MANY = "".join(f'[[followups]]\nname = "n{n}"\nafter = 1\n' for n in range(RULES_MAX + 1))
+MANY = "".join(f'[[followups]]\nname = "n{n}"\nafter = 1\n' for n in range(MAX_RULES + 1))
 
 
 @pytest.mark.parametrize(
@@ -389,18 +390,18 @@ MANY = "".join(f'[[followups]]\nname = "n{n}"\nafter = 1\n' for n in range(RULES
     ],
     ids=["a number", "numbers", "a table", "misspelt", "too many"],
 )
-def test_what_is_no_list_of_some_rules_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_value_that_is_no_list_of_rules_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (line,) = problems({"config": written(tmp_path, text)})
     assert problem in line
 
 
-def test_a_variable_is_told_where_rules_belong() -> None:
+def test_variable_for_rules_is_refused_with_a_hint_at_the_file() -> None:
     (line,) = problems(environ={"PRESENCE_FOLLOWUPS": "[]"})
     assert line.startswith("PRESENCE_FOLLOWUPS: ")
     assert "in the file: [[followups]]" in line
 
 
-def test_what_is_shown_can_be_loaded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shown_settings_can_be_loaded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags: dict[str, object] = {"config": written(tmp_path, FILE)}
     command.show(load(flags, {}), as_json=False)
     printed = tomllib.loads(capsys.readouterr().out)
@@ -413,6 +414,6 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path, capsys: pytest.Captur
     )
 
 
-def test_a_rule_that_a_program_makes_is_checked_too() -> None:
+def test_rule_made_by_a_program_is_checked_too() -> None:
     with pytest.raises(ValueError, match="after must be"):
         Rule("a", -1)

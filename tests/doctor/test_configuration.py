@@ -57,4 +57,7 @@ def test_rules_without_a_handler_and_what_is_open_to_strangers_are_told_with_wha
     assert "--handler" in result.fix
     result = found("strangers", Settings(host="0.0.0.0", insecure=True))
     assert result.status is CheckStatus.WARN
-    assert (result.have, result.fix) == ("whoever reaches this server may be any user", "set token_keys")
+    assert (result.have, result.fix) == (
+        "any client that reaches this server can log in as any user",
+        "set token_keys",
+    )

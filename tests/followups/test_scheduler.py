@@ -71,7 +71,7 @@ def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
     assert 0 < waits[0] <= 0.1
     assert 1 < waits[-1] <= 2
     assert [bool(each) for each in told] == [True, False, False, False, False, False]
-    assert outage.log_message(None) == "follow-ups go on"
+    assert outage.log_message(None) == "follow-ups resumed"
 
 
 async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pyt
             shard.client.rename("elsewhere", "presence:{0}:events")
             await until(lambda: len(lines) > 1)
             task.stop()
-    assert [line["event"].partition(":")[0] for line in lines] == [
-        "follow-ups wait for Redis",
-        "follow-ups go on",
+    assert [line["event"] for line in lines] == [
+        "follow-ups waiting for Redis",
+        "follow-ups resumed",
     ]
     assert task.report()["planned"] == 1
 
@@ -114,4 +114,4 @@ async def test_what_nobody_expected_ends_no_server(shard: Shard, monkeypatch: py
             nursery.start_soon(task.run)
             await until(lambda: task.report()["planned"] > 0)
             task.stop()
-    assert [line["event"] for line in lines] == ["turning follow-ups failed"]
+    assert [line["event"] for line in lines] == ["follow-up scheduler failed"]

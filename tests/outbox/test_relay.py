@@ -261,9 +261,9 @@ async def test_an_outage_is_two_log_lines_and_pending_changes_are_sent_after_it(
         fake.away = set()
         await until(lambda: relaying.connected)
     assert relaying.applied == ["u1", "u2"]
-    assert [line["event"] for line in lines] == ["Redis is away", "Redis is back"]
-    assert 9 < lines[-1]["away_s"] < 12
-    assert lines[-1]["waiting"] in {0, 1}
+    assert [line["event"] for line in lines] == ["Redis unreachable", "Redis reachable again"]
+    assert 9 < lines[-1]["outage_s"] < 12
+    assert lines[-1]["pending"] in {0, 1}
 
 
 async def test_a_resync_does_not_wait_for_the_server_that_has_the_version(

@@ -1,4 +1,4 @@
-"""What a worker hears from its supervisor, and makes of signals of its own."""
+"""Commands from the supervisor, and signals to the worker itself."""
 
 import math
 import os
@@ -40,8 +40,8 @@ def line() -> Iterator[Line]:
         yield line
 
 
-async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line: Line) -> None:
-    async with line.worker.orders(line.reload) as told:
+async def test_each_reload_before_a_drain_reads_files_again(line: Line) -> None:
+    async with line.worker.stop_requests(line.reload) as told:
         line.ours.send(control_pipe.RELOAD + control_pipe.RELOAD)
         await line.reloaded(2)
         line.ours.send(control_pipe.DRAIN + control_pipe.RELOAD + control_pipe.END)
@@ -51,17 +51,17 @@ async def test_files_are_read_again_as_often_as_it_is_told_before_it_drains(line
     assert line.reloads == 2, "whoever drains has no use for it"
 
 
-async def test_a_worker_whose_successor_is_at_work_is_told_so_before_it_drains(line: Line) -> None:
+async def test_retire_is_called_before_a_worker_with_a_successor_drains(line: Line) -> None:
     retired: list[None] = []
-    async with line.worker.orders(line.reload, lambda: retired.append(None)) as told:
+    async with line.worker.stop_requests(line.reload, lambda: retired.append(None)) as told:
         line.ours.send(control_pipe.RETIRE)
         with trio.fail_after(PATIENCE_S):
             await anext(told)
     assert retired
 
 
-async def test_a_hangup_signal_is_no_order_to_drain(line: Line) -> None:
-    async with line.worker.orders(line.reload) as told:
+async def test_sighup_does_not_drain(line: Line) -> None:
+    async with line.worker.stop_requests(line.reload) as told:
         os.kill(os.getpid(), signal.SIGHUP)
         await line.reloaded(1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -69,9 +69,9 @@ async def test_a_hangup_signal_is_no_order_to_drain(line: Line) -> None:
             await anext(told)
 
 
-async def test_who_has_no_files_leaves_the_hangup_signal_alone(line: Line) -> None:
+async def test_worker_without_files_leaves_sighup_alone(line: Line) -> None:
     before = signal.getsignal(signal.SIGHUP)
-    async with line.worker.orders():
+    async with line.worker.stop_requests():
         assert signal.getsignal(signal.SIGHUP) is before
         line.ours.send(control_pipe.RELOAD + control_pipe.DRAIN)
 
@@ -88,10 +88,10 @@ def looked_at(watch: SilenceWatch, begin: float, end: float) -> list[float]:
     return [now for now in times if watch.is_hung(now)]
 
 
-def test_one_that_stands_still_for_longer_than_the_timeout_after_a_heartbeat_hangs() -> None:
+def test_silence_longer_than_the_timeout_after_a_heartbeat_is_a_hang() -> None:
     watch = SilenceWatch(TIMEOUT_S, 0.0)
     assert not looked_at(watch, 0.0, TIMEOUT_S - 1)
-    watch.heard()
+    watch.heartbeat()
     now = TIMEOUT_S - 1
     assert not looked_at(watch, now, now + TIMEOUT_S)
     assert looked_at(watch, now + TIMEOUT_S, now + 2 * TIMEOUT_S)[0] <= now + TIMEOUT_S + 2 * interval_s(
@@ -99,22 +99,22 @@ def test_one_that_stands_still_for_longer_than_the_timeout_after_a_heartbeat_han
     )
 
 
-def test_a_pause_that_the_watcher_shared_is_no_silence() -> None:
+def test_pause_of_the_watcher_is_no_silence() -> None:
     watch = SilenceWatch(TIMEOUT_S, 0.0)
-    watch.heard()
+    watch.heartbeat()
     assert not watch.is_hung(1.0)
     assert not watch.is_hung(10_000.0)
     assert not looked_at(watch, 10_000.0, 10_000.0 + TIMEOUT_S - 5)
 
 
-def test_a_process_that_starts_has_time_to_load_its_modules() -> None:
+def test_starting_process_has_time_to_load_its_modules() -> None:
     watch = SilenceWatch(1.0, 0.0)
     assert not any(watch.is_hung(n / 10) for n in range(int(FIRST_TIMEOUT_S) * 10))
-    watch.heard()
+    watch.heartbeat()
     assert any(watch.is_hung(FIRST_TIMEOUT_S + n / 10) for n in range(20))
 
 
-def test_a_signal_that_comes_while_others_are_taken_is_taken_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_that_arrives_during_take_is_returned_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = arbiter.PendingSignals
 
     def interrupted(*counts: int) -> arbiter.PendingSignals:
@@ -122,12 +122,12 @@ def test_a_signal_that_comes_while_others_are_taken_is_taken_next(monkeypatch: p
         signal.raise_signal(signal.SIGHUP)
         return whole(*counts)
 
-    with selectors.DefaultSelector() as selector, arbiter.SignalPipe(selector, reloads=True) as wakeups:
+    with selectors.DefaultSelector() as selector, arbiter.SignalPipe(selector, reloads=True) as signal_pipe:
         signal.raise_signal(signal.SIGHUP)
-        monkeypatch.setattr(arbiter, "Taken", interrupted)
-        assert [wakeups.take_orders().reloads, bool(selector.select(0)), wakeups.take_orders().reloads] == [
+        monkeypatch.setattr(arbiter, "PendingSignals", interrupted)
+        assert [signal_pipe.take().reloads, bool(selector.select(0)), signal_pipe.take().reloads] == [
             1,
             True,
             1,
         ]
-        assert wakeups.take_orders() == (0, 0, 0)
+        assert signal_pipe.take() == (0, 0, 0)

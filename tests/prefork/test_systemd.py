@@ -22,7 +22,7 @@ def notifier(manager: Manager, **others: str) -> Notifier:
     return from_environment({"NOTIFY_SOCKET": manager.variable, **others})
 
 
-def test_what_a_service_does_is_told(manager: Manager) -> None:
+def test_service_states_are_notified(manager: Manager) -> None:
     told, before_us = notifier(manager), time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     told.ready("ready\n127.0.0.1:7400")
     assert manager.next() == {"READY": "1", "STATUS": "ready 127.0.0.1:7400"}, "one line each"
@@ -38,11 +38,11 @@ def test_what_a_service_does_is_told(manager: Manager) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux names sockets so")
 def test_a_socket_may_have_no_name_in_the_file_system() -> None:
     with Manager() as manager:
-        notifier(manager).beat()
+        notifier(manager).ping()
         assert manager.next() == {"WATCHDOG": "1"}
 
 
-def test_the_environment_leads_nobody_else_there(manager: Manager) -> None:
+def test_variables_are_removed_from_the_environment(manager: Manager) -> None:
     environ = {"NOTIFY_SOCKET": manager.variable, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
     from_environment(environ)
     assert environ == {"HOME": "/"}
@@ -54,7 +54,7 @@ def test_other_addresses_are_left_alone(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "beat_s"),
+    ("others", "ping_interval_s"),
     [
         ({}, None),
         ({"WATCHDOG_USEC": "3000000"}, 1.0),
@@ -64,28 +64,28 @@ def test_other_addresses_are_left_alone(address: str) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_signs_of_life_are_given_to_whoever_wants_them_from_us(
-    manager: Manager, others: dict[str, str], beat_s: float | None
+def test_watchdog_interval_applies_to_the_process_that_is_meant(
+    manager: Manager, others: dict[str, str], ping_interval_s: float | None
 ) -> None:
-    assert notifier(manager, **others).beat_s == beat_s
+    assert notifier(manager, **others).ping_interval_s == ping_interval_s
 
 
-def test_nobody_suffers_by_a_manager_that_is_gone_or_reads_nothing(tmp_path: Path, manager: Manager) -> None:
+def test_manager_that_is_gone_or_reads_nothing_blocks_nothing(tmp_path: Path, manager: Manager) -> None:
     gone = Notifier(str(tmp_path / "nobody"), 1.0)
     gone.ready("x")
-    gone.beat()
+    gone.ping()
     SILENT.ready("x")
     tells, began = notifier(manager), time.monotonic()
     for _ in range(2000):  # more than the kernel keeps for a reader
-        tells.beat()
+        tells.ping()
     assert time.monotonic() - began < 10
     assert manager.next() == {"WATCHDOG": "1"}
 
 
-def test_a_loop_gives_a_sign_when_it_is_due_and_is_told_when_to_come_again(manager: Manager) -> None:
-    pulse = Watchdog(notifier(manager, WATCHDOG_USEC="180000000"))
-    assert pulse.give() == pytest.approx(60.0)
-    assert 0 < (pulse.give() or 0) < 60.001
+def test_watchdog_pings_when_due_and_returns_the_time_to_the_next_ping(manager: Manager) -> None:
+    watchdog = Watchdog(notifier(manager, WATCHDOG_USEC="180000000"))
+    assert watchdog.notify() == pytest.approx(60.0)
+    assert 0 < (watchdog.notify() or 0) < 60.001
     assert manager.next() == {"WATCHDOG": "1"}
     assert manager.is_silent()
-    assert Watchdog(SILENT).give() is None
+    assert Watchdog(SILENT).notify() is None

@@ -18,7 +18,7 @@ from presence.config.settings import Settings
 from presence.messaging.letters import Delivery
 from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Question
 from presence.protocol import Code
-from presence.server.control import DELIVERIES_A_TURN, ControlListener
+from presence.server.control import MAX_DELIVERIES_PER_TURN, ControlListener
 from presence.server.node import Node
 from presence.server.server import Server
 from presence.store.client import Redis, open_client
@@ -95,7 +95,7 @@ async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
             yield pair
 
 
-async def test_a_login_elsewhere_ends_the_old_connection_though_the_channel_was_cut_and_renamed(
+async def test_login_elsewhere_ends_the_old_connection_although_the_channel_was_cut_and_renamed(
     redis_server: EmbeddedRedis,
 ) -> None:
     async with serving(redis_server) as pair:
@@ -121,7 +121,7 @@ class FakeNode:
         self.told: list[NodeNotice] = []
         self.faults = Faults()
 
-    def news(self, news: Iterable[NodeNotice]) -> None:
+    def apply_notices(self, news: Iterable[NodeNotice]) -> None:
         self.told += news
 
 
@@ -150,7 +150,7 @@ LETTER = Delivery("ann", ("",), b"packet")
 QUESTION = Question("ann", "0" * 32)
 
 
-async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_more_than_that() -> None:
+async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_contained() -> None:
     class Confused(FakeChannel):
         times = 1
 
@@ -167,13 +167,13 @@ async def test_what_comes_goes_where_it_belongs_in_turns_and_a_mistake_costs_no_
         if len(delivered) == 1:
             raise LookupError("a mistake")
 
-    channel = Confused([LETTER], [LETTER, QUESTION, KICK, *[LETTER] * DELIVERIES_A_TURN])
+    channel = Confused([LETTER], [LETTER, QUESTION, KICK, *[LETTER] * MAX_DELIVERIES_PER_TURN])
     control = ControlListener(cast("Node", node), channel, deliver, asked.extend)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         await until(lambda: len(delivered) == 3)
         control.stop()  # in the moment in which it lets more of them gather
-    assert (node.told, asked, delivered) == ([KICK], [QUESTION], [1, DELIVERIES_A_TURN, 1])
+    assert (node.told, asked, delivered) == ([KICK], [QUESTION], [1, MAX_DELIVERIES_PER_TURN, 1])
     assert node.faults.counts == {"control channel": 1, "delivery": 1}
     assert channel._closed.is_set(), "who has stopped listens no more"
 
@@ -200,7 +200,7 @@ HOSTILE = [
 ]
 
 
-async def test_no_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
+async def test_no_control_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
         await until(lambda: pair.hears(0))
         await pair.log_in(0)

@@ -1,4 +1,4 @@
-"""Keys and certificate of a server: opened at the start, read again when asked, kept if the new are bad."""
+"""Keys and certificate of a server: loaded at start, reloaded on request, kept if new ones are invalid."""
 
 import os
 import threading
@@ -45,7 +45,7 @@ def let_in(found: Credentials, shown: str) -> bool:
     return isinstance(result, Granted)
 
 
-def test_a_server_without_files_has_neither() -> None:
+def test_without_files_there_is_no_authenticator_and_no_certificate() -> None:
     found = opened(Settings())
     assert (found.authenticator, found.certificate, found.report()) == (None, None, {})
     assert problems(Settings()) == []
@@ -67,7 +67,7 @@ def test_tokens_are_checked_as_the_settings_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["token_keys", "tls_cert", "tls_key"])
-def test_a_file_that_is_not_there_is_named_with_its_setting(setting: str, tmp_path: Path) -> None:
+def test_missing_file_is_reported_with_its_setting(setting: str, tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     away = tmp_path / "away"
     files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: away}
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_there_is_named_with_its_setting(setting: str, tmp_pa
         opened(Settings(**files))
 
 
-async def test_another_certificate_is_shown_once_the_file_is_read_again_and_is_sound(
+async def test_valid_new_certificate_is_used_after_a_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cert, key = certificates.write(tmp_path)
@@ -103,7 +103,7 @@ async def test_another_certificate_is_shown_once_the_file_is_read_again_and_is_s
 
 
 @pytest.mark.parametrize("hanging", ["keys", "certificate"])
-async def test_a_file_that_hangs_holds_up_neither_the_other_nor_the_end(
+async def test_hanging_file_delays_neither_the_other_file_nor_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:
     cert, key = certificates.write(tmp_path)

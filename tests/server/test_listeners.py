@@ -1,4 +1,4 @@
-"""Where a server listens: with TLS or without, on ports that are picked, kept for workers, or taken."""
+"""Listening sockets: with or without TLS, on ports that are picked, reserved for workers, or in use."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -26,11 +26,13 @@ def opened() -> Iterator[Open]:
     """Open ports, to be closed when the test is over."""
     with ExitStack() as stack:
         yield lambda settings, **options: stack.enter_context(
-            closing(listeners.listening(settings, **options))
+            closing(listeners.open_listeners(settings, **options))
         )
 
 
-def test_plain_tcp_tls_or_both_are_served_and_the_plain_port_is_told_if_there_is_one(opened: Open) -> None:
+def test_plain_tcp_tls_or_both_are_served_and_the_plain_port_is_reported_if_there_is_one(
+    opened: Open,
+) -> None:
     plain, both, alone = opened(PLAIN), opened(BOTH), opened(ALONE)
     assert plain.secured_address is None
     assert plain.address.port == plain.plain[0].getsockname()[1]
@@ -43,25 +45,23 @@ def test_plain_tcp_tls_or_both_are_served_and_the_plain_port_is_told_if_there_is
 
 
 @pytest.mark.parametrize("settings", [PLAIN, BOTH, ALONE], ids=["plain", "both", "alone"])
-def test_what_is_kept_for_workers_is_shared_by_them_and_by_nobody_else(
-    opened: Open, settings: Settings
-) -> None:
-    with closing(listeners.reserved(settings)) as kept:
-        theirs = listeners.settled(settings, kept)
+def test_reserved_addresses_are_shared_by_workers_only(opened: Open, settings: Settings) -> None:
+    with closing(listeners.reserve_addresses(settings)) as kept:
+        theirs = listeners.with_actual_ports(settings, kept)
         workers = [opened(theirs, shared=True) for _ in range(2)]
         assert {(each.address, each.secured_address) for each in workers} == {
             (kept.address, kept.secured_address)
         }
         with pytest.raises(CannotListen, match=f"^127.0.0.1:{kept.address.port}: "):
-            listeners.listening(theirs)
+            listeners.open_listeners(theirs)
 
 
-def test_a_port_for_tls_that_is_taken_is_named_and_gives_the_other_back(opened: Open) -> None:
+def test_tls_port_in_use_is_reported_and_the_plain_port_is_released(opened: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
         port, away = free.getsockname()[1], taken.getsockname()[1]
         free.close()
         with pytest.raises(CannotListen) as caught:
-            listeners.listening(Settings(port=port, tls_port=away, tls_cert=CERT))
+            listeners.open_listeners(Settings(port=port, tls_port=away, tls_cert=CERT))
     assert caught.value.address == f"127.0.0.1:{away}"
     opened(Settings(port=port))
 
@@ -74,7 +74,7 @@ ELSEWHERE = ("0.0.0.0", "::", "10.0.0.1", "fe80::1%eth0", "localhost.example", "
 
 
 @pytest.mark.parametrize("host", [*LOOPBACK, *ELSEWHERE])
-def test_who_listens_on_loopback_alone_is_reached_from_this_machine_alone(host: str) -> None:
+def test_loopback_is_reachable_from_this_machine_only(host: str) -> None:
     assert networks.is_loopback(host) is (host in LOOPBACK)
 
 
@@ -104,5 +104,5 @@ def test_an_address_is_in_the_networks_or_not(text: str, address: str, *, is_in:
         ("2001:db8:1:2::9%eth0", "2001:db8:1:2::/64"),
     ],
 )
-def test_what_limits_count_a_client_by(address: str, client: str) -> None:
+def test_address_that_limits_count_by(address: str, client: str) -> None:
     assert networks.limit_key(address) == client

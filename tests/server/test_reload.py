@@ -1,4 +1,4 @@
-"""SIGHUP to a real `presence serve`: files are read again, and nothing else happens."""
+"""SIGHUP to a real `presence serve` reloads files and does nothing else."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.support.waiting import PATIENCE_S, wait_for
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_hangup_reads_files_again_names_what_takes_a_restart_and_drops_nobody(
+def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_client(
     redis_server: EmbeddedRedis, tmp_path: Path, workers: int
 ) -> None:
     file = tmp_path / "presence.toml"
@@ -25,10 +25,10 @@ def test_a_hangup_reads_files_again_names_what_takes_a_restart_and_drops_nobody(
             swarm.run(PATIENCE_S, until=swarm.logged_in)
             file.write_text("tick = 0.4")
             os.kill(server.process.pid, signal.SIGHUP)
-            wait_for(lambda: len(server.said("files are read again")) == workers)
+            wait_for(lambda: len(server.said("files reloaded")) == workers)
             if workers > 1:  # as a service manager does that signals every process
                 os.kill(server.workers()[1], signal.SIGHUP)
-                wait_for(lambda: len(server.said("files are read again")) == workers + 1)
+                wait_for(lambda: len(server.said("files reloaded")) == workers + 1)
             assert not any(client.closed for client in swarm.clients)
         (changed,) = [line for line in server.lines if line["event"].startswith("settings have changed")]
         assert changed["settings"] == ["tick"]

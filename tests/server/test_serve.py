@@ -49,21 +49,21 @@ def failed_start(
     return run.returncode, run.stderr, time.monotonic() - begun
 
 
-def test_every_setting_that_is_bad_is_named() -> None:
+def test_all_invalid_settings_are_reported() -> None:
     bad = dict.fromkeys((spec.variable for spec in FIELDS.values()), "")
     status, said, _ = failed_start(environment=bad)
     assert status == 2
     assert [name for name in bad if name in said] == list(bad)
 
 
-def test_a_limit_on_files_that_is_too_low_is_named() -> None:
+def test_too_low_open_file_limit_is_reported() -> None:
     status, said, _ = failed_start("--max-connections", "900", files=256)
     assert status == 2
-    assert "max_connections: 900 do not fit" in said
+    assert "max_connections: 900 does not fit" in said
     assert "256" in said
 
 
-def test_another_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) -> None:
+def test_other_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, "--shards", "2"):
         pass
     status, said, _ = failed_start("--redis", redis_server.url, "--shards", "3")
@@ -73,7 +73,7 @@ def test_another_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) 
     assert "3" in said
 
 
-def test_a_port_that_is_taken_is_named(redis_server: EmbeddedRedis) -> None:
+def test_port_in_use_is_reported(redis_server: EmbeddedRedis) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         status, said, _ = failed_start("--redis", redis_server.url, "--port", str(port))
@@ -82,9 +82,7 @@ def test_a_port_that_is_taken_is_named(redis_server: EmbeddedRedis) -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_says_goodbye_and_declares_nobody_offline(
-    redis_server: EmbeddedRedis, signal_number: int
-) -> None:
+def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, signal_number: int) -> None:
     server = ServerProcess("--redis", redis_server.url)
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(100))
@@ -104,7 +102,7 @@ def test_a_stop_says_goodbye_and_declares_nobody_offline(
     assert server.report["left_in_outbox"] == 0
 
 
-def test_a_second_signal_ends_at_once() -> None:
+def test_second_signal_exits_immediately() -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         redis = Redis(find_binary(), Path(folder))
         server = ServerProcess("--redis", redis.url, "--drain-timeout", "30")

@@ -1,4 +1,4 @@
-"""`presence serve` with a certificate: both ports, several workers, and another certificate under way."""
+"""`presence serve` with a certificate: both ports, several workers, and a new certificate."""
 
 import signal
 import socket
@@ -21,7 +21,7 @@ def peer(phone: Phone) -> bytes | None:
     return phone.socket.getpeercert(binary_form=True)
 
 
-def test_tls_beside_plain_tcp_and_another_certificate_that_drops_nobody(
+def test_tls_beside_plain_tcp_and_a_new_certificate_that_drops_no_client(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
     cert, key = certificates.write(tmp_path)
@@ -30,8 +30,8 @@ def test_tls_beside_plain_tcp_and_another_certificate_that_drops_nobody(
         ExitStack() as stack,
         running_server(*flags, "--tls-cert", str(cert), "--tls-key", str(key)) as server,
     ):
-        wait_for(lambda: len(server.said("serving tls")) == 2)
-        (port,) = {line["port"] for line in server.said("serving tls")}
+        wait_for(lambda: len(server.said("serving TLS")) == 2)
+        (port,) = {line["port"] for line in server.said("serving TLS")}
 
         def login(uid: str, port: int) -> Phone:
             connection = socket.create_connection((server.address[0], port), PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A server in this process: that settings reach what they are about."""
+"""A server in this process: settings reach the parts that use them."""
 
 import json
 import math
@@ -48,7 +48,7 @@ async def served(redis: EmbeddedRedis, **given: Any) -> AsyncIterator[tuple[Serv
 
 
 @pytest.mark.parametrize("kind", ["epoll", "stream"])
-async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
+async def test_plain_tcp_and_tls_are_served_together_on_every_transport(
     redis_server: EmbeddedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "stream":
@@ -56,7 +56,7 @@ async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
     cert, key = certificates.write(tmp_path)
     with capture_logs() as lines:
         async with served(redis_server, tls_port=0, tls_cert=cert, tls_key=key) as (server, address):
-            (port,) = [line["port"] for line in lines if line["event"] == "serving tls"]
+            (port,) = [line["port"] for line in lines if line["event"] == "serving TLS"]
             plain = await trio.open_tcp_stream(*address)
             secured = trio.SSLStream(
                 await trio.open_tcp_stream("127.0.0.1", port),
@@ -69,7 +69,7 @@ async def test_plain_tcp_and_tls_are_served_at_once_wherever_it_runs(
                 await trio.aclose_forcefully(stream)
 
 
-async def test_from_a_proxy_a_header_is_due_and_says_whose_the_connection_is(
+async def test_proxy_header_is_required_from_proxies_and_gives_the_client_address(
     redis_server: EmbeddedRedis,
 ) -> None:
     async with served(redis_server, proxy_from="127.0.0.0/8", address_connections=1) as (server, address):
@@ -88,7 +88,7 @@ async def test_from_a_proxy_a_header_is_due_and_says_whose_the_connection_is(
         assert report["transport"]["proxy_headers_refused"] == 1
 
 
-async def test_a_sample_tells_what_has_happened(redis_server: EmbeddedRedis) -> None:
+async def test_sample_has_the_current_figures(redis_server: EmbeddedRedis) -> None:
     given = {"idle_timeout": 1.0, "min_idle_timeout": 0.5, "tick": 0.2, "lease": 2.0, "disconnect_grace": 0.3}
     async with served(redis_server, **given) as (server, address):
 
@@ -137,7 +137,7 @@ def exchange(writer: ShardWriter) -> tuple[Item, ...]:
     return step.items
 
 
-def test_a_registration_shows_an_update_made_after_another_shard_began_its_resync() -> None:
+def test_registration_includes_an_update_made_after_another_shard_began_its_resync() -> None:
     node, sockets = node_of(Settings(shards=2))
     uids = [f"u{n}" for n in range(3 * BATCH_ITEMS)]
     for uid in uids:
@@ -156,9 +156,9 @@ def test_a_registration_shows_an_update_made_after_another_shard_began_its_resyn
     assert [json.loads(each) for each in shown if each] == [{"mood": "busy"}]
 
 
-def test_a_node_that_others_took_for_dead_cannot_serve_until_it_has_a_new_id() -> None:
+def test_fenced_node_cannot_serve_until_it_has_a_new_id() -> None:
     node, _ = node_of(Settings())
-    node.readiness_told = Readiness.READY
+    node.declared_readiness = Readiness.READY
     assert node.readiness() is Readiness.READY
     (writer,) = node.relay.writers
     writer.lost_to_fence = True

@@ -1,4 +1,4 @@
-"""What a worker tells of a user's sessions: where each stands, and never more than an answer may hold."""
+"""The report on a user's sessions: the state of each, and never more than an answer can hold."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from presence.core.changes import PLAIN, Change, Op, Profile
 from presence.core.registry import ConnectionInfo
 from presence.protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from presence.server.session_report import (
-    ENDED_MAX,
-    ENDS_MAX,
-    KEPT_S,
-    SESSIONS_MAX,
+    KEEP_ENDS_S,
+    MAX_ENDS_KEPT,
+    MAX_ENDS_REPORTED,
+    MAX_SESSIONS_REPORTED,
     RecentEnds,
     SessionReporter,
 )
@@ -46,13 +46,13 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("uid", ["bob", "", "\x00", "{0}", "\ud800"])
-def test_nobody_has_no_sessions_and_may_be_called_anything(world: World, uid: str) -> None:
+def test_unknown_uid_of_any_form_has_no_sessions(world: World, uid: str) -> None:
     world.login()
     none: dict[str, Any] = {"sessions": [], "ended": []}
     assert explain(world, uid) == {"node": "n1", "at_ms": WALL_MS, "outbox": 7, "more": 0, **none}
 
 
-def test_a_session_is_told_whole(world: World) -> None:
+def test_report_has_all_fields_of_a_session(world: World) -> None:
     world.login()
     world.pass_time(2.25)
     assert only(world) == {
@@ -86,7 +86,7 @@ def test_a_session_is_told_whole(world: World) -> None:
     assert (phone["watches"], phone["unsent_bytes"]) == (3, 10)
 
 
-def test_it_ends_when_it_was_told_that_it_would(world: World) -> None:
+def test_session_ends_when_the_report_said(world: World) -> None:
     world.now += 0.2
     handle = world.login()
     world.pass_time(7.3)
@@ -99,7 +99,7 @@ def test_it_ends_when_it_was_told_that_it_would(world: World) -> None:
     assert world.changes[-1].at_ms == pytest.approx(ends_ms, abs=1)
 
 
-def test_who_lost_the_connection_has_what_is_left_of_the_grace(world: World) -> None:
+def test_lost_connection_reports_the_rest_of_the_grace(world: World) -> None:
     handle = world.login()
     world.pass_time(10)
     world.sockets.close(handle)
@@ -118,7 +118,7 @@ def test_who_lost_the_connection_has_what_is_left_of_the_grace(world: World) -> 
     assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), "nothing is told"
 
 
-def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
+def test_session_that_is_ending_has_no_slot(world: World) -> None:
     world.login()
     seen: list[dict[str, Any]] = []
     world.now += T + TICK
@@ -128,7 +128,7 @@ def test_a_session_that_ends_in_this_moment_has_no_slot(world: World) -> None:
     assert [(s["slot"], s["slots_from_hand"], s["due_in_s"]) for s in seen] == [(None, None, None)]
 
 
-def test_when_it_is_away_and_when_its_token_ends_is_told() -> None:
+def test_report_has_away_time_and_token_expiry() -> None:
     world = World(away_after=20.0, authenticator=WordAuthenticator())
     handle = world.sockets.connect()
     world.say(handle, protocol.login(None, token="ada:100"))
@@ -140,7 +140,7 @@ def test_when_it_is_away_and_when_its_token_ends_is_told() -> None:
     assert (only(world)["status"], only(world)["away_in_s"]) == ("away", None)
 
 
-def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
+def test_session_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
     world.login()
     world.now += T + 2 * TICK
     list(world.engine.registrations([*world.registry]))
@@ -157,24 +157,24 @@ def test_who_is_too_silent_to_be_registered_is_not_vouched_for(world: World) -> 
     ],
     ids=["text", "binary", "empty binaries", "maps"],
 )
-def test_the_largest_answer_fits_a_datagram(world: World, said: object) -> None:
+def test_largest_answer_fits_a_datagram(world: World, said: object) -> None:
     uid, node = "u" * UID_MAX_BYTES, "n" * 64
-    for n in range(SESSIONS_MAX + 2):
+    for n in range(MAX_SESSIONS_REPORTED + 2):
         world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
     answer = explain(
         world,
         uid,
         node=lambda: node,
-        waiting=lambda: 2**40,
+        pending_changes=lambda: 2**40,
         connected=lambda _: ConnectionInfo("stream", "ffff:ffff:ffff:ffff::/64", 2**30),
         watches=lambda _session: 2**30,
         ended=lambda _uid, _now: [world.changes[0]._replace(code=201)] * 20,
     )
-    assert (answer["more"], len(answer["ended"])) == (2, ENDED_MAX)
+    assert (answer["more"], len(answer["ended"])) == (2, MAX_ENDS_REPORTED)
     assert len(msgpack.packb([1, answer])) < min(60_000, ANSWER_BYTES)
 
 
-# What ended lately
+# What ended recent_ends
 
 NOW = 1000.0
 
@@ -183,13 +183,13 @@ def change(op: Op, uid: str, session: str, at: float = NOW) -> Change:
     return Change(op, uid, "phone", session, 201 if op is Op.END else 1, at, WALL_MS + 5, WALL_MS, 30_000)
 
 
-def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: World) -> None:
-    lately = RecentEnds(world)
+def test_ends_are_passed_on_and_kept_without_client_data(world: World) -> None:
+    recent_ends = RecentEnds(world)
     end = change(Op.END, "ada", "s1")._replace(profile=Profile(away=True, meta="x" * 250))
-    lately.append(end)
+    recent_ends.append(end)
     assert world.changes == [end]
-    assert [each.profile for each in lately.of("ada", NOW)] == [PLAIN]
-    assert explain(world, ended=lately.of)["ended"] == [
+    assert [each.profile for each in recent_ends.of_user("ada", NOW)] == [PLAIN]
+    assert explain(world, ended=recent_ends.of)["ended"] == [
         {
             "device": "phone",
             "session": "s1",
@@ -203,15 +203,15 @@ def test_ends_pass_by_and_are_remembered_without_what_the_client_said(world: Wor
     ]
 
 
-def test_so_many_ends_are_remembered_for_so_long_the_latest_first(world: World) -> None:
-    lately = RecentEnds(world)
-    for n in range(ENDS_MAX + 5):
-        lately.append(change(Op.END, f"user-{n}", f"s{n}"))
-    lately.append(change(Op.END, "user-7", "later"))
-    lately.append(change(Op.LOGIN, "user-7", "again"))
-    assert [each.session for each in lately.of("user-7", NOW + KEPT_S)] == ["later", "s7"]
-    assert not lately.of("user-5", NOW)
-    assert lately.of("user-6", NOW)
-    assert len(lately._ends) == ENDS_MAX
-    lately.append(change(Op.END, "bob", "s2", NOW + KEPT_S + 1))
-    assert [each.uid for each in lately._ends] == ["bob"]
+def test_ends_are_kept_in_bounded_number_and_time_the_latest_first(world: World) -> None:
+    recent_ends = RecentEnds(world)
+    for n in range(MAX_ENDS_KEPT + 5):
+        recent_ends.append(change(Op.END, f"user-{n}", f"s{n}"))
+    recent_ends.append(change(Op.END, "user-7", "later"))
+    recent_ends.append(change(Op.LOGIN, "user-7", "again"))
+    assert [each.session for each in recent_ends.of_user("user-7", NOW + KEEP_ENDS_S)] == ["later", "s7"]
+    assert not recent_ends.of_user("user-5", NOW)
+    assert recent_ends.of_user("user-6", NOW)
+    assert len(recent_ends._ends) == MAX_ENDS_KEPT
+    recent_ends.append(change(Op.END, "bob", "s2", NOW + KEEP_ENDS_S + 1))
+    assert [each.uid for each in recent_ends._ends] == ["bob"]

@@ -1,4 +1,4 @@
-"""A worker answers what it is asked over its line and by way of Redis, once and at a bounded rate."""
+"""A worker answers over its stats socket and through Redis, once and at a bounded rate."""
 
 import threading
 from dataclasses import astuple
@@ -13,13 +13,13 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import TrioRuntime
 from presence.outbox.replies import Question
 from presence.server.stats_socket import (
-    PATIENCE_S,
-    QUESTIONS_A_S,
-    QUEUE_MAX,
+    ANSWER_TIMEOUT_S,
+    MAX_QUESTIONS_PER_S,
+    MAX_QUEUED_QUESTIONS,
     ExplainResponder,
     StatsResponder,
-    line_pair,
     question,
+    stats_socket_pair,
 )
 from tests.support.waiting import until
 
@@ -31,12 +31,12 @@ def fail() -> object:
     raise LookupError("no such figure")
 
 
-async def test_what_cannot_be_answered_fills_no_log_and_ends_nobody() -> None:
-    asking, answering = line_pair()
+async def test_failing_stats_requests_are_rate_limited_in_the_log_and_end_no_task() -> None:
+    asking, answering = stats_socket_pair()
     with asking, answering, structlog.testing.capture_logs() as logs:
-        inquiries = StatsResponder(answering, {"fail": fail, "work": lambda: 7})
+        responder = StatsResponder(answering, {"fail": fail, "work": lambda: 7})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(inquiries.run)
+            nursery.start_soon(responder.run)
             line = trio.socket.from_stdlib_socket(asking)
             for number in range(20):
                 await line.send(question(number, "fail", {}))
@@ -46,8 +46,8 @@ async def test_what_cannot_be_answered_fills_no_log_and_ends_nobody() -> None:
             with trio.fail_after(WAIT_S):
                 assert msgpack.unpackb(await line.recv(100)) == [22, 7]
             nursery.cancel_scope.cancel()
-    assert inquiries.asked == 26
-    assert {line["event"] for line in logs} == {"inquiry failed"}
+    assert responder.asked == 26
+    assert {line["event"] for line in logs} == {"stats request failed"}
     assert len(logs) < 10, "one a second"
 
 
@@ -93,47 +93,47 @@ async def desk(nursery: trio.Nursery) -> Desk:
     return desk
 
 
-async def test_a_question_is_answered_and_then_there_is_no_connection(desk: Desk) -> None:
-    desk.answering.take([ANN, ANN])
+async def test_question_is_answered_and_the_connection_closed(desk: Desk) -> None:
+    desk.answering.enqueue([ANN, ANN])
     await desk.settled()
     await until(lambda: desk.closed)
     assert desk.written == [(ANN, "n1", {"uid": "ann"})] * 2
 
 
 async def test_questions_beyond_the_rate_are_dropped(desk: Desk) -> None:
-    for _ in range(int(QUESTIONS_A_S) + 20):
-        desk.answering.take([ANN])
+    for _ in range(int(MAX_QUESTIONS_PER_S) + 20):
+        desk.answering.enqueue([ANN])
         await desk.settled()
     assert desk.figures() == (120, 100, 20, 0)
     desk.now += 0.1
-    desk.answering.take([ANN] * 20)
+    desk.answering.enqueue([ANN] * 20)
     await desk.settled()
     assert desk.figures() == (140, 110, 30, 0)
 
 
-async def test_while_redis_is_slow_few_wait_and_who_waited_too_long_is_dropped(desk: Desk) -> None:
+async def test_slow_redis_bounds_the_queue_and_drops_old_questions(desk: Desk) -> None:
     desk.go_on.clear()
-    desk.answering.take([ANN])
+    desk.answering.enqueue([ANN])
     await until(lambda: desk.begun)
     for _ in range(3):
         desk.now += 1
-        desk.answering.take([ANN] * QUEUE_MAX)
+        desk.answering.enqueue([ANN] * MAX_QUEUED_QUESTIONS)
     assert desk.figures() == (301, 0, 200, 0)
-    desk.now += PATIENCE_S + 0.1
+    desk.now += ANSWER_TIMEOUT_S + 0.1
     desk.go_on.set()
     await desk.settled()
     assert desk.figures() == (301, 1, 300, 0)
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), StoreError("refused")])
-async def test_what_cannot_be_told_or_written_is_counted_ends_nobody_and_fills_no_log(
+async def test_failed_answers_are_counted_and_rate_limited_in_the_log_and_end_no_task(
     desk: Desk, failure: Exception
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        desk.answering.take([BROKEN] * 50)
+        desk.answering.enqueue([BROKEN] * 50)
         await desk.settled()
         desk.failures = [failure]
-        desk.answering.take([ANN, ANN])
+        desk.answering.enqueue([ANN, ANN])
         await desk.settled()
     assert desk.figures() == (52, 1, 0, 51)
     told = [line for line in logs if line["log_level"] != "debug"]

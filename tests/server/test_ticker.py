@@ -27,7 +27,7 @@ def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
     assert ticks.at_or_before(ticks.start_of(due)) == due
 
 
-def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:
+def test_credit_delays_existing_deadlines_and_not_later_ones() -> None:
     ticks = Ticks(0.5, 0.0)
     before = ticks.at_or_after(10.0)
     ticks.credit(4.0)
@@ -35,7 +35,7 @@ def test_a_credit_puts_off_what_is_set_and_not_what_comes() -> None:
     assert ticks.start_of(ticks.at_or_after(20.0)) == 20.0
 
 
-def test_a_stall_is_credited_whoever_notices_it_first() -> None:
+def test_stall_is_credited_independent_of_who_notices_it_first() -> None:
     guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
     guard.loop_ran(1.0)
     guard.loop_ran(8.0)  # a transport ran before the ticker did
@@ -79,7 +79,7 @@ class Ticking:
         self.done.append(now)
 
 
-async def test_ticks_stand_on_absolute_deadlines_and_time_before_the_first_is_no_stall(
+async def test_ticks_have_absolute_deadlines_and_time_before_the_first_is_no_stall(
     autojump_clock: MockClock,
 ) -> None:
     ticking = Ticking()
@@ -94,7 +94,7 @@ async def test_ticks_stand_on_absolute_deadlines_and_time_before_the_first_is_no
     assert statistics.overrun_max_s < 1e-6
 
 
-async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
+async def test_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
     ticking = Ticking()
     guard, now = ticking.guard, trio.current_time()
     guard.loop_ran(now + 20.0)
@@ -107,7 +107,7 @@ async def test_a_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClo
 
 
 @pytest.mark.parametrize(("stopped_s", "logged"), [(1.0, []), (32.0, [32.0])])
-async def test_a_stall_of_the_loop_is_measured_and_a_long_one_logged_once_with_its_length(
+async def test_loop_stall_is_measured_and_a_long_one_logged_once_with_its_length(
     stopped_s: float, logged: list[float], autojump_clock: MockClock
 ) -> None:
     lags = Histogram((0.1, 60.0))

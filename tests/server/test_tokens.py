@@ -1,4 +1,4 @@
-"""`presence serve` with keys: who comes in, whatever the address, and what happens when keys change."""
+"""`presence serve` with token keys: who can log in, from any address, and changes of keys."""
 
 import os
 import signal
@@ -28,7 +28,9 @@ def answered(address: tuple[str, int], uid: str | None, proof: str | None) -> in
     return answer.payload["code"] if answer.kind == Kind.ERROR else answer.kind
 
 
-def test_keys_change_under_way_and_drop_nobody(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+def test_keys_change_at_run_time_without_dropping_clients(
+    redis_server: EmbeddedRedis, tmp_path: Path
+) -> None:
     path = write_keys(tmp_path / "keys.json", {"a": SECRET})
     flags = ("--redis", redis_server.url, "--host", "0.0.0.0", "--token-keys", str(path), "--workers", "2")
     with running_server(*flags) as server, ExitStack() as stack:
@@ -45,13 +47,13 @@ def test_keys_change_under_way_and_drop_nobody(redis_server: EmbeddedRedis, tmp_
         assert ann.beat().kind == Kind.OK
         path.write_text("{")
         server.process.send_signal(signal.SIGUSR2)
-        refused_to_renew = "no more workers are renewed: a successor did not come to work"
+        refused_to_renew = "rolling restart aborted, successor not ready"
         wait_for(lambda: server.said(refused_to_renew))
         assert ann.beat().kind == Kind.OK
     assert sum(line["tokens"]["granted"] for line in server.said("stopped")) == 2
 
 
-def test_files_that_cannot_be_used_refuse_to_start_and_are_named(tmp_path: Path) -> None:
+def test_unusable_files_refuse_to_start_and_are_reported(tmp_path: Path) -> None:
     bad, away, short = tmp_path / "keys.json", tmp_path / "cert.pem", tmp_path / "operators"
     bad.write_text("{")
     short.write_text("read grafana short\n")

@@ -126,7 +126,7 @@ class Host:
         node = self.node
         self._tasks += [Task(self.machine, run) for run in (node.relay.run(), node.cluster.run())]
         self._ticking = Task(self.machine, node.ticker.run())
-        node.readiness_told = Readiness.READY
+        node.declared_readiness = Readiness.READY
         self._opened = True
         self._world.note("{} serves", self.name)
 
@@ -150,7 +150,7 @@ class Host:
 
     def _drain(self) -> None:
         self.draining = True
-        self.node.readiness_told = Readiness.DRAINING
+        self.node.declared_readiness = Readiness.DRAINING
         self._ticking.cancel()
 
         def return_after() -> float:

@@ -318,7 +318,7 @@ async def test_an_outage_is_told_once_and_what_was_handled_in_it_is_done_after_i
             await trio.sleep(3)
     assert timer.said == [("done", "e0")]
     assert runner.counters.taken == 1
-    assert [line["event"] for line in logs] == ["Redis is away, trying again", "Redis is back"]
+    assert [line["event"] for line in logs] == ["Redis unreachable, retrying", "Redis reachable again"]
 
 
 @pytest.mark.parametrize(("refused", "said"), [("retry", ("done", "e1")), ("done", ("retry", "e0"))])
@@ -339,7 +339,7 @@ async def test_an_end_that_redis_refuses_holds_up_no_other(
             await trio.sleep(5)
     assert not timer.entries
     told = [line["event"] for line in logs if line["event"].startswith("Redis")]
-    assert told == ["Redis refused, trying again", "Redis is back"]
+    assert told == ["Redis refused, retrying", "Redis reachable again"]
 
 
 async def test_a_worker_whose_reports_are_refused_holds_a_bounded_number(autojump_clock: MockClock) -> None:

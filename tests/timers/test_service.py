@@ -185,7 +185,7 @@ async def test_an_error_reaches_the_handler_and_nobody_else(autojump_clock: Mock
 
 @pytest.mark.parametrize(
     ("settings", "event"),
-    [({}, "timer callback failed"), ({"on_error": int}, "the handler of timer errors failed")],
+    [({}, "timer callback failed"), ({"on_error": int}, "timer error handler failed")],
 )
 async def test_what_nobody_handles_is_logged_and_harms_nobody(
     autojump_clock: MockClock, calls: Calls, settings: dict[str, Any], event: str

@@ -293,7 +293,7 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             burst = KEEPALIVE * (3 * MAX_PACKETS_PER_SLICE)
             await victim.stream.send_all(burst if when == "later slice" else bad)
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
-        assert [each["event"] for each in logs] == ["connection_failed"]
+        assert [each["event"] for each in logs] == ["connection failed"]
         assert server.counted.failures == 1
         assert when == "login" or server.session("ada").link is None, "in its grace"
         for other in others:

@@ -167,7 +167,7 @@ async def test_a_proxy_without_a_header_is_closed_and_it_is_said_why(
                 client = await server.dial(source="127.0.1.9")
                 await client.tcp.send_all(garbage)
                 assert await client.all_bytes() == b""
-        assert [each["event"] for each in logs] == ["proxy_header_refused"], "a line a second"
+        assert [each["event"] for each in logs] == ["proxy header refused"], "a line a second"
         assert server.counted.proxy_headers_refused == 5
         assert server.counted.connections == server.counted.awaiting_proxy_headers == 0
 

@@ -76,7 +76,8 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
         assert url_of(server).startswith("http://127.0.0.1:")
         wait_for(lambda: answers(url_of(server)))
         told = [line["event"] for line in list(server.lines)]
-        assert "operators" in told[: told.index("serving")], "the address is told before it is ready"
+        before = told[: told.index("serving")]
+        assert "admin HTTP server starting" in before, "the address is logged before it is ready"
         kept = admin_of(server)
         for pid in server.workers().values():
             assert not sockets(pid) & sockets(kept)
@@ -115,7 +116,7 @@ def test_a_process_that_is_killed_is_back_soon_at_the_same_address_and_ends_with
         wait_for(lambda: is_gone(first) and answers(url))
         assert wait_for(lambda: sampled(url) == before), "the new one hears from the workers"
         assert admin_of(server) != first
-        (line,) = logged(server, "the process that serves operators ended, and is replaced")
+        (line,) = logged(server, "admin process exited, restarting")
         assert (line["level"], line["status"]) == ("error", -signal.SIGKILL)
         end(server, errors=1)
 
@@ -154,7 +155,7 @@ def test_tokens_are_read_again_at_sighup_and_a_successor_that_finds_bad_ones_let
         wait_for(lambda: is_gone(first) and answers(url))
         assert status(urllib.request.Request(f"{url}healthz")) == 200
         assert status(asked) == 503
-        (line,) = wait_for(lambda: logged(server, "tokens of operators cannot be read"))
+        (line,) = wait_for(lambda: logged(server, "operator token file rejected"))
         assert (line["level"], line["kept"]) == ("error", 0)
         tokens.write_text("read new seventeen-and-more-chars\n")
         server.process.send_signal(signal.SIGHUP)
@@ -236,7 +237,7 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
             stack.enter_context(socket.create_server(("127.0.0.1", 7480)))
         server = UnaskedFor("--redis", redis_server.url)
         try:
-            (warning,) = wait_for(lambda: logged(server, "operators are served at another port"))
+            (warning,) = wait_for(lambda: logged(server, "admin port in use, using another"))
             assert (warning["level"], warning["address"]) == ("warning", "127.0.0.1:7480")
             assert not url_of(server).endswith(":7480/")
             assert wait_for(lambda: answers(url_of(server)))

@@ -149,9 +149,9 @@ def test_tail_goes_on_after_redis_was_restarted(tmp_path: Path, tail: StartTail)
         event(client, "1-0")
         running = tail(url, "--json", "--after", "0")
         assert json.loads(running.line())["id"] == "1-0"
-    assert running.complaint().startswith(f"presence: lost Redis at {url}, trying again: ")
+    assert running.complaint().startswith(f"presence: lost Redis at {url}, retrying: ")
     with embedded_redis(tmp_path, extra), open_client(url) as client:
         event(client, "2-0")
         assert json.loads(running.line())["id"] == "2-0"
-        assert running.complaint() == f"presence: Redis at {url} is back\n"
+        assert running.complaint() == f"presence: Redis at {url} is reachable again\n"
         assert running.stop() == 0

@@ -81,7 +81,7 @@ def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[in
         **SOURCES,
     }
     for server, address in zip(servers, (FIRST, SECOND), strict=False):
-        secured = [line["port"] for line in server.lines if line["event"] == "serving tls"]
+        secured = [line["port"] for line in server.lines if line["event"] == "serving TLS"]
         check = f"check port {urlsplit(url_of(server)).port}"
         for before, port in (("7400", server.address[1]), ("7443", *secured))[: 1 + len(secured)]:
             changes[f"{address}:{before}"] = f"127.0.0.1:{port} {check}"

@@ -90,7 +90,7 @@ def test_a_server_works_where_it_is_locked_in(
                 swarm.log_in(["ann", "bob"])
                 swarm.run(20, until=swarm.logged_in)
                 os.kill(server.process.pid, signal.SIGHUP)
-                wait_for(lambda: server.said("files are read again"))
+                wait_for(lambda: server.said("files reloaded"))
                 assert not any(client.closed for client in swarm.clients)
         finally:
             status = server.stop()

@@ -20,7 +20,7 @@ HANG_S = 1.0
 PATIENCE_S = 40.0  # offline is due after 7 s; this only bounds a run that fails
 TIMING = ("--idle-timeout", "2.5", "--lease", "2.5", "--tick", "0.2", "--disconnect-grace", "1")
 FLAGS = ("--workers", "4", "--hang-timeout", str(HANG_S), *TIMING)
-REPLACED = "worker ended, and is replaced"
+REPLACED = "worker exited, restarting"
 STUCK_AT_SIGUSR1 = """
 import signal, time
 
@@ -66,7 +66,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
     events = read_events(redis_server.url)
     assert sorted(offline) == sorted(gone)
     assert_alternation(events)
-    (told,) = server.said("worker hangs, and is ended")
+    (told,) = server.said("worker hung, killing it")
     (ended,) = server.said(REPLACED)
     assert told["pid"] == hung
     assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
@@ -106,13 +106,13 @@ def test_a_pause_shorter_than_the_time_out_and_one_of_all_processes_are_no_hang(
 
 
 def test_the_process_that_serves_operators_is_replaced_when_it_hangs(redis_server: EmbeddedRedis) -> None:
-    hung = "the process that serves operators hangs, and is ended"
+    hung = "admin process hung, killing it"
     flags = ("--redis", redis_server.url, "--workers", "2", "--hang-timeout", str(HANG_S), *ADMIN)
     with running_server(*flags) as server:
         url = url_of(server)
         wait_for(lambda: answers(url))
         os.kill(admin_of(server), signal.SIGSTOP)
         wait_for(lambda: server.said(hung), 10)
-        wait_for(lambda: len(server.said("operators are served")) == 2)
+        wait_for(lambda: len(server.said("admin HTTP server ready")) == 2)
         assert answers(url)
     assert len(server.said(hung)) == 1

@@ -40,7 +40,7 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
             os.kill(server.process.pid, signal.SIGHUP)
             assert int(manager.wait_for("RELOADING")["MONOTONIC_USEC"]) > 0
             assert manager.wait_for("READY") == ready
-            wait_for(lambda: len(server.said("files are read again")) == workers)
+            wait_for(lambda: len(server.said("files reloaded")) == workers)
             for _ in range(3):
                 assert manager.wait_for("WATCHDOG") == {"WATCHDOG": "1"}
             # What is forked has the first environment of its parent in its memory, and no variable any more.

@@ -69,12 +69,12 @@ def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None
         ask(admin, "CLIENT", "KILL", "USER", "presence-server")
         told("Redis refused", 2)
         ask(admin, "ACL", "SETUSER", "presence-server", "on")
-        told("control channel is back", 2)
+        told("control channel restored", 2)
         cut_off, misplaced = f'{{"keys": [{{"k": "{KEY}"', f'{{"keys": [{{"kid": "a", "alg": "{KEY}"}}]}}'
         for times, content in ((2, cut_off), (4, misplaced)):  # by each of two workers
             keys.write_text(content)
             server.process.send_signal(signal.SIGHUP)
-            told("token keys stay as they were", times)
+            told("token key file rejected", times)
         assert ann.beat().kind == Kind.OK
 
 

@@ -24,7 +24,7 @@ def test_the_embedded_redis_keeps_its_data_in_data_dir() -> None:
                     swarm.log_in([uid], beating=False)
                     swarm.run(5, until=lambda swarm=swarm: swarm.clients[0].closed)  # type: ignore[misc]
                     swarm.run(0.2)
-                url = next(line["url"] for line in server.lines if line["event"] == "embedded Redis runs")
+                url = next(line["url"] for line in server.lines if line["event"] == "embedded Redis started")
                 told = [(event["uid"], event["type"]) for event in read_events(url)]
     assert told == [("ann", "online"), ("ann", "offline"), ("bob", "online"), ("bob", "offline")]
 

@@ -145,7 +145,7 @@ class Stage:
     @property
     def tls_address(self) -> tuple[str, int]:
         """Where TLS is served."""
-        line = self.server.said("serving tls")[-1]
+        line = self.server.said("serving TLS")[-1]
         return line["host"], line["port"]
 
     def wire(self) -> Wire:

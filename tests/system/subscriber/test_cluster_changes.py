@@ -126,7 +126,7 @@ def test_a_server_that_is_away_delays_events_of_its_shards_only(
     )
     assert sorted(came) == sorted([*others, *late])
     assert lost.startswith("lost shards [")
-    assert back.endswith("are back")
+    assert back.endswith("are reachable again")
 
 
 def test_a_reader_tells_of_users_while_the_server_that_knows_of_shards_and_leases_is_away(

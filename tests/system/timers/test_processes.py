@@ -128,7 +128,7 @@ def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: De
         running.wait_until(lambda: "e" in running.notes())
         ((other, attempt),) = running.notes()["e"]
         assert (other != pid, attempt) == (True, "2")
-        replaced = running.wait_for("worker ended, and is replaced")
+        replaced = running.wait_for("worker exited, restarting")
         assert (replaced["status"], replaced["pause_s"]) == (-signal.SIGKILL, 0.5)
         running.wait_for("worker started", 3)
         assert running.stop() == 0

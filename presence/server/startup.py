@@ -1,0 +1,104 @@
+"""What a server needs before it serves: clients of Redis as the settings ask, and a Redis that answers."""
+
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from presence.common.errors import StoreUnavailable
+from presence.common.faults import Faults
+from presence.common.redis_url import redacted
+from presence.config.settings import Settings
+from presence.followups.scheduler import FollowUpScheduler
+from presence.followups.scheduler_task import SchedulerTask
+from presence.server.node import Node
+from presence.store import privileges
+from presence.store.keys import Keys
+from presence.store.redis_store import RedisLeaseTable, RedisStore
+from presence.store.script_arguments import Shape
+from presence.store.snapshots import StoredStates
+from presence.store.subscription import WatchChannel
+from presence.watching.service import Watching
+
+REDIS_TIMEOUT_S: Final = 5.0  # while Redis loads its data; a server has to be ready or fail within 10 s
+RETRY_INTERVAL_S: Final = 0.25
+
+log = structlog.get_logger("presence.server.server")
+
+
+async def wait_for_redis(node: Node, redis_url: str, settings: Settings) -> None:
+    """Return once the node has started on its Redis.
+
+    Raises:
+        StoreUnavailable, StoreMismatch, StoreError: Redis is unreachable, holds data of another version or
+            number of shards, or lacks permissions for us.
+    """
+    give_up = trio.current_time() + REDIS_TIMEOUT_S
+    logged = False
+    while True:
+        try:
+            rights = await _check_rights(node, redis_url, settings)
+            await node.start()
+        except StoreUnavailable as error:
+            if trio.current_time() > give_up:
+                raise
+            if not logged:
+                log.warning("waiting for Redis", redis=redacted(redis_url), error=str(error))
+                logged = True
+            await trio.sleep(RETRY_INTERVAL_S)
+        else:
+            break
+    if rights.too_much:
+        log.warning("Redis user has excess permissions", permissions=rights.too_much)
+    if rights.no_events and not settings.no_admin:
+        log.warning("Redis user cannot read events", fix=rights.no_events)
+
+
+async def _check_rights(node: Node, redis_url: str, settings: Settings) -> privileges.Rights:
+    """Return what the Redis user may do; the embedded Redis, whose user may do everything, is not checked."""
+    if settings.redis is None:
+        return privileges.Rights([], "")
+    followups = settings.followups is not None
+    check = partial(privileges.check_rights, redis_url, node.keys, followups=followups)
+    return await trio.to_thread.run_sync(check, abandon_on_cancel=True)
+
+
+def shape(settings: Settings) -> Shape:
+    """Return what all scripts share: keys, bounds of what is kept, and limits per user."""
+    return Shape(
+        Keys(settings.prefix, settings.shard_count, settings.database),
+        maxlen=settings.stream_maxlen,
+        seen_retention_ms=settings.seen_retention_days * 86_400_000,
+        max_sessions=settings.max_sessions,
+        session_policy=settings.session_policy,
+    )
+
+
+def redis_stores(url: str, settings: Settings) -> tuple[RedisStore, RedisStore, RedisLeaseTable]:
+    """Return the stores of relay and membership, each with a connection of its own, and the lease table."""
+    stored = shape(settings)
+    leases = RedisLeaseTable(url, stored.keys, settings.lease)
+    return RedisStore(url, stored), RedisStore(url, stored), leases
+
+
+def watching(url: str, settings: Settings, keys: Keys, states: StoredStates, faults: Faults) -> Watching:
+    """Return the service for queries and watches."""
+    return Watching(
+        keys.shard,
+        lambda shard: WatchChannel(url, keys, shard),
+        states,
+        max_watches=settings.max_watches,
+        max_shared_watches=settings.max_shared_watches,
+        absence_s=settings.lease + settings.idle_timeout,
+        faults=faults,
+    )
+
+
+def scheduler(url: str, settings: Settings, keys: Keys) -> SchedulerTask | None:
+    """Return the scheduler of follow-ups; None if the settings have no rules."""
+    if settings.followups is None:
+        return None
+    kept = settings.stream_maxlen
+    scheduler = FollowUpScheduler(url, keys.prefix, settings.followups, shards=keys.shards, kept=kept)
+    return SchedulerTask(scheduler)
