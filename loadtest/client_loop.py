@@ -1,9 +1,10 @@
-"""Thousands of clients in one thread: connections in one epoll set, and one heap of what is due.
+"""Thousands of clients in one thread: connections in one epoll set, and one heap of deadlines.
 
-What a client does is its class: it overrides what happens to it (`opened`, `entered`, `heard`, `ended`).
-Nothing waits but `ClientLoop.run`.
+All load in this repository comes from it; a plain loop, a thread or a greenlet drives it. What a client
+does is its class: it overrides the callbacks (`opened`, `entered`, `heard`, `ended`). Only `ClientLoop.run`
+waits.
 
-Packets are unpacked without the checks of the codec, which cost more than all else here; every
+Packets are unpacked without the checks of the codec, which cost more than everything else here; every
 `CHECKED_EACH`th goes through the codec as well.
 """
 

@@ -1,8 +1,8 @@
-"""Everybody ends in one tick: ``python -m loadtest.bench.expiry``.
+"""``python -m loadtest.bench.expiry``: 100,000 sessions end in one tick.
 
 Sessions are made in one process, without sockets, through the real core, ticker, outbox, relay and store,
-against a private Redis. When all have logged in all end in one tick, which is over when Redis has
-acknowledged the last change.
+against a private Redis. Prints the time until Redis has acknowledged the last change, and the longest
+stretch in which no other task had a turn.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What a node costs Redis, and hence what many nodes need: ``python -m loadtest.bench.redis_cost``.
+"""``python -m loadtest.bench.redis_cost``: what a node, a transition and a user cost Redis, and what many
+nodes need.
 
-A node without sockets runs against a private Redis. Counted are Redis's own figures:
-calls from ``INFO commandstats``, processor time from ``INFO cpu`` less what the same Redis uses with nobody
-there. Keepalives cost Redis nothing; what costs is the probe of each shard and the transitions. These travel
-together where many come within 20 ms, and alone where few do, so both are measured.
+A node without sockets runs against a private Redis. Calls are from ``INFO commandstats``, CPU from ``INFO
+cpu`` less that of an idle Redis. Keepalives cost Redis nothing; probes of each shard and transitions do.
+Transitions travel together where many come within 20 ms, and alone where few do, so both are measured.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""``python -m loadtest.bench.storm``: thousands of clients log in at the same moment.
+"""``python -m loadtest.bench.storm``: 15,000 clients log in at the same moment.
 
-One server, some clients that are logged in already and whose keepalives ask for answers all the while, and
-then the storm. Prints the seconds until the last login was granted, logins a second, processor time a login
-(all threads of the server, the share of what goes to Redis included), and the round trips of the others.
+Other clients are logged in already and ask for answers all the time. Prints the seconds until the last
+login was granted, logins per second, CPU per login (all threads of the server, including what goes to
+Redis), and the round trips of the others.
 """
 
 import argparse
