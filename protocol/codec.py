@@ -28,7 +28,7 @@ _ID_TAGS: Final = {7: range(0x80), 8: (0xCC,), 9: (0xCD,), 11: (0xCE,), 15: (0xC
 def keepalive_answer(data: bytes) -> bytes:
     """Return the ok for exactly one keepalive frame `[3, id]`, or nothing if ``data`` is something else.
 
-    The id is copied as it was packed, so nothing is decoded: this is the second most common read of a transport.
+    The id is copied as packed, so nothing is decoded: this is the second most common read of a transport.
     """
     size = len(data)
     if size in _ASKING and data[:6] == _ASKING[size] and data[6] in _ID_TAGS[size]:
