@@ -80,7 +80,7 @@ class PlainPoll:
         """It has no descriptor."""
 
 
-class Client:
+class LoopClient:
     """One client, connection after connection. What happens to it, its class overrides.
 
     Args:
@@ -331,7 +331,7 @@ class ClientLoop:
         sources: int | Iterable[str | None] = SOURCES,
         poller: Poller | None = None,
     ) -> None:
-        self.members: list[Client] = []
+        self.members: list[LoopClient] = []
         self.packets = self.logins = 0
         self.endings: Counter[int] = Counter()
         self.late_max_s = 0.0
@@ -342,7 +342,7 @@ class ClientLoop:
         self._begun, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
         self.poller: Poller = poller or select.epoll()
-        self._by_fd: dict[int, Client] = {}
+        self._by_fd: dict[int, LoopClient] = {}
         self._opening: set[int] = set()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
@@ -389,7 +389,7 @@ class ClientLoop:
             self._serve(fd, events)
         self._act()
 
-    def bring(self, clients: Iterable[Client], per_second: float = 2000.0) -> None:
+    def bring(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
         """Let some connect, evenly at that rate."""
         now = time.monotonic()
         for number, client in enumerate(clients):
@@ -428,7 +428,7 @@ class ClientLoop:
         """Return how many are logged in."""
         return sum(client.is_in for client in self.members)
 
-    def open(self, client: Client) -> None:
+    def open(self, client: LoopClient) -> None:
         """Begin to connect one.
 
         Raises:
@@ -447,7 +447,7 @@ class ClientLoop:
         self._opening.add(fd)
         self.poller.register(fd, _READ | _WRITE)
 
-    def open_clients(self) -> list[Client]:
+    def open_clients(self) -> list[LoopClient]:
         """Return who has a connection."""
         return [*self._by_fd.values()]
 
@@ -461,7 +461,7 @@ class ClientLoop:
         """Wait for these events of a connection from now on."""
         self.poller.modify(fd, events)
 
-    def hear(self, client: Client, *, on: bool) -> None:
+    def hear(self, client: LoopClient, *, on: bool) -> None:
         """Read what comes on a connection from now on, or nothing but its end."""
         self.poller.modify(client.fd, _READ if on else 0)
 
@@ -477,7 +477,7 @@ class ClientLoop:
         if events & ~_WRITE:
             client.read()
 
-    def _open(self, client: Client) -> None:
+    def _open(self, client: LoopClient) -> None:
         try:
             events = client.shake_hands()
         except OSError:
@@ -550,7 +550,7 @@ class LoopThread:
         self._orders.put((action, future))
         return future.result(ANSWER_S)
 
-    def bring(self, clients: Iterable[Client], per_second: float, within_s: float) -> None:
+    def bring(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
         """Let clients connect and log in.
 
         Raises:

@@ -198,7 +198,7 @@ def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
             list(pool.map(PresenceServer.stop, servers))
 
 
-class RedisServer:
+class LocalRedis:
     """A Redis or Valkey on a Unix socket, which can be killed and started again at the same address.
 
     Args:

@@ -36,7 +36,7 @@ from loadtest import usage
 from loadtest.bench import plots, wheel
 from loadtest.bench.generator import CONNECTS_A_SECOND, ORDER_TIMEOUT_S, UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
-from loadtest.bench.report import Cpu, Load, Memory, Results, Trips
+from loadtest.bench.report import Cpu, KeepaliveLoad, MemorySlope, Results, Trips
 from loadtest.bench.servers import OWN, Contender, Running, contenders, running
 from loadtest.connection import raise_file_limit
 
@@ -56,7 +56,7 @@ WHEEL_S = {10_000: 1.5, 100_000: 2.5, 1_000_000: 15.0}  # a round; a guess, for 
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """What each server goes through in a round."""
 
     connections: int  # logged in at once
@@ -76,7 +76,7 @@ class Plan:
         return once + len(contender.kinds) * (settle_s(self.connections) + len(self.rates) * each)
 
 
-def go_through(contender: Contender, number: int, plan: Plan, results: Results, bar: Bar) -> None:
+def go_through(contender: Contender, number: int, plan: BenchPlan, results: Results, bar: Bar) -> None:
     """Measure one server, from its start to its end; unanswered keepalives come before answered ones."""
     name = f"round {number}: {contender.name}"
     bar.begin(name, plan.planned_s(contender))
@@ -93,7 +93,7 @@ def go_through(contender: Contender, number: int, plan: Plan, results: Results, 
             if kind != contender.kinds[0]:
                 generator.settle(kind, plan.connections)
             for rate in plan.rates:
-                load = Load(kind, rate, plan.connections)
+                load = KeepaliveLoad(kind, rate, plan.connections)
                 found = _measure(generator, contender, number, plan, server, load)
                 results.cpu.append(found)
                 said.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({load})")
@@ -103,8 +103,8 @@ def go_through(contender: Contender, number: int, plan: Plan, results: Results, 
 
 
 def _log_in(
-    generator: LoadGenerator, contender: Contender, number: int, plan: Plan, server: Running
-) -> Memory:
+    generator: LoadGenerator, contender: Contender, number: int, plan: BenchPlan, server: Running
+) -> MemorySlope:
     """Log everybody in; return what a connection costs in memory.
 
     That is the slope from a third of the connections to all: what the first ones find free in a heap that
@@ -119,11 +119,16 @@ def _log_in(
         found.append(usage.memory(server.pid))
     few, every = found
     rss, pss = ((b - a) / (last - first) for a, b in ((few.rss, every.rss), (few.anonymous, every.anonymous)))
-    return Memory(contender.name, number, last, rss, pss, every.rss)
+    return MemorySlope(contender.name, number, last, rss, pss, every.rss)
 
 
 def _measure(
-    generator: LoadGenerator, contender: Contender, number: int, plan: Plan, server: Running, load: Load
+    generator: LoadGenerator,
+    contender: Contender,
+    number: int,
+    plan: BenchPlan,
+    server: Running,
+    load: KeepaliveLoad,
 ) -> Cpu:
     """Beat at a rate; return what a keepalive costs."""
     generator.beat(load.kind, load.rate, plan.warm_up_s)
@@ -143,9 +148,9 @@ def _probe(
     generator: LoadGenerator,
     contender: Contender,
     number: int,
-    plan: Plan,
+    plan: BenchPlan,
     server: Running,
-    load: Load,
+    load: KeepaliveLoad,
     bar: Bar,
 ) -> list[Trips]:
     """Beat at a rate; return the round trips of others meanwhile.
@@ -205,7 +210,7 @@ def chosen(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]
     return [every[name] for name in every if name in wanted and name not in skipped], skipped
 
 
-def beside_others(given: argparse.Namespace, plan: Plan, results: Results) -> None:
+def beside_others(given: argparse.Namespace, plan: BenchPlan, results: Results) -> None:
     """Measure all servers, several rounds; every other round in reverse order."""
     servers, results.skipped = chosen(given.servers, given.maxevents)
     results.says = {each.name: each.says for each in servers}
@@ -217,7 +222,7 @@ def beside_others(given: argparse.Namespace, plan: Plan, results: Results) -> No
                 go_through(each, number, plan, results, bar)
 
 
-def against_size(given: argparse.Namespace, plan: Plan, results: Results) -> None:
+def against_size(given: argparse.Namespace, plan: BenchPlan, results: Results) -> None:
     """Measure this server at all sizes, several rounds, and the wheel."""
     own = replace(contenders(given.maxevents)[OWN], kinds=(UNANSWERED,), probed=False)
     results.says = {OWN: own.says}
@@ -241,7 +246,7 @@ def main(words: Sequence[str] | None = None) -> int:
     connections = max(SIZES) if given.sizes else given.connections
     if 0 <= (limit := raise_file_limit()) < connections + DESCRIPTORS_SPARE:
         raise SystemExit(f"{connections:,} connections need more than the {limit:,} files that may be open")
-    plan = Plan(
+    plan = BenchPlan(
         *(given.connections, given.rates, given.warm_up, given.seconds, given.probe_seconds, given.burst_ms)
     )
     shown = [*([] if given.sizes else ["connections", "rates"]), "seconds", "rounds", "burst_ms"]

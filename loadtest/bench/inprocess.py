@@ -43,7 +43,7 @@ class _NoSocket:
         return "127.0.0.1"
 
 
-class Node(presence.server.node.Node):
+class InProcessNode(presence.server.node.Node):
     """One node on one Redis; its users come when told, and there is no grace.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from loadtest.bench.inprocess import Node
+from loadtest.bench.inprocess import InProcessNode
 from loadtest.outcome import markdown
 from presence import protocol
 from presence.core.registry import Session
@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CostPlan:
     """What is to be served. A user comes and goes `visits` times a day, at the peak `peak` times as often."""
 
     users: int = 10_000_000
@@ -116,7 +116,7 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
     with open_client(url) as client:
         meter = _Meter(client, keys)
         await meter.idle(min(IDLE_S, rest_s))
-        node = Node(url, keys, 4 * users, idle_timeout=IDLE_TIMEOUT_S)
+        node = InProcessNode(url, keys, 4 * users, idle_timeout=IDLE_TIMEOUT_S)
         live: list[Session] = []
         async with _running(node):
             scripts, commands = meter.calls()
@@ -143,7 +143,7 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
 
 
 @asynccontextmanager
-async def _running(node: Node) -> AsyncIterator[None]:
+async def _running(node: InProcessNode) -> AsyncIterator[None]:
     await node.start()
     async with trio.open_nursery() as nursery:
         for task in (node.relay.run, node.cluster.run, node.ticker.run):
@@ -154,20 +154,20 @@ async def _running(node: Node) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _come(node: Node, live: list[Session], groups: list[list[str]]) -> None:
+async def _come(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
     """Log users in, group after group."""
     for uids in groups:
         live += await node.log_in(uids)
 
 
-async def _leave(node: Node, groups: list[list[Session]]) -> None:
+async def _leave(node: InProcessNode, groups: list[list[Session]]) -> None:
     for sessions in groups:
         for session in sessions:
             node.core.received(session, _LOGOUT)
         await node.settled()
 
 
-def table(costs: list[Cost], plan: Plan) -> str:
+def table(costs: list[Cost], plan: CostPlan) -> str:
     """Return what was measured, and what follows from it, in Markdown."""
     shards = [f"{each.shards} shard{'s' if each.shards > 1 else ''}" for each in costs]
     measured = {
@@ -202,7 +202,7 @@ def table(costs: list[Cost], plan: Plan) -> str:
     )
 
 
-def _needs(cost: Cost, plan: Plan) -> dict[str, str]:
+def _needs(cost: Cost, plan: CostPlan) -> dict[str, str]:
     alone_us = (cost.online_alone_us + cost.offline_alone_us) / 2
     busy = (plan.transitions_s * alone_us + plan.nodes * cost.rest_us) / 1e6
     crash_s = plan.users / plan.nodes * cost.offline_us / 1e6
@@ -227,7 +227,7 @@ def main() -> None:
         keys = Keys("presence-bench", shards)
         with embedded_redis() as redis:
             costs.append(trio.run(measure, redis.url, keys, arguments.users, arguments.alone))
-    print(table(costs, Plan()))
+    print(table(costs, CostPlan()))
 
 
 if __name__ == "__main__":

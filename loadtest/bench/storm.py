@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from loadtest import usage
 from loadtest.bench.prober import ALWAYS
 from loadtest.bench.servers import OWN, Running, contenders, running
-from loadtest.client_loop import Client, ClientLoop
+from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import markdown, percentile, say
 
@@ -62,7 +62,7 @@ def storm(server: Running, clients: int) -> Storm:
     try:
         with ClientLoop((server.host, server.port), sources=SOURCES) as loop:
             for number in range(clients):
-                Client(loop, f"storm-{number}")
+                LoopClient(loop, f"storm-{number}")
             time.sleep(SETTLE_S + 1.0)
             cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
             loop.bring(loop.members, per_second=float("inf"))

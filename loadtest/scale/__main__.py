@@ -37,21 +37,21 @@ from loadtest.bench.servers import floor, running
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import say
 from loadtest.processes import running_server
-from loadtest.report import Report
+from loadtest.report import ScenarioReport
 from loadtest.scale.fleet import Fleet
-from loadtest.scale.play import MB, Play, Reader
-from loadtest.scale.verdict import Promise
+from loadtest.scale.play import MB, Reader, ScaleRun
+from loadtest.scale.verdict import ScaleDeadlines
 
 MAXEVENTS = 512  # that a floor takes at once
 SETTLE_S = 1.0  # after the start, before memory is looked at
 
 
-def play_server(report: Report, given: argparse.Namespace) -> None:
+def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
     """Play everything on the server."""
     flags = ["--workers", str(given.workers), "--no-admin"]
     flags += ["--idle-timeout", str(given.idle_timeout), "--tick", str(given.tick)]
     flags += ["--redis", given.redis] if given.redis else []
-    promise = Promise(given.idle_timeout, given.tick)
+    promise = ScaleDeadlines(given.idle_timeout, given.tick)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(running_server(*flags))
         pid = server.process.pid
@@ -62,7 +62,7 @@ def play_server(report: Report, given: argparse.Namespace) -> None:
             contextlib.closing(Fleet([server.address], given.connections, given.processes))
         )
         name = f"{given.workers} workers"
-        play = Play(name, report, fleet, lambda: usage.server_processes(pid), reader)
+        play = ScaleRun(name, report, fleet, lambda: usage.server_processes(pid), reader)
         play.ramp(given.logins, given.beat[0], given.connections)
         for beat_s in given.beat:
             play.hold(beat_s, given.hold)
@@ -75,13 +75,13 @@ def play_server(report: Report, given: argparse.Namespace) -> None:
     )
 
 
-def play_floors(report: Report, given: argparse.Namespace) -> None:
+def play_floors(report: ScenarioReport, given: argparse.Namespace) -> None:
     """Play the holds on C floors."""
     with contextlib.ExitStack() as stack:
         floors = [stack.enter_context(running(floor(MAXEVENTS))) for _ in range(given.workers)]
         addresses = [(each.host, each.port) for each in floors]
         fleet = stack.enter_context(contextlib.closing(Fleet(addresses, given.connections, given.processes)))
-        play = Play("C floors", report, fleet, lambda: [each.pid for each in floors])
+        play = ScaleRun("C floors", report, fleet, lambda: [each.pid for each in floors])
         play.ramp(given.logins, given.beat[0], given.connections)
         for beat_s in given.beat:
             play.hold(beat_s, min(given.hold, given.floor_hold))
@@ -124,7 +124,7 @@ def main() -> int:
     given = parse()
     raise_file_limit()
     gc.disable()  # 400,000 events are kept, and nothing here makes cycles
-    report = Report(f"{given.connections:,} connections, {given.processes} generators")
+    report = ScenarioReport(f"{given.connections:,} connections, {given.processes} generators")
     play_server(report, given)
     if reason := floor(MAXEVENTS).missing():
         say(f"no C floors: {reason}")

@@ -19,7 +19,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadtest.connection import raise_file_limit
 from loadtest.users.device import Device
 from loadtest.users.options import add_options, exceeded, scenario, stair
-from loadtest.users.run import Run
+from loadtest.users.run import DeviceRun
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError, open_client
 
@@ -46,7 +46,7 @@ class LoadUser(User):
 
     abstract = True
     host = "127.0.0.1:7400"
-    load: ClassVar[Run | None] = None
+    load: ClassVar[DeviceRun | None] = None
     devices: Sequence[Device] = ()
 
     def play(self, devices: int, within_s: float) -> None:
@@ -157,7 +157,7 @@ def _begin(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     try:
-        load = Run(environment, environment.host or LoadUser.host)
+        load = DeviceRun(environment, environment.host or LoadUser.host)
         load.start()
     except (RedisError, ValueError) as error:
         logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all

@@ -17,7 +17,7 @@ from presence.protocol import encode as encode_packet
 from tests.fuzz import frames, invariants
 from tests.fuzz.choices import Choices
 from tests.fuzz.gate import KEYRINGS
-from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, Stage
+from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, ServerUnderTest
 
 STEPS_MAX: Final = 60  # of one input; more would only be slower
 CONNECTIONS_MAX: Final = 8  # at once
@@ -50,7 +50,7 @@ class Story:
     def __init__(self, choices: Choices) -> None:
         flags = choices.below(256)
         self.choices = choices
-        self.stage = Stage(
+        self.stage = ServerUnderTest(
             Scene(
                 grace=not flags & 1,
                 away=bool(flags & 2),

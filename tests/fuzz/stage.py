@@ -64,7 +64,7 @@ class Scene(NamedTuple):
 
 
 @dataclass
-class Heard:
+class LastActivity:
     """Of a live session: its last sign of life, the credits given until then, and when it was lost."""
 
     at: float
@@ -95,7 +95,7 @@ class Desk:
         self.left_by.add(session.number)
 
 
-class Stage(Link):
+class ServerUnderTest(Link):
     """The server, and the connections that it has: numbers, at which bytes wait until somebody reads them.
 
     Args:
@@ -122,7 +122,7 @@ class Stage(Link):
         self.opened = 0
         self.needs_a_turn = False
         self.lain_s = 0.0
-        self.heard: dict[str, Heard] = {}
+        self.heard: dict[str, LastActivity] = {}
         self.credited = 0.0
         self.tick = self.ticks.begun(self.now)
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
@@ -163,7 +163,7 @@ class Stage(Link):
             del self.heard[entry.session]
         self.ledger.append(change)
         if change.op is Op.LOGIN:
-            self.heard[change.session] = Heard(self.now, self.credited)
+            self.heard[change.session] = LastActivity(self.now, self.credited)
 
     def _ends(self, change: Change) -> None:
         heard = self.heard.pop(change.session)
@@ -237,7 +237,7 @@ class Stage(Link):
             self._gone(handle)
         self.core.attend(outcome)
 
-    def _note(self, outcome: Outcome, told: foresight.Told) -> None:
+    def _note(self, outcome: Outcome, told: foresight.AnsweredBytes) -> None:
         """Remember a sign of life."""
         if told.login is not None and told.answer is not None:
             self._judge(told.login, told.answer, outcome.peer)
@@ -260,7 +260,7 @@ class Stage(Link):
         elif answer.payload["code"] == Code.AUTH_FAILED:
             assert not is_proved, "a good token is refused"
 
-    def _heard(self, peer: Peer) -> Heard | None:
+    def _heard(self, peer: Peer) -> LastActivity | None:
         return self.heard.get(self.registry.session_id(peer)) if isinstance(peer, Session) else None
 
     def _gone(self, handle: int, *, is_lost: bool = True) -> None:

@@ -64,34 +64,34 @@ import msgpack
 from loadtest.checker import Broken
 from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
 from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, Shown
+from loadtest.checker.showing import Showing, ShownState
 from presence.cluster.membership import BEATS_A_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code
 from tests.simulation import excuses
 from tests.simulation.excuses import Liveness
 from tests.simulation.final import Counting, compare
-from tests.simulation.observed import Entry, Ran
-from tests.simulation.truth import LONG_AGO, Life
+from tests.simulation.observed import ObservedEntry, Ran
+from tests.simulation.truth import LONG_AGO, TrueSession
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 ITEM_VALUES: Final = 9  # see apply.lua
 ENDS: Final = frozenset({"end", "restore"})
 
 
-class Kept(NamedTuple):
+class KnownState(NamedTuple):
     """What Redis is known to have at one moment."""
 
     at: float  # true time
     online: dict[str, str]  # see `Periods`
-    shown: dict[str, Shown]  # see `Showing`
+    shown: dict[str, ShownState]  # see `Showing`
     renewed_at: dict[str, float]  # by node, when its lease was renewed last
 
 
-class Judge:
+class SimulationJudge:
     """Holds what happens against the rules.
 
     Attributes:
@@ -99,7 +99,7 @@ class Judge:
         applied: those that a script has applied, with the true time when it was the first time.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self.violations: list[str] = []  # what was broken
         self.periods = Periods()  # who is online, as the streams have it
@@ -160,13 +160,13 @@ class Judge:
         if change.code != Code.REPLACED and not host.draining:  # who is told to go needs no tick
             self._check_late(life, now)
 
-    def _check_late(self, life: Life, now: float) -> None:
+    def _check_late(self, life: TrueSession, now: float) -> None:
         silent_s = (now - life.readable) * life.host.clock.rate
         allowed_s = excuses.decision_allowed_s(self._world, life, now)
         if silent_s > allowed_s + EPSILON_S:
             self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
 
-    def said_goodbye(self, life: Life, code: Code) -> None:
+    def said_goodbye(self, life: TrueSession, code: Code) -> None:
         """A process told a client why its connection ends."""
         self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
         if code in (Code.REPLACED, Code.CLOSED):
@@ -181,7 +181,7 @@ class Judge:
         if newest is life and not self.liveness.is_outdated(life):
             self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
 
-    def _check_limit(self, rule: str, life: Life) -> None:
+    def _check_limit(self, rule: str, life: TrueSession) -> None:
         devices = len(self._world.truth.by_user[life.key[0]])
         if devices <= self._world.plan.settings.max_sessions:
             self.broken(rule, "{} had to go, one of {} devices", life.id, devices)
@@ -216,7 +216,7 @@ class Judge:
                 if op in ENDS:
                     self.periods.ended(session, now)
 
-    def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
+    def redis_forgot(self, kept: KnownState | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         now = self._world.agenda.now
         self._losses.append((now, kept.at if kept else LONG_AGO))
@@ -226,17 +226,19 @@ class Judge:
         if silently:
             self.liveness.rolled_back_at = now
 
-    def kept(self) -> Kept:
+    def kept(self) -> KnownState:
         """Return what is to be given back when Redis goes back to this moment."""
-        return Kept(self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at))
+        return KnownState(
+            self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at)
+        )
 
-    def is_forgotten_twice(self, life: Life) -> bool:
+    def is_forgotten_twice(self, life: TrueSession) -> bool:
         """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""
         applied_at = self.applied.get((True, life.id), math.inf)
         losses = [lost_at for lost_at, back_to in self._losses if back_to < applied_at <= lost_at]
         return bool(losses) and self.periods.forgot_at > losses[0]
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: ObservedEntry) -> None:
         """An entry was written."""
         self.counting.wrote(entry)
         fields = entry.fields
@@ -258,12 +260,12 @@ class Judge:
                 told = [fields[name] for name in ("uid", "reason", "status")]
                 self._world.note("{} {} {} {} by {}", *told, fields.get("meta", ""), entry.script)
 
-    def _online(self, entry: Entry) -> None:
+    def _online(self, entry: ObservedEntry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]
         self._world.note("{} ONLINE {} by {} of {}", uid, session, entry.script, entry.fields["node"])
         self.all_broken(self.periods.came(uid, session, entry.id, entry.at))
 
-    def _offline(self, entry: Entry) -> None:
+    def _offline(self, entry: ObservedEntry) -> None:
         uid, session, reason = (entry.fields[name] for name in ("uid", "session", "reason"))
         self._world.note("{} OFFLINE {} {} by {} of {}", uid, session, reason, entry.script, entry.caller)
         self.all_broken(self.periods.went(uid, session, entry.fields["since_id"]))
@@ -286,7 +288,7 @@ class Judge:
                 text = "{} offline by {} ({} {}) though {} lives at {}"
                 self.broken("false", text, uid, session, entry.script, reason, newest.id, newest.host.name)
 
-    def _check_sweep(self, entry: Entry, life: Life) -> None:
+    def _check_sweep(self, entry: ObservedEntry, life: TrueSession) -> None:
         settings = self._world.plan.settings
         dead, sweeper = entry.fields["node"], self._world.of_node[entry.caller]
         renewed_at = self._renewed_at.get(dead, LONG_AGO)

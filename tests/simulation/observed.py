@@ -8,7 +8,7 @@ import msgpack
 
 from presence.store import script_runner
 from tests.simulation.fake.commands import COMMANDS, xadd
-from tests.simulation.fake.server import FakeRedis, Snapshot
+from tests.simulation.fake.server import FakeRedis, FakeSnapshot
 from tests.simulation.fake.values import Hash, Reply
 from tests.simulation.machine import Agenda
 
@@ -20,7 +20,7 @@ SCRIPTS: Final = tuple(
 )
 
 
-class Entry(NamedTuple):
+class ObservedEntry(NamedTuple):
     """An entry of a stream, as it was written."""
 
     at: float  # true time
@@ -60,7 +60,7 @@ class ObservedRedis(FakeRedis):
         self.refuses = False  # whether it is down, so that its machine refuses connections
         self.epoch = 0  # another with each restart, which ends all connections
         self.under_way_s = 0.0  # for how long the call that is carried out has been under way
-        self.on_entry: Callable[[Entry], None] = lambda _: None
+        self.on_entry: Callable[[ObservedEntry], None] = lambda _: None
         self.on_run: Callable[[Ran], None] = lambda _: None
         self._script, self._caller = "", ""
         self._names = {script_runner.digest(name).encode(): name for name in SCRIPTS}
@@ -75,7 +75,9 @@ class ObservedRedis(FakeRedis):
         texts = [word.decode() for word in words[1:]]
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
         self.on_entry(
-            Entry(self._agenda.now, key.decode(), entry_id.decode(), fields, self._script, self._caller)
+            ObservedEntry(
+                self._agenda.now, key.decode(), entry_id.decode(), fields, self._script, self._caller
+            )
         )
         return entry_id
 
@@ -128,7 +130,7 @@ class ObservedRedis(FakeRedis):
             max(0.0, min(end, until) - max(begin, since)) for begin, end in spans if end - begin >= least_s
         )
 
-    def restart(self, kept: Snapshot | None = None) -> None:
+    def restart(self, kept: FakeSnapshot | None = None) -> None:
         """See `FakeRedis.restart`."""
         super().restart(kept)
         self.epoch += 1

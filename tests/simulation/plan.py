@@ -10,7 +10,7 @@ from enum import Enum
 from presence.config.settings import Settings
 
 
-class Deed(Enum):
+class DeviceAction(Enum):
     """What a device does beside beating."""
 
     SILENT = "falls silent: its network is dead for so long; no FIN"
@@ -26,7 +26,7 @@ class Action:
     """A deed at a moment."""
 
     at: float  # true seconds
-    deed: Deed  # what
+    deed: DeviceAction  # what
     seconds: float = 0.0  # how long it lasts; infinity: for good
 
 
@@ -53,8 +53,8 @@ class DevicePlan:
     sayings: tuple[Saying, ...] = ()  # in order
 
 
-class Kind(Enum):
-    """Faults. `Fault.seconds` is how long one lasts, or until the process is started again."""
+class FaultKind(Enum):
+    """Faults. `SimulatedFault.seconds` is how long one lasts, or until the process is started again."""
 
     STOP = "a process is stopped"
     STUTTER = "a process is busy for most of a tick, again and again"
@@ -79,11 +79,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Fault:
+class SimulatedFault:
     """One fault."""
 
     at: float  # true seconds
-    kind: Kind  # what
+    kind: FaultKind  # what
     seconds: float  # how long
     # whose; the number of a place, taken by one process after another. Redis' faults have none.
     node: int = 0
@@ -93,7 +93,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SimulationPlan:
     """All that is decided before."""
 
     seed: int  # what the plan was drawn from, and everything else is
@@ -101,6 +101,6 @@ class Plan:
     nodes: int  # places at first
     rates: tuple[float, ...]  # of the clocks of each place's machine
     devices: tuple[DevicePlan, ...]  # who connects
-    faults: tuple[Fault, ...]  # in order
+    faults: tuple[SimulatedFault, ...]  # in order
     heal_at: float  # true seconds from which nothing goes wrong any more
     end_at: float  # true seconds of the final comparison

@@ -36,7 +36,7 @@ class Weather:
 FAIR: Final = Weather()
 
 
-class Wire:
+class RedisConnection:
     """One connection of one process.
 
     Args:

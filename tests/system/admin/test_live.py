@@ -108,7 +108,7 @@ async def test_a_viewer_who_takes_nothing_holds_up_nobody(redis_server: Embedded
         assert (await picture(stuck))["at_ms"] >= moments[-1]
 
 
-class Event(NamedTuple):
+class PageEvent(NamedTuple):
     data: bytes
 
 
@@ -116,7 +116,7 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     figures = HttpFigures()
     mailbox = ViewerMailbox(figures)
     for number in range(70):
-        mailbox.tell(Event(b'{"n":%d}' % number))
+        mailbox.tell(PageEvent(b'{"n":%d}' % number))
     mailbox.show(b"old")
     mailbox.show(b"new")
     messages = mailbox.messages()
@@ -127,10 +127,10 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     begun = trio.current_time()
     assert await anext(messages) == streaming.HEARTBEAT
     assert trio.current_time() - begun == pytest.approx(streaming.HEARTBEAT_S)
-    mailbox.tell(Event(b"{}"))
+    mailbox.tell(PageEvent(b"{}"))
     await anext(messages)
     begun = trio.current_time()
-    mailbox.tell(Event(b"{}"))
+    mailbox.tell(PageEvent(b"{}"))
     await anext(messages)
     assert trio.current_time() - begun == pytest.approx(streaming.EVENTS_GAP_S)
     await messages.aclose()
