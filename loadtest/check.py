@@ -20,7 +20,7 @@ from loadtest.processes import run_locust, running_server
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 
 # The negative control. Which comes first when a stopped server wakes, its tick or its reads, is chance (a
-# third of the stops ends everybody), so a short time-out lets many stops fit into a short run.
+# third of the stops ends all sessions), so a short time-out lets many stops fit into a short run.
 CONTROL_T_S = 1.0
 CONTROL_TICK_S = 0.25
 CONTROL_STOP_S = 1.2  # longer than T: every device is due when the server wakes

@@ -156,7 +156,7 @@ class LoopClient:
     # What it does
 
     def connect(self) -> None:
-        """Connect if not connected yet; if nobody listens, retry later."""
+        """Connect if not connected yet; if no server listens, retry later."""
         if self.fd == AWAY:
             try:
                 self.loop.open(self)
@@ -399,7 +399,7 @@ class ClientLoop:
         """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
 
         The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
-        changes with the interval: nobody waits longer for the next beat than the longer of the two intervals.
+        changes with the interval: no client waits longer than the longer of the two intervals.
         """
         self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
         self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots

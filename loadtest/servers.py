@@ -237,7 +237,7 @@ class LocalRedis:
             *extra,
         ]
         self.url = f"unix://{self.path}"
-        self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings at once
+        self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings together
         self.start()
 
     def __enter__(self) -> Self:
@@ -271,7 +271,7 @@ class LocalRedis:
         return False
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """End it immediately, as a crash does."""
         self.process.kill()
         self.process.wait()
 

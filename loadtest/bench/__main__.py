@@ -59,7 +59,7 @@ WHEEL_S = {10_000: 1.5, 100_000: 2.5, 1_000_000: 15.0}  # a round; a guess, for 
 class BenchPlan:
     """What each server goes through in a round."""
 
-    connections: int  # logged in at once
+    connections: int  # logged in together
     rates: tuple[float, ...]  # keepalives a second, over all connections
     # Before measuring, at each new rate; and of measuring, for each load
     warm_up_s: float
@@ -105,7 +105,7 @@ def go_through(contender: Contender, number: int, plan: BenchPlan, results: Resu
 def _log_in(
     generator: LoadGenerator, contender: Contender, number: int, plan: BenchPlan, server: Running
 ) -> MemorySlope:
-    """Log everybody in; return what a connection costs in memory.
+    """Log all clients in; return the memory of a connection.
 
     That is the slope from a third of the connections to all: what the first ones find free in a heap that
     start-up left behind would flatter a small server.

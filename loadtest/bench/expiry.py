@@ -69,7 +69,7 @@ class ExpiryResult:
     skipped: int  # changes that the outbox skipped
 
     def is_whole(self) -> bool:
-        """Whether everybody's two transitions are in the stream, and nothing else."""
+        """Whether the stream has both transitions of each user, and nothing else."""
         return self.entries == {"online": self.sessions, "offline": self.sessions} and not self.skipped
 
     def table(self) -> str:

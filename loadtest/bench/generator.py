@@ -248,7 +248,7 @@ class LoadGenerator:
         return report
 
     def settle(self, kind: str, connections: int) -> None:
-        """Let everybody send some keepalives of a kind."""
+        """Let every client send some keepalives of a kind."""
         self.beat(kind, SETTLE_RATE, settle_s(connections))
 
     def _do(self, planned_s: float, order: str, *given: Any) -> Any:
@@ -270,5 +270,5 @@ class LoadGenerator:
 
 
 def settle_s(connections: int) -> float:
-    """Return how long it takes until everybody has sent what settles a server."""
+    """Return how long it takes until every client has sent what settles a server."""
     return SETTLE_BEATS * connections / SETTLE_RATE

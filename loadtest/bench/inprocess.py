@@ -25,7 +25,7 @@ class _NoSocket:
     """A `Link` on which nothing ever arrives."""
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """There is nobody."""
+        """See `Link`: there is no client."""
 
     def send(self, handle: Any, data: bytes) -> None:
         """See `Link`."""

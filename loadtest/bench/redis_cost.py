@@ -26,7 +26,7 @@ from presence.store.keys import Keys
 
 SHARDS: Final = (1, 16)
 REST_S: Final = 4 * PROBE_INTERVAL_S
-IDLE_TIMEOUT_S: Final = 3600.0  # nobody ends by himself
+IDLE_TIMEOUT_S: Final = 3600.0  # no session ends by silence
 IDLE_S: Final = 2.0
 _LOGOUT: Final = protocol.encode(protocol.logout())
 
@@ -89,7 +89,7 @@ class _Meter:
         return self._client.info("memory")["used_memory"] - streams, streams
 
     async def idle(self, seconds: float) -> None:
-        """Learn what Redis uses with nobody there."""
+        """Measure what an idle Redis uses."""
         self._idle_us_s = await self.cost_us(trio.sleep, seconds) / seconds
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:

@@ -55,7 +55,7 @@ class Storm:
 
 
 def storm(server: Running, clients: int) -> Storm:
-    """Let so many clients log in at once."""
+    """Let that many clients log in at the same moment."""
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
     command += [str(SETTLE_S), str(STORM_LIMIT_S / 3)]
     prober = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -22,7 +22,7 @@ class ShownState(NamedTuple):
     Attributes:
         status: "online" or "away".
         since_ms: digits of the Unix ms since when that stands.
-        meta: the text of what his client says; "" if nothing.
+        meta: the text of `meta`; "" without any.
         id: the entry that told it last.
         period: the entry of the online event of this period.
     """

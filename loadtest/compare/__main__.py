@@ -211,7 +211,7 @@ def main(words: Sequence[str] | None = None) -> int:
     require_linux()
     given = parse(words)
     wanted = plans(given)
-    draw(wanted[0])  # a run that is too short is refused at once
+    draw(wanted[0])  # a run that is too short is refused immediately
     rows: list[CompareRow] = []
     every = rounds(wanted)
     for number, some in enumerate(every, 1):

@@ -34,7 +34,7 @@ NAMES: Final = {
     "expiry": "`ExpiryTimer`",
 }
 IN_REDIS: Final = ("redis-wheel", "ring", "queue", "expiry")
-BATCHED: Final = ("wheel", *IN_REDIS)  # those whose API takes many touches at once
+BATCHED: Final = ("wheel", *IN_REDIS)  # those whose API takes many touches per call
 NOTHING: Final = "nothing"  # does nothing: what the player itself costs
 
 TICKS_PER_TIMEOUT: Final = 30  # a tick of 1 s for T of 30 s, as the server has
@@ -60,11 +60,11 @@ class Technique:
     # Tells who has been silent for T since the last touch, each once. To be gone through to its end.
     due: Callable[[float], Iterable[IdleUser]]
     next_look: Callable[[float], float]  # returns when `due` wants to be called next
-    # As `touch` for many at once, in the way that the technique has for that; None: it has none
+    # As `touch` for many users in one call; None if the API has no such call
     many: Callable[[Sequence[str], float], object] | None = None
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """Touch many at once, or else one by one."""
+        """Touch many users in one call, or else one by one."""
         if self.many:
             self.many(uids, now)
             return
@@ -146,7 +146,7 @@ def rearmed_heap(timeout_s: float) -> Technique:
 
 
 class _Told:
-    """Who is silent, as the event loop tells it; what it was told can be had at once."""
+    """Silent users, as the event loop reports them; available immediately."""
 
     def __init__(self) -> None:
         self._found: list[IdleUser] = []

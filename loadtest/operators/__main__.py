@@ -35,12 +35,12 @@ STOP_TIMEOUT_S = 20.0
 class OperatorsPlan:
     """What is measured."""
 
-    connections: int = 15_000  # logged in at once
+    connections: int = 15_000  # logged in together
     rate: float = 15_000.0  # keepalives a second, over all of them
     # Of each stretch; and how many pairs of stretches there are for each kind
     seconds: float = 18.0
     pairs: int = 5
-    viewers: int = 50  # of the page at once
+    viewers: int = 50  # of the page together
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Course:
         self._plan, self._pid, self._generator, self._operators = plan, pid, generator, operators
 
     def stretch(self, kind: str | None) -> Stretch:
-        """Measure one stretch, with somebody who looks or without."""
+        """Measure one stretch, with a viewer or without."""
         plan, beat = self._plan, self._generator.beat
         lookers = self._lookers(kind) if kind else None
         beat(UNANSWERED, plan.rate, REST_S)

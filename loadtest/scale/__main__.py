@@ -42,7 +42,7 @@ from loadtest.scale.fleet import Fleet
 from loadtest.scale.play import MB, Reader, ScaleRun
 from loadtest.scale.verdict import ScaleDeadlines
 
-MAXEVENTS = 512  # that a floor takes at once
+MAXEVENTS = 512  # that a floor takes per call
 SETTLE_S = 1.0  # after the start, before memory is looked at
 
 

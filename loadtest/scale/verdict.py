@@ -1,6 +1,6 @@
 """Each event held against what that client truly did: pure, so that made-up events show what it would notice.
 
-A period begins with nobody online and ends with everybody silent. In it each client logs in, beats, falls
+A period begins with no client online and ends with all silent. In it each client logs in, beats, falls
 silent; so there must be one online event of each, then one offline event, for silence, of the session that
 the client had, neither before the client was silent for T nor later than was promised.
 

@@ -1,6 +1,6 @@
 """One device: a connection, a session, beats that are sent when they are due, and its misadventures.
 
-Everything that it does is told to the judge; nothing here decides what the server should make of it.
+It reports everything that it does to the judge; nothing here decides what the server should make of it.
 """
 
 import itertools
@@ -313,7 +313,7 @@ class Device(LoopClient):
         return begun
 
     def _logout(self, session: JudgedSession) -> bool:
-        """Log out, and come back at once or later."""
+        """Log out, and return immediately or later."""
         sent = self._ask("logout", protocol.logout(id=next(self._ids)))
         if sent:
             self._judge.logs_out(session, sent)

@@ -1,6 +1,6 @@
-"""Compares each event with what the device that it names truly did, and notes events that do not come.
+"""Compares each event with what the device that it names did, and reports missing events.
 
-No I/O and no clock: the load test tells what its devices did and which entries it read from the stream.
+No I/O and no clock: the load test reports what its devices did and which entries it read from the stream.
 
 What is judged, for each device (T is the session's own idle time-out):
 
@@ -11,7 +11,7 @@ What is judged, for each device (T is the session's own idle time-out):
   grace + tick + slack of a closed connection, within the slack of a logout; an online event within the
   slack of a login. For a logout and a login on another node within `OVERTAKEN_S` there may be neither.
 
-The judge is in doubt for the server: what lies within the bounds of the clocks is never called broken.
+In case of doubt the server is right: what lies within the bounds of the clocks is never called broken.
 
 Times are monotonic seconds of this process. A packet is known by the moments right before and right after it
 was handed to the kernel; on one machine the server could read it from some moment in between.
@@ -31,7 +31,7 @@ from presence.protocol import Code
 RACE_S = 0.1
 
 # A login so soon after the device's logout may be the first of the two in Redis, if it is on another node.
-# Then it takes the session's place, and neither is told. No more is forgiven than that.
+# Then it replaces the session, and neither has an event. Nothing beyond that is excused.
 OVERTAKEN_S = 0.25
 SENT_KEPT = 64  # packets remembered of a session: 25 idle time-outs of beats, far above any lag of an event
 _KEPT = 2 * SENT_KEPT  # numbers in the array of them
@@ -227,7 +227,7 @@ class DeviceJudge:
             self._expect_end(session, self._grace_ends(session, closed.done) + self._promise.tick_s)
 
     def lost(self, session: JudgedSession, at: float) -> None:
-        """The server's side, or the way to it, is gone: there is nobody who must tell of it."""
+        """The server, or the path to it, is gone: no event is due."""
         session.closed = Sent(session.last_sent().begun, at)
         session.end_by = None
 

@@ -48,7 +48,7 @@ class DeviceRun:
         host: where the server listens.
 
     Attributes:
-        judge: is told what the devices do.
+        judge: gets what the devices do.
         loop: what drives the devices.
         scenario: what devices do, and when.
         uids: names that no other process and no other run has.
@@ -94,7 +94,7 @@ class DeviceRun:
             how many offline events were still due.
         """
         gevent.killall(self._greenlets)
-        # The connection may have an answer under way that nobody reads any more.
+        # The connection may have an answer in flight that is not read any more.
         self._link.close()
         try:
             with self._link.calling() as client:
@@ -159,7 +159,7 @@ class DeviceRun:
     def _tell_unreadable(self, error: RedisError) -> None:
         self._tell(DeviceFinding("events", None, "the stream cannot be read", str(error)))
 
-    # What locust is told
+    # Reports to locust
 
     def _tell(self, finding: DeviceFinding) -> None:
         if finding.broken:

@@ -66,7 +66,7 @@ def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool
         data: the unfinished frame of before, and what was read.
         was: the connection's state before.
         outcome: what the server made of it.
-        served: whether somebody answers requests.
+        served: whether requests are answered.
     """
     state, at, signs, requests = was, 0, 0, 0
     replies = packets(outcome.reply)

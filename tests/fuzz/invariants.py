@@ -44,7 +44,7 @@ def check_after_tick(stage: ServerUnderTest) -> None:
 
 
 def _sessions(stage: ServerUnderTest) -> None:
-    """Everybody in the registry is a session, has a deadline, and is what is on record."""
+    """Each entry of the registry is a session, has a deadline, and equals its record."""
     registry: Any = stage.registry
     wheel: Any = stage.core._wheel
     entries, now = stage.ledger.entries, stage.now

@@ -43,7 +43,7 @@ FEW_LOGINS: Final = AdmissionLimits(
     uid_login_rate=0.5,
     uid_login_burst=2.0,
 )
-FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
+FEW_PACKETS: Final = (1.0, 6.0)  # per second, and burst
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
@@ -74,7 +74,7 @@ class LastActivity:
 
 
 class Desk:
-    """Takes requests, and remembers who asked until somebody has them answered."""
+    """Takes requests, and remembers the sessions that asked until they are answered."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Session, Request]] = []
@@ -96,14 +96,14 @@ class Desk:
 
 
 class ServerUnderTest(Link):
-    """The server, and the connections that it has: numbers, at which bytes wait until somebody reads them.
+    """The server, and the connections that it has: numbers, at which bytes wait until they are read.
 
     Args:
         scene: how it is set.
 
     Attributes:
         peers: of the open connections.
-        arrived: bytes that nobody has read yet.
+        arrived: bytes that were not read yet.
         needs_a_turn, lain_s: what `look` and `unread_s` say.
         heard: what is known of live sessions, by id.
     """
@@ -250,7 +250,7 @@ class ServerUnderTest(Link):
             heard.expires_at = outcome.expires_at
 
     def _judge(self, login: Mapping[str, Any], answer: Packet, peer: Peer) -> None:
-        """Whoever is let in has shown a good token, where one is asked for; no good one is called bad."""
+        """An admitted client had a good token, where one is required; no good one is refused."""
         token, uid = login.get("token"), login.get("uid")
         wall = WALL_S + (self.now - START_S)
         is_proved = uid is not None if self.gate is None else is_good(token, uid, self.gate, wall)
@@ -273,7 +273,7 @@ class ServerUnderTest(Link):
         """The client's end of the connection was read."""
         peer = self.peers[handle]
         if (heard := self._heard(peer)) is not None:
-            heard.lost_at = self.now  # before the end that it may cause at once
+            heard.lost_at = self.now  # before the end that it may cause immediately
         self.core.closed(peer)
         self._gone(handle)
 
@@ -288,7 +288,7 @@ class ServerUnderTest(Link):
             heard.at, heard.credited = self.now, self.credited
 
     def leave(self) -> None:
-        """Let go of everything: nobody has to look for circles, which would be a good part of the work."""
+        """Release everything, so that the garbage collector finds no cycles, a large part of the work."""
         vars(self).clear()
 
     # What the ticker does

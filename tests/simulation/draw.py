@@ -143,7 +143,7 @@ def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: fl
     others = [n for n in range(nodes) if n != whose]
     return [
         SimulatedFault(at, FaultKind.CUT_LEASES, min(1.6 * dead_s, heal_at - at), whose),
-        # Refused at once: time-outs would be a loss of contact, in which nobody's silence is measured.
+        # Refused immediately: time-outs would be a loss of contact, in which no silence is measured.
         *(
             SimulatedFault(at, FaultKind.CUT_SWEEPS, min(blind_s, heal_at - at), n, amount=1.0)
             for n in others

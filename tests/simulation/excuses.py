@@ -1,4 +1,4 @@
-"""What excuses a process: how late an end may be decided, told and swept, and of whom Redis need not know.
+"""Excuses of a process: how late ends may be decided, reported, swept, and what Redis may miss.
 
 See the rules `late`, `untold`, `unswept` and `false` in `judge`.
 """
@@ -74,7 +74,7 @@ def is_calm(world: SimulatedWorld, since: float, until: float) -> bool:
 def _lasts_until(fault: SimulatedFault) -> float:
     match fault.kind:
         case FaultKind.CRASH_RESET | FaultKind.CRASH_SILENT:
-            return fault.at  # that another process starts later disturbs nobody
+            return fault.at  # that another process starts later has no effect
         case FaultKind.DRAIN:
             return fault.at + DRAIN_S
         case FaultKind.LATE | FaultKind.STRAY:
@@ -83,7 +83,7 @@ def _lasts_until(fault: SimulatedFault) -> float:
 
 
 class Liveness:
-    """What has happened that excuses somebody.
+    """What has happened that excuses a process.
 
     Attributes:
         made_good: changes that gap entries told of, by the process that skipped them.
@@ -122,7 +122,7 @@ class Liveness:
         return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)
 
     def _is_seen(self, life: TrueSession, teller: Host) -> bool:
-        """Whether a process has seen that of a session at work in its shard; else it waits for nobody."""
+        """Whether a process has seen that of a session at work in its shard; else it does not wait."""
         if life.host is teller:
             return True
         settling = teller.node.relay.writers[self._world.keys.shard(life.key[0])].settling

@@ -174,7 +174,7 @@ def _streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) ->
 
 
 def _told(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
-    """Hold what subscribers heard last of a user against how he is."""
+    """Compare the last event of a user with their state."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
         died_unknown = any(

@@ -186,7 +186,7 @@ class Host:
         handle.hang_up(farewell)
 
     def send(self, handle: SimulatedConnection, data: bytes) -> None:
-        """See `presence.core.registry.Link`: nobody asks for what is answered later."""
+        """See `presence.core.registry.Link`: no client asks for what is answered later."""
 
     def offer(self, handle: SimulatedConnection, data: bytes) -> bool:
         """See `presence.core.registry.Link`."""

@@ -24,7 +24,7 @@ def shrink(
     Args:
         plan: breaks a rule.
         guard: what is switched off.
-        told: is told how far it has come.
+        told: gets the progress.
     """
     rule = rule_of(run_plan(plan, guard=guard))
 

@@ -32,7 +32,7 @@ class SimulatedConnection:
         self.peer: Peer | None = None  # who it belongs to at the server; None once hung up there
         self.is_open = True  # whether the client has not closed it
         self.life: TrueSession | None = None  # its session, once there is one
-        self.waiting = b""  # bytes that nobody has read
+        self.waiting = b""  # bytes that were not read
         self.data_at = 0.0  # true time at which the last of them arrived
         self.fin = False  # whether the client's FIN has arrived
         self.hung_up = False  # whether the server has closed its end

@@ -26,7 +26,7 @@ class SimulatedWorld:
 
     Args:
         plan: what happens.
-        tell: is told the story, line by line; None: nobody listens.
+        tell: gets the story, line by line; None: it is not written.
 
     Attributes:
         hosts: the process of each place; one that has ended stays until another takes its place.

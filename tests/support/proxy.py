@@ -100,7 +100,7 @@ class _Way(Enum):
 
 
 class Proxy:
-    """Passes connections on to a target, and disturbs them as it is told. For a ``with`` block.
+    """Passes connections on to a target, and injects faults. For a ``with`` block.
 
     All may be called from any thread, and holds when the call returns. Connections that begin and end, with
     a FIN or with a reset, begin and end on the other side too.
@@ -269,7 +269,7 @@ class _Shared:
 
 
 class _ProxiedConnection:
-    """Two sockets, near to whoever has connected and far to the target, and the two ways between them."""
+    """Two sockets, near to the client and far to the target, and the two directions between them."""
 
     def __init__(self, near: socket.socket, far: socket.socket, shared: _Shared) -> None:
         self._near, self._far = near, far
@@ -291,7 +291,7 @@ class _ProxiedConnection:
             self.down.read_on()
 
     def close(self, *, reset: bool) -> None:
-        """Close both sockets at once."""
+        """Close both sockets immediately."""
         self.is_closed = True
         self._shared.connections.discard(self)
         for sock in (self._near, self._far):
@@ -343,7 +343,7 @@ class _Pipe:
     The sender's end stands in it as an empty piece, its reset as None.
 
     Attributes:
-        is_over: whether nothing is sent any more: the end was passed on, or there is nobody to send to.
+        is_over: whether nothing is sent any more: the end was passed on, or there is no receiver.
         is_broken: whether nothing can be sent to the source any more.
     """
 
@@ -513,7 +513,7 @@ def _count(reader: "hiredis.Reader", data: bytes) -> int:
 
 
 def _close(sock: socket.socket, *, reset: bool) -> None:
-    """Close a socket; with `reset` the other side is told so, where the kind of socket can."""
+    """Close a socket; with `reset` the other side gets a reset, if the kind of socket can."""
     if reset:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

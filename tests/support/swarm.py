@@ -1,6 +1,6 @@
-"""Many real clients in one thread, who know exactly when they sent what.
+"""Many real clients in one thread, with the exact time of each packet that they sent.
 
-Open loop: a beat is sent when it is due, whatever the server does. The clients' own send times are the
+Open loop: a keepalive is sent when it is due, whatever the server does. The clients' own send times are the
 truth that the server's events are compared with.
 """
 

@@ -1,6 +1,6 @@
 """The commands that the scripts and the store use, in the forms in which they use them.
 
-Another form is a mistake of whoever calls it, not an error reply: the call fails with a ValueError, or a
+Another form is a mistake of the caller, not an error reply: the call fails with a ValueError, or a
 TypeError, that ends the simulation.
 """
 

@@ -26,10 +26,10 @@ class FakeRedis:
     """A Redis server without a network.
 
     Args:
-        now: Unix seconds, looked at once for each command or script.
+        now: Unix seconds, read one time for each command or script.
         seed: what replication ids are made of.
         commands: what it can do; a test may plant a fault here.
-        channels: that somebody listens to.
+        channels: that have a subscriber.
     """
 
     def __init__(
