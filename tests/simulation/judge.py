@@ -1,7 +1,7 @@
 """The judge: the promises as rules. A broken rule reports its name, the moment and the user.
 
 Rules that also hold for real processes are in `loadtest.checker`: `doubled`, `risen`, `disorder`, `shown`,
-the core of `early` and `false`, the comparisons of `converged`. This module knows the truth of the simulation.
+the core of `early` and `false`, the comparisons of `converged`. This module knows the simulation's truth.
 
 While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
