@@ -1,9 +1,10 @@
-"""Thousands of clients in one thread: connections in one epoll set, and one heap of what is due.
+"""Thousands of clients in one thread: connections in one epoll set, and one heap of deadlines.
 
-What a client does is its class: it overrides what happens to it (`opened`, `entered`, `heard`, `ended`).
-Nothing waits but `ClientLoop.run`.
+All load in this repository comes from it; a plain loop, a thread or a greenlet drives it. What a client
+does is its class: it overrides the callbacks (`opened`, `entered`, `heard`, `ended`). Only `ClientLoop.run`
+waits.
 
-Packets are unpacked without the checks of the codec, which cost more than all else here; every
+Packets are unpacked without the checks of the codec, which cost more than everything else here; every
 `CHECKED_EACH`th goes through the codec as well.
 """
 
@@ -79,7 +80,7 @@ class PlainPoll:
         """It has no descriptor."""
 
 
-class Client:
+class LoopClient:
     """One client, connection after connection. What happens to it, its class overrides.
 
     Args:
@@ -155,7 +156,7 @@ class Client:
     # What it does
 
     def connect(self) -> None:
-        """Connect if not connected yet; if nobody listens, retry later."""
+        """Connect if not connected yet; if no server listens, retry later."""
         if self.fd == AWAY:
             try:
                 self.loop.open(self)
@@ -330,7 +331,7 @@ class ClientLoop:
         sources: int | Iterable[str | None] = SOURCES,
         poller: Poller | None = None,
     ) -> None:
-        self.members: list[Client] = []
+        self.members: list[LoopClient] = []
         self.packets = self.logins = 0
         self.endings: Counter[int] = Counter()
         self.late_max_s = 0.0
@@ -341,7 +342,7 @@ class ClientLoop:
         self._begun, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
         self.poller: Poller = poller or select.epoll()
-        self._by_fd: dict[int, Client] = {}
+        self._by_fd: dict[int, LoopClient] = {}
         self._opening: set[int] = set()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
@@ -388,7 +389,7 @@ class ClientLoop:
             self._serve(fd, events)
         self._act()
 
-    def bring(self, clients: Iterable[Client], per_second: float = 2000.0) -> None:
+    def bring(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
         """Let some connect, evenly at that rate."""
         now = time.monotonic()
         for number, client in enumerate(clients):
@@ -398,7 +399,7 @@ class ClientLoop:
         """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
 
         The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
-        changes with the interval: nobody waits longer for the next beat than the longer of the two intervals.
+        changes with the interval: no client waits longer than the longer of the two intervals.
         """
         self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
         self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots
@@ -427,7 +428,7 @@ class ClientLoop:
         """Return how many are logged in."""
         return sum(client.is_in for client in self.members)
 
-    def open(self, client: Client) -> None:
+    def open(self, client: LoopClient) -> None:
         """Begin to connect one.
 
         Raises:
@@ -446,7 +447,7 @@ class ClientLoop:
         self._opening.add(fd)
         self.poller.register(fd, _READ | _WRITE)
 
-    def open_clients(self) -> list[Client]:
+    def open_clients(self) -> list[LoopClient]:
         """Return who has a connection."""
         return [*self._by_fd.values()]
 
@@ -460,7 +461,7 @@ class ClientLoop:
         """Wait for these events of a connection from now on."""
         self.poller.modify(fd, events)
 
-    def hear(self, client: Client, *, on: bool) -> None:
+    def hear(self, client: LoopClient, *, on: bool) -> None:
         """Read what comes on a connection from now on, or nothing but its end."""
         self.poller.modify(client.fd, _READ if on else 0)
 
@@ -476,7 +477,7 @@ class ClientLoop:
         if events & ~_WRITE:
             client.read()
 
-    def _open(self, client: Client) -> None:
+    def _open(self, client: LoopClient) -> None:
         try:
             events = client.shake_hands()
         except OSError:
@@ -549,7 +550,7 @@ class LoopThread:
         self._orders.put((action, future))
         return future.result(ANSWER_S)
 
-    def bring(self, clients: Iterable[Client], per_second: float, within_s: float) -> None:
+    def bring(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
         """Let clients connect and log in.
 
         Raises:

@@ -12,7 +12,7 @@ ROUNDED_S: Final = 0.002  # the milliseconds of ids, of decisions and of the wal
 OF_USERS: Final = frozenset({"online", "offline", "away", "update"})
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """An entry of a stream.
 
     Attributes:
@@ -60,14 +60,14 @@ def _difference() -> float:
     return time.time() - time.monotonic()
 
 
-def event_of(entry: Entry, clock: WallClock) -> Event:
+def event_of(entry: Entry, clock: WallClock) -> StreamEvent:
     """Return what an entry says that has just been read."""
     fields: Any = entry.fields
     stood, read = int(entry.id.partition("-")[0]) / 1000 - clock.now, time.monotonic()
     if fields["type"] not in OF_USERS:
         nobody = ("", "", 0, 0, "", stood, read, (stood, stood))
-        return Event(entry.id, fields["type"], *nobody, entry.shard, fields.get("node", ""))
-    return Event(
+        return StreamEvent(entry.id, fields["type"], *nobody, entry.shard, fields.get("node", ""))
+    return StreamEvent(
         entry.id,
         fields["type"],
         fields["uid"],

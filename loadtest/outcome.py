@@ -13,7 +13,7 @@ _saying = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """One row."""
 
     name: str  # the scenario, and which case of it
@@ -28,7 +28,7 @@ class Outcome:
 
 
 @dataclass
-class Verdict:
+class BrokenPromises:
     """What was wrong, by its words; the first cases in full."""
 
     wrong: Counter[str] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ def faults(*checks: tuple[object, str]) -> list[str]:
     return [words for found, words in checks if found]
 
 
-def table(outcomes: Iterable[Outcome]) -> str:
+def table(outcomes: Iterable[CaseOutcome]) -> str:
     """Return the outcomes in Markdown."""
     rows = (
         (each.name, each.injected, each.measured, "; ".join(each.failures[:3]) or "kept") for each in outcomes

@@ -16,7 +16,7 @@ from loadtest.servers import PRESENCE, PresenceServer, free_port
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 
 
-class Row(NamedTuple):
+class LocustRow(NamedTuple):
     """One line of locust's report; times in ms."""
 
     requests: int = 0
@@ -27,11 +27,13 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class LocustReport:
     """What a run of locust ended with."""
 
     status: int  # its exit status
-    rows: dict[tuple[str, str], Row]  # by type and name, for example ``("event", "offline idle_timeout")``
+    rows: dict[
+        tuple[str, str], LocustRow
+    ]  # by type and name, for example ``("event", "offline idle_timeout")``
     broken: Counter[str]  # how often each promise was broken, by its words
 
     @property
@@ -39,14 +41,14 @@ class Report:
         """All failures, those of requests too."""
         return sum(row.failures for row in self.rows.values())
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> LocustRow:
         """Return the row of an event's measure; one of zeros if there was none."""
-        return self.rows.get(("event", name), Row())
+        return self.rows.get(("event", name), LocustRow())
 
 
 def run_locust(
     host: str, redis_url: str, *flags: str, users: int, seconds: float, locustfile: Path = LOCUSTFILE
-) -> Report:
+) -> LocustReport:
     """Run the devices against a server, headless; locust prints its report on standard output."""
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
         command = [
@@ -66,13 +68,13 @@ def run_locust(
             if line["Name"] != "Aggregated":
                 counts = int(line["Request Count"]), int(line["Failure Count"])
                 times = (line[name] for name in ("50%", "99%", "Max Response Time"))
-                rows[line["Type"], line["Name"]] = Row(
+                rows[line["Type"], line["Name"]] = LocustRow(
                     *counts, *(0.0 if text in {"", "N/A"} else float(text) for text in times)
                 )
         for line in _lines(Path(folder) / "run_failures.csv"):
             if line["Method"] == "event":
                 broken[line["Error"]] += int(line["Occurrences"])
-    return Report(ended.returncode, rows, broken)
+    return LocustReport(ended.returncode, rows, broken)
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from loadtest.events import Event, WallClock, event_of
-from loadtest.servers import RedisServer
+from loadtest.events import StreamEvent, WallClock, event_of
+from loadtest.servers import LocalRedis
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
 
@@ -45,7 +45,7 @@ class Records:
         hashes = [keys.node(shard, node) for shard in range(keys.shards)]
         return sum(b" " in name for key in hashes for name in self._client_of(key).hkeys(key))
 
-    def events(self, keys: Keys) -> list[Event]:
+    def events(self, keys: Keys) -> list[StreamEvent]:
         """Return all that stands in the streams now."""
         clock = WallClock()
         return [
@@ -71,9 +71,9 @@ class Records:
         return not self._client_of(keys.lease_keys[1]).hexists(keys.lease_keys[1], node)
 
 
-class Data(RedisServer, Records):
-    """A `RedisServer`, and what stands in it."""
+class Data(LocalRedis, Records):
+    """A `LocalRedis`, and what stands in it."""
 
     def __init__(self, *, keep: bool = False) -> None:
         Records.__init__(self, lambda _key: self.client)
-        RedisServer.__init__(self, keep=keep)
+        LocalRedis.__init__(self, keep=keep)

@@ -11,7 +11,7 @@ from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer
 
 
-class Stage(NamedTuple):
+class LoadedServer(NamedTuple):
     """A server, its Redis, and what drives the clients."""
 
     data: Data
@@ -22,7 +22,7 @@ class Stage(NamedTuple):
 @contextmanager
 def staged(
     *flags: str, beat_s: float, keep: bool = False, program: Sequence[str] = PRESENCE
-) -> Iterator[Stage]:
+) -> Iterator[LoadedServer]:
     """Run a server for the length of a ``with`` block.
 
     Args:
@@ -35,13 +35,13 @@ def staged(
         server = PresenceServer("--redis", data.url, *flags, program=program)
         try:
             with ClientLoop(server.address, beat_s=beat_s) as loop:
-                yield Stage(data, server, loop)
+                yield LoadedServer(data, server, loop)
         finally:
             server.stop()
 
 
 @dataclass
-class Report:
+class ScenarioReport:
     """One run of one scenario.
 
     Attributes:

@@ -202,7 +202,7 @@ def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
 SERVE_NO_STALE_DATA: Final = ("--replica-serve-stale-data", "no")
 
 
-class RedisServer:
+class LocalRedis:
     """A Redis or Valkey on a Unix socket, which can be killed and started again at the same address.
 
     Args:
@@ -241,7 +241,7 @@ class RedisServer:
             *extra,
         ]
         self.url = f"unix://{self.path}"
-        self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings at once
+        self.client: Any = open_client(self.url)  # redis-py types its answers for all decodings together
         self.start()
 
     def __enter__(self) -> Self:
@@ -275,7 +275,7 @@ class RedisServer:
         return False
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """End it immediately, as a crash does."""
         self.process.kill()
         self.process.wait()
 

@@ -24,7 +24,7 @@ import psutil
 
 REDIS_NAMES = ("valkey-server", "redis-server")
 SAMPLE_S: Final = 0.1
-WINDOW_SAMPLES: Final = 10  # a second: whoever stands still may have to catch up, too
+WINDOW_SAMPLES: Final = 10  # a second: a process that was stopped may also have to catch up
 _PACKAGES = ("presence-server", "trio", "msgpack", "uvloop")
 _PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
 
@@ -105,7 +105,7 @@ def server_processes(pid: int) -> list[int]:
 class Stolen:
     """Processor time that the hypervisor gives to other machines, looked at all the time while it is entered.
 
-    On a machine that is shared a process may stand still for as long as its processor is somebody else's.
+    On a machine that is shared a process may stand still for as long as another machine has its processor.
     What is promised to the tenth of a second holds there but for that.
 
     Args:

@@ -1,6 +1,6 @@
 """The presence protocol, version 1: bytes to packets and back, without I/O.
 
-`SPEC.md` beside this file is the specification, `vectors.json` its test vectors. Nothing here knows of
+`SPEC.md` beside this file is the specification, `vectors.json` its test vectors. Nothing here uses
 sockets or clocks.
 """
 

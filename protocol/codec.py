@@ -12,14 +12,14 @@ from presence.protocol.scan import end_of_value
 from presence.protocol.schema import check_payload
 
 HEADER_BYTES: Final = 4
-_ELEMENTS_MAX: Final = 3  # kind, id, payload
+_MAX_ELEMENTS: Final = 3  # kind, id, payload
 _header = struct.Struct("!I")
 _unpack_header = _header.unpack_from
 
-KEEPALIVE: Final = bytes.fromhex("00000002 9103")  # the whole frame of a keepalive that wants no reply
+KEEPALIVE: Final = bytes.fromhex("00000002 9103")  # the whole frame of a keepalive without an id
 KEEPALIVE_PACKET: Final = Packet(Kind.KEEPALIVE)  # what that frame decodes to
 
-# How `[3, id]` and `[64, id]` begin, by the size of the whole frame, and the tags that an id may have there.
+# First bytes of `[3, id]` and `[64, id]` by the size of the whole frame, and the tags of an id.
 _ASKING: Final = {size: _header.pack(size - HEADER_BYTES) + b"\x92\x03" for size in (7, 8, 9, 11, 15)}
 _OK: Final = {size: _header.pack(size - HEADER_BYTES) + b"\x92\x40" for size in _ASKING}
 _ID_TAGS: Final = {7: range(0x80), 8: (0xCC,), 9: (0xCD,), 11: (0xCE,), 15: (0xCF,)}
@@ -28,7 +28,7 @@ _ID_TAGS: Final = {7: range(0x80), 8: (0xCC,), 9: (0xCD,), 11: (0xCE,), 15: (0xC
 def keepalive_answer(data: bytes) -> bytes:
     """Return the ok for exactly one keepalive frame `[3, id]`, or nothing if ``data`` is something else.
 
-    The id is carried over as it was packed, so nothing is decoded: for a transport's second commonest read.
+    The id is copied as packed, so nothing is decoded: this is the second most common read of a transport.
     """
     size = len(data)
     if size in _ASKING and data[:6] == _ASKING[size] and data[6] in _ID_TAGS[size]:
@@ -37,15 +37,15 @@ def keepalive_answer(data: bytes) -> bytes:
 
 
 def frame_end(buffer: bytes | bytearray, start: int, limit_bytes: int) -> int:
-    """Return the end of the frame that begins at ``start``, or 0 while the buffer does not hold it all.
+    """Return the end of the frame that begins at ``start``, or 0 while the buffer does not hold all of it.
 
     Args:
-        buffer: what was read so far.
+        buffer: bytes read so far.
         start: offset of the frame's first length byte.
         limit_bytes: the largest length allowed, without the length's own four bytes.
 
     Raises:
-        ProtocolError: the length is over the limit (``TOO_LARGE``) or 0, seen on its four bytes alone.
+        ProtocolError: the length is over the limit (``TOO_LARGE``) or 0, known from its four bytes alone.
     """
     if len(buffer) - start < HEADER_BYTES:
         return 0
@@ -63,10 +63,10 @@ def frame_end(buffer: bytes | bytearray, start: int, limit_bytes: int) -> int:
 def decode(body: bytes) -> Packet:
     """Turn one frame's body, without its length, into a packet that obeys every rule of the protocol.
 
-    Unknown kinds pass with any payload. Keys of a payload that its kind does not define are kept.
+    Unknown kinds may have any payload. Payload keys that the kind does not define are kept.
 
     Raises:
-        ProtocolError: the body breaks a rule; ``kind`` and ``id`` are set as far as they can be read.
+        ProtocolError: the body breaks a rule; ``kind`` and ``id`` are set as far as they are readable.
     """
     try:
         return _decode(body)
@@ -76,9 +76,9 @@ def decode(body: bytes) -> Packet:
 
 
 def encode(packet: Packet, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> bytes:
-    """Return the packet as a frame, with its length; an empty payload and a missing id are left out.
+    """Return the packet as a frame, with its length; an empty payload and a missing id are omitted.
 
-    Whatever `decode` would refuse is refused here, so that a mistake shows on the side that made it.
+    Refuses what `decode` would refuse, so that a mistake shows on the side that made it.
 
     Raises:
         EncodeError: the packet breaks a rule of the protocol, or its body is longer than ``limit_bytes``.
@@ -100,7 +100,7 @@ def encode(packet: Packet, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> bytes
 
 
 def _decode(body: bytes) -> Packet:
-    # The walk comes first: it bounds what unpackb may build, and leaves it nothing to refuse but bad UTF-8.
+    # The scan bounds what unpackb may build, and leaves it nothing to refuse but bad UTF-8.
     if end_of_value(body, 0, DEPTH_MAX + 1) != len(body):
         raise _malformed("bytes follow the array")
     try:
@@ -110,7 +110,7 @@ def _decode(body: bytes) -> Packet:
     if type(elements) is not list:
         raise _malformed("a frame must hold an array")
     count = len(elements)
-    if not 1 <= count <= _ELEMENTS_MAX:
+    if not 1 <= count <= _MAX_ELEMENTS:
         raise _malformed("the array must have 1 to 3 elements")
     kind = elements[0]
     if not _is_uint(kind):
@@ -126,21 +126,21 @@ def _decode(body: bytes) -> Packet:
 
 
 def _peek(body: bytes) -> tuple[int | None, int | None]:
-    """Read kind and id from a body that was refused, as far as they are sound."""
+    """Read kind and id from a refused body, as far as they are valid."""
     kind = id = None
     try:
         count, at = _array_header(body)
-        if 1 <= count <= _ELEMENTS_MAX:
+        if 1 <= count <= _MAX_ELEMENTS:
             kind, at = _peek_uint(body, at)
         if kind is not None and count > 1:
             id, at = _peek_uint(body, at)
     except (ProtocolError, UnicodeDecodeError):
-        pass  # so much could be read, and no more
+        pass  # the rest is not readable
     return kind, id
 
 
 def _array_header(body: bytes) -> tuple[int, int]:
-    """Return an array's count and where its elements begin; a count of 0 if there is no array."""
+    """Return an array's count and the offset of its elements; a count of 0 if there is no array."""
     tag = body[0] if body else 0
     if 0x90 <= tag <= 0x9F:
         return tag & 0x0F, 1
@@ -155,7 +155,7 @@ def _peek_uint(body: bytes, at: int) -> tuple[int | None, int]:
 
 
 def _is_uint(value: object) -> bool:
-    return type(value) is int and value >= 0  # a bool is no number here, though Python says it is one
+    return type(value) is int and value >= 0  # a bool is an int in Python, but not here
 
 
 def _malformed(message: str) -> ProtocolError:

@@ -7,7 +7,7 @@ VERSION: Final = 1
 
 
 class Kind(IntEnum):
-    """What a packet is. Below 64 the client sends it, from 64 on the server."""
+    """Kinds of packets: below 64 from the client, from 64 on from the server."""
 
     LOGIN = 1
     MESSAGE = 2
@@ -63,7 +63,7 @@ class Code(IntEnum):
 
     @property
     def reconnect(self) -> bool:
-        """Whether a client may come back by itself after its connection ended with this code."""
+        """Whether a client may reconnect automatically after its connection ended with this code."""
         return self in _RECONNECT
 
 
@@ -85,16 +85,14 @@ _RECONNECT: Final = frozenset(
 )
 
 # Frames: the length N, without the four bytes that carry it.
-FRAME_LIMIT_BEFORE_LOGIN_BYTES: Final = 1024  # a login fits; strangers get no more memory than that
+FRAME_LIMIT_BEFORE_LOGIN_BYTES: Final = 1024  # a login fits; unauthenticated clients get no more memory
 FRAME_LIMIT_BYTES: Final = 16 * 1024  # 500 uids of 30 bytes fit; 100k clients cannot hold 100k large buffers
 SERVER_FRAME_LIMIT_BYTES: Final = 256 * 1024  # 500 states with long uids and full meta fit
 
 UIDS_MAX: Final = 500  # bounds the work that one packet causes
 UID_MAX_BYTES: Final = 128  # a UUID, an e-mail address or a hashed id fits; it becomes part of Redis keys
 DEVICE_MAX_BYTES: Final = 64  # a UUID or a vendor's installation id fits
-META_MAX_BYTES: Final = 256  # packed; kept in memory for each session, and sent with each state
-META_DEPTH_MAX: Final = 8  # meta itself counted as the first; in the answer to a query it lies three deep
-TOKEN_MAX_BYTES: Final = 768  # a login frame of 1 KiB holds it beside the longest uid and device
-DEPTH_MAX: Final = (
-    12  # containers inside each other, the payload counted as the first; JSON APIs rarely pass 8
-)
+META_MAX_BYTES: Final = 256  # packed; kept in memory per session, and sent with each state
+META_DEPTH_MAX: Final = 8  # meta itself counted as the first; an answer to a query nests it three deep
+TOKEN_MAX_BYTES: Final = 768  # fits into a login frame of 1 KiB with the longest uid and device
+DEPTH_MAX: Final = 12  # nested containers, the payload counted as the first; JSON APIs rarely exceed 8

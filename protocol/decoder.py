@@ -1,4 +1,4 @@
-"""The incremental reader: bytes in as they come, packets out."""
+"""The incremental reader: bytes in as they arrive, packets out."""
 
 from presence.protocol.codec import HEADER_BYTES, KEEPALIVE, KEEPALIVE_PACKET, decode, frame_end
 from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES
@@ -7,16 +7,16 @@ from presence.protocol.packet import Packet
 
 
 class Decoder:
-    """Cuts a stream of bytes into packets, however the stream was cut before.
+    """Cuts a stream of bytes into packets; the pieces that are fed may be cut anywhere.
 
     Call `next` until it returns None after each `feed`: then the decoder holds at most one unfinished
-    frame. After a `ProtocolError` it stays failed: what is fed is dropped, and `next` raises it again.
+    frame. After a `ProtocolError` it stays failed: further bytes are dropped, and `next` raises it again.
 
     Args:
         limit_bytes: the largest frame allowed, without its length.
 
     Attributes:
-        limit_bytes: may be changed between packets; it holds from the next call of `next`.
+        limit_bytes: may be changed between packets, effective from the next call of `next`.
     """
 
     __slots__ = ("_buffer", "_failure", "_start", "limit_bytes")
@@ -24,14 +24,14 @@ class Decoder:
     def __init__(self, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self._buffer = bytearray()
-        self._start = 0  # what lies before it was handed out
+        self._start = 0  # bytes before it were returned as packets
         self._failure: ProtocolError | None = None
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Add bytes as they were read.
 
         Raises:
-            BufferError: more than one whole frame is waiting already; the caller forgot to call `next`.
+            BufferError: more than one whole frame is buffered; the caller forgot to call `next`.
         """
         if self._failure is not None:
             return
@@ -43,14 +43,14 @@ class Decoder:
         """Return the next packet, or None until more bytes are fed.
 
         Raises:
-            ProtocolError: the stream breaks a rule, now or at an earlier call.
+            ProtocolError: the stream broke a rule, now or at an earlier call.
         """
         if self._failure is not None:
             raise _copy(self._failure)
         try:
             return self._next()
         except ProtocolError as error:
-            # A copy, for the one that was raised keeps its whole stack of frames alive.
+            # A copy, because the raised one keeps its whole stack of frames alive.
             self._failure = _copy(error)
             self._buffer = bytearray()
             raise

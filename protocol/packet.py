@@ -1,7 +1,7 @@
 """Packets, and one constructor for each kind.
 
-The constructors only name the parts. Whether the values are valid is decided where all packets pass,
-in `protocol.codec.encode`. A part given as None is left out.
+The constructors do not validate: `protocol.codec.encode` does, for all packets. Parts that are None are
+omitted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from presence.protocol.constants import Code, Kind
 
-NO_PAYLOAD: Final[Mapping[str, Any]] = MappingProxyType({})  # one for all packets without any
+NO_PAYLOAD: Final[Mapping[str, Any]] = MappingProxyType({})  # shared by all packets without a payload
 
 
 class Packet(NamedTuple):
@@ -18,8 +18,8 @@ class Packet(NamedTuple):
 
     Attributes:
         kind: a `Kind`, or a number that this version does not know.
-        id: chosen by the client, carried back by the reply; None if there is none.
-        payload: string keys; do not change it. Keys that the kind does not define are kept.
+        id: chosen by the client, returned in the reply; None if there is none.
+        payload: string keys; do not modify it. Keys that the kind does not define are kept.
     """
 
     kind: int
@@ -44,7 +44,7 @@ def login(
 ) -> Packet:
     """Begin a session, by default one that is ``"online"``, not ``"away"``.
 
-    ``uid`` may be None where a token names it; ``idle_timeout`` is a wish, in seconds.
+    ``uid`` may be None if a token names it; ``idle_timeout`` is a request, in seconds.
     """
     return _packet(
         Kind.LOGIN,
@@ -65,22 +65,22 @@ def message(to: str, body: Any, *, id: int | None = None) -> Packet:
 
 
 def keepalive(id: int | None = None) -> Packet:
-    """Show that the client lives; answered only if it carries an id."""
+    """Show that the client is alive; answered only if it carries an id."""
     return Packet(Kind.KEEPALIVE, id)
 
 
 def logout(reason: str | None = None, *, id: int | None = None) -> Packet:
-    """End the session at once; ``reason`` is ``"logout"`` or ``"background"``."""
+    """End the session immediately; ``reason`` is ``"logout"`` or ``"background"``."""
     return _packet(Kind.LOGOUT, id, reason=reason)
 
 
 def query(uids: Iterable[str], *, id: int | None = None) -> Packet:
-    """Ask once for the states of some users."""
+    """Request the current states of some users."""
     return Packet(Kind.QUERY, id, {"uids": list(uids)})
 
 
 def watch(uids: Iterable[str], *, id: int | None = None) -> Packet:
-    """Ask for the states of some users, and for each change from now on."""
+    """Request the states of some users, and each later change."""
     return Packet(Kind.WATCH, id, {"uids": list(uids)})
 
 
@@ -113,17 +113,17 @@ def error(id: int | None, code: Code, message: str, retry_after: float | None = 
 
 
 def presence(uid: str, state: Mapping[str, Any], reason: str) -> Packet:
-    """Tell a watcher a user's new state: a map with ``status``, ``since_ms``, ``last_seen_ms``, ``id``."""
+    """Notify a watcher of a user's state: a map with ``status``, ``since_ms``, ``last_seen_ms``, ``id``."""
     return Packet(Kind.PRESENCE, None, {"uid": uid, **state, "reason": reason})
 
 
 def deliver(sender: str, body: Any, at_ms: int) -> Packet:
-    """Hand on a message that ``sender`` sent at ``at_ms`` (Unix milliseconds)."""
+    """Deliver a message that ``sender`` sent at ``at_ms`` (Unix milliseconds)."""
     return Packet(Kind.DELIVER, None, {"from": sender, "body": body, "at_ms": at_ms})
 
 
 def goodbye(code: Code, message: str | None = None, retry_after: float | None = None) -> Packet:
-    """Announce that the server closes the connection; ``retry_after`` in seconds."""
+    """Announce that the server is closing the connection; ``retry_after`` in seconds."""
     return _packet(
         Kind.GOODBYE,
         None,

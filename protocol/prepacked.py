@@ -1,6 +1,6 @@
-"""States that are packed and checked once, and told in many answers: for a server whose users are watched.
+"""States packed and checked once and used in many answers.
 
-Packing 500 states and checking them takes milliseconds, putting together what is packed already a tenth.
+Packing and checking 500 states takes milliseconds, joining packed ones a tenth of that.
 """
 
 import struct
@@ -14,19 +14,18 @@ from presence.protocol.constants import SERVER_FRAME_LIMIT_BYTES, UID_MAX_BYTES,
 from presence.protocol.errors import EncodeError
 from presence.protocol.packet import ok
 
-# `UIDS_MAX` of this size fit into one frame beside the longest uids. With a full meta it is 363 bytes.
+# `UIDS_MAX` of this size fit into one frame with the longest uids. With a full meta one takes 363 bytes.
 STATE_MAX_BYTES: Final = (SERVER_FRAME_LIMIT_BYTES - 64) // UIDS_MAX - UID_MAX_BYTES - 2
-_SOMEBODY = "somebody"  # a state has the same rules whoever it is of
+_ANY_UID = "somebody"  # the rules for a state do not depend on the uid
 
 
 def pack_state(state: Mapping[str, Any]) -> bytes:
-    """Return a state as it stands in an answer.
+    """Return a state as an answer contains it.
 
     Raises:
-        EncodeError: an answer with it would break a rule of the protocol, or it takes more than
-            `STATE_MAX_BYTES`.
+        EncodeError: an answer with it would violate the protocol, or it takes more than `STATE_MAX_BYTES`.
     """
-    encode(ok(None, presence={_SOMEBODY: state}))
+    encode(ok(None, presence={_ANY_UID: state}))
     packed: bytes = msgpack.packb(state)
     if len(packed) > STATE_MAX_BYTES:
         raise EncodeError(f"a state takes {len(packed)} bytes")
@@ -38,10 +37,10 @@ def states_answer(id: int | None, states: Mapping[str, bytes]) -> bytes:
 
     Args:
         id: of the request.
-        states: valid uids to what `pack_state` gave; at most `UIDS_MAX`.
+        states: valid uids to results of `pack_state`; at most `UIDS_MAX`.
 
     Raises:
-        EncodeError: it is longer than a frame may be.
+        EncodeError: the frame would exceed its limit.
     """
     packer = msgpack.Packer()
     parts = [

@@ -1,11 +1,11 @@
 """The shape of a MessagePack value, checked before any of it is built.
 
-A decoder that believes a container's header allocates what the header claims, and nested headers
-multiply: 1,000 arrays inside each other that claim 16,000 elements each fit in 3 KB and cost 128 MB,
-though no single one claims more than a frame may hold. So the walk below reads tags and lengths only.
+A decoder that trusts a container's header allocates what the header claims, and nested headers
+multiply: 1,000 nested arrays that claim 16,000 elements each fit in 3 KB and cost 128 MB,
+although no single one claims more than a frame may hold. So this scan reads tags and lengths only.
 
-Invariant: ``owed``, the values still missing in all open containers together, never exceeds the bytes
-that are left, since a value takes at least one byte. What is built afterwards is therefore linear in
+Invariant: ``owed``, the values still missing in all open containers together, never exceeds the
+remaining bytes, because a value takes at least one byte. Decoding is therefore linear in
 the frame. Time O(values), memory O(depth).
 """
 
@@ -20,7 +20,7 @@ _FLOATS: Final = {0xCA: struct.Struct("!f"), 0xCB: struct.Struct("!d")}
 
 
 def _widths() -> bytes:
-    """Whole size in bytes of a value that its first byte alone tells; 0 for all others."""
+    """Size in bytes of the values whose first byte determines it; 0 for all others."""
     widths = bytearray(256)
     for tag in (*range(0x80), *range(0xE0, 0x100), 0xC0, 0xC2, 0xC3):  # small ints, nil, booleans
         widths[tag] = 1
@@ -33,9 +33,9 @@ def _widths() -> bytes:
 
 _WIDTH: Final = _widths()
 _STRINGS: Final = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
-# First byte of str and bin with a length behind it: how many bytes that length takes.
+# First byte of str and bin with a length field: bytes of that length.
 _SIZED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-# First byte of a container: bytes that its count takes, values per element, the count if it is in the tag.
+# First byte of a container: bytes of its count, values per element, the count if it is in the tag.
 _CONTAINERS: Final = {
     **{0x80 + count: (0, 2, count) for count in range(16)},
     **{0x90 + count: (0, 1, count) for count in range(16)},
@@ -47,16 +47,16 @@ _CONTAINERS: Final = {
 
 
 def end_of_value(body: bytes, start: int, depth_max: int) -> int:
-    """Return the offset behind the value that begins at ``start``.
+    """Return the offset after the value that begins at ``start``.
 
     Args:
         body: one frame's body.
         start: where the value begins.
-        depth_max: how many containers may lie inside each other; 0 allows none.
+        depth_max: how deep containers may be nested; 0 allows none.
 
     Raises:
-        ProtocolError: the value does not fit in the body, nests too deep, has a map key that is no
-            string, a NaN or an infinity, an extension type, or a byte that MessagePack leaves unused.
+        ProtocolError: the value does not fit in the body, is nested too deep, has a map key that is not
+            a string, a NaN or an infinity, an extension type, or the byte that MessagePack does not use.
     """
     at, size = start, len(body)
     owed = left = 1  # `left`: values missing in the innermost open container
@@ -93,7 +93,7 @@ def end_of_value(body: bytes, start: int, depth_max: int) -> int:
 
 
 def _end_of_other(body: bytes, at: int, tag: int) -> int:
-    """Return the end of a float, of a string or binary with a length of its own; refuse all else."""
+    """Return the end of a float, or of a string or binary with a length field; refuse everything else."""
     if tag in _FLOATS:
         return _end_of_float(body, at + 1, _FLOATS[tag])
     length_bytes = _SIZED.get(tag)

@@ -1,6 +1,6 @@
-"""What the payload of each kind may hold: a table, and the checks that it names.
+"""The payload of each kind: a table of keys, and the checks that it names.
 
-A key that the table does not name is ignored, so that newer peers can send more. A key that it names
+Unlisted keys are ignored, so that newer peers can send more. Listed keys
 must have the right type; nil is not "absent".
 """
 
@@ -23,7 +23,7 @@ from presence.protocol.constants import (
 )
 from presence.protocol.errors import ProtocolError
 
-Complaint = tuple[Code, str]  # what is wrong with a value, and the code to say it with
+Complaint = tuple[Code, str]  # the code of the refusal, and what is wrong with a value
 Check = Callable[[object], Complaint | None]
 
 # C0, DEL and C1 controls, every Unicode white space, and the braces of Redis hash tags.
@@ -39,7 +39,7 @@ def _too_large(what: str) -> Complaint:
 
 
 def _name(max_bytes: int) -> Check:
-    """Make the check for uids and devices, which become parts of Redis keys and log lines."""
+    """Make the check of uids and devices, which become parts of Redis keys and log lines."""
 
     def check(value: object) -> Complaint | None:
         if type(value) is not str:
@@ -80,16 +80,16 @@ def _check_token(value: object) -> Complaint | None:
 def _check_meta(value: object) -> Complaint | None:
     if type(value) is not dict:
         return _wrong("must be a map")
-    if _is_deeper(value, META_DEPTH_MAX):  # what one user sets must fit into what others are answered
+    if _is_deeper(value, META_DEPTH_MAX):  # it must fit into answers to other users
         return _wrong(f"is nested more than {META_DEPTH_MAX} deep")
-    # Packed again: the limit must not depend on how wastefully the sender packed it.
+    # Packed again, so that the limit does not depend on the sender's encoding.
     if len(msgpack.packb(value)) > META_MAX_BYTES:
         return _too_large(f"takes more than {META_MAX_BYTES} bytes packed")
     return None
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether more than `levels` containers lie inside each other, `value` counted as the first."""
+    """Whether containers are nested more than `levels` deep, `value` counted as the first."""
     if not isinstance(value, dict | list | tuple):
         return False
     inner = value.values() if isinstance(value, dict) else value
@@ -142,9 +142,9 @@ class Field(NamedTuple):
     """One key of a payload.
 
     Attributes:
-        type: its type in words, as the specification prints it.
+        type: its type as the specification prints it.
         check: returns what is wrong with a value, or None.
-        required: whether it must be there.
+        required: whether it must be present.
         unless: the key whose presence lifts the requirement.
     """
 
@@ -157,7 +157,7 @@ class Field(NamedTuple):
 Fields = Mapping[str, Field]
 
 _STATE: Final[Fields] = {
-    # Any string: a status that a later server adds must not end an older client's connection.
+    # Any string: a status added by a later server must not end an older client's connection.
     "status": Field("string", _check_string, required=True),
     "since_ms": Field("uint or nil", _or_nil(_check_uint)),
     "last_seen_ms": Field("uint or nil", _or_nil(_check_uint)),
@@ -241,7 +241,7 @@ SCHEMA: Final[Mapping[int, Fields]] = {
 
 
 def check_payload(kind: int, payload: Mapping[str, Any]) -> None:
-    """Check a payload against the table; a kind that the table does not know may hold anything.
+    """Check a payload against the table; unknown kinds may hold anything.
 
     Raises:
         ProtocolError: a key is missing, of the wrong type, or over a limit (then ``TOO_LARGE``).

@@ -1,6 +1,6 @@
-"""What a server does with whatever a client can send, in each state of a connection: the table as data.
+"""The server's reaction to each kind of input in each state of a connection, as data.
 
-`SPEC.md` prints this table, and a session is tested against it cell by cell.
+`SPEC.md` prints this table, and the tests compare a session with it cell by cell.
 """
 
 from collections.abc import Mapping
@@ -11,29 +11,29 @@ from presence.protocol.constants import Code, Kind
 
 
 class ConnectionState(Enum):
-    """How far a connection has come, as the server sees it."""
+    """States of a connection, as the server sees it."""
 
     CONNECTED = "connected"  # accepted, not logged in
     LOGGED_IN = "logged_in"
-    CLOSING = "closing"  # the server has said why, and only drains what still arrives
+    CLOSING = "closing"  # the final packet was sent; further input is discarded
 
 
 class Other(Enum):
-    """What can happen on a connection besides a valid packet of a known kind."""
+    """Input other than a valid packet of a known kind."""
 
     UNKNOWN = "unknown kind"  # a valid packet of a kind that this version does not know
-    INVALID = "invalid packet"  # `ProtocolError.kind` is set: kind, and perhaps the id, could be read
+    INVALID = "invalid packet"  # `ProtocolError.kind` is set: kind, and perhaps the id, were readable
     MALFORMED = "malformed frame"  # `ProtocolError.kind` is None; a length over the limit, too
     LOGIN_TIMEOUT = "login timeout"  # no complete login within the login time-out of the accept
 
 
 class ServerAnswer(Enum):
-    """What the server sends back. Ok and error carry the request's id, or nil where there is none."""
+    """Answers of the server. Ok and error carry the request's id, or nil if there is none."""
 
     NOTHING = "nothing"
     OK = "ok"
-    OK_OR_ERROR = "ok, or error and close"  # as the server decides: its load, the token …
-    OK_OR_REFUSAL = "ok or error"  # as what is asked for can be had or not; the connection stays
+    OK_OR_ERROR = "ok, or error and close"  # depends on load, token …
+    OK_OR_REFUSAL = "ok or error"  # depends on the request; the connection stays
     OK_IF_ID = "ok if it has an id"
     ERROR = "error"
     GOODBYE = "goodbye"
@@ -43,13 +43,13 @@ class Reaction(NamedTuple):
     """One cell of the table.
 
     Attributes:
-        answer: what the server sends.
-        code: the reason code in an error or a goodbye; None there means the `ProtocolError`'s own, or one
-            that says why a request was refused.
+        answer: sent by the server.
+        code: the reason code in an error or a goodbye; None there means that of the `ProtocolError`, or of
+            the refused request.
         then: the state afterwards (of ``OK_OR_ERROR``: after the ok; after the error it is closing).
-        activity: whether it counts as a sign of life, and puts the idle deadline off.
-        offline: whether the session ends at once, without grace: after a logout, and after a code that
-            forbids the client to return.
+        activity: whether it resets the idle time-out.
+        offline: whether the session ends immediately, without grace: after a logout, and after a code that
+            forbids reconnecting.
     """
 
     answer: ServerAnswer
@@ -96,7 +96,7 @@ _EXCEPTIONS: Final[Mapping[tuple[ConnectionState, Trigger], Reaction]] = {
     (_LOGGED_IN, Other.MALFORMED): Reaction(ServerAnswer.GOODBYE, None, _CLOSING, offline=True),
     (_LOGGED_IN, Other.LOGIN_TIMEOUT): Reaction(ServerAnswer.NOTHING, None, _LOGGED_IN),
 }
-# What is left in a state.
+# All other inputs of a state.
 _RULE: Final = {
     _CONNECTED: _NOT_LOGGED_IN,
     _LOGGED_IN: _UNSUPPORTED,

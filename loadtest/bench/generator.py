@@ -109,7 +109,7 @@ DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}
 
 
 @dataclass(frozen=True)
-class Report:
+class GeneratorReport:
     """What one order to beat came to."""
 
     wanted: float  # packets a second, as ordered
@@ -132,7 +132,7 @@ class Report:
         return found
 
 
-class Generator:
+class KeepaliveGenerator:
     """Connections that are logged in, and beats over them in turn."""
 
     def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float) -> None:
@@ -171,7 +171,7 @@ class Generator:
                 raise ConnectionRefusedError("closed before the login was answered")
             data += more
 
-    def beat(self, kind: str, rate: float, seconds: float) -> Report:
+    def beat(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
         """Send `rate` packets a second for some seconds, evenly over all connections."""
         write, frame = os.write, self._dialect.beats[kind]
         fds = [sock.fileno() for sock in self._sockets]
@@ -196,7 +196,9 @@ class Generator:
             time.sleep(0.01)
             self._read_answers()
         self._next = (first + sent) % len(fds)
-        return Report(rate, sent, self._answers if asks else 0, sent / elapsed, cpu / elapsed, late_max)
+        return GeneratorReport(
+            rate, sent, self._answers if asks else 0, sent / elapsed, cpu / elapsed, late_max
+        )
 
     def _read_answers(self) -> None:
         answer = self._dialect.answer
@@ -210,7 +212,7 @@ class Generator:
 
 def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: float) -> None:
     """Obey orders until the pipe ends: the generator's process."""
-    generator = Generator(address, DIALECTS[dialect], burst_s)
+    generator = KeepaliveGenerator(address, DIALECTS[dialect], burst_s)
     with contextlib.suppress(EOFError):
         while True:
             order, given = pipe.recv()
@@ -240,13 +242,13 @@ class LoadGenerator:
         """Log in until there are so many connections."""
         self._do(connections / CONNECTS_A_SECOND, "connect", connections)
 
-    def beat(self, kind: str, rate: float, seconds: float) -> Report:
+    def beat(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
         """Send keepalives for so long."""
-        report: Report = self._do(seconds, "beat", kind, rate, seconds)
+        report: GeneratorReport = self._do(seconds, "beat", kind, rate, seconds)
         return report
 
     def settle(self, kind: str, connections: int) -> None:
-        """Let everybody send some keepalives of a kind."""
+        """Let every client send some keepalives of a kind."""
         self.beat(kind, SETTLE_RATE, settle_s(connections))
 
     def _do(self, planned_s: float, order: str, *given: Any) -> Any:
@@ -268,5 +270,5 @@ class LoadGenerator:
 
 
 def settle_s(connections: int) -> float:
-    """Return how long it takes until everybody has sent what settles a server."""
+    """Return how long it takes until every client has sent what settles a server."""
     return SETTLE_BEATS * connections / SETTLE_RATE

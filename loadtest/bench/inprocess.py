@@ -25,7 +25,7 @@ class _NoSocket:
     """A `Link` on which nothing ever arrives."""
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """There is nobody."""
+        """See `Link`: there is no client."""
 
     def send(self, handle: Any, data: bytes) -> None:
         """See `Link`."""
@@ -43,7 +43,7 @@ class _NoSocket:
         return "127.0.0.1"
 
 
-class Node(presence.server.node.Node):
+class InProcessNode(presence.server.node.Node):
     """One node on one Redis; its users come when told, and there is no grace.
 
     Args:

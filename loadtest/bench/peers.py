@@ -61,7 +61,7 @@ class Presence:
             pass
 
 
-class Device(asyncio.Protocol):
+class AsyncioConnection(asyncio.Protocol):
     """One connection of the asyncio server."""
 
     __slots__ = ("_presence", "_transport", "_uid")
@@ -90,7 +90,7 @@ async def serve_asyncio(listener: socket.socket) -> None:
     presence = Presence()
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    await loop.create_server(lambda: Device(presence), sock=listener, backlog=4096)
+    await loop.create_server(lambda: AsyncioConnection(presence), sock=listener, backlog=4096)
     while True:
         await asyncio.sleep(SLOT_S)
         presence.tick()

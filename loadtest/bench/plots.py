@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from loadtest.bench.report import Load, Results, median
+from loadtest.bench.report import KeepaliveLoad, Results, median
 from loadtest.bench.servers import OWN
 
 DOTS_PER_INCH = 100
@@ -73,7 +73,7 @@ def draw_sizes(results: Results, folder: Path) -> None:
         median(found.total_bytes for found in results.memory if found.connections == size) for size in sizes
     ]
 
-    def cpu_us(load: Load) -> float:
+    def cpu_us(load: KeepaliveLoad) -> float:
         return median(results.cpu_us(OWN, load).values())
 
     lines = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from loadtest.client_loop import ASKING_BEAT, Client, ClientLoop
+from loadtest.client_loop import ASKING_BEAT, ClientLoop, LoopClient
 from presence.protocol import KEEPALIVE
 
 PROBES_A_SECOND = 20  # of each kind
@@ -92,7 +92,7 @@ class Prober(ClientLoop):
         pool[number % len(pool)].send(KEEPALIVE)
 
 
-class _Probe(Client):
+class _Probe(LoopClient):
     """One connection.
 
     Attributes:

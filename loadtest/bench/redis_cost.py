@@ -1,9 +1,9 @@
-"""What a node costs Redis, and hence what many nodes need: ``python -m loadtest.bench.redis_cost``.
+"""``python -m loadtest.bench.redis_cost``: what a node, a transition and a user cost Redis, and what many
+nodes need.
 
-A node without sockets runs against a private Redis. Counted are Redis's own figures:
-calls from ``INFO commandstats``, processor time from ``INFO cpu`` less what the same Redis uses with nobody
-there. Keepalives cost Redis nothing; what costs is the probe of each shard and the transitions. These travel
-together where many come within 20 ms, and alone where few do, so both are measured.
+A node without sockets runs against a private Redis. Calls are from ``INFO commandstats``, CPU from ``INFO
+cpu`` less that of an idle Redis. Keepalives cost Redis nothing; probes of each shard and transitions do.
+Transitions travel together where many come within 20 ms, and alone where few do, so both are measured.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from loadtest.bench.inprocess import Node
+from loadtest.bench.inprocess import InProcessNode
 from loadtest.outcome import markdown
 from presence import protocol
 from presence.core.registry import Session
@@ -26,7 +26,7 @@ from presence.store.keys import Keys
 
 SHARDS: Final = (1, 16)
 REST_S: Final = 4 * PROBE_INTERVAL_S
-IDLE_TIMEOUT_S: Final = 3600.0  # nobody ends by himself
+IDLE_TIMEOUT_S: Final = 3600.0  # no session ends by silence
 IDLE_S: Final = 2.0
 _LOGOUT: Final = protocol.encode(protocol.logout())
 
@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CostPlan:
     """What is to be served. A user comes and goes `visits` times a day, at the peak `peak` times as often."""
 
     users: int = 10_000_000
@@ -89,7 +89,7 @@ class _Meter:
         return self._client.info("memory")["used_memory"] - streams, streams
 
     async def idle(self, seconds: float) -> None:
-        """Learn what Redis uses with nobody there."""
+        """Measure what an idle Redis uses."""
         self._idle_us_s = await self.cost_us(trio.sleep, seconds) / seconds
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
@@ -116,7 +116,7 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
     with open_client(url) as client:
         meter = _Meter(client, keys)
         await meter.idle(min(IDLE_S, rest_s))
-        node = Node(url, keys, 4 * users, idle_timeout=IDLE_TIMEOUT_S)
+        node = InProcessNode(url, keys, 4 * users, idle_timeout=IDLE_TIMEOUT_S)
         live: list[Session] = []
         async with _running(node):
             scripts, commands = meter.calls()
@@ -143,7 +143,7 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
 
 
 @asynccontextmanager
-async def _running(node: Node) -> AsyncIterator[None]:
+async def _running(node: InProcessNode) -> AsyncIterator[None]:
     await node.start()
     async with trio.open_nursery() as nursery:
         for task in (node.relay.run, node.cluster.run, node.ticker.run):
@@ -154,20 +154,20 @@ async def _running(node: Node) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _come(node: Node, live: list[Session], groups: list[list[str]]) -> None:
+async def _come(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
     """Log users in, group after group."""
     for uids in groups:
         live += await node.log_in(uids)
 
 
-async def _leave(node: Node, groups: list[list[Session]]) -> None:
+async def _leave(node: InProcessNode, groups: list[list[Session]]) -> None:
     for sessions in groups:
         for session in sessions:
             node.engine.received(session, _LOGOUT)
         await node.settled()
 
 
-def table(costs: list[Cost], plan: Plan) -> str:
+def table(costs: list[Cost], plan: CostPlan) -> str:
     """Return what was measured, and what follows from it, in Markdown."""
     shards = [f"{each.shards} shard{'s' if each.shards > 1 else ''}" for each in costs]
     measured = {
@@ -202,7 +202,7 @@ def table(costs: list[Cost], plan: Plan) -> str:
     )
 
 
-def _needs(cost: Cost, plan: Plan) -> dict[str, str]:
+def _needs(cost: Cost, plan: CostPlan) -> dict[str, str]:
     alone_us = (cost.online_alone_us + cost.offline_alone_us) / 2
     busy = (plan.transitions_s * alone_us + plan.nodes * cost.rest_us) / 1e6
     crash_s = plan.users / plan.nodes * cost.offline_us / 1e6
@@ -227,7 +227,7 @@ def main() -> None:
         keys = Keys("presence-bench", shards)
         with embedded_redis() as redis:
             costs.append(trio.run(measure, redis.url, keys, arguments.users, arguments.alone))
-    print(table(costs, Plan()))
+    print(table(costs, CostPlan()))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ what a session needs."""
 
 
 @dataclass(frozen=True, order=True)
-class Load:
+class KeepaliveLoad:
     """Keepalives of one kind, so many a second over so many connections."""
 
     kind: str
@@ -44,7 +44,7 @@ class Cpu:
 
     server: str
     round: int
-    load: Load
+    load: KeepaliveLoad
     cpu_us: float  # µs of processor time for each keepalive
     per_wake: float  # keepalives for each time that the server had gone to sleep
     generator_share: float  # the load generator's processor time, of a core
@@ -52,7 +52,7 @@ class Cpu:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemorySlope:
     """Bytes of one server in one round.
 
     Attributes:
@@ -75,7 +75,7 @@ class Trips:
 
     server: str
     round: int
-    load: Load
+    load: KeepaliveLoad
     probe: str
     trips_ms: list[float]
 
@@ -89,20 +89,20 @@ class Results:
     says: dict[str, str] = field(default_factory=dict)  # what each server is; in the order of the tables
     skipped: dict[str, str] = field(default_factory=dict)  # servers that could not be measured here, and why
     cpu: list[Cpu] = field(default_factory=list)
-    memory: list[Memory] = field(default_factory=list)
+    memory: list[MemorySlope] = field(default_factory=list)
     trips: list[Trips] = field(default_factory=list)
     wheel: list[Wheel] = field(default_factory=list)
 
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[KeepaliveLoad]:
         """Return the loads in the order in which they were first measured."""
         return list(dict.fromkeys(each.load for each in self.cpu))
 
-    def cpu_us(self, server: str, load: Load) -> dict[int, float]:
+    def cpu_us(self, server: str, load: KeepaliveLoad) -> dict[int, float]:
         """Return a server's µs a keepalive, by round."""
         found = [each for each in self.cpu if (each.server, each.load) == (server, load)]
         return {each.round: each.cpu_us for each in sorted(found, key=lambda each: each.round)}
 
-    def ratios(self, peer: str, load: Load) -> list[float]:
+    def ratios(self, peer: str, load: KeepaliveLoad) -> list[float]:
         """Return this server's µs over a peer's, for each round in which both were measured."""
         own, others = self.cpu_us(OWN, load), self.cpu_us(peer, load)
         return [own[number] / us for number, us in others.items() if us > 0 and number in own]
@@ -120,7 +120,7 @@ class Results:
         parts = {
             f"{load.rate:,.0f} keepalives/s, {load.kind}": self._load_table(load) for load in self.loads()
         }
-        parts["Memory"] = self._memory_table()
+        parts["MemorySlope"] = self._memory_table()
         if self.trips:
             parts["Round trips under these loads, ms"] = self._trips_table()
         return self._report("This server beside others", parts, NOTES)
@@ -143,7 +143,7 @@ class Results:
         paragraphs = [f"# {title}", "\n".join(lines), *tables, notes]
         return "\n\n".join([*paragraphs, *([f"**Not valid:**\n\n{invalid}"] if invalid else [])]) + "\n"
 
-    def _load_table(self, load: Load) -> str:
+    def _load_table(self, load: KeepaliveLoad) -> str:
         head = (
             f"server | µs of CPU a keepalive | {OWN} ÷ it | keepalives a wake | % of a core "
             "| generator, % of a core"
@@ -212,5 +212,5 @@ def _rounds(values: list[float], digits: int) -> str:
     return f"{median(values):.{digits}f} ({each})" if len(values) > 1 else each
 
 
-def _megabytes(found: list[Memory]) -> str:
+def _megabytes(found: list[MemorySlope]) -> str:
     return f"{median(each.total_bytes for each in found) / 1e6:.1f}"

@@ -1,8 +1,8 @@
-"""``python -m loadtest.bench.storm``: thousands of clients log in at the same moment.
+"""``python -m loadtest.bench.storm``: 15,000 clients log in at the same moment.
 
-One server, some clients that are logged in already and whose keepalives ask for answers all the while, and
-then the storm. Prints the seconds until the last login was granted, logins a second, processor time a login
-(all threads of the server, the share of what goes to Redis included), and the round trips of the others.
+Other clients are logged in already and ask for answers all the time. Prints the seconds until the last
+login was granted, logins per second, CPU per login (all threads of the server, including what goes to
+Redis), and the round trips of the others.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from loadtest import usage
 from loadtest.bench.prober import ALWAYS
 from loadtest.bench.servers import OWN, Running, contenders, running
-from loadtest.client_loop import Client, ClientLoop
+from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import markdown, percentile, say
 
@@ -55,14 +55,14 @@ class Storm:
 
 
 def storm(server: Running, clients: int) -> Storm:
-    """Let so many clients log in at once."""
+    """Let that many clients log in at the same moment."""
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
     command += [str(SETTLE_S), str(STORM_LIMIT_S / 3)]
     prober = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         with ClientLoop((server.host, server.port), sources=SOURCES) as loop:
             for number in range(clients):
-                Client(loop, f"storm-{number}")
+                LoopClient(loop, f"storm-{number}")
             time.sleep(SETTLE_S + 1.0)
             cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
             loop.bring(loop.members, per_second=float("inf"))

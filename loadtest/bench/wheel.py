@@ -117,7 +117,7 @@ def tick_costs(size: int) -> tuple[float, float, float]:
     """Return what a tick costs with `size` keys, of which none was touched for the last time long ago.
 
     Returns:
-        µs of a tick at which nobody is due; µs of finding that out by looking at every deadline, as one does
+        µs of a tick at which no key is due; µs of finding that out by a scan of every deadline, as one does
         without a wheel; ns for each key of a tick at which a slot's keys are due.
     """
     wheel: TimingWheel[str] = TimingWheel(128)

@@ -1,6 +1,6 @@
-"""What the promises mean, as rules about what clients truly did and what the streams say: pure.
+"""The promises as rules about what clients did and what the streams hold: pure.
 
-The simulation and the runs on real processes judge by the same rules; only how each knows the truth differs.
+The simulation and the runs on real processes use the same rules; they differ only in their source of truth.
 
 doubled    The events of a user alternate, and each offline event names the entry id of its online event. What
            Redis has forgotten is forgotten here too (`periods`).

@@ -10,7 +10,7 @@ from loadtest.checker import Broken
 TRANSITIONS: Final = frozenset({"online", "offline"})
 
 
-class Left(NamedTuple):
+class RemainingEvent(NamedTuple):
     """An event that is still in a stream, of any type; `since_id` is "" of an online event."""
 
     uid: str
@@ -32,10 +32,10 @@ def differences(
     ]
 
 
-def last_events(entries: Iterable[Left], online: set[str]) -> list[Broken]:
+def last_events(entries: Iterable[RemainingEvent], online: set[str]) -> list[Broken]:
     """Hold what is left of the streams against the users who have a record; the entries in order."""
     broken = []
-    last: dict[str, Left] = {}
+    last: dict[str, RemainingEvent] = {}
     for entry in entries:
         before = last.get(entry.uid)
         if entry.type not in TRANSITIONS:

@@ -16,13 +16,13 @@ CODES: Final = {"away": "3", "online": "4"}  # of an "away" entry, by the status
 UPDATED: Final = "5"
 
 
-class Shown(NamedTuple):
+class ShownState(NamedTuple):
     """How a user shows himself.
 
     Attributes:
         status: "online" or "away".
         since_ms: digits of the Unix ms since when that stands.
-        meta: the text of what his client says; "" if nothing.
+        meta: the text of `meta`; "" without any.
         id: the entry that told it last.
         period: the entry of the online event of this period.
     """
@@ -42,13 +42,13 @@ class Showing:
     """
 
     def __init__(self) -> None:
-        self.shown: dict[str, Shown] = {}
+        self.shown: dict[str, ShownState] = {}
 
-    def kept(self) -> dict[str, Shown]:
+    def kept(self) -> dict[str, ShownState]:
         """Return what is to be given to `forgot` when Redis goes back to this moment."""
         return dict(self.shown)
 
-    def forgot(self, kept: Mapping[str, Shown] | None) -> None:
+    def forgot(self, kept: Mapping[str, ShownState] | None) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         self.shown = dict(kept) if kept else {}
 
@@ -58,7 +58,7 @@ class Showing:
         match fields["type"]:
             case "online":
                 status = fields.get("status", "online")
-                self.shown[uid] = Shown(status, fields["since_ms"], meta, entry_id, entry_id)
+                self.shown[uid] = ShownState(status, fields["since_ms"], meta, entry_id, entry_id)
             case "offline":
                 self.shown.pop(uid, None)
             case "away" | "update":
@@ -71,7 +71,9 @@ class Showing:
             return [
                 Broken("shown", f"{entry_id} of {uid} is of the period {fields['since_id']}, not {before}")
             ]
-        told = Shown(fields["status"], fields["status_ms"], fields.get("meta", ""), entry_id, before.period)
+        told = ShownState(
+            fields["status"], fields["status_ms"], fields.get("meta", ""), entry_id, before.period
+        )
         self.shown[uid] = told
         if fields["type"] == "away":
             is_so = told.status != before.status and told.since_ms == fields["at_ms"]

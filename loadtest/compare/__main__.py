@@ -1,7 +1,15 @@
 """``python -m loadtest.compare``: idle detection by each technique, on one workload, in real time.
 
-Each technique at each size has a process, and if it needs one a Redis, of its own; those that together do not
-load two cores are played side by side. Needs Linux and the ``loadtest`` and ``embedded`` extras.
+The presence wheel, `TimerService`, two heaps and trio's deadlines in a process; `RedisWheel`, `RingTimer`,
+`DelayQueue` and `ExpiryTimer` in Redis. All play one schedule, drawn from a seed: users send a touch each
+0.4 T, less or more by a tenth, and a tenth of them falls silent. Open loop: once per 50 ms the touches that
+are due are made, one by one or, where the API has that, in one call ("batched"). Measured are CPU of the
+process and of Redis (less that of a player that touches nothing), scripts and commands, memory, and each
+report against the touches: early, false, missed, how late.
+
+Each technique at each size has a process, and if it needs one a Redis, of its own; those that together do
+not load two cores run side by side. ``--idle-timeout 3`` makes a run ten times shorter. A technique that
+ends with an error makes the exit status 1. Needs Linux and the ``loadtest`` and ``embedded`` extras.
 """
 
 import argparse
@@ -17,10 +25,10 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from loadtest.bench.plots import INK, figure, save
-from loadtest.compare.player import Plan, Row, draw, run
+from loadtest.compare.player import ComparePlan, CompareRow, draw, run
 from loadtest.compare.techniques import BATCHED, IN_REDIS, NAMES, NOTHING
 from loadtest.outcome import markdown, say
-from loadtest.servers import RedisServer
+from loadtest.servers import LocalRedis
 from loadtest.usage import require_linux
 
 HEAD: Final = (
@@ -47,7 +55,7 @@ COLOURS: Final = [
 ]
 LEAST: Final = 0.1  # what is less is drawn there: an axis that is logarithmic has no zero
 LINEAR: Final = "told falsely or not at all,\n% of all users"
-PANELS: Final[dict[str, Callable[[Row], float]]] = {
+PANELS: Final[dict[str, Callable[[CompareRow], float]]] = {
     "µs of CPU a touch,\nprocess and Redis": lambda row: row.process_us + row.redis_us,
     "bytes a user,\nprocess and Redis": lambda row: row.process_bytes + row.redis_bytes,
     "lateness, ms: 99 %": lambda row: row.p99_ms,
@@ -59,7 +67,7 @@ LIGHT: Final = 10  # so many users in the process of a technique without Redis w
 TOGETHER: Final = 6  # and so many whose touches are made together
 
 
-def own(rows: Sequence[Row]) -> list[Row]:
+def own(rows: Sequence[CompareRow]) -> list[CompareRow]:
     """Return the rows of techniques, less what the player costs that has none."""
     players = {(row.plan.users, row.plan.batched): row.process_us for row in rows if row.plan.kind == NOTHING}
     found = []
@@ -70,7 +78,7 @@ def own(rows: Sequence[Row]) -> list[Row]:
     return sorted(found, key=lambda row: (row.plan.users, list(NAMES).index(row.plan.kind), row.plan.batched))
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
+def as_markdown(rows: Sequence[CompareRow]) -> str:
     """Return a table for each number of users, what ended with an error, and what the columns mean."""
     parts = ["# Idle detection: one workload, all techniques"]
     found = own(rows)
@@ -81,13 +89,13 @@ def as_markdown(rows: Sequence[Row]) -> str:
     return "\n\n".join([*parts, *errors, NOTES]) + "\n"
 
 
-def name(row: Row) -> str:
+def name(row: CompareRow) -> str:
     """Return what a technique is called, and whether its touches came together."""
     called = NAMES.get(row.plan.kind, row.plan.kind)
     return f"{called}, batched" if row.plan.batched else called
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: CompareRow) -> list[str]:
     return [
         *(name(row), f"{row.touches / row.seconds:,.0f}", _number(row.process_us), _number(row.redis_us)),
         *(
@@ -109,7 +117,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[CompareRow], path: Path) -> None:
     """Draw a panel for each figure, a line for each technique, touches one by one."""
     title = "Idle detection against the number of users (less is better; dashed: in Redis)"
     drawing, panels = figure(1, len(PANELS), 11, 3.4, title)
@@ -122,7 +130,9 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     save(drawing, path)
 
 
-def _panel(axes: Axes, rows: Sequence[Row], value: Callable[[Row], float], *, is_linear: bool) -> None:
+def _panel(
+    axes: Axes, rows: Sequence[CompareRow], value: Callable[[CompareRow], float], *, is_linear: bool
+) -> None:
     least = 0.0 if is_linear else LEAST
     for (kind, called), colour in zip(NAMES.items(), COLOURS, strict=True):
         if some := [row for row in rows if row.plan.kind == kind]:
@@ -154,11 +164,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def plans(given: argparse.Namespace) -> list[Plan]:
+def plans(given: argparse.Namespace) -> list[ComparePlan]:
     """Return all runs: one by one, then those in which touches are made together."""
     seconds = given.seconds or 2 * given.idle_timeout
     return [
-        Plan(kind, users, batched, given.idle_timeout, seconds, seed=given.seed)
+        ComparePlan(kind, users, batched, given.idle_timeout, seconds, seed=given.seed)
         for users in given.users
         for batched in ((False,) if given.single else (False, True))
         for kind in [NOTHING, *given.kinds]
@@ -166,9 +176,9 @@ def plans(given: argparse.Namespace) -> list[Plan]:
     ]
 
 
-def rounds(plans: Iterable[Plan]) -> list[list[Plan]]:
+def rounds(plans: Iterable[ComparePlan]) -> list[list[ComparePlan]]:
     """Return plans in rounds, of which each does not overload two cores; the order is kept otherwise."""
-    found: list[list[Plan]] = []
+    found: list[list[ComparePlan]] = []
     for plan in plans:
         fits = (each for each in found if sum(map(_weight, [*each, plan])) <= ABREAST)
         if place := next(fits, None):
@@ -178,22 +188,22 @@ def rounds(plans: Iterable[Plan]) -> list[list[Plan]]:
     return found
 
 
-def _weight(plan: Plan) -> int:
+def _weight(plan: ComparePlan) -> int:
     if plan.kind not in IN_REDIS:
         return plan.users // LIGHT
     return plan.users // TOGETHER if plan.batched else plan.users
 
 
-def play(plan: Plan) -> Row:
+def play(plan: ComparePlan) -> CompareRow:
     """Play a plan in a process of its own. One that ends with an error has a row that says so."""
     with (
-        RedisServer() if plan.kind in IN_REDIS else contextlib.nullcontext() as redis,
+        LocalRedis() if plan.kind in IN_REDIS else contextlib.nullcontext() as redis,
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
     ):
         try:
             return pool.submit(run, plan, redis.url if redis else "").result()
         except Exception as error:  # whatever ends a technique is to be told
-            return Row(plan, error=str(error) or type(error).__name__)
+            return CompareRow(plan, error=str(error) or type(error).__name__)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -201,11 +211,11 @@ def main(words: Sequence[str] | None = None) -> int:
     require_linux()
     given = parse(words)
     wanted = plans(given)
-    draw(wanted[0])  # a run that is too short is refused at once
-    rows: list[Row] = []
+    draw(wanted[0])  # a run that is too short is refused immediately
+    rows: list[CompareRow] = []
     every = rounds(wanted)
     for number, some in enumerate(every, 1):
-        names = "; ".join(name(Row(plan)) for plan in some)
+        names = "; ".join(name(CompareRow(plan)) for plan in some)
         say(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
         with ThreadPoolExecutor(len(some)) as pool:
             rows += pool.map(play, some)

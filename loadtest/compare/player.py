@@ -38,7 +38,7 @@ _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparePlan:
     """One run: a technique, and N users of whom a share falls silent for more than T seconds.
 
     If it is batched, touches that are due together are made with one call.
@@ -65,7 +65,7 @@ class Schedule:
     last_beats: "array[float]"
 
 
-def draw(plan: Plan) -> Schedule:
+def draw(plan: ComparePlan) -> Schedule:
     """Return the schedule of a plan.
 
     Raises:
@@ -94,10 +94,10 @@ def draw(plan: Plan) -> Schedule:
 
 
 @dataclass
-class Row:
+class CompareRow:
     """What came of a run."""
 
-    plan: Plan  # what was played
+    plan: ComparePlan  # what was played
     # Made in the measured stretch, from when all had come to the end; and its length
     touches: int = 0
     seconds: float = 0.0
@@ -131,7 +131,7 @@ class Telling:
     silent_s: float
 
 
-def judge(row: Row, schedule: Schedule, told: Sequence[Telling]) -> None:
+def judge(row: CompareRow, schedule: Schedule, told: Sequence[Telling]) -> None:
     """Hold the tellings against what users did, and note in the row what comes of it."""
     first: dict[int, float] = {}
     for each in told:
@@ -177,7 +177,7 @@ class Meter:
 class Player:
     """Makes the touches of a schedule and records what is reported."""
 
-    def __init__(self, row: Row, technique: Technique, meter: Meter) -> None:
+    def __init__(self, row: CompareRow, technique: Technique, meter: Meter) -> None:
         self._row, self._technique, self._meter = row, technique, meter
         self._schedule = draw(row.plan)
         self._told: list[Telling] = []
@@ -266,14 +266,14 @@ class Player:
             self._row.refused += 1
 
 
-async def play(plan: Plan, url: str) -> Row:
+async def play(plan: ComparePlan, url: str) -> CompareRow:
     """Play a plan, and return what came of it; `url`: of a Redis, for the techniques that need one."""
-    row = Row(plan)
+    row = CompareRow(plan)
     async with opened(plan.kind, plan.idle_timeout_s, url) as technique:
         await Player(row, technique, Meter(url)).run()
     return row
 
 
-def run(plan: Plan, url: str) -> Row:
+def run(plan: ComparePlan, url: str) -> CompareRow:
     """The same, for a process."""
     return trio.run(play, plan, url)

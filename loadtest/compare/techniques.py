@@ -34,7 +34,7 @@ NAMES: Final = {
     "expiry": "`ExpiryTimer`",
 }
 IN_REDIS: Final = ("redis-wheel", "ring", "queue", "expiry")
-BATCHED: Final = ("wheel", *IN_REDIS)  # those whose API takes many touches at once
+BATCHED: Final = ("wheel", *IN_REDIS)  # those whose API takes many touches per call
 NOTHING: Final = "nothing"  # does nothing: what the player itself costs
 
 TICKS_PER_TIMEOUT: Final = 30  # a tick of 1 s for T of 30 s, as the server has
@@ -45,7 +45,7 @@ LEASES_PER_TIMEOUT: Final = 6
 TAKEN_PER_CALL: Final = 500
 
 
-class Found(NamedTuple):
+class IdleUser(NamedTuple):
     """A user who was silent for T, and the monotonic time at which it was noticed."""
 
     uid: str
@@ -58,13 +58,13 @@ class Technique:
 
     touch: Callable[[str, float], object]  # the user has sent something: online, for T from now on
     # Tells who has been silent for T since the last touch, each once. To be gone through to its end.
-    due: Callable[[float], Iterable[Found]]
+    due: Callable[[float], Iterable[IdleUser]]
     next_look: Callable[[float], float]  # returns when `due` wants to be called next
-    # As `touch` for many at once, in the way that the technique has for that; None: it has none
+    # As `touch` for many users in one call; None if the API has no such call
     many: Callable[[Sequence[str], float], object] | None = None
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """Touch many at once, or else one by one."""
+        """Touch many users in one call, or else one by one."""
         if self.many:
             self.many(uids, now)
             return
@@ -82,11 +82,11 @@ def presence_wheel(timeout_s: float) -> Technique:
     ticks = Ticks(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
     wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
 
-    def due(now: float) -> Iterator[Found]:
+    def due(now: float) -> Iterator[IdleUser]:
         tick = ticks.at_or_before(now)
         while uids := wheel.pop_due(tick, SLICE):
             at = time.monotonic()
-            yield from (Found(uid, at) for uid in uids)
+            yield from (IdleUser(uid, at) for uid in uids)
 
     return Technique(
         lambda uid, now: wheel.touch(uid, ticks.at_or_after(now + timeout_s)),
@@ -105,12 +105,12 @@ def lazy_heap(timeout_s: float) -> Technique:
         deadline = deadlines[uid] = now + timeout_s
         heapq.heappush(heap, (deadline, uid))
 
-    def due(now: float) -> Iterator[Found]:
+    def due(now: float) -> Iterator[IdleUser]:
         while heap and heap[0][0] <= now:
             deadline, uid = heapq.heappop(heap)
             if deadlines.get(uid) == deadline:
                 del deadlines[uid]
-                yield Found(uid, time.monotonic())
+                yield IdleUser(uid, time.monotonic())
 
     def next_look(_now: float) -> float:
         """When the first entry is due that is still true."""
@@ -131,7 +131,7 @@ def rearmed_heap(timeout_s: float) -> Technique:
             heapq.heappush(heap, (now + timeout_s, uid))
         touched[uid] = now
 
-    def due(now: float) -> Iterator[Found]:
+    def due(now: float) -> Iterator[IdleUser]:
         while heap and heap[0][0] <= now:
             _, uid = heap[0]
             deadline = touched[uid] + timeout_s
@@ -140,21 +140,21 @@ def rearmed_heap(timeout_s: float) -> Technique:
                 continue
             heapq.heappop(heap)
             del touched[uid]
-            yield Found(uid, time.monotonic())
+            yield IdleUser(uid, time.monotonic())
 
     return Technique(touch, due, lambda _: heap[0][0] if heap else math.inf)
 
 
 class _Told:
-    """Who is silent, as the event loop tells it; what it was told can be had at once."""
+    """Silent users, as the event loop reports them; available immediately."""
 
     def __init__(self) -> None:
-        self._found: list[Found] = []
+        self._found: list[IdleUser] = []
 
     def tell(self, uid: str) -> None:
-        self._found.append(Found(uid, time.monotonic()))
+        self._found.append(IdleUser(uid, time.monotonic()))
 
-    def due(self, _now: float) -> Sequence[Found]:
+    def due(self, _now: float) -> Sequence[IdleUser]:
         found, self._found = self._found, []
         return found
 
@@ -218,11 +218,11 @@ def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
     """Return `RedisWheel`: one script a touch; looked at some times a tick."""
     looks = _Looks(timeout_s / TICKS_PER_TIMEOUT / LOOKS_PER_TICK)
 
-    def due(now: float) -> Iterator[Found]:
+    def due(now: float) -> Iterator[IdleUser]:
         looks.begin(now)
         while silences := wheel.due(TAKEN_PER_CALL):
             at = time.monotonic()
-            yield from (Found(each.uid, at) for each in silences)
+            yield from (IdleUser(each.uid, at) for each in silences)
             if len(silences) < TAKEN_PER_CALL:
                 break
 
@@ -243,12 +243,12 @@ def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Techniqu
         if new := [Event(uid, timeout_s) for uid in timer.reschedule_many(uids, timeout_s)]:
             timer.schedule_many(new)
 
-    def due(now: float) -> Iterator[Found]:
+    def due(now: float) -> Iterator[IdleUser]:
         """A user is reported first, and then marked as done."""
         looks.begin(now)
         while dues := timer.due(TAKEN_PER_CALL):
             at = time.monotonic()
-            yield from (Found(each.id, at) for each in dues)
+            yield from (IdleUser(each.id, at) for each in dues)
             timer.done(dues)
 
     return Technique(touch, due, looks.next, touch_many)

@@ -23,7 +23,7 @@ from loadtest.bench.progress import Bar
 from loadtest.connection import raise_file_limit
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
 from loadtest.processes import running_server
-from loadtest.report import Report
+from loadtest.report import ScenarioReport
 
 MORE_MAX = 0.03
 REST_S = 1.5  # between two stretches: lookers come and go
@@ -32,15 +32,15 @@ STOP_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class OperatorsPlan:
     """What is measured."""
 
-    connections: int = 15_000  # logged in at once
+    connections: int = 15_000  # logged in together
     rate: float = 15_000.0  # keepalives a second, over all of them
     # Of each stretch; and how many pairs of stretches there are for each kind
     seconds: float = 18.0
     pairs: int = 5
-    viewers: int = 50  # of the page at once
+    viewers: int = 50  # of the page together
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,13 @@ class Stretch:
 class Course:
     """One server under load, and who looks at it."""
 
-    def __init__(self, plan: Plan, pid: int, generator: LoadGenerator, operators: tuple[str, int]) -> None:
+    def __init__(
+        self, plan: OperatorsPlan, pid: int, generator: LoadGenerator, operators: tuple[str, int]
+    ) -> None:
         self._plan, self._pid, self._generator, self._operators = plan, pid, generator, operators
 
     def stretch(self, kind: str | None) -> Stretch:
-        """Measure one stretch, with somebody who looks or without."""
+        """Measure one stretch, with a viewer or without."""
         plan, beat = self._plan, self._generator.beat
         lookers = self._lookers(kind) if kind else None
         beat(UNANSWERED, plan.rate, REST_S)
@@ -89,7 +91,7 @@ class Course:
             yield "nobody was stuck"
 
 
-def measure(plan: Plan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stretch]]]:
+def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stretch]]]:
     """Return, by kind, pairs of stretches: without, and with."""
     found: dict[str, list[tuple[Stretch, Stretch]]] = {kind: [] for kind in kinds}
     arrival_s = 2 * settle_s(plan.connections)
@@ -118,9 +120,9 @@ def measure(plan: Plan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stret
     return found
 
 
-def judge(plan: Plan, found: dict[str, list[tuple[Stretch, Stretch]]]) -> Report:
+def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) -> ScenarioReport:
     """Compare: of each kind the median of the pairs' ratios."""
-    report = Report(
+    report = ScenarioReport(
         f"operators: {plan.connections:,} connections, {plan.rate:,.0f} keepalives/s, µs of CPU a keepalive"
     )
     words = {SCRAPE: "a scrape a second", VIEWERS: f"{plan.viewers} viewers", STUCK: "stuck clients"}
@@ -151,11 +153,11 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.operators", description=__doc__)
     add = parser.add_argument
     add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; all by default")
-    add("--connections", type=int, default=Plan.connections, help="logged in at once")
-    add("--rate", type=float, default=Plan.rate, help="keepalives a second, over all of them")
-    add("--seconds", type=float, default=Plan.seconds, help="of each stretch")
-    add("--pairs", type=int, default=Plan.pairs, help="of stretches, for each kind")
-    add("--viewers", type=int, default=Plan.viewers, help="of the page at once")
+    add("--connections", type=int, default=OperatorsPlan.connections, help="logged in at once")
+    add("--rate", type=float, default=OperatorsPlan.rate, help="keepalives a second, over all of them")
+    add("--seconds", type=float, default=OperatorsPlan.seconds, help="of each stretch")
+    add("--pairs", type=int, default=OperatorsPlan.pairs, help="of stretches, for each kind")
+    add("--viewers", type=int, default=OperatorsPlan.viewers, help="of the page at once")
     add("--out", type=Path, help="file to write the figures to, as JSON")
     given = parser.parse_args(words)
     if unknown := set(given.kinds) - set(KINDS):
@@ -168,7 +170,7 @@ def main(words: list[str] | None = None) -> int:
     given = parse(words)
     usage.require_linux()
     raise_file_limit()
-    plan = Plan(given.connections, given.rate, given.seconds, given.pairs, given.viewers)
+    plan = OperatorsPlan(given.connections, given.rate, given.seconds, given.pairs, given.viewers)
     report = judge(plan, measure(plan, given.kinds or list(KINDS)))
     if given.out:
         given.out.write_text(report.as_json())

@@ -65,7 +65,7 @@ async def view(address: Address, seen: Seen) -> None:
                 tail = found[-len(SAMPLE) + 1 :]
     except OSError:
         pass
-    seen.failed += 1  # nobody ends it but we
+    seen.failed += 1  # only this process ends it
 
 
 async def be_stuck(address: Address, seen: Seen, sent: bytes) -> None:

@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection
 from operator import add
 from typing import Any
 
-from loadtest.client_loop import Client, ClientLoop, LoopThread, back_off_s
+from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, back_off_s
 from loadtest.connection import raise_file_limit, source_addresses
-from loadtest.scale.verdict import Truth
+from loadtest.scale.verdict import LastPacket
 from presence.protocol import KEEPALIVE
 
 SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of beats
@@ -26,7 +26,7 @@ END_TIMEOUT_S = 20.0
 
 
 @dataclass
-class Status:
+class FleetStatus:
     """How generators stand; the counts are since the beginning, but those named are since the last mark."""
 
     # Clients that are logged in, and that are to be
@@ -46,14 +46,14 @@ class Status:
     login_s: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, parts: Sequence["Status"]) -> "Status":
+    def of(cls, parts: Sequence["FleetStatus"]) -> "FleetStatus":
         """Return how all of them stand together."""
         columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
         found = {name: reduce(add, column) for name, column in columns.items()}
         return cls(**found | {"late_max_s": max(columns["late_max_s"])})
 
 
-class _Steady(Client):
+class _Steady(LoopClient):
     """Logs in and beats; if that fails it tries again, but once it was in it does not return by itself.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Steady(Client):
         is_wanted: whether it is to be logged in.
     """
 
-    def __init__(self, generator: "Generator", uid: str, address: tuple[str, int]) -> None:
+    def __init__(self, generator: "OrderedLoop", uid: str, address: tuple[str, int]) -> None:
         super().__init__(generator, uid)
         self.address = address
         self.returns = self.is_wanted = False
@@ -103,7 +103,7 @@ class _Steady(Client):
         return back_off_s(self._attempts)
 
 
-class Generator(ClientLoop):
+class OrderedLoop(ClientLoop):
     """Obeys orders. What it has beside a loop are the orders; each returns its answer.
 
     Args:
@@ -119,7 +119,7 @@ class Generator(ClientLoop):
         sources = source_addresses(servers[0][0], first_source + SOURCES)
         mine = [*itertools.islice(sources, first_source, first_source + SOURCES)]
         super().__init__(servers[0], slot_s=SLOT_S, sources=mine)
-        self.status = Status()
+        self.status = FleetStatus()
         self.clients = [
             _Steady(self, f"{name}-{number}", random.choice(servers)) for number in range(connections)
         ]
@@ -162,26 +162,28 @@ class Generator(ClientLoop):
         status.late_s, status.login_s = [], []
         status.beats, status.late_max_s, self._cpu_mark_s = 0, 0.0, time.process_time()
 
-    def tell(self, *, in_full: bool = False) -> Status:
+    def tell(self, *, in_full: bool = False) -> FleetStatus:
         """How it stands."""
         status = self.status
         status.online, status.beating = self.online(), int(self.is_beating)
         status.arriving = sum(client.is_wanted and not client.is_in for client in self.clients)
         status.cpu_s = time.process_time() - self._cpu_mark_s
         found = dict(vars(status))
-        return Status(**found if in_full else found | {"late_s": [], "login_s": []})
+        return FleetStatus(**found if in_full else found | {"late_s": [], "login_s": []})
 
-    def truths(self) -> list[Truth]:
+    def truths(self) -> list[LastPacket]:
         """Return what each client that was ever logged in did last."""
         return [
-            Truth(each.uid, each.session, each.begun, each.before) for each in self.clients if each.session
+            LastPacket(each.uid, each.session, each.begun, each.before)
+            for each in self.clients
+            if each.session
         ]
 
 
 def _serve(pipe: Connection, *arguments: Any) -> None:
     """Drive the clients and obey, until the pipe ends: the process of a generator."""
     raise_file_limit()
-    generator = Generator(*arguments)
+    generator = OrderedLoop(*arguments)
     gc.disable()  # nothing here makes cycles, and a collection would make beats late
     with LoopThread(generator) as thread, contextlib.suppress(EOFError):
         while True:
@@ -224,11 +226,11 @@ class Fleet:
         except EOFError:
             raise SystemExit(f"a load generator ended at the order: {order}") from None
 
-    def status(self, *, in_full: bool = False) -> Status:
+    def status(self, *, in_full: bool = False) -> FleetStatus:
         """How they stand."""
-        return Status.of(self.do("tell", in_full=in_full))
+        return FleetStatus.of(self.do("tell", in_full=in_full))
 
-    def truths(self) -> list[Truth]:
+    def truths(self) -> list[LastPacket]:
         """What each client that was ever logged in did last."""
         return [truth for answer in self.do("truths") for truth in answer]
 

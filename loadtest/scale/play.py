@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loadtest import usage
-from loadtest.events import Event, WallClock, event_of
+from loadtest.events import StreamEvent, WallClock, event_of
 from loadtest.outcome import percentile, say, spread, spread_ms
-from loadtest.report import Report
-from loadtest.scale.fleet import Fleet, Status
-from loadtest.scale.verdict import Ends, Promise, judge
+from loadtest.report import ScenarioReport
+from loadtest.scale.fleet import Fleet, FleetStatus
+from loadtest.scale.verdict import Ends, ScaleDeadlines, judge
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.subscriber.connection import RedisConnections
@@ -45,7 +45,7 @@ class Reader:
     """
 
     def __init__(self, redis_url: str, prefix: str = "presence") -> None:
-        self.events: list[Event] = []
+        self.events: list[StreamEvent] = []
         self.broken: list[str] = []
         self.offline = 0
         self.clock = WallClock()
@@ -91,7 +91,7 @@ class Reader:
         self.offline += event.type == "offline"
 
 
-class Play:
+class ScaleRun:
     """The phases, one method each, on a server that runs.
 
     Args:
@@ -105,7 +105,7 @@ class Play:
     def __init__(
         self,
         name: str,
-        report: Report,
+        report: ScenarioReport,
         fleet: Fleet,
         pids: Callable[[], Sequence[int]],
         reader: Reader | None = None,
@@ -160,12 +160,12 @@ class Play:
         self._report.figures.setdefault(self._name, []).append(found)
         self._report.broken += hold_failures(name, lost, offline)
 
-    def silence(self, promise: Promise) -> None:
+    def silence(self, promise: ScaleDeadlines) -> None:
         """Let all fall silent, wait for their ends, and judge the period."""
         self._fleet.do("fall_silent")
         self._end("silence", promise)
 
-    def last_beat(self, within_s: float, promise: Promise) -> None:
+    def last_beat(self, within_s: float, promise: ScaleDeadlines) -> None:
         """Let all send one more beat within that time, then as `silence`.
 
         Here the time from the first event to the last is what is promised, so `SPAN_MAX_S` is the slack.
@@ -174,7 +174,7 @@ class Play:
         self._wait("one last beat", within_s + LAST_BEAT_MARGIN_S, lambda status: not status.beating)
         self._end("silence after a last beat", replace(promise, slack=SPAN_MAX_S), SPAN_MAX_S)
 
-    def _end(self, name: str, promise: Promise, span_max_s: float | None = None) -> None:
+    def _end(self, name: str, promise: ScaleDeadlines, span_max_s: float | None = None) -> None:
         assert self._reader is not None
         reader = self._reader
         truths = self._fleet.truths()
@@ -207,7 +207,7 @@ class Play:
     def _offline(self) -> int:
         return self._reader.offline if self._reader else 0
 
-    def _wait(self, name: str, seconds: float, done: Callable[[Status], bool] | None = None) -> None:
+    def _wait(self, name: str, seconds: float, done: Callable[[FleetStatus], bool] | None = None) -> None:
         """Wait, for that time or until something is so; tell how it stands meanwhile."""
         until = time.monotonic() + seconds
         while True:
@@ -228,7 +228,7 @@ def _shares(seconds: Sequence[float]) -> list[float]:
     return [percentile(seconds, share) for share in (0.5, 0.99, 1.0)]
 
 
-def ramp_failures(load: Status, connections: int) -> list[str]:
+def ramp_failures(load: FleetStatus, connections: int) -> list[str]:
     """Return what was broken when all were to log in."""
     return [f"only {load.online:,} of {connections:,} logged in"] if load.online < connections else []
 

@@ -1,6 +1,6 @@
 """Each event held against what that client truly did: pure, so that made-up events show what it would notice.
 
-A period begins with nobody online and ends with everybody silent. In it each client logs in, beats, falls
+A period begins with no client online and ends with all silent. In it each client logs in, beats, falls
 silent; so there must be one online event of each, then one offline event, for silence, of the session that
 the client had, neither before the client was silent for T nor later than was promised.
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadtest.checker.periods import Periods
-from loadtest.events import Event
-from loadtest.outcome import Verdict
+from loadtest.events import StreamEvent
+from loadtest.outcome import BrokenPromises
 from presence.protocol import Code
 
 RACE_S = 0.1  # a packet this close to a decision was in a race with it
 
 
-class Truth(NamedTuple):
+class LastPacket(NamedTuple):
     """What a client did last: name, session, the moments before its last packet and the one before that."""
 
     uid: str
@@ -30,7 +30,7 @@ class Truth(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Promise:
+class ScaleDeadlines:
     """What the server promises: T, tick and what is allowed for the way through Redis, in seconds."""
 
     idle_timeout: float = 30.0
@@ -44,7 +44,7 @@ class Promise:
 
 
 @dataclass
-class Ends(Verdict):
+class Ends(BrokenPromises):
     """What a period was like.
 
     Attributes:
@@ -63,7 +63,7 @@ class Ends(Verdict):
     first_to_last_s: float = 0.0
 
 
-def judge(truths: Sequence[Truth], events: Iterable[Event], promise: Promise) -> Ends:
+def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: ScaleDeadlines) -> Ends:
     """Compare the events of a period with what the clients did in it.
 
     Args:
@@ -103,7 +103,7 @@ def judge(truths: Sequence[Truth], events: Iterable[Event], promise: Promise) ->
     return ends
 
 
-def _judge_end(ends: Ends, truth: Truth, event: Event, promise: Promise) -> None:
+def _judge_end(ends: Ends, truth: LastPacket, event: StreamEvent, promise: ScaleDeadlines) -> None:
     """Judge the first offline event of a client."""
     _, decided = event.decided
     # A beat may be on its way while its session ends for a silence before it.

@@ -1,6 +1,6 @@
 """One device: a connection, a session, beats that are sent when they are due, and its misadventures.
 
-Everything that it does is told to the judge; nothing here decides what the server should make of it.
+It reports everything that it does to the judge; nothing here decides what the server should make of it.
 """
 
 import itertools
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, Client, back_off_s
-from loadtest.users.judge import Sent, Session
+from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, LoopClient, back_off_s
+from loadtest.users.judge import JudgedSession, Sent
 from loadtest.users.options import STORM_BACK_S
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 
 if TYPE_CHECKING:  # it needs gevent, which devices do without
-    from loadtest.users.run import Run
+    from loadtest.users.run import DeviceRun
 
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
 ASKED_SHARE = 3  # every third beat asks for an answer, as the specification advises
@@ -30,7 +30,7 @@ SILENCES = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
 _EXPECTED = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISCONNECTED, Code.RATE_LIMITED)
 
 
-class Device(Client):
+class Device(LoopClient):
     """A device that logs in, beats at the interval that the server dictates, and does what the scenario says.
 
     Args:
@@ -39,15 +39,15 @@ class Device(Client):
 
     is_member = False  # its beats have moments of their own
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "DeviceRun") -> None:
         super().__init__(run.loop, next(run.uids))
         self.returns = False
         self._run = run
         self._judge = run.judge
         self._ids = itertools.count(ASKING_ID + 1)
         self._beats = random.randrange(ASKED_SHARE)
-        self._login: Session | None = None  # that was sent and is not answered yet
-        self._session: Session | None = None  # the present or last one
+        self._login: JudgedSession | None = None  # that was sent and is not answered yet
+        self._session: JudgedSession | None = None  # the present or last one
         self._asked: dict[int, tuple[str, float]] = {}
         self._beat_s = 0.0
         self._beat_due = 0.0
@@ -85,7 +85,7 @@ class Device(Client):
             self.loop.at(time.monotonic() + ANSWER_TIMEOUT_S, partial(self._give_up, self._tries))
 
     def opened(self) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         wish = self._run.options.idle_timeout_wish or None
         frame = protocol.encode(protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish))
         begun = time.monotonic()
@@ -109,7 +109,7 @@ class Device(Client):
         self._come_back()
 
     def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         assert self._login is not None
         session, self._login = self._login, None
         self._judge.answered(session, now, payload["session"], payload["idle_timeout"], payload["time_ms"])
@@ -130,7 +130,7 @@ class Device(Client):
             self._left_open = AWAY
 
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         retry_after_s = float((payload or NOTHING).get("retry_after", 0.0))
         if self._login is not None:
             self._unanswered(now)
@@ -170,11 +170,11 @@ class Device(Client):
 
     # Beating and asking
 
-    def _beat_later(self, session: Session, due: float) -> None:
+    def _beat_later(self, session: JudgedSession, due: float) -> None:
         self._beat_due = due
         self.loop.at(due, partial(self._beat, session, due))
 
-    def _beat(self, session: Session, due: float) -> None:
+    def _beat(self, session: JudgedSession, due: float) -> None:
         if due != self._beat_due or not self._lives(session) or session.silent or session.logout:
             return
         now = time.monotonic()
@@ -212,7 +212,7 @@ class Device(Client):
         return sent
 
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         if id is None or id not in self._asked:
             return
         name, begun = self._asked.pop(id)
@@ -227,37 +227,37 @@ class Device(Client):
 
     # What it does
 
-    def _lives(self, session: Session) -> bool:
+    def _lives(self, session: JudgedSession) -> bool:
         return session is self._session and self.is_in and self._login is None
 
-    def _plan(self, session: Session) -> None:
+    def _plan(self, session: JudgedSession) -> None:
         act = self._run.scenario.next(time.monotonic(), time.time())
         if act.at < float("inf"):
             self.loop.at(act.at, partial(self._act, session, act.name))
 
-    def _act(self, session: Session, name: str) -> None:
+    def _act(self, session: JudgedSession, name: str) -> None:
         if self._lives(session) and self._acts[name](self, session):
             self._plan(session)
 
-    def _nothing(self, session: Session) -> bool:
+    def _nothing(self, session: JudgedSession) -> bool:
         """Beat on."""
         return True
 
-    def _message(self, session: Session) -> bool:
+    def _message(self, session: JudgedSession) -> bool:
         """Send a message to a device that is or was online."""
         recipient = random.choice(self._run.peers)
         sent = self._ask("message", protocol.message(recipient, "hello", id=next(self._ids)))
         return sent is not None
 
-    def _fall_silent(self, session: Session) -> bool:
+    def _fall_silent(self, session: JudgedSession) -> bool:
         """Fall silent: briefly, until just about the time-out, or for long."""
         return self._silence(session, random.choices([*SILENCES], [*SILENCES.values()])[0])
 
-    def _fall_silent_together(self, session: Session) -> bool:
+    def _fall_silent_together(self, session: JudgedSession) -> bool:
         """Fall silent until offline, as all others do now."""
         return self._silence(session, "long")
 
-    def _silence(self, session: Session, kind: str) -> bool:
+    def _silence(self, session: JudgedSession, kind: str) -> bool:
         """Send nothing more for a while, with the connection open; what the server says is read."""
         options, timeout_s, last = self._run.options, session.idle_timeout, session.last_sent().done
         out_s = {
@@ -270,7 +270,7 @@ class Device(Client):
         self.loop.at(last + out_s, partial(self._wake, session, kind))
         return False
 
-    def _wake(self, session: Session, kind: str) -> None:
+    def _wake(self, session: JudgedSession, kind: str) -> None:
         if session is not self._session or not session.silent:
             return
         if self.is_in and kind == "taken over":
@@ -283,7 +283,7 @@ class Device(Client):
         else:
             self.connect()
 
-    def _away(self, session: Session, within_share: float = 0.5) -> bool:
+    def _away(self, session: JudgedSession, within_share: float = 0.5) -> bool:
         """Lose the connection, and come back within the grace or after it."""
         options, closed = self._run.options, self._close(reset=random.random() < 0.5)
         idle_s = session.last_sent().begun + session.idle_timeout - closed
@@ -295,11 +295,11 @@ class Device(Client):
         self.loop.at(closed + out_s, self.connect)
         return False
 
-    def _flap(self, session: Session) -> bool:
+    def _flap(self, session: JudgedSession) -> bool:
         """Lose the connection, mostly for a moment."""
         return self._away(session, FLAP_SHARE)
 
-    def _storm(self, session: Session) -> bool:
+    def _storm(self, session: JudgedSession) -> bool:
         """Lose the connection when all do, and come back as a client library does."""
         self.loop.at(self._close(reset=True) + random.uniform(0, STORM_BACK_S), self.connect)
         return False
@@ -312,15 +312,15 @@ class Device(Client):
         self._judge.closed(self._session, Sent(begun, time.monotonic()))
         return begun
 
-    def _logout(self, session: Session) -> bool:
-        """Log out, and come back at once or later."""
+    def _logout(self, session: JudgedSession) -> bool:
+        """Log out, and return immediately or later."""
         sent = self._ask("logout", protocol.logout(id=next(self._ids)))
         if sent:
             self._judge.logs_out(session, sent)
             self.loop.at(sent.begun + ANSWER_TIMEOUT_S, partial(self._miss_logout, session))
         return False
 
-    def _miss_logout(self, session: Session) -> None:
+    def _miss_logout(self, session: JudgedSession) -> None:
         if self._lives(session):
             self.drop()
             self._lost(time.monotonic(), "the logout was not answered")
@@ -333,7 +333,7 @@ class Device(Client):
         out_s = 0.0 if is_back_at_once else random.uniform(0, self._session.idle_timeout)
         self.loop.at(now + out_s, self.connect)
 
-    _acts: ClassVar[Mapping[str, Callable[["Device", Session], bool]]] = {
+    _acts: ClassVar[Mapping[str, Callable[["Device", JudgedSession], bool]]] = {
         "nothing": _nothing,
         "message": _message,
         "silence": _fall_silent,

@@ -19,7 +19,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadtest.connection import raise_file_limit
 from loadtest.users.device import Device
 from loadtest.users.options import add_options, exceeded, scenario, stair
-from loadtest.users.run import Run
+from loadtest.users.run import DeviceRun
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError, open_client
 
@@ -31,7 +31,7 @@ GC_THRESHOLDS = (50_000, 20, 100)
 WORKER_HEARTBEATS = 60  # one a second
 
 FOREVER_S = 1e9
-SPAWN_S = 1.0  # between two portions of users that locust starts, all at once
+SPAWN_S = 1.0  # between two batches of users that locust starts
 
 logger = logging.getLogger("presence.loadtest")
 
@@ -46,7 +46,7 @@ class LoadUser(User):
 
     abstract = True
     host = "127.0.0.1:7400"
-    load: ClassVar[Run | None] = None
+    load: ClassVar[DeviceRun | None] = None
     devices: Sequence[Device] = ()
 
     def play(self, devices: int, within_s: float) -> None:
@@ -134,7 +134,7 @@ def _prepare(environment: Environment, **_: Any) -> None:
     """Refuse to start with options or a Redis that cannot work."""
     options: Any = environment.parsed_options
     raise_file_limit()
-    # A worker is told its options by the master, later. A master has no devices, and may run where Redis
+    # A worker gets its options from the master, later. A master has no devices, and may run where Redis
     # cannot be reached, unless it has forked its workers.
     is_alone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
     try:
@@ -157,7 +157,7 @@ def _begin(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     try:
-        load = Run(environment, environment.host or LoadUser.host)
+        load = DeviceRun(environment, environment.host or LoadUser.host)
         load.start()
     except (RedisError, ValueError) as error:
         logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
@@ -171,7 +171,7 @@ def _spawned(**_: Any) -> None:
 
 
 def _stop_judging(environment: Environment, **_: Any) -> None:
-    """From now on devices vanish because they are told to."""
+    """From now on devices vanish because they are stopped."""
     if LoadUser.load is not None:
         logger.info("%d offline events are not due yet", LoadUser.load.close())
     if isinstance(environment.runner, WorkerRunner):

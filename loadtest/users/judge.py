@@ -1,6 +1,6 @@
-"""Compares each event with what the device that it names truly did, and notes events that do not come.
+"""Compares each event with what the device that it names did, and reports missing events.
 
-No I/O and no clock: the load test tells what its devices did and which entries it read from the stream.
+No I/O and no clock: the load test reports what its devices did and which entries it read from the stream.
 
 What is judged, for each device (T is the session's own idle time-out):
 
@@ -11,7 +11,7 @@ What is judged, for each device (T is the session's own idle time-out):
   grace + tick + slack of a closed connection, within the slack of a logout; an online event within the
   slack of a login. For a logout and a login on another node within `OVERTAKEN_S` there may be neither.
 
-The judge is in doubt for the server: what lies within the bounds of the clocks is never called broken.
+In case of doubt the server is right: what lies within the bounds of the clocks is never called broken.
 
 Times are monotonic seconds of this process. A packet is known by the moments right before and right after it
 was handed to the kernel; on one machine the server could read it from some moment in between.
@@ -31,7 +31,7 @@ from presence.protocol import Code
 RACE_S = 0.1
 
 # A login so soon after the device's logout may be the first of the two in Redis, if it is on another node.
-# Then it takes the session's place, and neither is told. No more is forgiven than that.
+# Then it replaces the session, and neither has an event. Nothing beyond that is excused.
 OVERTAKEN_S = 0.25
 SENT_KEPT = 64  # packets remembered of a session: 25 idle time-outs of beats, far above any lag of an event
 _KEPT = 2 * SENT_KEPT  # numbers in the array of them
@@ -47,10 +47,10 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class JudgedSession:
     """One login and what followed it."""
 
-    device: "Device"
+    device: "JudgedDevice"
     login: Sent  # when the login was sent
     # T of this session, seconds; as the server dictates it once it has answered
     idle_timeout: float = math.inf
@@ -89,7 +89,7 @@ class Session:
         return not (self.silent or self.ended or self.logout or self.closed)
 
 
-class Device:
+class JudgedDevice:
     """One user with one device.
 
     Attributes:
@@ -100,10 +100,10 @@ class Device:
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self.sessions: deque[Session] = deque(maxlen=SESSIONS_KEPT)
+        self.sessions: deque[JudgedSession] = deque(maxlen=SESSIONS_KEPT)
         self.online_id: str | None = None
 
-    def session(self, session_id: str) -> Session | None:
+    def session(self, session_id: str) -> JudgedSession | None:
         """Return the session that an event names.
 
         An event may be faster than the login's answer: a name that is new is then that of the newest login
@@ -148,7 +148,7 @@ class ServerClock:
         return (server_ms - 1) / 1000 + self._low, (server_ms + 1) / 1000 + self._high
 
 
-class Promise(NamedTuple):
+class EventDeadlines(NamedTuple):
     """What the server is set to, and what is allowed on top; all in seconds."""
 
     tick_s: float  # the server's tick
@@ -156,7 +156,7 @@ class Promise(NamedTuple):
     slack_s: float  # for the way through Redis, and for what the machines under load are late
 
 
-class Finding(NamedTuple):
+class DeviceFinding(NamedTuple):
     """One thing to report."""
 
     name: str  # what was measured
@@ -165,31 +165,31 @@ class Finding(NamedTuple):
     detail: str = ""  # the numbers of this very case
 
 
-class Judge:
+class DeviceJudge:
     """Facts in, events in, findings out."""
 
-    def __init__(self, promise: Promise) -> None:
+    def __init__(self, promise: EventDeadlines) -> None:
         self.clock = ServerClock()
         self._promise = promise
-        self._devices: dict[str, Device] = {}
-        self._due: list[tuple[float, int, Session]] = []
+        self._devices: dict[str, JudgedDevice] = {}
+        self._due: list[tuple[float, int, JudgedSession]] = []
         self._sequence = 0
         self._closed = False
 
     # What a device did
 
-    def logged_in(self, uid: str, login: Sent) -> Session:
+    def logged_in(self, uid: str, login: Sent) -> JudgedSession:
         """A login was sent; whatever the device's older sessions were due to, it has come back from."""
-        device = self._devices.setdefault(uid, Device(uid))
+        device = self._devices.setdefault(uid, JudgedDevice(uid))
         for old in device.sessions:
             if old.end_by is not None and login.begun < old.end_by and not old.logout:
                 old.end_by = None
-        session = Session(device, login)
+        session = JudgedSession(device, login)
         device.sessions.append(session)
         return session
 
     def answered(
-        self, session: Session, at: float, session_id: str, idle_timeout: float, server_ms: int
+        self, session: JudgedSession, at: float, session_id: str, idle_timeout: float, server_ms: int
     ) -> None:
         """The server's ok to the login was read at `at`."""
         session.answered_at = at
@@ -198,36 +198,36 @@ class Judge:
         self.clock.sample(session.login.begun, at, server_ms)
         self._look_at(at + self._promise.slack_s, session)
 
-    def sent(self, session: Session, packet: Sent) -> None:
+    def sent(self, session: JudgedSession, packet: Sent) -> None:
         """A whole packet was sent; with it a silence is over."""
         session.sent(packet)
         session.silent = False
         if session.end_by is not None and packet.begun < session.end_by:
             session.end_by = None
 
-    def silent(self, session: Session) -> None:
+    def silent(self, session: JudgedSession) -> None:
         """The device sends nothing more for now."""
         session.silent = True
         tail_s = session.idle_timeout + self._promise.tick_s
         self._expect_end(session, session.last_sent().done + tail_s)
 
-    def logs_out(self, session: Session, logout: Sent) -> None:
+    def logs_out(self, session: JudgedSession, logout: Sent) -> None:
         """A logout was sent; its event may be read before its answer."""
         session.logout = logout
 
-    def logged_out(self, session: Session) -> None:
+    def logged_out(self, session: JudgedSession) -> None:
         """The server has confirmed the logout."""
         if session.logout is not None:
             self._expect_end(session, session.logout.done)
 
-    def closed(self, session: Session, closed: Sent) -> None:
+    def closed(self, session: JudgedSession, closed: Sent) -> None:
         """The device closed its connection without a logout."""
         session.closed = closed
         if session.answered_at is not None:
             self._expect_end(session, self._grace_ends(session, closed.done) + self._promise.tick_s)
 
-    def lost(self, session: Session, at: float) -> None:
-        """The server's side, or the way to it, is gone: there is nobody who must tell of it."""
+    def lost(self, session: JudgedSession, at: float) -> None:
+        """The server, or the path to it, is gone: no event is due."""
         session.closed = Sent(session.last_sent().begun, at)
         session.end_by = None
 
@@ -238,24 +238,24 @@ class Judge:
         self._due = []
         return still_due
 
-    def _grace_ends(self, session: Session, closed: float) -> float:
+    def _grace_ends(self, session: JudgedSession, closed: float) -> float:
         return min(closed + self._promise.grace_s, session.last_sent().begun + session.idle_timeout)
 
-    def _expect_end(self, session: Session, decided_by: float) -> None:
+    def _expect_end(self, session: JudgedSession, decided_by: float) -> None:
         if session.ended or session.device.sessions[-1] is not session:
             return
         end_by = decided_by + self._promise.slack_s
         session.end_by = end_by if session.end_by is None else min(end_by, session.end_by)
         self._look_at(session.end_by, session)
 
-    def _look_at(self, deadline: float, session: Session) -> None:
+    def _look_at(self, deadline: float, session: JudgedSession) -> None:
         if not self._closed:
             self._sequence += 1
             heapq.heappush(self._due, (deadline, self._sequence, session))
 
     # What the stream says
 
-    def overdue(self, now: float) -> list[Finding]:
+    def overdue(self, now: float) -> list[DeviceFinding]:
         """Return what should have come by `now` and has not; all events read before must have been told."""
         findings = []
         while self._due and self._due[0][0] <= now:
@@ -267,20 +267,22 @@ class Judge:
                 since = now - session.last_sent().begun
                 detail = f"{device.uid} sent its last packet {since:.3f} s ago"
                 if (pause_s := _overtaken_after(session)) is not None:
-                    findings.append(Finding("logout overtaken by a login", pause_s))
+                    findings.append(DeviceFinding("logout overtaken by a login", pause_s))
                 else:
-                    findings.append(Finding(f"offline {reason}", None, "no offline event in time", detail))
+                    findings.append(
+                        DeviceFinding(f"offline {reason}", None, "no offline event in time", detail)
+                    )
             is_login = session.answered_at is not None and (
                 deadline == session.answered_at + self._promise.slack_s
             )
             if is_login and device.online_id is None and device.sessions[-1] is session and session.lives:
-                findings.append(Finding("online", None, "no online event in time", device.uid))
+                findings.append(DeviceFinding("online", None, "no online event in time", device.uid))
         return findings
 
-    def event(self, entry_id: str, fields: Mapping[str, str], arrived: float) -> list[Finding]:
+    def event(self, entry_id: str, fields: Mapping[str, str], arrived: float) -> list[DeviceFinding]:
         """Take one entry of a stream, read at `arrived`; entries of others' devices are passed over."""
         if fields.get("type") == "gap":
-            return [Finding("gap", None, "a gap in the stream", f"{fields.get('dropped')} transitions")]
+            return [DeviceFinding("gap", None, "a gap in the stream", f"{fields.get('dropped')} transitions")]
         device = self._devices.get(fields.get("uid", ""))
         if device is None:
             return []
@@ -290,18 +292,20 @@ class Judge:
             return self._offline(device, entry_id, fields, arrived)
         return []
 
-    def _online(self, device: Device, entry_id: str, fields: Mapping[str, str], arrived: float) -> Finding:
+    def _online(
+        self, device: JudgedDevice, entry_id: str, fields: Mapping[str, str], arrived: float
+    ) -> DeviceFinding:
         was_online, device.online_id = device.online_id, entry_id
         session = device.session(fields["session"])
         if was_online is not None:
-            return Finding("online", None, "two online events in a row", f"{device.uid} {entry_id}")
+            return DeviceFinding("online", None, "two online events in a row", f"{device.uid} {entry_id}")
         if session is None:
-            return Finding("online", None, "online without a login", f"{device.uid} {entry_id}")
-        return Finding("online", arrived - session.login.begun)
+            return DeviceFinding("online", None, "online without a login", f"{device.uid} {entry_id}")
+        return DeviceFinding("online", arrived - session.login.begun)
 
     def _offline(
-        self, device: Device, entry_id: str, fields: Mapping[str, str], arrived: float
-    ) -> list[Finding]:
+        self, device: JudgedDevice, entry_id: str, fields: Mapping[str, str], arrived: float
+    ) -> list[DeviceFinding]:
         name = f"offline {fields['reason']}"
         was_online, device.online_id = device.online_id, None
         session = device.session(fields["session"])
@@ -314,15 +318,15 @@ class Judge:
         else:
             broken = None
         if session is None or session.answered_at is None:
-            return [Finding(name, None, broken, f"{device.uid} {entry_id}")]
+            return [DeviceFinding(name, None, broken, f"{device.uid} {entry_id}")]
         if broken is None and session.end_by is not None and arrived > session.end_by:
             broken = "offline event too late"
         session.ended, session.end_by = True, None
         return self._offline_of(session, name, fields, arrived, broken)
 
     def _offline_of(
-        self, session: Session, name: str, fields: Mapping[str, str], arrived: float, broken: str | None
-    ) -> list[Finding]:
+        self, session: JudgedSession, name: str, fields: Mapping[str, str], arrived: float, broken: str | None
+    ) -> list[DeviceFinding]:
         earliest, latest = self.clock.bounds(int(fields["at_ms"]))
         heard = session.last_sent(earliest - RACE_S)
         wrong, due = self._allowed_from(int(fields["code"]), session, heard, latest)
@@ -334,13 +338,13 @@ class Judge:
             f"{session.device.uid} {session.id}: last packet {arrived - heard.begun:.3f} s before the event "
             f"was read, {latest - heard.begun:.3f} s before the decision"
         )
-        findings = [Finding(name, arrived - heard.begun, broken, detail)]
+        findings = [DeviceFinding(name, arrived - heard.begun, broken, detail)]
         if not broken:
-            findings.append(Finding(f"{name}, beyond what was due", arrived - due))
+            findings.append(DeviceFinding(f"{name}, beyond what was due", arrived - due))
         return findings
 
     def _allowed_from(
-        self, code: int, session: Session, heard: Sent, decided: float
+        self, code: int, session: JudgedSession, heard: Sent, decided: float
     ) -> tuple[str | None, float]:
         """Return what is wrong with an end for that reason, if anything is, and from when on it is right."""
         match code:
@@ -357,7 +361,7 @@ class Judge:
         return (f"offline event {early}" if decided < due else None), due
 
 
-def _overtaken_after(session: Session) -> float | None:
+def _overtaken_after(session: JudgedSession) -> float | None:
     """Return the seconds from a logout to a login that may have gone before it; None: there is none."""
     sessions = list(session.device.sessions)
     later = sessions[sessions.index(session) + 1 :]
@@ -370,14 +374,14 @@ def _overtaken_after(session: Session) -> float | None:
     return pause_s if pause_s <= OVERTAKEN_S else None
 
 
-def _same_node(first: Session, second: Session) -> bool:
+def _same_node(first: JudgedSession, second: JudgedSession) -> bool:
     """Whether one worker answered both logins: the prefix of a session's id identifies its node."""
     if first.id is None or second.id is None:
         return False
     return first.id.rpartition("-")[0] == second.id.rpartition("-")[0]
 
 
-def _came_back(session: Session, decided: float) -> bool:
+def _came_back(session: JudgedSession, decided: float) -> bool:
     """Whether a later login of the device had surely been answered when the event was decided."""
     sessions = session.device.sessions
     return any(

@@ -75,25 +75,32 @@ def add_options(parser: Any) -> None:
         parser.add_argument(flag, type=kind, default=default, env_var=variable, help=help, **more)
 
     default_url = "redis://localhost:6379"
-    option("--redis-url", str, default_url, "where the server writes its events", include_in_web_ui=False)
-    option("--redis-prefix", str, "presence", "what the server's keys begin with", include_in_web_ui=False)
+    option(
+        "--redis-url",
+        str,
+        default_url,
+        "the servers' Redis",
+        include_in_web_ui=False,
+    )
+    option("--redis-prefix", str, "presence", "the prefix of the server's keys", include_in_web_ui=False)
     option("--tick", float, 1.0, "the server's setting, seconds: how late an offline event may be")
     option("--disconnect-grace", float, 5.0, "the server's setting, seconds: time to return after a close")
     option("--slack", float, 1.0, "seconds allowed for the way through Redis and for machines under load")
     option("--idle-timeout-wish", float, 0.0, "idle time-out that logins ask for, seconds; 0 asks for none")
-    option("--scenario", str, "mixed", "what devices do", choices=list(SCENARIOS))
-    option(
-        "--action-every", float, 20.0, "mean seconds that a device beats until it does something by itself"
-    )
-    option("--together-every", float, 60.0, "seconds, by the wall clock, between what all do together")
-    option("--silence-share", float, 0.3, "share of what devices do: fall silent, with the connection open")
+    option("--scenario", str, "mixed", "behaviour of the devices", choices=list(SCENARIOS))
+    option("--action-every", float, 20.0, "mean seconds between two actions of a device")
+    option("--together-every", float, 60.0, "seconds, by the wall clock, between joint actions")
+    option("--silence-share", float, 0.3, "share of the actions: fall silent, with the connection open")
     option("--away-share", float, 0.25, "share: close, or lose the connection, and come back")
     option("--logout-share", float, 0.1, "share: log out and come back; the rest is messages")
     parser.add_argument(
         "--no-messages", action="store_true", help="send no messages; their share is idle time"
     )
     option(
-        "--source-addresses", int, 16, "connect to a loopback target from 127.0.0.2 and so many minus 1 more"
+        "--source-addresses",
+        int,
+        16,
+        "addresses to connect from, for a loopback target; 0: the kernel chooses",
     )
     option("--connections", int, 500, "devices of each SwarmUser")
     option("--login-p99-max", float, 1.0, "seconds; a run in which logins took longer fails; 0: no limit")

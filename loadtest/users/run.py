@@ -16,7 +16,7 @@ from locust.env import Environment
 
 from loadtest.client_loop import ClientLoop, PlainPoll, Poller
 from loadtest.connection import parse_host, resolve, source_addresses
-from loadtest.users.judge import Finding, Judge, Promise
+from loadtest.users.judge import DeviceFinding, DeviceJudge, EventDeadlines
 from loadtest.users.options import scenario
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError
@@ -40,7 +40,7 @@ class BrokenPromise(Exception):
     """The server's events and the truth of a device differ."""
 
 
-class Run:
+class DeviceRun:
     """One run.
 
     Args:
@@ -48,7 +48,7 @@ class Run:
         host: where the server listens.
 
     Attributes:
-        judge: is told what the devices do.
+        judge: gets what the devices do.
         loop: what drives the devices.
         scenario: what devices do, and when.
         uids: names that no other process and no other run has.
@@ -67,7 +67,7 @@ class Run:
         address = resolve(parse_host(host))
         sources = source_addresses(address[0], options.source_addresses)
         self.loop = ClientLoop(address, sources=sources, poller=_poller())
-        self.judge = Judge(Promise(options.tick, options.disconnect_grace, options.slack))
+        self.judge = DeviceJudge(EventDeadlines(options.tick, options.disconnect_grace, options.slack))
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
@@ -94,7 +94,7 @@ class Run:
             how many offline events were still due.
         """
         gevent.killall(self._greenlets)
-        # The connection may have an answer under way that nobody reads any more.
+        # The connection may have an answer in flight that is not read any more.
         self._link.close()
         try:
             with self._link.borrow() as client:
@@ -149,17 +149,19 @@ class Run:
         """Judge those events that are of devices of this process."""
         for item in items:
             if isinstance(item, Gap):
-                self._tell(Finding("events", None, "events are missing", f"{item.reason} after {item.id}"))
+                self._tell(
+                    DeviceFinding("events", None, "events are missing", f"{item.reason} after {item.id}")
+                )
                 continue
             for finding in self.judge.event(item.id, item.fields, arrived):
                 self._tell(finding)
 
     def _tell_unreadable(self, error: RedisError) -> None:
-        self._tell(Finding("events", None, "the stream cannot be read", str(error)))
+        self._tell(DeviceFinding("events", None, "the stream cannot be read", str(error)))
 
-    # What locust is told
+    # Reports to locust
 
-    def _tell(self, finding: Finding) -> None:
+    def _tell(self, finding: DeviceFinding) -> None:
         if finding.broken:
             self._details += 1
             if self._details <= DETAILS_LOGGED:

@@ -37,6 +37,7 @@ def pages() -> dict[str, str]:
     paths = [
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
         *(ROOT / "protocol").rglob("*.md"),
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "loadtest").rglob("*.md"),

@@ -1,5 +1,6 @@
 """The tables of the pages are those of the code: settings, constants, metrics, events, attacks."""
 
+import ast
 import dataclasses
 import importlib.util
 import pkgutil
@@ -20,6 +21,7 @@ from tests.store.servers import Server
 from tests.system.security.__main__ import CASES
 
 TOP = Path(presence.__file__).parent
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PAGES = {Path(page).stem: text for page, text in pages().items() if page.startswith("docs/")}
 CONSTANTS = {
     "presence.protocol.UIDS_MAX": "users in one query or watch",
@@ -87,6 +89,33 @@ def test_the_bounds_of_turns_are_those_of_the_code() -> None:
     bounds = re.findall(r"`((?:presence|protocol)[.\w]*\.[A-Z_]+)` = ([\d.]+)", PAGES["architecture"])
     assert len(bounds) > 20
     assert [each for each in bounds if pkgutil.resolve_name(each[0]) != float(each[1])] == []
+
+
+WALK = re.compile(r"^ ((?:presence|protocol)/[\w/]+\.(?:py|lua)) +([A-Za-z_.]+)  ", re.MULTILINE)
+
+
+def is_defined(path: Path, name: str) -> bool:
+    """Whether a source file defines a function, or `Class.method`; without a class any method counts."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".lua":
+        return re.search(rf"^local function {name}\(", text, re.MULTILINE) is not None
+    owner, _, function = name.rpartition(".")
+    classes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
+    places = [node for node in classes if node.name == owner] if owner else [ast.parse(text)]
+    functions = (node for place in places for node in ast.walk(place))
+    return any(isinstance(each, FUNCTIONS) and each.name == function for each in functions)
+
+
+def test_each_step_of_the_walk_to_redis_is_a_function_of_that_module() -> None:
+    steps = WALK.findall(PAGES["architecture"])
+    assert len(steps) > 10
+    assert len(steps) == len(re.findall(r"^ (?:presence|protocol)/", PAGES["architecture"], re.MULTILINE))
+    assert [step for step in steps if not is_defined(ROOT / step[0], step[1])] == []
+
+
+@pytest.mark.parametrize("name", ["Engine.receive_bytes", "Registry.received", "nowhere"])
+def test_a_wrong_step_of_the_walk_is_found(name: str) -> None:
+    assert not is_defined(TOP / "core" / "engine.py", name)
 
 
 def test_every_package_has_a_place_in_the_architecture() -> None:

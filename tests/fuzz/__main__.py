@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 
-class Target(NamedTuple):
+class FuzzTarget(NamedTuple):
     """What is fuzzed.
 
     Attributes:
@@ -30,7 +30,7 @@ class Target(NamedTuple):
     bytes_max: int
 
 
-TARGETS: Final = {"codec": Target("presence.protocol", 1024), "session": Target("presence", 128)}
+TARGETS: Final = {"codec": FuzzTarget("presence.protocol", 1024), "session": FuzzTarget("presence", 128)}
 SEEDS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
 FINDINGS: Final = Path(tempfile.gettempdir()) / "fuzz-findings"
 HANG_S: Final = 20  # a run of a millisecond that takes so long does not end, whatever else the machine does

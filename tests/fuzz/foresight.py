@@ -30,7 +30,7 @@ _LIMITS: Final = {
 _REMEMBERED: Final = 20_000  # bodies and answers; most inputs hold the same ones
 
 
-class Told(NamedTuple):
+class AnsweredBytes(NamedTuple):
     """What the bytes were, once the server has answered them.
 
     Attributes:
@@ -59,14 +59,14 @@ def _packets(data: bytes) -> Sequence[Packet]:
 _judged: Final = lru_cache(_REMEMBERED)(judge)
 
 
-def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool) -> Told:
+def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool) -> AnsweredBytes:
     """Hold an outcome against the table.
 
     Args:
         data: the unfinished frame of before, and what was read.
         was: the connection's state before.
         outcome: what the server made of it.
-        served: whether somebody answers requests.
+        served: whether requests are answered.
     """
     state, at, signs, requests = was, 0, 0, 0
     replies = packets(outcome.reply)
@@ -108,7 +108,7 @@ def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool
         assert isinstance(outcome.peer, Session if state is ConnectionState.LOGGED_IN else Guest)
     rest = b"" if state is ConnectionState.CLOSING else data[at:]
     assert (outcome.peer.partial or b"") == rest, "another rest is kept than has come"
-    return Told(signs, login, replies[0] if replies else None)
+    return AnsweredBytes(signs, login, replies[0] if replies else None)
 
 
 def _answered(state: ConnectionState, verdict: Taken | Refused, answers: Iterator[Packet]) -> ConnectionState:

@@ -8,13 +8,13 @@ from typing import Any, Final
 from presence.core.registry import Guest, Session
 from presence.core.token_expiry import SLOT_S as EXPIRY_SLOT_S
 from presence.protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
-from tests.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, Stage
+from tests.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, ServerUnderTest
 
 _HEADER_BYTES: Final = 4
 _LATEST: Final = 2 * SLOT_S  # after its deadline: the slot that it falls into, and the one that is running
 
 
-def check(stage: Stage) -> None:
+def check(stage: ServerUnderTest) -> None:
     """Check everything that holds at any time."""
     _sessions(stage)
     _connections(stage)
@@ -24,7 +24,7 @@ def check(stage: Stage) -> None:
     assert len(stage.heard) == len(ledger.entries)
 
 
-def check_after_tick(stage: Stage) -> None:
+def check_after_tick(stage: ServerUnderTest) -> None:
     """Check what holds once a tick has ended whatever was due."""
     engine: Any = stage.engine
     for uid, sessions in stage.ledger.online.items():
@@ -43,8 +43,8 @@ def check_after_tick(stage: Stage) -> None:
     assert all(session in stage.registry for session in engine._registration_policy._stale)
 
 
-def _sessions(stage: Stage) -> None:
-    """Everybody in the registry is a session, has a deadline, and is what is on record."""
+def _sessions(stage: ServerUnderTest) -> None:
+    """Each entry of the registry is a session, has a deadline, and equals its record."""
     registry: Any = stage.registry
     wheel: Any = stage.engine._wheel
     entries, now = stage.ledger.entries, stage.now
@@ -68,7 +68,7 @@ def _sessions(stage: Stage) -> None:
             assert session.number not in stage.request_handler.left_by
 
 
-def _connections(stage: Stage) -> None:
+def _connections(stage: ServerUnderTest) -> None:
     """Whose connection is open is a guest, or the session that lives."""
     for handle, peer in stage.peers.items():
         assert (peer.link, peer.handle) == (stage, handle)
@@ -80,7 +80,7 @@ def _connections(stage: Stage) -> None:
             assert peer.partial is None or 0 < len(peer.partial) < FRAME_LIMIT_BYTES + _HEADER_BYTES
 
 
-def _tables(stage: Stage) -> None:
+def _tables(stage: ServerUnderTest) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
     engine: Any = stage.engine
     registry: Any = stage.registry

@@ -15,7 +15,7 @@ _OPS: Final = {Op.LOGIN, Op.END, Op.UPDATE, Op.REGISTER}
 
 
 @dataclass
-class Entry:
+class LedgerEntry:
     """A session on record; `timeout_s` is its own."""
 
     session: str
@@ -33,7 +33,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[str, str], Entry] = {}
+        self.entries: dict[tuple[str, str], LedgerEntry] = {}
         self.online: dict[str, int] = {}
         self.logins = self.replaced = self.ended = 0
         self._seen: set[str] = set()
@@ -57,7 +57,7 @@ class Ledger:
             assert change.profile == entry.profile
             assert change.code == Code.RETURNED
 
-    def _login(self, key: tuple[str, str], entry: Entry | None, change: Change) -> None:
+    def _login(self, key: tuple[str, str], entry: LedgerEntry | None, change: Change) -> None:
         assert change.session not in self._seen, "a session's id is used twice"
         assert change.code == Code.LOGIN
         self._seen.add(change.session)
@@ -66,7 +66,7 @@ class Ledger:
             self.online[change.uid] = self.online.get(change.uid, 0) + 1
         else:
             self.replaced += 1
-        self.entries[key] = Entry(change.session, change.profile, change.idle_timeout_ms / 1000)
+        self.entries[key] = LedgerEntry(change.session, change.profile, change.idle_timeout_ms / 1000)
 
     def _end(self, key: tuple[str, str], change: Change) -> None:
         assert change.grace_ms >= 0
@@ -76,7 +76,7 @@ class Ledger:
         if not self.online[change.uid]:
             del self.online[change.uid]
 
-    def _update(self, entry: Entry, change: Change) -> None:
+    def _update(self, entry: LedgerEntry, change: Change) -> None:
         before, after = entry.profile, change.profile
         assert before != after, "an update that changes nothing"
         if before.away == after.away:

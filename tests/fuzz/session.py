@@ -17,10 +17,10 @@ from presence.protocol import encode as encode_packet
 from tests.fuzz import frames, invariants
 from tests.fuzz.choices import Choices
 from tests.fuzz.gate import KEYRINGS
-from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, Stage
+from tests.fuzz.stage import IDLE_TIMEOUT_S, MAX_IDLE_TIMEOUT_S, SLOT_S, Scene, ServerUnderTest
 
 STEPS_MAX: Final = 60  # of one input; more would only be slower
-CONNECTIONS_MAX: Final = 8  # at once
+CONNECTIONS_MAX: Final = 8  # open together
 LIMITS: Final = (NO_LIMIT, SessionQuota(1), SessionQuota(2), SessionQuota(2, refuse_new=True))
 _GOODBYE: Final = encode_packet(goodbye(Code.SERVER_DRAIN))
 
@@ -50,7 +50,7 @@ class Story:
     def __init__(self, choices: Choices) -> None:
         flags = choices.below(256)
         self.choices = choices
-        self.stage = Stage(
+        self.stage = ServerUnderTest(
             Scene(
                 grace=not flags & 1,
                 away=bool(flags & 2),
@@ -78,7 +78,7 @@ class Story:
         return self.stage.connect()
 
     def log_in(self) -> None:
-        """Somebody connects and logs in."""
+        """A client connects and logs in."""
         self.arrives(self.fresh(), frames.login(self.choices))
 
     def send(self) -> None:
@@ -100,7 +100,7 @@ class Story:
         self.arrives(self.connection(), self.choices.take(self.choices.below(64)))
 
     def send_some(self) -> None:
-        """A client sends several packets at once, the last one in part."""
+        """A client sends several packets together, the last one in part."""
         count = self.choices.below(5)
         data = b"".join(self.choices.of(frames.PACKETS) for _ in range(count))
         self.arrives(self.connection(), data[: len(data) - self.choices.below(8)])
@@ -111,7 +111,7 @@ class Story:
         self.arrives(self.connection(), length.to_bytes(4, "big") + bytes(self.choices.below(256) * 64))
 
     def arrives(self, handle: int, data: bytes) -> None:
-        """Bytes reach the server, as a rule at once read; or only a part of them, or none."""
+        """Bytes reach the server and are usually read immediately; or only a part of them, or none."""
         arrived, how = self.stage.arrived, self.choices.below(8)
         if how == 7:
             arrived[handle] += data
@@ -207,7 +207,7 @@ class Story:
                 assert change.op in (Op.REGISTER, Op.STALE)
 
     def survey(self) -> None:
-        """Somebody asks how it goes."""
+        """An operator asks for statistics."""
         engine, registry = self.stage.engine, self.stage.registry
         names = {(name.uid, name.device, name.session) for name in engine.registrable_sessions()}
         assert names <= {(uid, device, e.session) for (uid, device), e in self.stage.ledger.entries.items()}

@@ -43,7 +43,7 @@ FEW_LOGINS: Final = AdmissionLimits(
     uid_login_rate=0.5,
     uid_login_burst=2.0,
 )
-FEW_PACKETS: Final = (1.0, 6.0)  # a second, and at once
+FEW_PACKETS: Final = (1.0, 6.0)  # per second, and burst
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
@@ -64,7 +64,7 @@ class Scene(NamedTuple):
 
 
 @dataclass
-class Heard:
+class LastActivity:
     """Of a live session: its last sign of life, the credits given until then, and when it was lost."""
 
     at: float
@@ -74,7 +74,7 @@ class Heard:
 
 
 class Desk:
-    """Takes requests, and remembers who asked until somebody has them answered."""
+    """Takes requests, and remembers the sessions that asked until they are answered."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Session, Request]] = []
@@ -95,15 +95,15 @@ class Desk:
         self.left_by.add(session.number)
 
 
-class Stage(Link):
-    """The server, and the connections that it has: numbers, at which bytes wait until somebody reads them.
+class ServerUnderTest(Link):
+    """The server, and the connections that it has: numbers, at which bytes wait until they are read.
 
     Args:
         scene: how it is set.
 
     Attributes:
         peers: of the open connections.
-        arrived: bytes that nobody has read yet.
+        arrived: bytes that were not read yet.
         needs_a_turn, lain_s: what `poll_now` and `receive_queue_age_s` say.
         heard: what is known of live sessions, by id.
     """
@@ -122,7 +122,7 @@ class Stage(Link):
         self.opened = 0
         self.needs_a_turn = False
         self.lain_s = 0.0
-        self.heard: dict[str, Heard] = {}
+        self.heard: dict[str, LastActivity] = {}
         self.credited = 0.0
         self.tick = self.ticks.at_or_before(self.now)
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
@@ -163,7 +163,7 @@ class Stage(Link):
             del self.heard[entry.session]
         self.ledger.append(change)
         if change.op is Op.LOGIN:
-            self.heard[change.session] = Heard(self.now, self.credited)
+            self.heard[change.session] = LastActivity(self.now, self.credited)
 
     def _ends(self, change: Change) -> None:
         heard = self.heard.pop(change.session)
@@ -237,7 +237,7 @@ class Stage(Link):
             self._gone(handle)
         self.engine.dispatch_requests(outcome)
 
-    def _note(self, outcome: Outcome, told: foresight.Told) -> None:
+    def _note(self, outcome: Outcome, told: foresight.AnsweredBytes) -> None:
         """Remember a sign of life."""
         if told.login is not None and told.answer is not None:
             self._judge(told.login, told.answer, outcome.peer)
@@ -250,7 +250,7 @@ class Stage(Link):
             heard.expires_at = outcome.expires_at
 
     def _judge(self, login: Mapping[str, Any], answer: Packet, peer: Peer) -> None:
-        """Whoever is let in has shown a good token, where one is asked for; no good one is called bad."""
+        """An admitted client had a good token, where one is required; no good one is refused."""
         token, uid = login.get("token"), login.get("uid")
         wall = WALL_S + (self.now - START_S)
         is_proved = (
@@ -262,7 +262,7 @@ class Stage(Link):
         elif answer.payload["code"] == Code.AUTH_FAILED:
             assert not is_proved, "a good token is refused"
 
-    def _heard(self, peer: Peer) -> Heard | None:
+    def _heard(self, peer: Peer) -> LastActivity | None:
         return self.heard.get(self.registry.session_id(peer)) if isinstance(peer, Session) else None
 
     def _gone(self, handle: int, *, is_lost: bool = True) -> None:
@@ -275,7 +275,7 @@ class Stage(Link):
         """The client's end of the connection was read."""
         peer = self.peers[handle]
         if (heard := self._heard(peer)) is not None:
-            heard.lost_at = self.now  # before the end that it may cause at once
+            heard.lost_at = self.now  # before the end that it may cause immediately
         self.engine.closed(peer)
         self._gone(handle)
 
@@ -290,7 +290,7 @@ class Stage(Link):
             heard.at, heard.credited = self.now, self.credited
 
     def leave(self) -> None:
-        """Let go of everything: nobody has to look for circles, which would be a good part of the work."""
+        """Release everything, so that the garbage collector finds no cycles, a large part of the work."""
         vars(self).clear()
 
     # What the ticker does

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.checker.comparison import Left, differences, last_events
+from loadtest.checker.comparison import RemainingEvent, differences, last_events
 from loadtest.checker.endings import NO_CLAIM, Claim, Given, Promised, is_false, is_founded
 from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing
@@ -44,7 +44,7 @@ def test_an_offline_event_is_false_while_a_known_session_lives(claim: Claim, fal
     assert is_false(claim, decided=2.0, told=3.0) is false
 
 
-CAME, WENT = Left("ann", "online", "1-0", ""), Left("ann", "offline", "2-0", "1-0")
+CAME, WENT = RemainingEvent("ann", "online", "1-0", ""), RemainingEvent("ann", "offline", "2-0", "1-0")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,9 @@ CAME, WENT = Left("ann", "online", "1-0", ""), Left("ann", "offline", "2-0", "1-
         ([WENT], set(), ["doubled"]),
     ],
 )
-def test_what_is_left_fits_the_records(entries: list[Left], online: set[str], rules: list[str]) -> None:
+def test_what_is_left_fits_the_records(
+    entries: list[RemainingEvent], online: set[str], rules: list[str]
+) -> None:
     assert [each.rule for each in last_events(entries, online)] == rules
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from loadtest.client_loop import ASKING_BEAT, AWAY, ClientLoop
 from loadtest.users.device import Device
-from loadtest.users.judge import Judge, Promise
+from loadtest.users.judge import DeviceJudge, EventDeadlines
 from loadtest.users.options import Scenario
 from presence import protocol
 from presence.protocol import Code, Kind
@@ -27,7 +27,7 @@ class World:
     def __init__(self, listener: socket.socket, deed: str) -> None:
         self.listener = listener
         self.loop = ClientLoop(listener.getsockname(), sources=0)
-        self.judge = Judge(Promise(0.1, 0.2, 0.1))
+        self.judge = DeviceJudge(EventDeadlines(0.1, 0.2, 0.1))
         self.scenario = Scenario(
             "mixed", {deed: 1.0}, alone_s=0.001 if deed != "nothing" else 60.0, together_s=60.0
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.users.judge import OVERTAKEN_S, Finding, Judge, Promise, Sent, Session
+from loadtest.users.judge import OVERTAKEN_S, DeviceFinding, DeviceJudge, EventDeadlines, JudgedSession, Sent
 
 T, TICK, GRACE, SLACK = 10.0, 1.0, 5.0, 0.5
 SERVER_MS = 5_000_000  # what the server's clock shows at 0 s of the test's
@@ -23,13 +23,13 @@ class World:
     """
 
     def __init__(self) -> None:
-        self.judge = Judge(Promise(TICK, GRACE, SLACK))
+        self.judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
         self.entries = 0
         self.online_id = ""
         self.session = self.log_in(0.0)
         assert self.online(0.01) == [None]
 
-    def log_in(self, at: float, session_id: str = "s-1") -> Session:
+    def log_in(self, at: float, session_id: str = "s-1") -> JudgedSession:
         self.session = self.judge.logged_in("ann", Sent(at, at))
         self.judge.answered(self.session, at + 0.002, session_id, T, SERVER_MS + round(at * 1000))
         return self.session
@@ -57,7 +57,7 @@ class World:
 
     def event(
         self, kind: str, code: int, reason: str, at: float, session_id: str, **fields: str
-    ) -> list[Finding]:
+    ) -> list[DeviceFinding]:
         """An event decided at `at` and read 20 ms later."""
         self.entries += 1
         entry = f"{self.entries}-0"
@@ -84,7 +84,7 @@ class World:
         return [each.name for each in found if each.name == OVERTAKEN] or broken(found)
 
 
-def broken(findings: list[Finding]) -> list[str | None]:
+def broken(findings: list[DeviceFinding]) -> list[str | None]:
     return sorted({finding.broken for finding in findings}, key=str)
 
 
@@ -169,7 +169,7 @@ def test_an_offline_event_names_the_online_event_that_it_ends() -> None:
 
 
 def test_a_login_must_be_told_be_it_before_its_answer() -> None:
-    judge = Judge(Promise(TICK, GRACE, SLACK))
+    judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
     session = judge.logged_in("ann", Sent(0.0, 0.0))
     judge.answered(session, 0.002, "s-1", T, SERVER_MS)
     assert broken(judge.overdue(SLACK + 0.1)) == ["no online event in time"]

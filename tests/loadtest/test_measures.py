@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.bench.generator import ANSWERED, UNANSWERED, Report
-from loadtest.compare.player import Plan, Row, Schedule, Telling, judge
+from loadtest.bench.generator import ANSWERED, UNANSWERED, GeneratorReport
+from loadtest.compare.player import ComparePlan, CompareRow, Schedule, Telling, judge
 from loadtest.usage import WINDOW_SAMPLES, Stolen
 
-FINE = Report(wanted=1000, sent=1000, answers=1000, rate=1000.0, core_share=0.3, late_max_s=0.01)
+FINE = GeneratorReport(wanted=1000, sent=1000, answers=1000, rate=1000.0, core_share=0.3, late_max_s=0.01)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_tellings_are_held_against_what_users_did(
     told: list[Telling], early: int, false: int, missed: int, max_ms: float
 ) -> None:
     schedule = Schedule(array("d"), array("L"), array("d", [5.0, 8.0, math.inf]))
-    row = Row(Plan("wheel", 3, idle_timeout_s=T, seconds=30.0))
+    row = CompareRow(ComparePlan("wheel", 3, idle_timeout_s=T, seconds=30.0))
     judge(row, schedule, told)
     assert (row.early, row.false, row.missed) == (early, false, missed)
     assert row.max_ms == pytest.approx(max_ms, nan_ok=True)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from loadtest.scale.__main__ import parse
-from loadtest.scale.fleet import Status
+from loadtest.scale.fleet import FleetStatus
 from loadtest.scale.play import end_failures, hold_failures, ramp_failures
 from loadtest.scale.verdict import Ends
 
@@ -13,8 +13,8 @@ from loadtest.scale.verdict import Ends
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        (ramp_failures(Status(online=10), 10), ""),
-        (ramp_failures(Status(online=9), 10), "only 9 of 10 logged in"),
+        (ramp_failures(FleetStatus(online=10), 10), ""),
+        (ramp_failures(FleetStatus(online=9), 10), "only 9 of 10 logged in"),
         (hold_failures("hold", 0, 0), ""),
         (hold_failures("hold", 1, 0), "hold: 1 connections lost"),
         (hold_failures("hold", 0, 1), "hold: 1 offline events"),

@@ -4,28 +4,30 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.events import ROUNDED_S, Event
-from loadtest.scale.verdict import Ends, Promise, Truth, judge
+from loadtest.events import ROUNDED_S, StreamEvent
+from loadtest.scale.verdict import Ends, LastPacket, ScaleDeadlines, judge
 
-ANN = Truth("ann", "s-1", begun=100.0, before=88.0)
-BOB = Truth("bob", "s-2", begun=101.0, before=89.0)
-
-
-def online(truth: Truth, at: float = 50.0) -> Event:
-    return Event(f"{at:.0f}-{truth.uid}", "online", truth.uid, truth.session, 1, 0, "", at, at + 0.01)
+ANN = LastPacket("ann", "s-1", begun=100.0, before=88.0)
+BOB = LastPacket("bob", "s-2", begun=101.0, before=89.0)
 
 
-def offline(truth: Truth, at: float) -> Event:
+def online(truth: LastPacket, at: float = 50.0) -> StreamEvent:
+    return StreamEvent(f"{at:.0f}-{truth.uid}", "online", truth.uid, truth.session, 1, 0, "", at, at + 0.01)
+
+
+def offline(truth: LastPacket, at: float) -> StreamEvent:
     """An event that was decided at that moment, stood 20 ms later, and was read after another 10."""
     known = (truth.uid, truth.session, 201, 0, f"50-{truth.uid}")
-    return Event(f"{at:.0f}-{truth.uid}-off", "offline", *known, at + 0.02, at + 0.03, (at, at + ROUNDED_S))
+    return StreamEvent(
+        f"{at:.0f}-{truth.uid}-off", "offline", *known, at + 0.02, at + 0.03, (at, at + ROUNDED_S)
+    )
 
 
 RIGHT = [online(ANN), online(BOB), offline(ANN, 130.4), offline(BOB, 131.3)]
 
 
-def verdict_on(*events: Event) -> Ends:
-    return judge([ANN, BOB], events, Promise())
+def verdict_on(*events: StreamEvent) -> Ends:
+    return judge([ANN, BOB], events, ScaleDeadlines())
 
 
 def test_a_period_in_which_all_is_right() -> None:
@@ -45,7 +47,7 @@ def test_a_period_in_which_all_is_right() -> None:
         (RIGHT[1:], "online event lost"),
         ([*RIGHT[:2], offline(ANN, 129.9), RIGHT[3]], "false offline event"),
         ([*RIGHT[:2], offline(ANN, 132.0), RIGHT[3]], "offline event late"),
-        ([*RIGHT, offline(Truth("eve", "s-3", 0, 0), 131.0)], "event of somebody who was not there"),
+        ([*RIGHT, offline(LastPacket("eve", "s-3", 0, 0), 131.0)], "event of somebody who was not there"),
         ([*RIGHT[:3], RIGHT[3]._replace(session="s-9")], "offline event of another session"),
         ([*RIGHT[:3], RIGHT[3]._replace(since_id="5-0")], "event doubled"),
         ([RIGHT[2], *RIGHT[:2], RIGHT[3]], "event doubled"),
@@ -54,7 +56,7 @@ def test_a_period_in_which_all_is_right() -> None:
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_each_broken_promise_is_noticed(events: list[Event], broken: str) -> None:
+def test_each_broken_promise_is_noticed(events: list[StreamEvent], broken: str) -> None:
     verdict = verdict_on(*events)
     assert broken in verdict.wrong
     assert verdict.examples[0].startswith(tuple(verdict.wrong))
@@ -63,23 +65,23 @@ def test_each_broken_promise_is_noticed(events: list[Event], broken: str) -> Non
 def test_an_end_for_an_older_silence_is_true_though_a_beat_is_on_its_way() -> None:
     """The last beat left after the decision; before it the client had been silent for T."""
     late = ANN._replace(begun=120.0, before=88.0)
-    verdict = judge([late], [online(late), offline(late, 118.3)], Promise())
+    verdict = judge([late], [online(late), offline(late, 118.3)], ScaleDeadlines())
     assert (verdict.offline, verdict.wrong.total()) == (1, 0)
 
 
 def test_an_end_of_a_client_that_beats_is_false() -> None:
     beating = ANN._replace(begun=132.0, before=120.0)
-    verdict = judge([beating], [online(beating), offline(beating, 130.5)], Promise())
+    verdict = judge([beating], [online(beating), offline(beating, 130.5)], ScaleDeadlines())
     assert verdict.wrong["false offline event"] == 1
 
 
 def test_a_step_of_the_wall_clock_makes_nothing_false() -> None:
     stepped = offline(ANN, 129.8)._replace(decided=(129.8, 130.3))  # the clock of the start, or of now
-    assert judge([ANN], [online(ANN), stepped], Promise()).wrong.total() == 0
+    assert judge([ANN], [online(ANN), stepped], ScaleDeadlines()).wrong.total() == 0
 
 
 def test_what_is_too_late_depends_on_what_was_promised() -> None:
     events = [online(ANN), offline(ANN, 134.0)]
     for slack, right in ((1.0, 0), (5.0, 1)):
-        promise = replace(Promise(), slack=slack)
+        promise = replace(ScaleDeadlines(), slack=slack)
         assert judge([ANN], events, promise).offline == right

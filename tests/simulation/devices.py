@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from tests.simulation.plan import Action, DevicePlan, Saying
-from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, Connection
+from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, SimulatedConnection
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 LOGIN_PATIENCE_S: Final = 5.0
 RETURN_S: Final = (0.2, 3.0)
@@ -21,15 +21,15 @@ BEATS_OF_PATIENCE: Final = 2
 NEAR_S: Final = 0.06  # before the time-out: so near, bytes often wait while the tick goes by
 
 
-class Device:
+class SimulatedDevice:
     """One device; see `DevicePlan`."""
 
-    def __init__(self, world: World, plan: DevicePlan) -> None:
+    def __init__(self, world: SimulatedWorld, plan: DevicePlan) -> None:
         self._world = world
         self._agenda = world.agenda
         self.plan = plan
         self._random = Random(f"{world.plan.seed} {plan.name}")
-        self.main: Connection | None = None  # the connection that it cares for
+        self.main: SimulatedConnection | None = None  # the connection that it cares for
         self.banned = False  # whether it was told to stay away
         self.wants = True
         self.dark_until = 0.0  # true time until which its network is dead
@@ -69,7 +69,7 @@ class Device:
             if not host.accepts() or not self.wants:
                 self._later(self._random.uniform(*RETURN_S))
                 return
-            self.main = connection = Connection(self._agenda, host, self, self._random)
+            self.main = connection = SimulatedConnection(self._agenda, host, self, self._random)
             connection.peer = host.node.engine.opened(host, connection)
             host.connections.append(connection)
             connection.send(self._login_frame(), self._saying)
@@ -89,7 +89,7 @@ class Device:
         )
         return protocol.encode(login)
 
-    def _check_login(self, connection: Connection) -> None:
+    def _check_login(self, connection: SimulatedConnection) -> None:
         if connection is self.main and not connection.device_knows:
             connection.close()
             self.lost(connection)
@@ -99,7 +99,7 @@ class Device:
 
     # Beating
 
-    def _beat(self, connection: Connection, unread: int) -> None:
+    def _beat(self, connection: SimulatedConnection, unread: int) -> None:
         if not connection.is_open:
             return
         is_unread = bool(connection.waiting) and connection is self.main
@@ -121,7 +121,7 @@ class Device:
 
     # What it hears
 
-    def receives(self, connection: Connection, packet: Packet) -> None:
+    def receives(self, connection: SimulatedConnection, packet: Packet) -> None:
         """Take a packet of the server's."""
         match packet.kind:
             case Kind.OK if not connection.device_knows:
@@ -131,7 +131,7 @@ class Device:
             case Kind.GOODBYE | Kind.ERROR:
                 self._part(connection, Code(packet.payload["code"]), packet.payload.get("retry_after"))
 
-    def _part(self, connection: Connection, code: Code, retry_after: float | None) -> None:
+    def _part(self, connection: SimulatedConnection, code: Code, retry_after: float | None) -> None:
         connection.abandon()
         if connection is not self.main:
             return
@@ -141,7 +141,7 @@ class Device:
         else:
             self.banned = True
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: SimulatedConnection) -> None:
         """Its connection is dead."""
         connection.abandon()
         if connection is self.main:
@@ -156,7 +156,7 @@ class Device:
         if self.main is not None and self.main.device_knows:
             self._show(self.main)
 
-    def _show(self, connection: Connection) -> None:
+    def _show(self, connection: SimulatedConnection) -> None:
         """Tell the server how it is, unless it has."""
         says = self._saying
         if connection.told is not says:

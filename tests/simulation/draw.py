@@ -5,17 +5,25 @@ from random import Random
 from typing import Final
 
 from presence.config.settings import Settings
-from tests.simulation.plan import Action, Deed, DevicePlan, Fault, Kind, Plan, Saying
+from tests.simulation.plan import (
+    Action,
+    DeviceAction,
+    DevicePlan,
+    FaultKind,
+    Saying,
+    SimulatedFault,
+    SimulationPlan,
+)
 
 FOREVER: Final = float("inf")
 QUIET_SLACK_S: Final = 8.0
 CROWD_EACH: Final = 100  # one of so many seeds has thousands of users
 COMBINED: Final = 0.25  # of seeds: faults that only together try a guard
 SHOWING: Final = 0.5  # of seeds: devices that show how they are
-NO_DURATION: Final = {Kind.FLUSH, Kind.JOIN}
+NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 
 
-def draw_plan(seed: int) -> Plan:
+def draw_plan(seed: int) -> SimulationPlan:
     """Return the plan of a seed."""
     random = Random(seed)
     crowd = seed % CROWD_EACH == CROWD_EACH - 1
@@ -31,13 +39,13 @@ def draw_plan(seed: int) -> Plan:
     longest_s = max([settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
     # An unbroken lease of contact, a lease and T of silence seen, a beat, and as much for a longer time-out.
     quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
-    plan = Plan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
+    plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
     # Drawn apart: what a seed stands for otherwise does not depend on it.
     random = Random(f"shows {seed}")
     return _showing(random, plan) if random.random() < SHOWING else plan
 
 
-def _showing(random: Random, plan: Plan) -> Plan:
+def _showing(random: Random, plan: SimulationPlan) -> SimulationPlan:
     """Return a plan in which some devices say how they are, or are away by themselves."""
     share, t = random.choice((0.1, 0.5, 1.0)), plan.settings.idle_timeout
     away_after = random.choice((0.0, 0.0, 0.5 * t, 2.0 * t))
@@ -98,35 +106,35 @@ def _devices(random: Random, uid: str, settings: Settings, heal_at: float, crowd
 
 def _action(random: Random, at: float, settings: Settings, heal_at: float) -> Action:
     t, grace = settings.idle_timeout, settings.disconnect_grace
-    match random.choice(list(Deed)):
-        case Deed.SILENT:
-            return Action(at, Deed.SILENT, random.choice((FOREVER, random.uniform(0.2, 2.0) * t)))
-        case Deed.LOGOUT:
-            return Action(at, Deed.LOGOUT, random.choice((FOREVER, random.uniform(0.1, 20.0))))
-        case Deed.DROP:
+    match random.choice(list(DeviceAction)):
+        case DeviceAction.SILENT:
+            return Action(at, DeviceAction.SILENT, random.choice((FOREVER, random.uniform(0.2, 2.0) * t)))
+        case DeviceAction.LOGOUT:
+            return Action(at, DeviceAction.LOGOUT, random.choice((FOREVER, random.uniform(0.1, 20.0))))
+        case DeviceAction.DROP:
             away = (FOREVER, random.uniform(0.0, grace), random.uniform(0.0, 2.0 * grace + 5.0))
-            return Action(at, Deed.DROP, random.choice(away))
-        case Deed.MOVE:
-            return Action(at, Deed.MOVE, random.choice((0.0, random.uniform(0.0, t))))
-        case Deed.TWICE:
-            return Action(at, Deed.TWICE)
-    return Action(at, Deed.NEAR, min(random.uniform(2.0, 6.0) * t, heal_at - at))
+            return Action(at, DeviceAction.DROP, random.choice(away))
+        case DeviceAction.MOVE:
+            return Action(at, DeviceAction.MOVE, random.choice((0.0, random.uniform(0.0, t))))
+        case DeviceAction.TWICE:
+            return Action(at, DeviceAction.TWICE)
+    return Action(at, DeviceAction.NEAR, min(random.uniform(2.0, 6.0) * t, heal_at - at))
 
 
-def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> tuple[Fault, ...]:
-    faults: list[Fault] = []
+def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> tuple[SimulatedFault, ...]:
+    faults: list[SimulatedFault] = []
     count = random.randint(5, 9)
     while len(faults) < count or len({fault.kind for fault in faults}) < 3:
-        kind = random.choice(list(Kind))
+        kind = random.choice(list(FaultKind))
         at = random.uniform(8.0, heal_at - 5.0)
         seconds = min(_seconds(random, kind, settings), heal_at - at)
-        faults.append(Fault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
+        faults.append(SimulatedFault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
     if random.random() < COMBINED:
         faults += random.choice(_COMBINATIONS)(random, nodes, settings, heal_at)
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[SimulatedFault]:
     """A process renews nothing, and those that see it cannot fence it before it counts as dead."""
     dead_s = settings.lease + settings.idle_timeout
     at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
@@ -134,66 +142,73 @@ def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: fl
     blind_s = dead_s + random.uniform(-1.0, 3.0)
     others = [n for n in range(nodes) if n != whose]
     return [
-        Fault(at, Kind.CUT_LEASES, min(1.6 * dead_s, heal_at - at), whose),
-        # Refused at once: time-outs would be a loss of contact, in which nobody's silence is measured.
-        *(Fault(at, Kind.CUT_SWEEPS, min(blind_s, heal_at - at), n, amount=1.0) for n in others),
+        SimulatedFault(at, FaultKind.CUT_LEASES, min(1.6 * dead_s, heal_at - at), whose),
+        # Refused immediately: time-outs would be a loss of contact, in which no silence is measured.
+        *(
+            SimulatedFault(at, FaultKind.CUT_SWEEPS, min(blind_s, heal_at - at), n, amount=1.0)
+            for n in others
+        ),
     ]
 
 
-def _death_in_an_outage(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+def _death_in_an_outage(
+    random: Random, nodes: int, settings: Settings, heal_at: float
+) -> list[SimulatedFault]:
     dead_s = settings.lease + settings.idle_timeout
     at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
-    away = Fault(at, Kind.REDIS_AWAY, min(random.uniform(1.0, 1.5) * dead_s, heal_at - at))
+    away = SimulatedFault(at, FaultKind.REDIS_AWAY, min(random.uniform(1.0, 1.5) * dead_s, heal_at - at))
     died_at = min(heal_at - 1.0, at + random.uniform(-0.5, 0.5) * settings.lease)
-    kind = random.choice((Kind.CRASH_SILENT, Kind.CRASH_RESET))
-    return [away, Fault(died_at, kind, 2.0 * dead_s, random.randrange(nodes))]
+    kind = random.choice((FaultKind.CRASH_SILENT, FaultKind.CRASH_RESET))
+    return [away, SimulatedFault(died_at, kind, 2.0 * dead_s, random.randrange(nodes))]
 
 
-def _loss_around_a_stray(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+def _loss_around_a_stray(
+    random: Random, nodes: int, settings: Settings, heal_at: float
+) -> list[SimulatedFault]:
     """The first batches of a generation are under way while Redis forgets it."""
     at = random.uniform(10.0, heal_at - 20.0)
     stray_at = at + random.uniform(0.5, 4.0)
     stray_s = random.uniform(3.0, 9.0)
     again_at = stray_at + random.uniform(1.0, 4.0)
-    strays = [Fault(stray_at, Kind.STRAY, stray_s, n) for n in range(nodes)]
-    return [Fault(at, Kind.FLUSH, 0.0), *strays, Fault(again_at, Kind.FLUSH, 0.0)]
+    strays = [SimulatedFault(stray_at, FaultKind.STRAY, stray_s, n) for n in range(nodes)]
+    return [SimulatedFault(at, FaultKind.FLUSH, 0.0), *strays, SimulatedFault(again_at, FaultKind.FLUSH, 0.0)]
 
 
-def _ends_at_a_loss(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[Fault]:
+def _ends_at_a_loss(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[SimulatedFault]:
     """Redis forgets everything just when many sessions of a process end."""
     t = settings.idle_timeout
     at = random.uniform(15.0, max(16.0, heal_at - t - 5.0))
     flush_at = at + random.uniform(0.6, 1.0) * t
     return [
-        Fault(at, Kind.CLIENTS_CUT, min(1.1 * t, heal_at - at), random.randrange(nodes)),
-        Fault(min(flush_at, heal_at - 1.0), Kind.FLUSH, 0.0),
+        SimulatedFault(at, FaultKind.CLIENTS_CUT, min(1.1 * t, heal_at - at), random.randrange(nodes)),
+        SimulatedFault(min(flush_at, heal_at - 1.0), FaultKind.FLUSH, 0.0),
     ]
 
 
 _COMBINATIONS: Final = (_blind_observers, _death_in_an_outage, _loss_around_a_stray, _ends_at_a_loss)
 
 
-def _seconds(random: Random, kind: Kind, settings: Settings) -> float:
+def _seconds(random: Random, kind: FaultKind, settings: Settings) -> float:
     dead_s = settings.lease + settings.idle_timeout
     match kind:
-        case Kind.STOP:
+        case FaultKind.STOP:
             t = settings.idle_timeout
             return random.choice((1.0, 5.0, t - 1, t + 1, 2 * t, random.uniform(0.5, 2.5) * dead_s))
-        case Kind.CRASH_RESET | Kind.CRASH_SILENT | Kind.DRAIN:
+        case FaultKind.CRASH_RESET | FaultKind.CRASH_SILENT | FaultKind.DRAIN:
             return random.choice((0.5, random.uniform(0.1, 10.0), random.uniform(0.5, 2.0) * dead_s))
-        case Kind.REDIS_EMPTY | Kind.REDIS_BACK:
+        case FaultKind.REDIS_EMPTY | FaultKind.REDIS_BACK:
             return random.choice((0.3, random.uniform(0.0, 5.0), random.uniform(0.0, 30.0)))
-        case Kind.STRAY:
+        case FaultKind.STRAY:
             return random.choice((random.uniform(2.1, 10.0), random.uniform(2.1, 2.0 * dead_s)))
         case kind if kind in NO_DURATION:
             return 0.0
     return random.choice((random.uniform(0.5, 10.0), random.uniform(0.5, 2.5) * dead_s))
 
 
-def _amount(random: Random, kind: Kind) -> float:
+def _amount(random: Random, kind: FaultKind) -> float:
     match kind:
-        case Kind.REDIS_BACK | Kind.REDIS_BACK_SAME:
+        case FaultKind.REDIS_BACK | FaultKind.REDIS_BACK_SAME:
             return random.choice((random.uniform(0.0, 2.0), random.uniform(0.0, 30.0)))
-        case Kind.REDIS_SLOW:
+        case FaultKind.REDIS_SLOW:
             return random.choice((0.3, 1.5, 4.0))
-    return random.random() * (0.5 if kind in {Kind.LATE, Kind.LOSS} else 1.0)
+    return random.random() * (0.5 if kind in {FaultKind.LATE, FaultKind.LOSS} else 1.0)

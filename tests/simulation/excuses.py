@@ -1,4 +1,4 @@
-"""What excuses a process: how late an end may be decided, told and swept, and of whom Redis need not know.
+"""Excuses of a process: how late ends may be decided, reported, swept, and what Redis may miss.
 
 See the rules `late`, `untold`, `unswept` and `false` in `judge`.
 """
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from loadtest.checker.endings import NO_CLAIM, Claim, is_false
 from presence.cluster.membership import RENEWALS_PER_LEASE
-from tests.simulation.plan import Fault, Kind
+from tests.simulation.plan import FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S
-from tests.simulation.truth import LONG_AGO, Key, Life
+from tests.simulation.truth import LONG_AGO, Key, TrueSession
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 TELLING_S: Final = 0.5  # gathering, a batch under way before, and its own
 WAITS_S: Final = (
@@ -35,7 +35,7 @@ EPSILON_S: Final = 0.005  # ages travel in whole milliseconds
 ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
 
 
-def decision_allowed_s(world: World, life: Life, now: float) -> float:
+def decision_allowed_s(world: SimulatedWorld, life: TrueSession, now: float) -> float:
     """Return the silence, by its node's clock, after which a session must have ended."""
     machine, settings = life.host.machine, world.plan.settings
     stopped_s = machine.stopped_between(life.readable, now)
@@ -44,7 +44,7 @@ def decision_allowed_s(world: World, life: Life, now: float) -> float:
     return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * rate
 
 
-def telling_allowed_s(world: World, life: Life, decided_at: float, gap_at: float) -> float:
+def telling_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float) -> float:
     """Return how long after its decision an end may be told; `gap_at`: of its process's last gap entry."""
     since, relay = decided_at - WAITS_S, life.host.node.relay
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
@@ -54,7 +54,7 @@ def telling_allowed_s(world: World, life: Life, decided_at: float, gap_at: float
     return TELLING_S if is_quiet else float("inf")
 
 
-def sweep_allowed_s(world: World, life: Life) -> float:
+def sweep_allowed_s(world: SimulatedWorld, life: TrueSession) -> float:
     """Return how long after its process's death a session may be swept."""
     settings, died_at = world.plan.settings, life.host.machine.ended_at
     # Another end of the same process, a restart in its place, or whatever else changes what observers see.
@@ -66,30 +66,30 @@ def sweep_allowed_s(world: World, life: Life) -> float:
     return (waits_s + 3 * settings.lease / RENEWALS_PER_LEASE + SWEEP_SLACK_S) / SLOWEST_CLOCK
 
 
-def is_calm(world: World, since: float, until: float) -> bool:
+def is_calm(world: SimulatedWorld, since: float, until: float) -> bool:
     """Whether no fault was at work in a span of true time."""
     return not any(fault.at <= until and _lasts_until(fault) >= since for fault in world.plan.faults)
 
 
-def _lasts_until(fault: Fault) -> float:
+def _lasts_until(fault: SimulatedFault) -> float:
     match fault.kind:
-        case Kind.CRASH_RESET | Kind.CRASH_SILENT:
-            return fault.at  # that another process starts later disturbs nobody
-        case Kind.DRAIN:
+        case FaultKind.CRASH_RESET | FaultKind.CRASH_SILENT:
+            return fault.at  # that another process starts later has no effect
+        case FaultKind.DRAIN:
             return fault.at + DRAIN_S
-        case Kind.LATE | Kind.STRAY:
+        case FaultKind.LATE | FaultKind.STRAY:
             return fault.at + fault.seconds + LATE_S
     return fault.at + fault.seconds
 
 
 class Liveness:
-    """What has happened that excuses somebody.
+    """What has happened that excuses a process.
 
     Attributes:
         made_good: changes that gap entries told of, by the process that skipped them.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self.rolled_back_at = LONG_AGO  # true time at which Redis last went back in the same history
         self.made_good: dict[Host, int] = {}
@@ -101,17 +101,17 @@ class Liveness:
         if self._world.redis.under_way_s > UNDER_WAY_S:
             self._outdated_at[key] = self._world.agenda.now
 
-    def is_outdated(self, life: Life) -> bool:
+    def is_outdated(self, life: TrueSession) -> bool:
         """Whether, since its login, Redis has applied another of its device that was under way for long."""
         return self._outdated_at.get(life.key, LONG_AGO) >= life.arrived
 
-    def has_to_be_known(self, life: Life, decided_at: float, teller: Host) -> bool:
+    def has_to_be_known(self, life: TrueSession, decided_at: float, teller: Host) -> bool:
         """Whether a session lived at a moment, lives now, and Redis has to know by the word of `teller`."""
         now = self._world.agenda.now
         claim = self._claim(life, decided_at, teller)
         return is_false(claim, decided_at, now) and life.is_held() and not self._is_excused(life, now)
 
-    def _claim(self, life: Life, decided_at: float, teller: Host) -> Claim:
+    def _claim(self, life: TrueSession, decided_at: float, teller: Host) -> Claim:
         """Return what speaks for a session by the word of `teller`."""
         now = self._world.agenda.now
         if not self._is_seen(life, teller) or not life.is_beating(now) or self.is_outdated(life):
@@ -121,8 +121,8 @@ class Liveness:
         doubt_s = EPSILON_S + (now - decided_at) * clocks
         return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)
 
-    def _is_seen(self, life: Life, teller: Host) -> bool:
-        """Whether a process has seen that of a session at work in its shard; else it waits for nobody."""
+    def _is_seen(self, life: TrueSession, teller: Host) -> bool:
+        """Whether a process has seen that of a session at work in its shard; else it does not wait."""
         if life.host is teller:
             return True
         barrier = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
@@ -130,7 +130,7 @@ class Liveness:
             {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
         )
 
-    def _is_excused(self, life: Life, now: float) -> bool:
+    def _is_excused(self, life: TrueSession, now: float) -> bool:
         redis, machine = self._world.redis, life.host.machine
         if now - self.rolled_back_at < ROLLBACK_S or redis.is_just_back(RECOVERY_S, BLINK_S):
             return True

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from loadtest.checker.comparison import Left, differences, last_events
+from loadtest.checker.comparison import RemainingEvent, differences, last_events
 from presence.common import meta_json
 from presence.core.changes import Profile
 from presence.core.registry import Session
@@ -17,17 +17,17 @@ from tests.simulation.truth import LONG_AGO
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.judge import Judge
-    from tests.simulation.observed import Entry
-    from tests.simulation.sockets import Connection
-    from tests.simulation.world import World
+    from tests.simulation.judge import SimulationJudge
+    from tests.simulation.observed import ObservedEntry
+    from tests.simulation.sockets import SimulatedConnection
+    from tests.simulation.world import SimulatedWorld
 
 Kind = tuple[str, str]  # of an event: type and reason
 Owned = dict[tuple[str, str], tuple[str, str]]  # uid and device: node id and session
 BOOKKEEPING = frozenset({"gen", "n", "reply", "trail", "complete", "fence", "inbox", "inbox_n"})
 
 
-def compare(world: World, judge: Judge) -> None:
+def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
     """Judge by `converged`, `conserved` and `counted`; see `judge`."""
     held = _held(world)
     recorded, nodes = _records(world), {host.node.relay.node for host in _running(world)}
@@ -53,7 +53,7 @@ def compare(world: World, judge: Judge) -> None:
     _told(world, judge, {uid for uid, _ in recorded})
 
 
-def _running(world: World) -> list[Host]:
+def _running(world: SimulatedWorld) -> list[Host]:
     return [host for host in world.hosts if host.machine.alive]
 
 
@@ -61,7 +61,7 @@ def _decoded(names: Hash | Members | object) -> list[str]:
     return [name.decode() for name in names] if isinstance(names, (Hash, Members)) else []
 
 
-def _held(world: World) -> Owned:
+def _held(world: SimulatedWorld) -> Owned:
     held: Owned = {}
     for host in _running(world):
         sessions = host.node.engine.sessions
@@ -70,7 +70,7 @@ def _held(world: World) -> Owned:
     return held
 
 
-def _records(world: World) -> Owned:
+def _records(world: SimulatedWorld) -> Owned:
     records: Owned = {}
     for shard in range(world.keys.shards):
         stored = world.redis.data.get(world.keys.online(shard).encode(), Hash())
@@ -80,7 +80,7 @@ def _records(world: World) -> Owned:
     return records
 
 
-def _owned(world: World) -> Owned:
+def _owned(world: SimulatedWorld) -> Owned:
     owned: Owned = {}
     for key, value in world.redis.data.items():
         _, colon, node = key.decode().partition("}:node:")
@@ -93,7 +93,7 @@ def _owned(world: World) -> Owned:
     return owned
 
 
-def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
+def _clients(world: SimulatedWorld, judge: SimulationJudge, held: set[tuple[str, str]]) -> None:
     """Hold the sessions against the clients that beat."""
     sessions = {session for _, session in held}
     beating = {
@@ -111,7 +111,7 @@ def _clients(world: World, judge: Judge, held: set[tuple[str, str]]) -> None:
             judge.broken("converged", "{} is not connected", device.plan.name)
 
 
-def _shown(world: World, judge: Judge) -> None:
+def _shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
     """Hold what records show against the processes, what was told, and the clients."""
     profiles = {
         host.node.engine.sessions.session_id(session): host.node.engine.sessions.profiles.get(session.number)
@@ -138,7 +138,9 @@ def _shown(world: World, judge: Judge) -> None:
             _heeded(world, judge, host, connection)
 
 
-def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> None:
+def _heeded(
+    world: SimulatedWorld, judge: SimulationJudge, host: Host, connection: SimulatedConnection
+) -> None:
     """Hold how a session shows itself against what its client said last, and when."""
     session, said, sessions = connection.peer, connection.said, host.node.engine.sessions
     if not isinstance(session, Session) or said is None or session not in sessions:
@@ -156,9 +158,9 @@ def _heeded(world: World, judge: Judge, host: Host, connection: Connection) -> N
         judge.broken("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 
 
-def _streams(world: World, judge: Judge, online: set[str]) -> None:
+def _streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
     """Hold what is left of each stream against the records."""
-    entries: list[Left] = []
+    entries: list[RemainingEvent] = []
     for shard in range(world.keys.shards):
         stream = world.redis.data.get(world.keys.events(shard).encode(), Stream())
         assert isinstance(stream, Stream)
@@ -167,12 +169,12 @@ def _streams(world: World, judge: Judge, online: set[str]) -> None:
             fields = dict(zip(texts[::2], texts[1::2], strict=True))
             if uid := fields.get("uid", ""):
                 text = f"{entry_id[0]}-{entry_id[1]}"
-                entries.append(Left(uid, fields["type"], text, fields.get("since_id", "")))
+                entries.append(RemainingEvent(uid, fields["type"], text, fields.get("since_id", "")))
     judge.all_broken(last_events(entries, online))
 
 
-def _told(world: World, judge: Judge, online: set[str]) -> None:
-    """Hold what subscribers heard last of a user against how he is."""
+def _told(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
+    """Compare the last event of a user with their state."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
         died_unknown = any(
@@ -189,7 +191,7 @@ def _told(world: World, judge: Judge, online: set[str]) -> None:
             judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
 
 
-def _conserved(judge: Judge, host: Host) -> None:
+def _conserved(judge: SimulationJudge, host: Host) -> None:
     figures = host.node.outbox.statistics()
     if figures.held:
         judge.broken("conserved", "{} holds {}", host.name, figures.held)
@@ -211,14 +213,14 @@ class Counting:
         self._by_batches: dict[str, Counter[Kind]] = {}  # by the node id that called
         self._by_others: dict[str, Counter[Kind]] = {}
 
-    def wrote(self, entry: Entry) -> None:
+    def wrote(self, entry: ObservedEntry) -> None:
         """A script wrote an entry."""
         kind = entry.fields["type"]
         if kind != "floor":  # which is taken out again immediately
             written = self._by_batches if entry.script == "apply" else self._by_others
             written.setdefault(entry.caller, Counter())[kind, entry.fields.get("reason", kind)] += 1
 
-    def compare(self, judge: Judge, host: Host, *, forgot: bool) -> None:
+    def compare(self, judge: SimulationJudge, host: Host, *, forgot: bool) -> None:
         """Judge a process that runs; `forgot`: Redis lost data, and so perhaps the answer to a batch."""
         batches, others = self._of(self._by_batches, host), self._of(self._by_others, host)
         report = host.node.relay.transitions.report()

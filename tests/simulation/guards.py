@@ -19,7 +19,7 @@ from presence.store import script_runner
 
 
 @dataclass(frozen=True)
-class Change:
+class SourceChange:
     """A part of a script's own text and what stands in its place; what is in `lib` goes before several."""
 
     script: str
@@ -32,7 +32,7 @@ class Guard:
     """One guard."""
 
     name: str  # as in the command line
-    scripts: tuple[Change, ...] = ()  # what is changed in scripts
+    scripts: tuple[SourceChange, ...] = ()  # what is changed in scripts
     attributes: Mapping[tuple[Any, str], Any] | None = None  # (owner, name) to what takes its place
     seed: int = 0  # found it, when that was last looked for
     covered_by: str = ""  # the guard that keeps every promise though this one is off; "" if none does
@@ -101,17 +101,17 @@ def _fenced_and_due(
 
 
 _FENCE: Final = (
-    Change("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
-    Change("lib/shard", "if counter[2] then return refuse('fenced', present) end", ""),
-    Change("probe", "fenced = counter[3] and true or false", "fenced = false"),
+    SourceChange("apply", "if counter[4] then return refuse('fenced', present_generation) end", ""),
+    SourceChange("lib/shard", "if counter[2] then return refuse('fenced', present) end", ""),
+    SourceChange("probe", "fenced = counter[3] and true or false", "fenced = false"),
 )
 _CERTIFICATE: Final = (
-    Change(
+    SourceChange(
         "lease", "redis.call('ZSCORE', tombs_key, node) or (row and string.find(row, ' ', 1, true))", "false"
     ),
 )
 _TOMBSTONE: Final = (
-    Change("sweep", "redis.call('PEXPIRE', dead_key, ARGV[15])", "redis.call('DEL', dead_key)"),
+    SourceChange("sweep", "redis.call('PEXPIRE', dead_key, ARGV[15])", "redis.call('DEL', dead_key)"),
 )
 
 GUARDS: Final = (
@@ -119,40 +119,40 @@ GUARDS: Final = (
     Guard(
         "session-compare",
         (
-            Change("apply", "if its_device == device and its_session == session then", "if true then"),
-            Change(
+            SourceChange("apply", "if its_device == device and its_session == session then", "if true then"),
+            SourceChange(
                 "apply",
                 "if present and present.session == session then\n    remove_session",
                 "if present then remove_session",
             ),
-            Change(
+            SourceChange(
                 "lib/changes",
                 "present and present.session == session and present.node == of_node\n",
                 "present\n",
             ),
-            Change("lib/changes", "      and present.generation == owned_generation) then", ") then"),
+            SourceChange("lib/changes", "      and present.generation == owned_generation) then", ") then"),
         ),
     ),
     Guard(
         "script-decides-transitions",
         (
-            Change(
+            SourceChange(
                 "apply",
                 "if not record then\n    local id",
                 "if op == 'login' or not record then\n    local id",
             ),
-            Change("apply", "record = {id = id,", "record = record or {id = id,"),
+            SourceChange("apply", "record = {id = id,", "record = record or {id = id,"),
         ),
     ),
     Guard(
         "batch-number",
-        (Change("apply", "if n <= last_n then return {counter[3], history} end", ""),),
+        (SourceChange("apply", "if n <= last_n then return {counter[3], history} end", ""),),
         seed=79,
     ),
     Guard(
         "missing-counter",
         (
-            Change(
+            SourceChange(
                 "apply",
                 "if not opens and generation ~= present_generation",
                 "if present_generation == 0 then present_generation, last_n = generation, n - 1 end\n"
@@ -164,7 +164,7 @@ GUARDS: Final = (
     Guard(
         "generation",
         (
-            Change(
+            SourceChange(
                 "apply",
                 "if not opens and generation ~= present_generation",
                 "if not opens and present_generation == 0",
@@ -174,7 +174,7 @@ GUARDS: Final = (
     ),
     Guard(
         "counted-in-the-trail",
-        (Change("apply", "last.superseded or {}, last.told or {}}}", "last.superseded or {}, {}}}"),),
+        (SourceChange("apply", "last.superseded or {}, last.told or {}}}", "last.superseded or {}, {}}}"),),
         seed=136,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
@@ -194,19 +194,23 @@ GUARDS: Final = (
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
         "late-login-yields",
-        (Change("apply", "return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms", "return false"),),
+        (
+            SourceChange(
+                "apply", "return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms", "return false"
+            ),
+        ),
         seed=11,
     ),
     Guard("two-sided-resync", attributes={(shard_writer.ShardWriter, "next_step"): _never_retire}, seed=4),
     Guard(
         "profile-with-registration",
-        (Change("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),
+        (SourceChange("apply", "if profile ~= '' then show_as(entry, profile) end", ""),),
         seed=1,
     ),
     Guard(
         "shown-when-a-device-goes",
         (
-            Change(
+            SourceChange(
                 "lib/changes",
                 "    emit_if_shown_changed(uid, record, status, meta, device, present.session, at_ms)\n"
                 "    write_record",
@@ -218,7 +222,7 @@ GUARDS: Final = (
     Guard(
         "shown-by-the-latest-login",
         (
-            Change(
+            SourceChange(
                 "lib/events",
                 "if session.login_ms ~= other.login_ms then return session.login_ms > other.login_ms end",
                 "",
@@ -229,7 +233,7 @@ GUARDS: Final = (
     Guard(
         "registrations-limited",
         (
-            Change(
+            SourceChange(
                 "apply",
                 "    enforce_session_limit(uid, record)\n",
                 "    if op == 'login' then enforce_session_limit(uid, record) end\n",

@@ -17,12 +17,12 @@ from presence.store.script_arguments import Shape
 from tests.simulation.fake.client import connector
 from tests.simulation.machine import Machine, NodeClock
 from tests.simulation.runtime import Task, VirtualRuntime
-from tests.simulation.sockets import Connection
-from tests.simulation.truth import Life
-from tests.simulation.wire import Wire
+from tests.simulation.sockets import SimulatedConnection
+from tests.simulation.truth import TrueSession
+from tests.simulation.wire import RedisConnection
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 URL: Final = "redis://simulated"
 MAX_CONNECTIONS: Final = 10_000
@@ -39,7 +39,7 @@ class Host:
         number: unique; counts processes.
     """
 
-    def __init__(self, world: World, place: int, number: int) -> None:
+    def __init__(self, world: SimulatedWorld, place: int, number: int) -> None:
         self._world = world
         plan = world.plan
         self.place = place
@@ -49,10 +49,11 @@ class Host:
         self.clock = NodeClock(world.agenda, rate, offset_s=random.uniform(-60.0, 60.0))
         self.machine = Machine(world.agenda, self.clock, random)
         self.wires = {  # its connections to Redis
-            name: Wire(world.agenda, world.redis, random) for name in ("relay", "cluster", "leases")
+            name: RedisConnection(world.agenda, world.redis, random)
+            for name in ("relay", "cluster", "leases")
         }
-        self.connections: list[Connection] = []  # all that it ever accepted
-        self.reading: Connection | None = None  # the connection that is being read
+        self.connections: list[SimulatedConnection] = []  # all that it ever accepted
+        self.reading: SimulatedConnection | None = None  # the connection that is being read
         self.unreachable = 0  # how many faults keep all clients from it
         self.vanished = False  # whether it died with its machine, which then resets nothing
         self.draining = False  # whether it was told to stop
@@ -180,18 +181,18 @@ class Host:
 
     # Link
 
-    def hang_up(self, handle: Connection, farewell: bytes) -> None:
+    def hang_up(self, handle: SimulatedConnection, farewell: bytes) -> None:
         """See `presence.core.registry.Link`."""
         handle.hang_up(farewell)
 
-    def send(self, handle: Connection, data: bytes) -> None:
-        """See `presence.core.registry.Link`: nobody asks for what is answered later."""
+    def send(self, handle: SimulatedConnection, data: bytes) -> None:
+        """See `presence.core.registry.Link`: no client asks for what is answered later."""
 
-    def try_send(self, handle: Connection, data: bytes) -> bool:
+    def try_send(self, handle: SimulatedConnection, data: bytes) -> bool:
         """See `presence.core.registry.Link`."""
         return True
 
-    def poll_now(self, handle: Connection) -> bool:
+    def poll_now(self, handle: SimulatedConnection) -> bool:
         """See `presence.core.registry.Link`."""
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
             self.machine.post_after(0.0, handle.read)
@@ -199,11 +200,11 @@ class Host:
         handle.read()
         return True
 
-    def receive_queue_age_s(self, handle: Connection, now: float) -> float:
+    def receive_queue_age_s(self, handle: SimulatedConnection, now: float) -> float:
         """See `presence.core.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 
-    def address(self, handle: Connection) -> str:
+    def address(self, handle: SimulatedConnection) -> str:
         """See `Link`."""
         return "127.0.0.1"
 
@@ -213,7 +214,7 @@ class Host:
         if change.op is Op.LOGIN:
             connection = self.reading
             assert connection is not None
-            connection.life = life = Life(
+            connection.life = life = TrueSession(
                 change.session,
                 (change.uid, change.device),
                 self,
@@ -227,6 +228,6 @@ class Host:
             self._world.truth.add(life)
         self._world.judge.decided(self, change)
 
-    def said_goodbye(self, life: Life, code: Code) -> None:
+    def said_goodbye(self, life: TrueSession, code: Code) -> None:
         """A connection was told why it ends."""
         self._world.judge.said_goodbye(life, code)

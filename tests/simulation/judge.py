@@ -1,55 +1,55 @@
-"""The checker: what the promises mean, as rules. A rule that is broken names itself, the moment and the user.
+"""The judge: the promises as rules. A broken rule reports its name, the moment and the user.
 
-What holds for real processes too stands in `loadtest.checker`: `doubled`, `risen`, `disorder`, `shown`, the
-heart of `early` and `false`, the comparisons of `converged`. Here is how the simulation knows the truth.
+Rules that also hold for real processes are in `loadtest.checker`: `doubled`, `risen`, `disorder`, `shown`,
+the core of `early` and `false`, the comparisons of `converged`. This module knows the simulation's truth.
 
 While the simulation runs
  early      A session ends as idle_timeout only if, by its node's clock, none of its packets became
             readable for its time-out; as closed only if its FIN was readable for the grace, or it was
             silent for the time-out; as logout only if its logout was readable; as replaced only if its
-            device has logged in more than once; for its user's limit only if he has more devices.
+            device has logged in more than once; for its user's limit only if they have more devices.
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
-            its node's clock. Time in which the process was stopped comes on top twice: nothing runs, and
+            its node's clock. Time in which the process was stopped counts twice: nothing runs, and
             later the whole stop is credited, up to T.
- untold     Where no fault is at work, nor was for some time, an end is told TELLING_S after its decision; a
+ untold     With no fault now or shortly before, an end is reported TELLING_S after its decision; a
             gap entry of its process counts as the end of a fault, and so does a resync for what a comparison
             found.
  unswept    A session of a process that died alone, no fault before or after, is swept within a lease, its
-            time-out (at least T), three beats and SWEEP_SLACK_S, by the slowest clock.
- false      At an offline event, for no device of the user may the newest login stand for a session that
-            lives: one that its process holds, whose client was heard within its time-out and has sent
-            neither FIN nor logout. Excused is only whoever could not tell Redis of that session: its
-            process was stopped, or one of the relay's calls failed or was slow, within the last
-            RECOVERY_S, and not because nobody could reach Redis, unless that was shorter than BLINK_S;
-            its outbox is past its bound, or was, until its gap entry and RECOVERY_S; the process that
-            tells has not yet seen its node at work in that shard; the login is younger than LOGIN_LAG_S;
+            time-out (at least T), three heartbeats and SWEEP_SLACK_S, by the slowest clock.
+ false      At an offline event, no device of the user may have a live session as its newest login: one that
+            its process holds, and whose client was received within its time-out and has sent
+            neither FIN nor logout. A process is excused only if it could not report that session to Redis: it
+            was stopped, or one of the relay's calls failed or was slow, within the last
+            RECOVERY_S, and not because Redis was unreachable for all, unless that was shorter than BLINK_S;
+            its outbox is beyond its bound, or was, until its gap entry and RECOVERY_S; the process that
+            reports the end has not yet seen its node in that shard; the login is younger than LOGIN_LAG_S;
             or Redis went back to an earlier state of the same history within ROLLBACK_S, which a node
-            whose own counter agrees cannot see. Of an end that a node decided what counts is the moment
-            of the decision: who logged in later, by clocks as wrong as theirs, comes online afterwards.
+            whose own counter agrees cannot see. For an end that a node decided the moment
+            of the decision counts: a later login, by clocks as wrong as theirs, comes online afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
-            nobody could reach Redis for more than two beats does not count.
+            Redis was unreachable for all for more than two heartbeats does not count.
  doubled    The events of a user alternate, and each offline event names the entry id of its online event.
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
- shown      What tells how a user shows himself tells a change, of the period that lasts; see `showing`.
- exile      No goodbye for good to the newest login of a device, unless its user has more devices than he may
-            have sessions. Here as in `false` a device is left out
-            to which Redis has since applied a login that had been under way for more than UNDER_WAY_S:
-            its age is told when it is sent, so it may be taken for younger than it is.
+ shown      An event about a user's status or `meta` reports a change in the present period; see `showing`.
+ exile      No final goodbye to the newest login of a device, unless its user has more devices than allowed
+            sessions. Here, as in `false`, a device is exempt if Redis has since applied one of its logins
+            that was in flight for more than UNDER_WAY_S:
+            its age was that of its sending, so it may count as younger than it is.
 When all is over
- converged  Redis' records are the union of the sessions of the processes that run, exactly, and these are
-            the sessions of the clients that beat. What nodes own agrees with the records; the table of
-            leases and the members of each shard are the nodes that run. The last event of each user
-            agrees with his record. How records show sessions is how their processes do, and these do as the
-            clients have said, or as they were silent; what was told last of a user is what his record shows.
-            Nobody has more sessions than he may have.
- conserved  Every login and end that an outbox of a living process took was applied, and nothing waits;
-            what it skipped is counted by gap entries. Of a user whose last session a process ended,
-            subscribers heard an offline event last, whatever Redis lost; unless a process that had one of
-            his sessions died, and Redis lost its data after that: then nobody knows of him.
- counted    A process that runs has counted each entry that its batches wrote, once, whatever became of the
+ converged  Redis' records are the union of the sessions of the running processes, exactly, and these are
+            the sessions of the live clients. What nodes own agrees with the records; the table of
+            leases and the members of each shard are the running nodes. The last event of each user
+            agrees with their record. Records show sessions as their processes do, and these as the
+            clients have set, or as their silence implies; the last event about a user shows the same.
+            No user has more sessions than allowed.
+ conserved  Every login and end that an outbox of a living process accepted was applied, none is pending;
+            what it skipped is counted by gap entries. For a user whose last session a process ended,
+            subscribers' last event is an offline event, whatever Redis lost; unless a process that had one of
+            the user's sessions died, and Redis lost its data after that: then no process knows of them.
+ counted    A running process has counted each entry that its batches wrote, once, whatever became of the
             answers, unless Redis lost data; and none that neither these nor its sweeps and retirements wrote.
 """
 
@@ -64,34 +64,34 @@ import msgpack
 from loadtest.checker import Broken
 from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
 from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, Shown
+from loadtest.checker.showing import Showing, ShownState
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code
 from tests.simulation import excuses
 from tests.simulation.excuses import Liveness
 from tests.simulation.final import Counting, compare
-from tests.simulation.observed import Entry, Ran
-from tests.simulation.truth import LONG_AGO, Life
+from tests.simulation.observed import ObservedEntry, Ran
+from tests.simulation.truth import LONG_AGO, TrueSession
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 ITEM_VALUES: Final = 9  # see apply.lua
 ENDS: Final = frozenset({"end", "restore"})
 
 
-class Kept(NamedTuple):
+class KnownState(NamedTuple):
     """What Redis is known to have at one moment."""
 
     at: float  # true time
     online: dict[str, str]  # see `Periods`
-    shown: dict[str, Shown]  # see `Showing`
+    shown: dict[str, ShownState]  # see `Showing`
     renewed_at: dict[str, float]  # by node, when its lease was renewed last
 
 
-class Judge:
+class SimulationJudge:
     """Holds what happens against the rules.
 
     Attributes:
@@ -99,7 +99,7 @@ class Judge:
         applied: those that a script has applied, with the true time when it was the first time.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self.violations: list[str] = []  # what was broken
         self.periods = Periods()  # who is online, as the streams have it
@@ -157,16 +157,16 @@ class Judge:
             self.broken(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
-        if change.code != Code.REPLACED and not host.draining:  # who is told to go needs no tick
+        if change.code != Code.REPLACED and not host.draining:  # a session that is ended needs no tick
             self._check_late(life, now)
 
-    def _check_late(self, life: Life, now: float) -> None:
+    def _check_late(self, life: TrueSession, now: float) -> None:
         silent_s = (now - life.readable) * life.host.clock.rate
         allowed_s = excuses.decision_allowed_s(self._world, life, now)
         if silent_s > allowed_s + EPSILON_S:
             self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
 
-    def said_goodbye(self, life: Life, code: Code) -> None:
+    def said_goodbye(self, life: TrueSession, code: Code) -> None:
         """A process told a client why its connection ends."""
         self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
         if code in (Code.REPLACED, Code.CLOSED):
@@ -181,7 +181,7 @@ class Judge:
         if newest is life and not self.liveness.is_outdated(life):
             self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
 
-    def _check_limit(self, rule: str, life: Life) -> None:
+    def _check_limit(self, rule: str, life: TrueSession) -> None:
         devices = len(self._world.truth.by_user[life.key[0]])
         if devices <= self._world.plan.settings.max_sessions:
             self.broken(rule, "{} had to go, one of {} devices", life.id, devices)
@@ -216,7 +216,7 @@ class Judge:
                 if op in ENDS:
                     self.periods.ended(session, now)
 
-    def redis_forgot(self, kept: Kept | None, *, silently: bool = False) -> None:
+    def redis_forgot(self, kept: KnownState | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         now = self._world.agenda.now
         self._losses.append((now, kept.at if kept else LONG_AGO))
@@ -226,17 +226,19 @@ class Judge:
         if silently:
             self.liveness.rolled_back_at = now
 
-    def kept(self) -> Kept:
+    def kept(self) -> KnownState:
         """Return what is to be given back when Redis goes back to this moment."""
-        return Kept(self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at))
+        return KnownState(
+            self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at)
+        )
 
-    def is_forgotten_twice(self, life: Life) -> bool:
+    def is_forgotten_twice(self, life: TrueSession) -> bool:
         """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""
         applied_at = self.applied.get((True, life.id), math.inf)
         losses = [lost_at for lost_at, back_to in self._losses if back_to < applied_at <= lost_at]
         return bool(losses) and self.periods.forgot_at > losses[0]
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: ObservedEntry) -> None:
         """An entry was written."""
         self.counting.wrote(entry)
         fields = entry.fields
@@ -258,12 +260,12 @@ class Judge:
                 told = [fields[name] for name in ("uid", "reason", "status")]
                 self._world.note("{} {} {} {} by {}", *told, fields.get("meta", ""), entry.script)
 
-    def _online(self, entry: Entry) -> None:
+    def _online(self, entry: ObservedEntry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]
         self._world.note("{} ONLINE {} by {} of {}", uid, session, entry.script, entry.fields["node"])
         self.all_broken(self.periods.came(uid, session, entry.id, entry.at))
 
-    def _offline(self, entry: Entry) -> None:
+    def _offline(self, entry: ObservedEntry) -> None:
         uid, session, reason = (entry.fields[name] for name in ("uid", "session", "reason"))
         self._world.note("{} OFFLINE {} {} by {} of {}", uid, session, reason, entry.script, entry.caller)
         self.all_broken(self.periods.went(uid, session, entry.fields["since_id"]))
@@ -286,7 +288,7 @@ class Judge:
                 text = "{} offline by {} ({} {}) though {} lives at {}"
                 self.broken("false", text, uid, session, entry.script, reason, newest.id, newest.host.name)
 
-    def _check_sweep(self, entry: Entry, life: Life) -> None:
+    def _check_sweep(self, entry: ObservedEntry, life: TrueSession) -> None:
         settings = self._world.plan.settings
         dead, sweeper = entry.fields["node"], self._world.of_node[entry.caller]
         renewed_at = self._renewed_at.get(dead, LONG_AGO)

@@ -14,12 +14,12 @@ class Agenda:
     """Things to come. Of two at one moment the one that was entered first happens first."""
 
     def __init__(self) -> None:
-        self.now = 0.0  # true seconds since the simulation began; nobody's clock
+        self.now = 0.0  # true seconds since the simulation began; no process has that clock
         self._heap: list[tuple[float, int, Act]] = []
         self._numbers = count()
 
     def at(self, moment: float, act: Act) -> None:
-        """Let something happen; at once if its moment has passed."""
+        """Let something happen; immediately if its moment has passed."""
         heapq.heappush(self._heap, (max(moment, self.now), next(self._numbers), act))
 
     def after(self, seconds: float, act: Act) -> None:

@@ -8,7 +8,7 @@ import msgpack
 
 from presence.store import script_runner
 from tests.simulation.fake.commands import COMMANDS, xadd
-from tests.simulation.fake.server import FakeRedis, Snapshot
+from tests.simulation.fake.server import FakeRedis, FakeSnapshot
 from tests.simulation.fake.values import Hash, Reply
 from tests.simulation.machine import Agenda
 
@@ -20,7 +20,7 @@ SCRIPTS: Final = tuple(
 )
 
 
-class Entry(NamedTuple):
+class ObservedEntry(NamedTuple):
     """An entry of a stream, as it was written."""
 
     at: float  # true time
@@ -55,12 +55,12 @@ class ObservedRedis(FakeRedis):
     def __init__(self, agenda: Agenda, seed: str) -> None:
         self._agenda = agenda
         self.clock_offset_s = 0.0  # of its clock to true time
-        self.away = 0  # how many faults keep everybody from it; see `leave`
+        self.away = 0  # how many faults make it unreachable for all; see `leave`
         self._absences: list[tuple[float, float]] = []
         self.refuses = False  # whether it is down, so that its machine refuses connections
         self.epoch = 0  # another with each restart, which ends all connections
         self.under_way_s = 0.0  # for how long the call that is carried out has been under way
-        self.on_entry: Callable[[Entry], None] = lambda _: None
+        self.on_entry: Callable[[ObservedEntry], None] = lambda _: None
         self.on_run: Callable[[Ran], None] = lambda _: None
         self._script, self._caller = "", ""
         self._names = {script_runner.digest(name).encode(): name for name in SCRIPTS}
@@ -75,7 +75,9 @@ class ObservedRedis(FakeRedis):
         texts = [word.decode() for word in words[1:]]
         fields = dict(zip(texts[::2], texts[1::2], strict=True))
         self.on_entry(
-            Entry(self._agenda.now, key.decode(), entry_id.decode(), fields, self._script, self._caller)
+            ObservedEntry(
+                self._agenda.now, key.decode(), entry_id.decode(), fields, self._script, self._caller
+            )
         )
         return entry_id
 
@@ -96,7 +98,7 @@ class ObservedRedis(FakeRedis):
         return own.get(b"gen"), own.get(b"n")
 
     def leave(self, seconds: float, *, refuses: bool) -> None:
-        """Be out of everybody's reach for a while."""
+        """Be unreachable for all for a while."""
         self.away += 1
         self.refuses = refuses
         self._absences.append((self._agenda.now, self._agenda.now + seconds))
@@ -107,7 +109,7 @@ class ObservedRedis(FakeRedis):
         self._agenda.after(seconds, come_back)
 
     def was_away(self, since: float) -> bool:
-        """Whether nobody could reach it for a while that has not ended before a true moment."""
+        """Whether it was unreachable for all, until a true moment or later."""
         return any(end >= since for _, end in self._absences)
 
     def is_just_back(self, within_s: float, least_s: float) -> bool:
@@ -116,7 +118,7 @@ class ObservedRedis(FakeRedis):
         return any(end - begin < least_s and begin <= now < end + within_s for begin, end in self._absences)
 
     def away_between(self, since: float, until: float, least_s: float) -> float:
-        """Return for how many true seconds of some nobody could reach it, at least `least_s` at a time."""
+        """Return how many of some true seconds it was unreachable for all, at least `least_s` each time."""
         spans: list[tuple[float, float]] = []
         for begin, end in sorted(self._absences):
             if spans and begin <= spans[-1][1]:
@@ -128,7 +130,7 @@ class ObservedRedis(FakeRedis):
             max(0.0, min(end, until) - max(begin, since)) for begin, end in spans if end - begin >= least_s
         )
 
-    def restart(self, kept: Snapshot | None = None) -> None:
+    def restart(self, kept: FakeSnapshot | None = None) -> None:
         """See `FakeRedis.restart`."""
         super().restart(kept)
         self.epoch += 1

@@ -10,7 +10,7 @@ from enum import Enum
 from presence.config.settings import Settings
 
 
-class Deed(Enum):
+class DeviceAction(Enum):
     """What a device does beside beating."""
 
     SILENT = "falls silent: its network is dead for so long; no FIN"
@@ -26,7 +26,7 @@ class Action:
     """A deed at a moment."""
 
     at: float  # true seconds
-    deed: Deed  # what
+    deed: DeviceAction  # what
     seconds: float = 0.0  # how long it lasts; infinity: for good
 
 
@@ -53,21 +53,21 @@ class DevicePlan:
     sayings: tuple[Saying, ...] = ()  # in order
 
 
-class Kind(Enum):
-    """Faults. `Fault.seconds` is how long one lasts, or until the process is started again."""
+class FaultKind(Enum):
+    """Faults. `SimulatedFault.seconds` is how long one lasts, or until the process is started again."""
 
     STOP = "a process is stopped"
     STUTTER = "a process is busy for most of a tick, again and again"
     CRASH_RESET = "a process is killed; its machine resets the connections"
     CRASH_SILENT = "a machine dies; its connections stay half open"
-    DRAIN = "a process is told to stop, and started again"
+    DRAIN = "a process gets SIGTERM, and is started again"
     JOIN = "one more node"
     CUT_ALL = "a process is cut from Redis"
     CUT_LEASES = "a process cannot reach the table of leases"
     CUT_SHARDS = "a process cannot reach the shards"
     CUT_SWEEPS = "a process cannot fence or sweep"
     CLIENTS_CUT = "a process's clients are cut from it"
-    REDIS_AWAY = "Redis cannot be reached by anybody"
+    REDIS_AWAY = "Redis is unreachable for all"
     REDIS_SLOW = "Redis answers slowly"
     REDIS_EMPTY = "Redis restarts empty"
     REDIS_BACK = "Redis restarts with an earlier state"
@@ -79,11 +79,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Fault:
+class SimulatedFault:
     """One fault."""
 
     at: float  # true seconds
-    kind: Kind  # what
+    kind: FaultKind  # what
     seconds: float  # how long
     # whose; the number of a place, taken by one process after another. Redis' faults have none.
     node: int = 0
@@ -93,7 +93,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SimulationPlan:
     """All that is decided before."""
 
     seed: int  # what the plan was drawn from, and everything else is
@@ -101,6 +101,6 @@ class Plan:
     nodes: int  # places at first
     rates: tuple[float, ...]  # of the clocks of each place's machine
     devices: tuple[DevicePlan, ...]  # who connects
-    faults: tuple[Fault, ...]  # in order
+    faults: tuple[SimulatedFault, ...]  # in order
     heal_at: float  # true seconds from which nothing goes wrong any more
     end_at: float  # true seconds of the final comparison

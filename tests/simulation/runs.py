@@ -13,14 +13,14 @@ import structlog
 
 from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
-from tests.simulation.plan import Plan
-from tests.simulation.world import World
+from tests.simulation.plan import SimulationPlan
+from tests.simulation.world import SimulatedWorld
 
 FRAMES = 4  # of an exception, those next to where it was raised
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SeedOutcome:
     """What came of a seed."""
 
     seed: int  # which
@@ -44,11 +44,13 @@ def quiet() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def run_plan(plan: Plan, *, guard: str = "", tell: Callable[[str], None] | None = None) -> Outcome:
+def run_plan(
+    plan: SimulationPlan, *, guard: str = "", tell: Callable[[str], None] | None = None
+) -> SeedOutcome:
     """Carry a plan out with a guard switched off, or none."""
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
     with quiet(), off:
-        world = World(plan, tell=tell)
+        world = SimulatedWorld(plan, tell=tell)
         # What a world leaves behind is one large circle, and goes with the next collection.
         gc.disable()
         try:
@@ -58,15 +60,15 @@ def run_plan(plan: Plan, *, guard: str = "", tell: Callable[[str], None] | None 
         finally:
             gc.enable()
     done = Counter({kind.name: times for kind, times in world.faults.done.items()})
-    return Outcome(plan.seed, tuple(violations), done, plan.end_at)
+    return SeedOutcome(plan.seed, tuple(violations), done, plan.end_at)
 
 
-def run_seed(seed: int, guard: str = "") -> Outcome:
+def run_seed(seed: int, guard: str = "") -> SeedOutcome:
     """Carry a seed's plan out."""
     return run_plan(draw_plan(seed), guard=guard)
 
 
-def run_many(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+def run_many(seeds: Iterable[int], jobs: int) -> Iterator[SeedOutcome]:
     """Run seeds in several processes; outcomes come as they are ready."""
     if jobs == 1:
         yield from map(run_seed, seeds)

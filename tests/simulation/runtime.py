@@ -129,7 +129,7 @@ class VirtualCaller:
                 step = thread.switch(answer)
                 if thread.dead:
                     wake(*step)
-                else:  # a round trip, which is told where its answer goes
+                else:  # a round trip, which gets the destination of its answer
                     step(lambda answer: self._machine.post(lambda: go_on(answer)))
 
             go_on(None)

@@ -4,29 +4,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from tests.simulation.plan import DevicePlan, Plan
-from tests.simulation.runs import Outcome, run_plan
+from tests.simulation.plan import DevicePlan, SimulationPlan
+from tests.simulation.runs import SeedOutcome, run_plan
 
 T = TypeVar("T")
-Fails = Callable[[Plan], bool]
+Fails = Callable[[SimulationPlan], bool]
 
 
-def rule_of(outcome: Outcome) -> str:
+def rule_of(outcome: SeedOutcome) -> str:
     """Return the name of the first rule that was broken; "" if none was."""
     return outcome.violations[0].split(" ", 2)[1] if outcome.violations else ""
 
 
-def shrink(plan: Plan, *, guard: str = "", told: Callable[[str], None] = lambda _: None) -> Plan:
+def shrink(
+    plan: SimulationPlan, *, guard: str = "", told: Callable[[str], None] = lambda _: None
+) -> SimulationPlan:
     """Return a smaller plan that breaks the same rule.
 
     Args:
         plan: breaks a rule.
         guard: what is switched off.
-        told: is told how far it has come.
+        told: gets the progress.
     """
     rule = rule_of(run_plan(plan, guard=guard))
 
-    def fails(smaller: Plan) -> bool:
+    def fails(smaller: SimulationPlan) -> bool:
         return rule_of(run_plan(smaller, guard=guard)) == rule
 
     size = -1
@@ -40,12 +42,12 @@ def shrink(plan: Plan, *, guard: str = "", told: Callable[[str], None] = lambda 
     return plan
 
 
-def _size(plan: Plan) -> int:
+def _size(plan: SimulationPlan) -> int:
     return len(plan.faults) + len(plan.devices) + sum(len(device.actions) for device in plan.devices)
 
 
-def _with_actions(name: str) -> Callable[[Plan, Sequence[object]], Plan]:
-    def put(plan: Plan, left: Sequence[object]) -> Plan:
+def _with_actions(name: str) -> Callable[[SimulationPlan, Sequence[object]], SimulationPlan]:
+    def put(plan: SimulationPlan, left: Sequence[object]) -> SimulationPlan:
         devices: list[DevicePlan] = [
             replace(each, actions=tuple(left)) if each.name == name else each  # type: ignore[arg-type]
             for each in plan.devices
@@ -55,7 +57,12 @@ def _with_actions(name: str) -> Callable[[Plan, Sequence[object]], Plan]:
     return put
 
 
-def _without(plan: Plan, parts: Sequence[T], put: Callable[[Plan, Sequence[T]], Plan], fails: Fails) -> Plan:
+def _without(
+    plan: SimulationPlan,
+    parts: Sequence[T],
+    put: Callable[[SimulationPlan, Sequence[T]], SimulationPlan],
+    fails: Fails,
+) -> SimulationPlan:
     """Leave out as many of some parts as can be: halves first, then quarters, in the end one by one."""
     left = list(parts)
     chunk = len(left)
@@ -72,7 +79,7 @@ def _without(plan: Plan, parts: Sequence[T], put: Callable[[Plan, Sequence[T]], 
     return plan
 
 
-def described(plan: Plan) -> list[str]:
+def described(plan: SimulationPlan) -> list[str]:
     """Return what a plan holds: settings that are not the usual ones, then a fault or a device a line."""
     settings = {
         field.name: getattr(plan.settings, field.name)

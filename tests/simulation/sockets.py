@@ -10,29 +10,29 @@ from presence.core.registry import Peer, Session
 from presence.protocol import KEEPALIVE, Code, Decoder, Kind, Packet
 
 if TYPE_CHECKING:
-    from tests.simulation.devices import Device
+    from tests.simulation.devices import SimulatedDevice
     from tests.simulation.host import Host
     from tests.simulation.machine import Agenda
     from tests.simulation.plan import Saying
-    from tests.simulation.truth import Life
+    from tests.simulation.truth import TrueSession
 
 ONE_WAY_S: Final = (0.001, 0.05)
 WINDOW_S: Final = 0.1  # Settings.batch_window_ms
 LOGOUT_FRAME: Final = protocol.encode(protocol.logout(id=2))
 
 
-class Connection:
+class SimulatedConnection:
     """Both ends of one connection."""
 
-    def __init__(self, agenda: Agenda, host: Host, device: Device, random: Random) -> None:
+    def __init__(self, agenda: Agenda, host: Host, device: SimulatedDevice, random: Random) -> None:
         self.agenda = agenda
         self.host = host
         self.device = device
         self._random = random
         self.peer: Peer | None = None  # who it belongs to at the server; None once hung up there
         self.is_open = True  # whether the client has not closed it
-        self.life: Life | None = None  # its session, once there is one
-        self.waiting = b""  # bytes that nobody has read
+        self.life: TrueSession | None = None  # its session, once there is one
+        self.waiting = b""  # bytes that were not read
         self.data_at = 0.0  # true time at which the last of them arrived
         self.fin = False  # whether the client's FIN has arrived
         self.hung_up = False  # whether the server has closed its end

@@ -13,7 +13,7 @@ from tests.store.driving import Hand, end, login
 START_S = 1_700_000_000.0
 
 
-class Clock:
+class SettableClock:
     """Time that a test moves."""
 
     def __init__(self) -> None:
@@ -24,12 +24,12 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SettableClock:
+    return SettableClock()
 
 
 @pytest.fixture
-def server(clock: Clock) -> FakeRedis:
+def server(clock: SettableClock) -> FakeRedis:
     return FakeRedis(clock)
 
 
@@ -40,7 +40,7 @@ def opened(server: FakeRedis) -> Hand:
     return hand
 
 
-def test_ids_rise_though_the_clock_goes_back(server: FakeRedis, clock: Clock) -> None:
+def test_ids_rise_though_the_clock_goes_back(server: FakeRedis, clock: SettableClock) -> None:
     first = server.execute(b"XADD", b"s", b"*", b"a", b"1")
     clock.now -= 5
     assert (first, server.execute(b"XADD", b"s", b"*", b"a", b"1")) == (
@@ -49,7 +49,7 @@ def test_ids_rise_though_the_clock_goes_back(server: FakeRedis, clock: Clock) ->
     )
 
 
-def test_a_key_goes_in_the_ms_after_its_time(server: FakeRedis, clock: Clock) -> None:
+def test_a_key_goes_in_the_ms_after_its_time(server: FakeRedis, clock: SettableClock) -> None:
     server.execute(b"SET", b"k", b"v")
     server.execute(b"PEXPIRE", b"k", b"2000")
     clock.now += 2.0
@@ -93,7 +93,7 @@ def test_a_snapshot_is_what_was_then(server: FakeRedis) -> None:
         server.execute(b"ZADD", b"z", b"3", b"m")
 
 
-def test_a_deadline_is_part_of_a_snapshot(server: FakeRedis, clock: Clock) -> None:
+def test_a_deadline_is_part_of_a_snapshot(server: FakeRedis, clock: SettableClock) -> None:
     server.execute(b"SET", b"k", b"v")
     server.execute(b"PEXPIRE", b"k", b"10000")
     before = server.snapshot()

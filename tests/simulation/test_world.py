@@ -10,11 +10,11 @@ import redis
 from tests.simulation.draw import draw_plan
 from tests.simulation.machine import Agenda, Machine, NodeClock
 from tests.simulation.observed import ObservedRedis
-from tests.simulation.plan import Kind, Plan
+from tests.simulation.plan import FaultKind, SimulationPlan
 from tests.simulation.runs import run_plan
 from tests.simulation.runtime import Task, VirtualRuntime
 from tests.simulation.shrink import shrink
-from tests.simulation.wire import Weather, Wire
+from tests.simulation.wire import RedisConnection, Weather
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def machine_of(agenda: Agenda, rate: float = 1.0) -> Machine:
     return Machine(agenda, NodeClock(agenda, rate, 0.0), Random(1))
 
 
-def short(seed: int, end_at: float) -> Plan:
+def short(seed: int, end_at: float) -> SimulationPlan:
     """A plan that ends in the middle of things."""
     return replace(draw_plan(seed), end_at=end_at)
 
@@ -76,7 +76,7 @@ def trip(
     performed: list[float] = []
     outcomes: list[tuple[Any, float]] = []
     server = ObservedRedis(agenda, "test")
-    wire = Wire(agenda, server, Random(3))
+    wire = RedisConnection(agenda, server, Random(3))
     wire.weather = weather
     machine = machine_of(agenda)
 
@@ -133,7 +133,7 @@ def test_a_seed_is_drawn_alike_each_time() -> None:
 def test_each_seed_has_five_faults_of_three_kinds_and_every_kind_is_drawn() -> None:
     plans = [draw_plan(seed).faults for seed in range(100)]
     assert all(len(faults) >= 5 and len({fault.kind for fault in faults}) >= 3 for faults in plans)
-    assert {fault.kind for faults in plans for fault in faults} == set(Kind)
+    assert {fault.kind for faults in plans for fault in faults} == set(FaultKind)
 
 
 def test_a_seed_tells_the_same_story_again() -> None:

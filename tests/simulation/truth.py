@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
-    from tests.simulation.sockets import Connection
+    from tests.simulation.sockets import SimulatedConnection
 
 Key = tuple[str, str]  # uid, device
 LONG_AGO = -1e9
 
 
 @dataclass(eq=False)
-class Life:
+class TrueSession:
     """A session."""
 
     id: str  # the session's id
     key: Key  # uid and device
     host: Host  # the process that granted it
-    connection: Connection  # which it was granted on
+    connection: SimulatedConnection  # which it was granted on
     arrived: float  # when the login became readable
     handled: float  # when it was granted
     idle_timeout: float  # seconds
@@ -48,19 +48,19 @@ class Life:
 
 
 @dataclass
-class Truth:
+class TrueSessions:
     """All sessions that there ever were."""
 
-    lives: dict[str, Life] = field(default_factory=dict)
-    by_user: dict[str, dict[str, list[Life]]] = field(default_factory=dict)
+    lives: dict[str, TrueSession] = field(default_factory=dict)
+    by_user: dict[str, dict[str, list[TrueSession]]] = field(default_factory=dict)
 
-    def add(self, life: Life) -> None:
+    def add(self, life: TrueSession) -> None:
         """Enter a session."""
         self.lives[life.id] = life
         uid, device = life.key
         self.by_user.setdefault(uid, {}).setdefault(device, []).append(life)
 
-    def newest(self, uid: str) -> list[Life]:
+    def newest(self, uid: str) -> list[TrueSession]:
         """Return the session of each device of a user whose login arrived last."""
         devices = self.by_user.get(uid, {})
         return [max(lives, key=lambda life: life.arrived) for lives in devices.values()]

@@ -70,7 +70,7 @@ class Different(AssertionError):
 
 
 class Twins:
-    """A fake and a real server that are told the same.
+    """A fake and a real server that get the same commands.
 
     Args:
         client: of a real server, whose keys are all deleted.

@@ -36,7 +36,7 @@ class Weather:
 FAIR: Final = Weather()
 
 
-class Wire:
+class RedisConnection:
     """One connection of one process.
 
     Args:
@@ -46,7 +46,7 @@ class Wire:
 
     Attributes:
         troubled_until: true time at which its last call failed or was slow, for a cause of its own: not
-            because nobody could reach Redis.
+            because Redis was unreachable for all.
     """
 
     def __init__(self, agenda: Agenda, server: ObservedRedis, random: Random) -> None:
@@ -55,7 +55,7 @@ class Wire:
         self._random = random
         self.weather = FAIR  # what it goes through
         self.cuts = 0  # how many faults keep it from Redis now
-        self.refused = False  # whether a cut is told at once, not by a time-out
+        self.refused = False  # whether a cut is reported immediately, not by a time-out
         self.rough_until = -1e9  # true time at which a cut or a weather last ended
         self.troubled_until = -1e9
         self.sent_at: float | None = None  # true time of the call that is under way; None without one

@@ -8,45 +8,45 @@ from random import Random
 from typing import Final
 
 from presence.store.keys import Keys
-from tests.simulation.devices import Device
-from tests.simulation.faults import Faults
+from tests.simulation.devices import SimulatedDevice
+from tests.simulation.faults import FaultInjector
 from tests.simulation.host import Host
-from tests.simulation.judge import Judge
+from tests.simulation.judge import SimulationJudge
 from tests.simulation.machine import Agenda
 from tests.simulation.observed import ObservedRedis
-from tests.simulation.plan import Plan
-from tests.simulation.truth import Truth
+from tests.simulation.plan import SimulationPlan
+from tests.simulation.truth import TrueSessions
 
 SLICE_S: Final = 10.0
 PUT_OFF_S: Final = 20.0  # the end, at most, while a node waits for others
 
 
-class World:
+class SimulatedWorld:
     """One simulation.
 
     Args:
         plan: what happens.
-        tell: is told the story, line by line; None: nobody listens.
+        tell: gets the story, line by line; None: it is not written.
 
     Attributes:
         hosts: the process of each place; one that has ended stays until another takes its place.
     """
 
-    def __init__(self, plan: Plan, *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: SimulationPlan, *, tell: Callable[[str], None] | None = None) -> None:
         self.plan = plan
         self._tell = tell
         self.agenda = Agenda()
         self.keys = Keys(plan.settings.prefix, plan.settings.shard_count)
         self.redis = ObservedRedis(self.agenda, str(plan.seed))
-        self.truth = Truth()
-        self.judge = Judge(self)
+        self.truth = TrueSessions()
+        self.judge = SimulationJudge(self)
         self.redis.on_entry = self.judge.entry
         self.redis.on_run = self.judge.ran
         self.hosts: list[Host] = []
         self.all_hosts: list[Host] = []
         self.of_node: dict[str, Host] = {}  # the process that had a node id
-        self.devices: list[Device] = []
-        self.faults = Faults(self)
+        self.devices: list[SimulatedDevice] = []
+        self.faults = FaultInjector(self)
 
     def note(self, text: str, *values: object) -> None:
         """Add a line to the story."""
@@ -79,7 +79,7 @@ class World:
         random.seed(self.plan.seed)  # what nodes draw
         for place in range(self.plan.nodes):
             self.start_host(place)
-        self.devices = [Device(self, device) for device in self.plan.devices]
+        self.devices = [SimulatedDevice(self, device) for device in self.plan.devices]
         self.faults.schedule()
         while self.agenda.now < self.plan.end_at and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + SLICE_S, self.plan.end_at))

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from loadtest.servers import RedisServer
+from loadtest.servers import LocalRedis
 from presence.store.client import Redis
 from presence.store.embedded import find_binary
 
@@ -15,7 +15,7 @@ BINARIES: dict[str, Callable[[], str | None]] = {
 }
 
 
-class Server(RedisServer):
+class Server(LocalRedis):
     """A server in `folder`; with `keep` its data survives a kill. `extra`: its arguments."""
 
     client: Redis

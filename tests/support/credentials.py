@@ -12,7 +12,7 @@ AUDIENCE = "presence"
 
 
 def write_keys(path: Path, secrets: dict[str, bytes]) -> Path:
-    """Write a file of keys, by kid, that nobody else may read; return its path."""
+    """Write a file of keys, by kid, that no other user may read; return its path."""
     keys = [
         {
             "kty": "oct",

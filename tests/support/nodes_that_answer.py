@@ -77,7 +77,7 @@ def answer(
 def listening(
     url: str, node: str, told: object = None, *, shards: int = 1, packed: bytes | None = None
 ) -> Iterator[list[Question]]:
-    """Let a node listen, and answer what is told; None: it says nothing. Gives the questions it hears.
+    """Let a node listen, and send the given answer; None: no answer. Gives the questions that it receives.
 
     Args:
         url: where Redis is.

@@ -1,4 +1,4 @@
-"""A connection that a test drives by hand: it sends what it is told, and waits for what comes."""
+"""A connection that a test drives by hand: sends the given packets, and waits for answers."""
 
 import socket
 

@@ -51,7 +51,7 @@ _NOTHING: Final = object()
 
 
 @dataclass(frozen=True)
-class Faults:
+class ProxyFaults:
     """What happens to the bytes of one way. They arrive in order and whole, whatever it is.
 
     Attributes:
@@ -69,7 +69,7 @@ class Faults:
     blackhole: bool = False
 
 
-CLEAR: Final = Faults()
+CLEAR: Final = ProxyFaults()
 
 
 @dataclass
@@ -100,7 +100,7 @@ class _Way(Enum):
 
 
 class Proxy:
-    """Passes connections on to a target, and disturbs them as it is told. For a ``with`` block.
+    """Passes connections on to a target, and injects faults. For a ``with`` block.
 
     All may be called from any thread, and holds when the call returns. Connections that begin and end, with
     a FIN or with a reset, begin and end on the other side too.
@@ -143,14 +143,14 @@ class Proxy:
         """How many are open."""
         return len(self._shared.connections)
 
-    def disturb(self, faults: Faults, *, up: bool = True, down: bool = True) -> None:
+    def disturb(self, faults: ProxyFaults, *, up: bool = True, down: bool = True) -> None:
         """Set the faults of the ways towards the target and back, instead of those that were set."""
         ways = [*([_Way.UP] if up else []), *([_Way.DOWN] if down else [])]
         self._ask(lambda: self._set(*ways, faults=faults))
 
     def blackhole(self, *, up: bool = True, down: bool = True) -> None:
-        """Let nothing through any more; see `Faults.blackhole`."""
-        self.disturb(Faults(blackhole=True), up=up, down=down)
+        """Let nothing through any more; see `ProxyFaults.blackhole`."""
+        self.disturb(ProxyFaults(blackhole=True), up=up, down=down)
 
     def refuse(self) -> None:
         """End each new connection as soon as it is made."""
@@ -236,9 +236,9 @@ class Proxy:
             _close(near, reset=True)
             far.close()
         else:
-            _Connection(near, far, self._shared)
+            _ProxiedConnection(near, far, self._shared)
 
-    def _set(self, *ways: _Way, faults: Faults = CLEAR) -> None:
+    def _set(self, *ways: _Way, faults: ProxyFaults = CLEAR) -> None:
         shared = self._shared
         shared.faults.update(dict.fromkeys(ways, faults))
         if any(each.blackhole for each in shared.faults.values()):
@@ -261,15 +261,15 @@ class _Shared:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.connections: set[_Connection] = set()
+        self.connections: set[_ProxiedConnection] = set()
         self.faults = dict.fromkeys(_Way, CLEAR)
         self.injected = Injected()
         self.drops_left = 0
         self.containing = b""
 
 
-class _Connection:
-    """Two sockets, near to whoever has connected and far to the target, and the two ways between them."""
+class _ProxiedConnection:
+    """Two sockets, near to the client and far to the target, and the two directions between them."""
 
     def __init__(self, near: socket.socket, far: socket.socket, shared: _Shared) -> None:
         self._near, self._far = near, far
@@ -291,7 +291,7 @@ class _Connection:
             self.down.read_on()
 
     def close(self, *, reset: bool) -> None:
-        """Close both sockets at once."""
+        """Close both sockets immediately."""
         self.is_closed = True
         self._shared.connections.discard(self)
         for sock in (self._near, self._far):
@@ -343,12 +343,17 @@ class _Pipe:
     The sender's end stands in it as an empty piece, its reset as None.
 
     Attributes:
-        is_over: whether nothing is sent any more: the end was passed on, or there is nobody to send to.
+        is_over: whether nothing is sent any more: the end was passed on, or there is no receiver.
         is_broken: whether nothing can be sent to the source any more.
     """
 
     def __init__(
-        self, connection: _Connection, way: _Way, source: socket.socket, sink: socket.socket, shared: _Shared
+        self,
+        connection: _ProxiedConnection,
+        way: _Way,
+        source: socket.socket,
+        sink: socket.socket,
+        shared: _Shared,
     ) -> None:
         self.is_over = self.is_broken = False
         self._connection = connection
@@ -394,7 +399,7 @@ class _Pipe:
         self._put(piece, self._shared.faults[self._way])
         self.send()
 
-    def _put_pieces(self, data: bytes, faults: Faults) -> None:
+    def _put_pieces(self, data: bytes, faults: ProxyFaults) -> None:
         start = 0
         while start < len(data):
             length = random.randint(1, faults.slice_bytes) if faults.slice_bytes else len(data)
@@ -403,7 +408,7 @@ class _Pipe:
             start += length
         self._bytes += len(data)
 
-    def _put(self, data: bytes | None, faults: Faults) -> None:
+    def _put(self, data: bytes | None, faults: ProxyFaults) -> None:
         due = time.monotonic() + faults.latency_s + random.uniform(0, faults.jitter_s)
         self._last_due = max(due, self._last_due)
         self._queue.append((self._last_due, data))
@@ -508,7 +513,7 @@ def _count(reader: "hiredis.Reader", data: bytes) -> int:
 
 
 def _close(sock: socket.socket, *, reset: bool) -> None:
-    """Close a socket; with `reset` the other side is told so, where the kind of socket can."""
+    """Close a socket; with `reset` the other side gets a reset, if the kind of socket can."""
     if reset:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -541,7 +546,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has it ignored in the background
         signal.signal(number, signal.default_int_handler)
     with Proxy(given.target, port, host=host) as proxy, contextlib.suppress(KeyboardInterrupt):
-        proxy.disturb(Faults(given.latency, given.jitter, given.slice))
+        proxy.disturb(ProxyFaults(given.latency, given.jitter, given.slice))
         print(f"ready {proxy.address[0]}:{proxy.address[1]}", flush=True)
         while True:
             time.sleep(REPORT_EVERY_S)

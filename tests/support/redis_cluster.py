@@ -91,7 +91,7 @@ class Member:
         self._raw.close()
 
     def kill(self) -> None:
-        """End the process at once, as a crash does."""
+        """End the process immediately, as a crash does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -174,7 +174,7 @@ class Move:
     """A slot that moves in the classic way, step by step: `begin`, `step` until it returns 0, `finish`.
 
     Between `begin` and `finish` the source answers ASK for keys that it has not (any more), TRYAGAIN to who
-    asks for both kinds at once; the target takes only who says ASKING.
+    asks for both kinds together; the target accepts only calls with ASKING.
 
     Args:
         slot: the slot.
@@ -339,7 +339,7 @@ class Cluster:
         """Return who serves a slot, or a key, by the primary's own word.
 
         Raises:
-            LookupError: nobody does now.
+            LookupError: no node does now.
         """
         slot = self.slot_of(where) if isinstance(where, str) else where
         for member in self.members:

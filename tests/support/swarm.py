@@ -1,6 +1,6 @@
-"""Many real clients in one thread, who know exactly when they sent what.
+"""Many real clients in one thread, with the exact time of each packet that they sent.
 
-Open loop: a beat is sent when it is due, whatever the server does. The clients' own send times are the
+Open loop: a keepalive is sent when it is due, whatever the server does. The clients' own send times are the
 truth that the server's events are compared with.
 """
 
@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-from loadtest.client_loop import Client as LoopClient
-from loadtest.client_loop import ClientLoop
+from loadtest.client_loop import ClientLoop, LoopClient
 from presence import protocol
 from presence.protocol import Kind, Packet
 
@@ -19,7 +18,7 @@ CONNECT_S = 10.0
 LOOK_S = 0.25  # at what is waited for
 
 
-class Client(LoopClient):
+class SwarmClient(LoopClient):
     """One connection and what it has seen; it beats each `beat_s` seconds or so, if that is finite."""
 
     hangs_up = False
@@ -81,7 +80,7 @@ class Swarm:
     """
 
     def __init__(self, address: tuple[str, int], *, beat_s: float) -> None:
-        self.clients: list[Client] = []
+        self.clients: list[SwarmClient] = []
         self._beat_s = beat_s
         self._loop = ClientLoop(address, sources=0)
 
@@ -91,10 +90,10 @@ class Swarm:
     def __exit__(self, *exc_info: object) -> None:
         self._loop.__exit__(*exc_info)
 
-    def log_in(self, uids: Iterable[str], *, beating: bool = True, asks: bool = False) -> list[Client]:
+    def log_in(self, uids: Iterable[str], *, beating: bool = True, asks: bool = False) -> list[SwarmClient]:
         """Connect and send a login for each uid; its first beat comes within a beat's time."""
         beat_s = self._beat_s if beating else math.inf
-        new = [Client(self._loop, uid, beat_s, asks=asks) for uid in uids]
+        new = [SwarmClient(self._loop, uid, beat_s, asks=asks) for uid in uids]
         self.clients += new
         self._loop.bring(new, math.inf)
         assert self._loop.run(CONNECT_S, lambda: all(client.sent_at for client in new))

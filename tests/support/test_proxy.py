@@ -15,7 +15,7 @@ import pytest
 from presence.store.client import RedisError, open_client
 from presence.store.embedded import EmbeddedRedis
 from tests.support import proxy as module
-from tests.support.proxy import CLEAR, Faults, Proxy
+from tests.support.proxy import CLEAR, Proxy, ProxyFaults
 
 WAIT_S = 0.1
 Ends = tuple[socket.socket, socket.socket]
@@ -63,9 +63,10 @@ def assert_silent(sock: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(
-    "faults", [CLEAR, Faults(jitter_s=0.001), Faults(latency_s=0.01, jitter_s=0.01, slice_bytes=20_000)]
+    "faults",
+    [CLEAR, ProxyFaults(jitter_s=0.001), ProxyFaults(latency_s=0.01, jitter_s=0.01, slice_bytes=20_000)],
 )
-def test_it_carries_all_bytes_in_order_both_ways(ends: Ends, proxy: Proxy, faults: Faults) -> None:
+def test_it_carries_all_bytes_in_order_both_ways(ends: Ends, proxy: Proxy, faults: ProxyFaults) -> None:
     proxy.disturb(faults)
     near, far = ends
     much = random.randbytes(3_000_000)
@@ -78,8 +79,8 @@ def test_it_carries_all_bytes_in_order_both_ways(ends: Ends, proxy: Proxy, fault
 
 def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> None:
     near, far = ends
-    proxy.disturb(Faults(latency_s=0.05), down=False)
-    proxy.disturb(Faults(latency_s=0.5, jitter_s=0.05), up=False)
+    proxy.disturb(ProxyFaults(latency_s=0.05), down=False)
+    proxy.disturb(ProxyFaults(latency_s=0.5, jitter_s=0.05), up=False)
     begun = time.monotonic()
     near.sendall(b"ask")
     far.recv(100)
@@ -92,7 +93,7 @@ def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> N
 
 def test_slices_arrive_one_by_one(ends: Ends, proxy: Proxy) -> None:
     near, far = ends
-    proxy.disturb(Faults(slice_bytes=1))
+    proxy.disturb(ProxyFaults(slice_bytes=1))
     near.sendall(bytes(range(256)) * 8)
     pieces = receive(far, 2048)
     assert b"".join(pieces) == bytes(range(256)) * 8

@@ -26,7 +26,7 @@ MIN_IDLE_TIMEOUT, MAX_IDLE_TIMEOUT = 5.0, 300.0
 
 
 class FakeSockets:
-    """A transport whose connections are numbers: bytes wait in them until somebody reads."""
+    """A transport whose connections are numbers: bytes wait in them until they are read."""
 
     def __init__(self) -> None:
         self.engine: Engine
@@ -72,7 +72,7 @@ class FakeSockets:
         return handle
 
     def arrive(self, handle: int, data: bytes) -> None:
-        """Bytes reach the socket; nobody reads them yet."""
+        """Bytes reach the socket; they are not read yet."""
         self.waiting[handle] += data
 
     def read(self, handle: int) -> None:
@@ -123,7 +123,7 @@ class World:
         poll_before_expiry: bool = True,  # whether connections are read before their sessions end
         wall: Callable[[], float] = lambda: 1_700_000_000.0,
         away_after: float = 0.0,
-        returns: int = 0,  # so many a minute lengthen nobody's grace; 0: any
+        returns: int = 0,  # so many per minute lengthen no grace; 0: any
         session_limit: SessionQuota = NO_LIMIT,
         packet_rate: PacketRate | None = None,
         authenticator: Authenticator | None = None,

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.client_loop import AWAY, Client, ClientLoop
-from loadtest.events import Event
+from loadtest.client_loop import AWAY, ClientLoop, LoopClient
+from loadtest.events import StreamEvent
 from loadtest.outcome import percentile
 from loadtest.records import Data
 from loadtest.scale.play import Reader
@@ -137,7 +137,7 @@ def _ip(*words: str) -> None:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
-class _Beating(Client):
+class _Beating(LoopClient):
     """Logs in once, beats until it is told to stop, and remembers when it last sent.
 
     Args:
@@ -176,7 +176,7 @@ class _Beating(Client):
 
 
 @dataclass(frozen=True)
-class Result:
+class HalfOpenResult:
     """What came of it."""
 
     delays_s: list[float]  # from each client's last packet that got through to its event in the stream
@@ -199,7 +199,7 @@ class Result:
         ]
 
 
-def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
+def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenResult:
     """Let so many clients log in, cut them off, and wait for what is told of them."""
     beat_s = BEAT_SHARE * idle_timeout
     flags = ("--host", host, "--insecure", "--idle-timeout", f"{idle_timeout:g}", "--tick", f"{tick:g}")
@@ -231,11 +231,11 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> Result:
     latest_s = idle_timeout + tick + SLACK_S + stolen.worst_s
     delays, found = judge(told, last, idle_timeout, latest_s)
     broken += [f"{lost} of those who were not cut off lost their connection"] if lost else []
-    return Result(delays, unacknowledged, established, len(steady), stolen.worst_s, broken + found)
+    return HalfOpenResult(delays, unacknowledged, established, len(steady), stolen.worst_s, broken + found)
 
 
 def judge(
-    told: Iterable[Event], last: Mapping[str, float], earliest_s: float, latest_s: float
+    told: Iterable[StreamEvent], last: Mapping[str, float], earliest_s: float, latest_s: float
 ) -> tuple[list[float], list[str]]:
     """Hold the offline events against when each client's last packet got through, in monotonic seconds.
 

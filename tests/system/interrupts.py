@@ -33,7 +33,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.shard_clients import ShardClients
-from tests.support.proxy import Faults, Proxy
+from tests.support.proxy import Proxy, ProxyFaults
 from tests.support.redis_cluster import Cluster
 
 SHARDS: Final = 4
@@ -43,7 +43,7 @@ IDLE_TIMEOUT_MS: Final = 30_000
 SHAPE: Final = Shape(Keys(shards=SHARDS), maxlen=10_000_000, seen_retention_ms=86_400_000)
 PROXIED_EVERY: Final = 10  # of so many stretches one goes by way of the proxy
 STRETCH: Final = 50  # interruptions in a row on the same way
-WEATHER: Final = Faults(jitter_s=0.001, slice_bytes=200)
+WEATHER: Final = ProxyFaults(jitter_s=0.001, slice_bytes=200)
 FOLLOWED: Final = 0.7  # share of the attempts after which a call is left alone; else the next one connects
 UNBEGUN: Final = 0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
 LONGER, SHORTER = 1.01, 0.97  # the range of moments grows and shrinks so that three of four are in time
@@ -53,7 +53,7 @@ SHOWN: Final = 5
 
 
 @dataclass
-class Figures:
+class InterruptCounts:
     """What happened."""
 
     # Calls that were cancelled while they were under way; of these, by the proxy
@@ -250,10 +250,10 @@ class Cancelled:
             self._token.run_sync_soon(self._scope.cancel)
 
 
-class Trial:
+class InterruptTrial:
     """Makes calls, interrupts them, and looks at the answers of the others."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: InterruptCounts) -> None:
         self._figures = figures
         self.talkers = [Talker(number) for number in range(NODES)]
 
@@ -329,11 +329,11 @@ def _redis(*, in_cluster: bool) -> Iterator[tuple[str, str]]:
 
 def run(
     count: int, seed: int, *, guard_off: bool = False, in_cluster: bool = False
-) -> tuple[Figures, list[str]]:
+) -> tuple[InterruptCounts, list[str]]:
     """Interrupt so many calls; return what happened, and the same in words."""
     random.seed(seed)
-    figures, careless = Figures(), CarelessOpener()
-    trial, connect = Trial(figures), careless if guard_off else open_client
+    figures, careless = InterruptCounts(), CarelessOpener()
+    trial, connect = InterruptTrial(figures), careless if guard_off else open_client
     begun, switch_s = time.monotonic(), sys.getswitchinterval()
     with _redis(in_cluster=in_cluster) as (url, second_url):
         ways = [Way(each, connect, is_proxied=each != url) for each in (url, second_url)]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from presence.protocol import Code
 from tests.system.half_open import SLACK_S, judge, lacking, own_host, run
 
@@ -48,7 +48,7 @@ def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
 def test_events_too_early_too_late_or_of_another_reason_are_seen(
     stood: float, code: Code, wrong: str
 ) -> None:
-    told = Event("1-0", "offline", "ann", "s", code, 0, "0-1", stood, stood)
+    told = StreamEvent("1-0", "offline", "ann", "s", code, 0, "0-1", stood, stood)
     _, broken = judge([told], {"ann": 10.0}, T_S, T_S + TICK_S + SLACK_S)
     assert bool(broken) is bool(wrong)
     assert not wrong or broken[0].startswith(wrong)

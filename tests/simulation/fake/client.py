@@ -48,10 +48,10 @@ class FakeClient:
         self._deliver = deliver
         self.connection_pool = self
 
-    def get_connection(self) -> "_Connection":
-        return _Connection(self)
+    def get_connection(self) -> "_FakeConnection":
+        return _FakeConnection(self)
 
-    def release(self, connection: "_Connection") -> None:
+    def release(self, connection: "_FakeConnection") -> None:
         """Do nothing: a fake connection has no state that a lost answer could spoil."""
 
     def disconnect(self, inuse_connections: bool = True) -> None:
@@ -68,7 +68,7 @@ class FakeClient:
             return BaseParser.parse_error(str(error))  # type: ignore[no-untyped-call]  # redis-py's
 
 
-class _Connection:
+class _FakeConnection:
     """Commands are sent together; the round trip is made when the first answer is read."""
 
     def __init__(self, client: FakeClient) -> None:

@@ -1,6 +1,6 @@
 """The commands that the scripts and the store use, in the forms in which they use them.
 
-Another form is a mistake of whoever calls it, not an error reply: the call fails with a ValueError, or a
+Another form is a mistake of the caller, not an error reply: the call fails with a ValueError, or a
 TypeError, that ends the simulation.
 """
 
@@ -19,7 +19,7 @@ from tests.simulation.fake.values import (
     Reply,
     ReplyError,
     Sorted,
-    Status,
+    StatusReply,
     Stream,
     Text,
     entry_id,
@@ -47,7 +47,7 @@ def _expect(given: object, *known: object) -> None:
 def set_(db: FakeRedis, key: bytes, value: bytes) -> Reply:
     db.remove(key)
     db.data[key] = Text(value)
-    return Status(b"OK")
+    return StatusReply(b"OK")
 
 
 def setrange(db: FakeRedis, key: bytes, offset: bytes, value: bytes) -> Reply:

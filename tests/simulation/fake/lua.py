@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgpack
 from lupa import lua51
 
-from tests.simulation.fake.values import Reply, ReplyError, Status, number_text
+from tests.simulation.fake.values import Reply, ReplyError, StatusReply, number_text
 
 LIBRARY: Final = Path(__file__).parent / "library.lua"
 # As many values as may go between Lua and Python on the stack, well below Lua's limit of 8,000.
@@ -27,7 +27,7 @@ _SCALARS: Final = frozenset({bytes, int, float, bool})
 _FLAT: Final = frozenset({bytes, int, type(None)})
 
 
-class Engine:
+class LuaEngine:
     """Compiled scripts, by digest, and the one runtime that they share; one script runs at a time."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Engine:
             case b"raise":
                 raise values[0]
             case b"status":
-                return Status(values[0])
+                return StatusReply(values[0])
         return self._from_lua(values[0])
 
     def _from_lua(self, value: Any) -> Reply:
@@ -87,7 +87,7 @@ class Engine:
                 return int(value)
         if lua51.lua_type(value) != "table":
             return None
-        for name, kind in ((b"err", ReplyError), (b"ok", Status)):
+        for name, kind in ((b"err", ReplyError), (b"ok", StatusReply)):
             if value[name] is not None:
                 return kind(value[name])
         replies, place = [], 1
@@ -115,7 +115,7 @@ class Engine:
         """Return any reply as Lua sees it."""
         if reply is None:
             return False
-        if isinstance(reply, Status):
+        if isinstance(reply, StatusReply):
             return self._lua.table_from({b"ok": bytes(reply)})
         if isinstance(reply, list):
             return self._lua.table_from([self._to_lua(each) for each in reply])
@@ -177,6 +177,6 @@ def _sha1(text: bytes) -> bytes:
 
 
 @cache
-def engine() -> Engine:
+def engine() -> LuaEngine:
     """Return the one engine of this process."""
-    return Engine()
+    return LuaEngine()

@@ -15,7 +15,7 @@ from tests.simulation.fake.values import WRONG_TYPE, Reply, ReplyError, Value
 V = TypeVar("V", bound=Value)
 
 
-class Snapshot(NamedTuple):
+class FakeSnapshot(NamedTuple):
     """All keys at one moment; nothing changes it."""
 
     data: dict[bytes, Value]
@@ -26,10 +26,10 @@ class FakeRedis:
     """A Redis server without a network.
 
     Args:
-        now: Unix seconds, looked at once for each command or script.
+        now: Unix seconds, read one time for each command or script.
         seed: what replication ids are made of.
         commands: what it can do; a test may plant a fault here.
-        channels: that somebody listens to.
+        channels: that have a subscriber.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class FakeRedis:
 
     # What may happen to a server
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FakeSnapshot:
         """Return all keys as they are now."""
-        return Snapshot({key: value.copy() for key, value in self.data.items()}, self.deadlines.copy())
+        return FakeSnapshot({key: value.copy() for key, value in self.data.items()}, self.deadlines.copy())
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: FakeSnapshot) -> None:
         """Take all keys from a snapshot, of this server or another; history and scripts stay."""
         self.data = {key: value.copy() for key, value in snapshot.data.items()}
         self.deadlines = snapshot.deadlines.copy()
@@ -97,9 +97,9 @@ class FakeRedis:
         text = f"{self._seed} {self._histories}"
         self.replication_id = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    def restart(self, kept: Snapshot | None = None) -> None:
+    def restart(self, kept: FakeSnapshot | None = None) -> None:
         """Come back with what was kept, without scripts, in another history."""
-        self.restore(kept or Snapshot({}, {}))
+        self.restore(kept or FakeSnapshot({}, {}))
         self.scripts.clear()
         self.new_history()
 

@@ -18,7 +18,7 @@ class ReplyError(Exception):
 WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 
-class Status(bytes):
+class StatusReply(bytes):
     """A status reply such as OK, which Lua sees as a table with the field `ok`."""
 
     __slots__ = ()

@@ -108,7 +108,7 @@ async def test_a_viewer_who_takes_nothing_holds_up_nobody(redis_server: Embedded
         assert (await picture(stuck))["at_ms"] >= moments[-1]
 
 
-class Event(NamedTuple):
+class PageEvent(NamedTuple):
     data: bytes
 
 
@@ -116,7 +116,7 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     metrics = HttpMetrics()
     mailbox = ViewerMailbox(metrics)
     for number in range(70):
-        mailbox.put_event(Event(b'{"n":%d}' % number))
+        mailbox.put_event(PageEvent(b'{"n":%d}' % number))
     mailbox.put_snapshot(b"old")
     mailbox.put_snapshot(b"new")
     messages = mailbox.messages()
@@ -127,10 +127,10 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     begun = trio.current_time()
     assert await anext(messages) == sse.HEARTBEAT
     assert trio.current_time() - begun == pytest.approx(sse.HEARTBEAT_INTERVAL_S)
-    mailbox.put_event(Event(b"{}"))
+    mailbox.put_event(PageEvent(b"{}"))
     await anext(messages)
     begun = trio.current_time()
-    mailbox.put_event(Event(b"{}"))
+    mailbox.put_event(PageEvent(b"{}"))
     await anext(messages)
     assert trio.current_time() - begun == pytest.approx(sse.EVENTS_INTERVAL_S)
     await messages.aclose()

@@ -64,7 +64,7 @@ def gauges(seen: Found) -> dict[tuple[str, str], float | None]:
     }
 
 
-class Watch:
+class MetricWatch:
     """Looks at the figures of a server again and again.
 
     Attributes:
@@ -90,7 +90,7 @@ class Watch:
 class Script:
     """Clients who do all that there is to be counted, and the figures that must come of it."""
 
-    def __init__(self, server: ServerProcess, watch: Watch) -> None:
+    def __init__(self, server: ServerProcess, watch: MetricWatch) -> None:
         self._address = server.address
         self._watch = watch
         self._open: list[Phone] = []
@@ -215,7 +215,7 @@ class Script:
 def test_figures_are_those_of_the_script_to_the_unit(redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, "--idle-timeout", "120", "--disconnect-grace", "30")
     with running_server(*flags, *ADMIN) as server:
-        watch = Watch(server)
+        watch = MetricWatch(server)
         with closing(Script(server, watch)) as script:
             script.devices_take_over_and_return()
             script.lost_and_silent()  # these take their time
@@ -250,7 +250,7 @@ def test_a_worker_that_hangs_is_told_and_one_that_is_replaced_begins_at_zero(
     redis_server: EmbeddedRedis,
 ) -> None:
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
-        watch = Watch(server)
+        watch = MetricWatch(server)
         with closing(Script(server, watch)) as script:
             script.log_in(*(f"user-{n}" for n in range(24)))
             before = watch.until(lambda seen: counted(seen) == script.counts)
@@ -291,7 +291,7 @@ def test_what_redis_did_not_hear_is_in_the_outbox_and_is_counted_once_it_has(tmp
     redis = Redis(find_binary(), tmp_path, keep=True)
     try:
         with running_server("--redis", redis.url, "--idle-timeout", "120", *ADMIN) as server:
-            watch = Watch(server)
+            watch = MetricWatch(server)
             with closing(Script(server, watch)) as script:
                 script.log_in("before-1", "before-2")
                 before = watch.until(lambda seen: counted(seen) == script.counts)

@@ -15,7 +15,7 @@ from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.support.server_process import ServerProcess, running_server
-from tests.support.swarm import Client
+from tests.support.swarm import SwarmClient
 from tests.support.waiting import wait_for
 
 T_S = 10.0
@@ -75,16 +75,16 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, Client]]:
+def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, SwarmClient]]:
     """Clients that are logged in and beat by themselves for the length of the block, by uid."""
     loop = ClientLoop(address, sources=0)
     with LoopThread(loop) as thread:
-        clients = [Client(loop, uid, 0.4 * T_S, asks=False) for uid in uids]
+        clients = [SwarmClient(loop, uid, 0.4 * T_S, asks=False) for uid in uids]
         thread.bring(clients, 2000.0, 30)
         yield {client.uid: client for client in clients}
 
 
-def silence(clients: Iterable[Client], within_s: float) -> None:
+def silence(clients: Iterable[SwarmClient], within_s: float) -> None:
     """Let these fall silent one after the other."""
     chosen = list(clients)
     for place, client in enumerate(chosen):

@@ -14,16 +14,20 @@ from typing import Any
 
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import say
-from loadtest.report import Report
+from loadtest.report import ScenarioReport
 from tests.system.channel import flapping, messages, slow, watch
 
-Scenario = Callable[[Any, int], Report]
+Scenario = Callable[[Any, int], ScenarioReport]
 
 SCENARIOS: dict[str, tuple[type, Scenario, str]] = {
-    "watch": (watch.Plan, watch.watch, "who watches sees every change, while workers and Redis fail"),
-    "messages": (messages.Plan, messages.messages, "each message has one outcome, and how many a second"),
-    "slow": (slow.Plan, slow.slow, "what watchers that never read cost the server, and the others"),
-    "flapping": (flapping.Plan, flapping.flapping, "who drops and returns all the time is no event"),
+    "watch": (watch.WatchPlan, watch.watch, "who watches sees every change, while workers and Redis fail"),
+    "messages": (
+        messages.MessagesPlan,
+        messages.messages,
+        "each message has one outcome, and how many a second",
+    ),
+    "slow": (slow.SlowPlan, slow.slow, "what watchers that never read cost the server, and the others"),
+    "flapping": (flapping.FlappingPlan, flapping.flapping, "who drops and returns all the time is no event"),
 }
 """By name: its plan, each field of which is a flag; how it is played; what it shows."""
 

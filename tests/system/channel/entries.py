@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from loadtest.checker.periods import id_order
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 
 EntryId = tuple[int, int]
 State = Mapping[str, Any]
@@ -14,7 +14,7 @@ OFFLINE = "offline"
 TYPES = frozenset({"online", "away", "update", OFFLINE})
 
 
-class Entry(NamedTuple):
+class ChannelEntry(NamedTuple):
     """An entry of a stream that led a user to a state.
 
     Attributes:
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
         return bool(self.state["status"] == OFFLINE)
 
 
-def entry_of(id: str, fields: Mapping[str, str]) -> Entry:
+def entry_of(id: str, fields: Mapping[str, str]) -> ChannelEntry:
     """Return what an entry says; its type is one of `TYPES`."""
     state: dict[str, Any] = {"id": id}
     if fields["type"] == OFFLINE:
@@ -49,17 +49,17 @@ def entry_of(id: str, fields: Mapping[str, str]) -> Entry:
         state |= {"status": fields.get("status", "online"), "since_ms": since_ms, "last_seen_ms": None}
         if fields.get("meta"):
             state["meta"] = json.loads(fields["meta"])
-    return Entry(id_order(id), fields["uid"], int(fields["at_ms"]), int(fields["code"]), state, fields)
+    return ChannelEntry(id_order(id), fields["uid"], int(fields["at_ms"]), int(fields["code"]), state, fields)
 
 
-def read_entries(events: Iterable[Event]) -> list[Entry]:
+def read_entries(events: Iterable[StreamEvent]) -> list[ChannelEntry]:
     """Return those that led a user to a state."""
     return [entry_of(event.id, event.fields) for event in events if event.type in TYPES]
 
 
-def by_user(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+def by_user(entries: Iterable[ChannelEntry]) -> dict[str, list[ChannelEntry]]:
     """Return the entries of each user, in their order."""
-    found: dict[str, list[Entry]] = {}
+    found: dict[str, list[ChannelEntry]] = {}
     for entry in entries:
         found.setdefault(entry.uid, []).append(entry)
     return found

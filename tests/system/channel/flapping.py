@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from loadtest.client_loop import Client, ClientLoop
-from loadtest.outcome import Verdict, say, spread_ms
-from loadtest.report import Report, staged
+from loadtest.client_loop import ClientLoop, LoopClient
+from loadtest.outcome import BrokenPromises, say, spread_ms
+from loadtest.report import ScenarioReport, staged
 from presence.protocol import KEEPALIVE, Code
 from presence.store.keys import Keys
-from tests.system.channel.entries import Entry, by_user, read_entries
+from tests.system.channel.entries import ChannelEntry, by_user, read_entries
 
 LOGIN_S = 20.0
 SETTLE_S = 3.0
@@ -29,7 +29,7 @@ SLACK_MS = 1000.0  # for the way into the stream
 
 
 @dataclass(frozen=True)
-class Plan:
+class FlappingPlan:
     """What is played.
 
     Attributes:
@@ -55,7 +55,7 @@ class Plan:
         return min(self.grace_max_s, self.idle_s) + self.tick_s + SETTLE_S
 
 
-class Life(NamedTuple):
+class FlappingClient(NamedTuple):
     """What a client did.
 
     Attributes:
@@ -67,7 +67,7 @@ class Life(NamedTuple):
     flapped: bool
 
 
-class Flapper(Client):
+class Flapper(LoopClient):
     """A client that writes down what it does.
 
     Attributes:
@@ -94,7 +94,7 @@ class Flapper(Client):
         self.loop.at(time.monotonic() + seconds, self.connect)
 
 
-def flapping(plan: Plan, seed: int) -> Report:
+def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
     """Play it, and judge."""
     flags = (
         *("--disconnect-grace", f"{plan.grace_s:g}", "--max-grace", f"{plan.grace_max_s:g}"),
@@ -106,13 +106,13 @@ def flapping(plan: Plan, seed: int) -> Report:
         calm = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
         _play(plan, random.Random(seed), stage.loop, wild, calm)
         entries = by_user(read_entries(stage.data.events(Keys())))
-    lives = {each.uid: Life(each.left_ms, each in wild) for each in (*wild, *calm)}
+    lives = {each.uid: FlappingClient(each.left_ms, each in wild) for each in (*wild, *calm)}
     verdict, graces = judge(lives, entries, plan)
     drops = sum(each.drops for each in wild)
     told = [
         sum(len(entries.get(each.uid, ())) for each in clients) - len(clients) for clients in (wild, calm)
     ]
-    report = Report(
+    report = ScenarioReport(
         f"flapping: {plan.clients} clients, {plan.drops} drops each in {plan.minute_s:g} s, "
         f"grace {plan.grace_s:g} s"
     )
@@ -130,7 +130,7 @@ def flapping(plan: Plan, seed: int) -> Report:
 
 
 def _play(
-    plan: Plan, chance: random.Random, loop: ClientLoop, wild: list[Flapper], calm: list[Flapper]
+    plan: FlappingPlan, chance: random.Random, loop: ClientLoop, wild: list[Flapper], calm: list[Flapper]
 ) -> None:
     """Let all log in; some drop and return for a minute; in the end all stay away once, and return."""
     everybody = [*wild, *calm]
@@ -153,14 +153,14 @@ def _play(
 
 
 def judge(
-    lives: Mapping[str, Life], entries: Mapping[str, Sequence[Entry]], plan: Plan
-) -> tuple[Verdict, list[float]]:
+    lives: Mapping[str, FlappingClient], entries: Mapping[str, Sequence[ChannelEntry]], plan: FlappingPlan
+) -> tuple[BrokenPromises, list[float]]:
     """Hold what was told against what clients did.
 
     Returns:
         The verdict, and the graces of those who flapped as their events name them, ms.
     """
-    verdict, graces = Verdict(), []
+    verdict, graces = BrokenPromises(), []
     for uid, life in lives.items():
         told = entries.get(uid, ())
         story = f"{uid}: {life}, told {[(entry.at_ms, *entry.fields.values()) for entry in told]}"

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.outcome import Verdict
+from loadtest.outcome import BrokenPromises
 from presence.protocol import Code
 
 
 @dataclass(slots=True)
-class Message:
+class SentMessage:
     """A message; its place among all that were sent is its number.
 
     Attributes:
@@ -53,7 +53,7 @@ Receipts = Mapping[tuple[str, str], Sequence[Received]]
 
 
 @dataclass
-class MessageVerdict(Verdict):
+class MessageVerdict(BrokenPromises):
     """What became of all.
 
     Attributes:
@@ -71,7 +71,7 @@ class MessageVerdict(Verdict):
 
 
 def judge(
-    sent: Sequence[Message],
+    sent: Sequence[SentMessage],
     receipts: Receipts,
     stayed: Mapping[str, int],
     absent: frozenset[str] = frozenset(),
@@ -91,7 +91,7 @@ def judge(
     return verdict
 
 
-def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Message], receipts: Receipts) -> Counter[int]:
+def _judge_receipts(verdict: MessageVerdict, sent: Sequence[SentMessage], receipts: Receipts) -> Counter[int]:
     """Judge what each device received; return by how many devices each message was."""
     received: Counter[int] = Counter()
     for (uid, device), messages in receipts.items():
@@ -119,7 +119,7 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[Message], receipts: 
 def _judge_message(
     verdict: MessageVerdict,
     number: int,
-    message: Message,
+    message: SentMessage,
     received: int,
     stayed: Mapping[str, int],
     absent: frozenset[str],

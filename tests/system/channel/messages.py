@@ -9,11 +9,11 @@ from typing import Any
 
 import msgpack
 
-from loadtest.client_loop import Client, ClientLoop
+from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.outcome import faults, percentile, say, spread_ms
-from loadtest.report import Report, staged
+from loadtest.report import ScenarioReport, staged
 from presence.protocol import Code, Kind
-from tests.system.channel.message_judge import Message, Received, judge
+from tests.system.channel.message_judge import Received, SentMessage, judge
 
 LOGIN_S = 30.0
 SETTLE_S = 1.0  # after the logins, until Redis knows of all
@@ -30,7 +30,7 @@ FIRST_ID = 1000  # of a packet; the message's number is added
 
 
 @dataclass(frozen=True)
-class Plan:
+class MessagesPlan:
     """What is played.
 
     Attributes:
@@ -58,7 +58,7 @@ class Plan:
     p99_max_ms: float = P99_MAX_MS
 
 
-class Ledger:
+class MessageLedger:
     """All messages of a run, by number.
 
     Attributes:
@@ -69,7 +69,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.sent: list[Message] = []
+        self.sent: list[SentMessage] = []
         self.open = self.connections = 0
         self.answered_at = 0.0
 
@@ -88,7 +88,7 @@ class Ledger:
             self.sent[number].received_s = now - self.sent[number].due
 
 
-class Correspondent(Client):
+class Correspondent(LoopClient):
     """Somebody who sends and receives.
 
     Attributes:
@@ -96,7 +96,7 @@ class Correspondent(Client):
         stays: whether the connection has never ended.
     """
 
-    def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: Ledger) -> None:
+    def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: MessageLedger) -> None:
         super().__init__(loop, uid, device)
         self.inbox: list[Received] = []
         self.stays = True
@@ -114,7 +114,7 @@ class Correspondent(Client):
         frames, sent = bytearray(), self._ledger.sent
         for _ in range(count):
             packet = [Kind.MESSAGE, FIRST_ID + len(sent), {"to": recipient, "body": [len(sent), PADDING]}]
-            sent.append(Message(self.uid, recipient, over=self._over, due=due))
+            sent.append(SentMessage(self.uid, recipient, over=self._over, due=due))
             body = msgpack.packb(packet)
             frames += len(body).to_bytes(4, "big") + body
         self._open += count
@@ -154,13 +154,13 @@ class Correspondent(Client):
             self.loop.at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)
 
 
-class Play:
+class MessagesRun:
     """One run."""
 
-    def __init__(self, plan: Plan, seed: int, loop: ClientLoop) -> None:
+    def __init__(self, plan: MessagesPlan, seed: int, loop: ClientLoop) -> None:
         self._plan, self._loop = plan, loop
         self._chance = random.Random(seed)
-        self.ledger = Ledger()
+        self.ledger = MessageLedger()
         self._uids = [f"user-{number}" for number in range(plan.users)]
         self.absent = frozenset(self._uids[ABSENT - 1 :: ABSENT])
         self.people = [
@@ -227,10 +227,10 @@ class Play:
             self._loop.at(time.monotonic() + self._chance.expovariate(1 / pause_s), self._move)
 
 
-def messages(plan: Plan, seed: int) -> Report:
+def messages(plan: MessagesPlan, seed: int) -> ScenarioReport:
     """Play it, and judge."""
     with staged("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
-        play = Play(plan, seed, stage.loop)
+        play = MessagesRun(plan, seed, stage.loop)
         rate, fast = play.run()
         load, endings = stage.loop.load(), stage.loop.endings
     sent, moved = play.ledger.sent, {each.uid for each in play.people if not each.stays}
@@ -242,7 +242,9 @@ def messages(plan: Plan, seed: int) -> Report:
     outcomes = verdict.handed + verdict.refused + lost.total()
     answered = [each.answered_s for each in sent[fast:] if each.answered_s >= 0]
     received = [each.received_s for each in sent[fast:] if each.received_s >= 0]
-    report = Report(f"messages: {plan.users:,} users, {plan.workers} workers, {plan.movers} users moving")
+    report = ScenarioReport(
+        f"messages: {plan.users:,} users, {plan.workers} workers, {plan.movers} users moving"
+    )
     report.rows = {
         "sent": f"{len(sent):,}",
         "handed + refused + reported lost": f"{verdict.handed:,} + {verdict.refused:,} + {lost.total():,} "

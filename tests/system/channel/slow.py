@@ -11,9 +11,9 @@ from typing import Any
 
 from loadtest import usage
 from loadtest.checker.periods import id_order
-from loadtest.client_loop import Client, ClientLoop
+from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.outcome import faults, percentile, say, spread_ms
-from loadtest.report import Report, Stage, staged
+from loadtest.report import LoadedServer, ScenarioReport, staged
 from presence import protocol
 from presence.protocol import Kind
 from tests.system.channel.entries import EntryId
@@ -34,7 +34,7 @@ BEAT_S = 12.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class SlowPlan:
     """What is played.
 
     Attributes:
@@ -66,7 +66,7 @@ class Changes:
         return {"n": self.newest[uid], "text": TEXT}
 
 
-class Changer(Client):
+class Changer(LoopClient):
     """Somebody whom others watch, and who changes.
 
     Attributes:
@@ -87,7 +87,7 @@ class Changer(Client):
         self.refused += kind == Kind.ERROR
 
 
-class Viewer(Client):
+class Viewer(LoopClient):
     """Watches, and knows the newest of each user.
 
     Attributes:
@@ -132,7 +132,7 @@ class Deaf(Viewer):
     """Reads until its watch is answered, and then no more, until it is woken."""
 
     def socket(self) -> _socket.socket:
-        """See `Client`: keep the kernels from holding much between server and client."""
+        """See `LoopClient`: keep the kernels from holding much between server and client."""
         sock = super().socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
@@ -149,10 +149,10 @@ class Deaf(Viewer):
         self.loop.hear(self, on=True)
 
 
-class Play:
+class SlowRun:
     """One run."""
 
-    def __init__(self, plan: Plan, stage: Stage) -> None:
+    def __init__(self, plan: SlowPlan, stage: LoadedServer) -> None:
         self._plan, self._loop, self._server = plan, stage.loop, stage.server
         loop = stage.loop
         self._changes = Changes()
@@ -163,7 +163,7 @@ class Play:
         self._deaf = [Deaf(loop, f"deaf-{number}", uids, self._changes) for number in range(plan.deaf)]
         self._changing = False
 
-    def run(self) -> Report:
+    def run(self) -> ScenarioReport:
         """Measure without and with those who never read, and wake these in the end."""
         plan, loop, deaf = self._plan, self._loop, self._deaf
         self._bring(self._users, lambda: all(each.is_in for each in self._users))
@@ -186,7 +186,7 @@ class Play:
         changes, bound = len(self._changes.sent) - first, plan.deaf * UNSENT_BYTES
         spared = sum(each.pushes < changes for each in deaf)
         ratio = percentile(within, 0.99) / percentile(without, 0.99)
-        report = Report(
+        report = ScenarioReport(
             f"slow: {plan.deaf:,} watchers that never read, {plan.others} others, {plan.users} users, "
             f"{plan.rate:g} changes/s"
         )
@@ -215,7 +215,7 @@ class Play:
         )
         return report
 
-    def _bring(self, clients: Sequence[Client], done: Callable[[], bool]) -> None:
+    def _bring(self, clients: Sequence[LoopClient], done: Callable[[], bool]) -> None:
         self._loop.bring(clients, LOGINS_A_SECOND)
         if not self._loop.run(LOGIN_S, done):
             raise RuntimeError(f"not all of {len(clients)} could log in and watch")
@@ -253,8 +253,8 @@ class Play:
             self._loop.at(due, lambda: self._change_next(due))
 
 
-def slow(plan: Plan, _seed: int) -> Report:
+def slow(plan: SlowPlan, _seed: int) -> ScenarioReport:
     """Play it, and judge."""
     timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
     with staged(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
-        return Play(plan, stage).run()
+        return SlowRun(plan, stage).run()

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.system.channel.entries import Entry, entry_of
-from tests.system.channel.flapping import Life, Plan, judge
+from tests.system.channel.entries import ChannelEntry, entry_of
+from tests.system.channel.flapping import FlappingClient, FlappingPlan, judge
 
-CALM = Life(100_000, flapped=False)
-WILD = Life(100_000, flapped=True)
+CALM = FlappingClient(100_000, flapped=False)
+WILD = FlappingClient(100_000, flapped=True)
 
 
-def entry(at_ms: int, type: str, code: int, **fields: Any) -> Entry:
+def entry(at_ms: int, type: str, code: int, **fields: Any) -> ChannelEntry:
     given = {"type": type, "uid": "ann", "code": code, "reason": "why", "at_ms": at_ms, "since_ms": at_ms}
     given |= {"last_seen_ms": at_ms, **fields}
     return entry_of(f"{at_ms + 20}-0", {name: str(value) for name, value in given.items()})
@@ -21,7 +21,7 @@ CAME = entry(1000, "online", 1)
 AGAIN = entry(121_000, "online", 1)
 
 
-def went(at_ms: int, code: int = 200, since_id: str = "1020-0", **fields: Any) -> Entry:
+def went(at_ms: int, code: int = 200, since_id: str = "1020-0", **fields: Any) -> ChannelEntry:
     return entry(at_ms, "offline", code, since_id=since_id, **fields)
 
 
@@ -48,7 +48,7 @@ def went(at_ms: int, code: int = 200, since_id: str = "1020-0", **fields: Any) -
         (WILD, [CAME, went(105_000, grace_ms=5000), AGAIN], "out of its bounds"),
     ],
 )
-def test_each_fault_has_a_name(life: Life, told: list[Entry], complaint: str) -> None:
-    wrong = judge({"ann": life}, {"ann": told}, Plan())[0].wrong
+def test_each_fault_has_a_name(life: FlappingClient, told: list[ChannelEntry], complaint: str) -> None:
+    wrong = judge({"ann": life}, {"ann": told}, FlappingPlan())[0].wrong
     assert bool(wrong) is bool(complaint)
     assert all(complaint in each for each in wrong)

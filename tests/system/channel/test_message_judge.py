@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from presence.protocol import Code
-from tests.system.channel.message_judge import Message, Received, judge
+from tests.system.channel.message_judge import Received, SentMessage, judge
 
 STAYED = {"ann": 1, "bob": 2}  # dan moves, eve is never there
-HANDED = Message("bob", "ann", 1, 1)
-BOTH = Message("ann", "bob", 1, 2)
-REFUSED = Message("ann", "eve", 1, 0, Code.RECIPIENT_OFFLINE)
-LOST = Message("ann", "bob", 1, 0, Code.SERVER_ERROR)
-TO_DAN = Message("ann", "dan", 1, 1)
+HANDED = SentMessage("bob", "ann", 1, 1)
+BOTH = SentMessage("ann", "bob", 1, 2)
+REFUSED = SentMessage("ann", "eve", 1, 0, Code.RECIPIENT_OFFLINE)
+LOST = SentMessage("ann", "bob", 1, 0, Code.SERVER_ERROR)
+TO_DAN = SentMessage("ann", "dan", 1, 1)
 Inbox = dict[tuple[str, str], list[Received]]
 
 
@@ -25,7 +25,7 @@ def inbox(**received: list[tuple[int, str]]) -> Inbox:
     return found
 
 
-def wrong(sent: list[Message], found: Inbox) -> list[str]:
+def wrong(sent: list[SentMessage], found: Inbox) -> list[str]:
     return [*judge(sent, found, STAYED, frozenset({"eve"})).wrong]
 
 
@@ -67,7 +67,7 @@ DANS_TWO = inbox(dan=[(0, "ann")], dan_pad=[(0, "ann")])
         (TO_ABSENT, inbox(), "handed to somebody who was never there"),
     ],
 )
-def test_each_fault_has_a_name(sent: Message, found: Inbox, complaint: str) -> None:
+def test_each_fault_has_a_name(sent: SentMessage, found: Inbox, complaint: str) -> None:
     assert complaint in wrong([sent], found)
 
 
@@ -87,6 +87,6 @@ def test_each_fault_has_a_name(sent: Message, found: Inbox, complaint: str) -> N
     ],
 )
 def test_who_sent_over_one_connection_is_read_in_order(
-    sent: list[Message], found: Inbox, is_right: bool
+    sent: list[SentMessage], found: Inbox, is_right: bool
 ) -> None:
     assert wrong(sent, found) == ([] if is_right else ["received out of order"])

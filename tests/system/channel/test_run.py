@@ -8,7 +8,9 @@ from tests.system.channel import flapping, messages, slow, watch
 @pytest.mark.nightly  # live/test_watching.py plays the same faults
 @pytest.mark.alone
 def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> None:
-    plan = watch.Plan(30, 10, 80, 9.0, rate=150.0, kills=1, restarts=1, away_s=1.0, idle_s=2.0, lease_s=1.0)
+    plan = watch.WatchPlan(
+        30, 10, 80, 9.0, rate=150.0, kills=1, restarts=1, away_s=1.0, idle_s=2.0, lease_s=1.0
+    )
     report = watch.watch(plan, seed=7)
     print(report.table())
     assert report.broken == []
@@ -18,7 +20,7 @@ def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> 
 
 @pytest.mark.alone
 def test_each_message_has_one_outcome() -> None:
-    plan = messages.Plan(
+    plan = messages.MessagesPlan(
         users=200,
         messages=6000,
         window=128,
@@ -38,7 +40,7 @@ def test_each_message_has_one_outcome() -> None:
 
 
 def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
-    plan = slow.Plan(deaf=60, others=10, users=40, rate=40.0, seconds=4.0)
+    plan = slow.SlowPlan(deaf=60, others=10, users=40, rate=40.0, seconds=4.0)
     report = slow.slow(plan, 7)
     print(report.table())
     assert [words for words in report.broken if not words.startswith("p99")] == []  # noise, of so few
@@ -46,7 +48,9 @@ def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:
 
 @pytest.mark.nightly
 def test_flapping_is_no_event() -> None:
-    plan = flapping.Plan(clients=10, calm=5, drops=12, minute_s=9.0, grace_s=2.5, idle_s=5.0, tick_s=0.5)
+    plan = flapping.FlappingPlan(
+        clients=10, calm=5, drops=12, minute_s=9.0, grace_s=2.5, idle_s=5.0, tick_s=0.5
+    )
     report = flapping.flapping(plan, seed=7)
     print(report.table())
     assert report.broken == []

@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from loadtest.checker.periods import id_order
-from tests.system.channel.entries import Entry, by_user, entry_of
+from tests.system.channel.entries import ChannelEntry, by_user, entry_of
 from tests.system.channel.watch_judge import (
-    Answered,
+    AnsweredWatch,
     History,
     Lost,
     Pushed,
-    Truth,
+    TrueStates,
     Unwatched,
     WatchVerdict,
     judge,
 )
 
 
-def entry(ms: int, type: str, uid: str = "ann", **fields: Any) -> Entry:
+def entry(ms: int, type: str, uid: str = "ann", **fields: Any) -> ChannelEntry:
     given = {"type": type, "uid": uid, "code": 1, "reason": "why", "at_ms": ms - 5, "since_ms": 1000}
     given |= {"last_seen_ms": ms - 50, **fields}
     return entry_of(f"{ms}-0", {name: str(value) for name, value in given.items()})
@@ -33,20 +33,20 @@ GONE = {"status": "offline", "since_ms": None, "last_seen_ms": 2950, "id": None}
 UNKNOWN = {**GONE, "last_seen_ms": None}
 
 
-def push(entry: Entry, **other: Any) -> Pushed:
+def push(entry: ChannelEntry, **other: Any) -> Pushed:
     return Pushed(entry.id[0] + 20.0, entry.uid, {"uid": entry.uid, "reason": "why", **entry.state, **other})
 
 
-def answer(state: Any, at_ms: float, *uids: str) -> Answered:
-    return Answered(at_ms - 10, at_ms, uids or ("ann",), {"ann": state} if state else {})
+def answer(state: Any, at_ms: float, *uids: str) -> AnsweredWatch:
+    return AnsweredWatch(at_ms - 10, at_ms, uids or ("ann",), {"ann": state} if state else {})
 
 
-def judged(*history: Any, entries: list[Entry] | None = None) -> WatchVerdict:
+def judged(*history: Any, entries: list[ChannelEntry] | None = None) -> WatchVerdict:
     happened: History = history
-    return judge({"w": happened}, Truth(by_user(STORY if entries is None else entries)))
+    return judge({"w": happened}, TrueStates(by_user(STORY if entries is None else entries)))
 
 
-def wrong(*history: Any, entries: list[Entry] | None = None) -> list[str]:
+def wrong(*history: Any, entries: list[ChannelEntry] | None = None) -> list[str]:
     return [*judged(*history, entries=entries).wrong]
 
 
@@ -132,6 +132,6 @@ def test_an_answer_that_was_over_when_it_was_asked_for_is_noted() -> None:
 
 def test_many_who_watch_are_judged_each() -> None:
     right = (answer(AGAIN.state, 4100),)
-    verdict = judge({"a": right, "b": (SEEN,)}, Truth(by_user(STORY)))
+    verdict = judge({"a": right, "b": (SEEN,)}, TrueStates(by_user(STORY)))
     assert dict(verdict.wrong) == {"final view differs from the truth": 1}
     assert "'b'" in verdict.examples[0]

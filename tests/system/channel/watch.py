@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from loadtest.client_loop import AWAY, Client, ClientLoop
+from loadtest.client_loop import AWAY, ClientLoop, LoopClient
 from loadtest.outcome import faults, say, spread_ms
-from loadtest.report import Report, Stage, staged
+from loadtest.report import LoadedServer, ScenarioReport, staged
 from loadtest.servers import wait_for
 from presence import protocol
 from presence.protocol import Kind
 from presence.store.keys import Keys
-from tests.system.channel.entries import Entry, by_user, read_entries
-from tests.system.channel.watch_judge import Answered, Lost, Pushed, Truth, Unwatched, judge
+from tests.system.channel.entries import ChannelEntry, by_user, read_entries
+from tests.system.channel.watch_judge import AnsweredWatch, Lost, Pushed, TrueStates, Unwatched, judge
 
 LOGIN_S = 30.0
 QUIET_S = 3.0
@@ -35,7 +35,7 @@ RETRY_S = 0.5  # where the server names no time
 
 
 @dataclass(frozen=True)
-class Plan:
+class WatchPlan:
     """What is played.
 
     Attributes:
@@ -79,7 +79,7 @@ class Plan:
         return self.lease_s + self.idle_s + self.tick_s + self.grace_s + QUIET_S
 
 
-class Person(Client):
+class Person(LoopClient):
     """Somebody whom others watch: at each `act` does one of the things that devices do.
 
     Args:
@@ -146,7 +146,7 @@ class Person(Client):
         return found
 
 
-class Watcher(Client):
+class Watcher(LoopClient):
     """Somebody who watches, and writes down what comes.
 
     Args:
@@ -159,7 +159,7 @@ class Watcher(Client):
 
     def __init__(self, loop: ClientLoop, uid: str, uids: Sequence[str]) -> None:
         super().__init__(loop, uid)
-        self.history: list[Answered | Pushed | Unwatched | Lost] = []
+        self.history: list[AnsweredWatch | Pushed | Unwatched | Lost] = []
         self.refused: Counter[int] = Counter()
         self._uids = uids
         self._asked: dict[int, tuple[float, Sequence[str], bool]] = {}
@@ -185,7 +185,7 @@ class Watcher(Client):
                 self.refused[payload["code"]] += 1
                 self._retry(now + payload.get("retry_after", RETRY_S), uids, watch=watch)
             elif watch:
-                self.history.append(Answered(asked_ms, at_ms, uids, payload["presence"]))
+                self.history.append(AnsweredWatch(asked_ms, at_ms, uids, payload["presence"]))
             else:
                 self.history.append(Unwatched(uids))
         else:
@@ -226,7 +226,7 @@ class Watcher(Client):
         self.loop.at(moment, ask)
 
 
-class Play:
+class WatchRun:
     """One run.
 
     Attributes:
@@ -235,7 +235,7 @@ class Play:
         failed: faults that did not.
     """
 
-    def __init__(self, plan: Plan, seed: int, stage: Stage) -> None:
+    def __init__(self, plan: WatchPlan, seed: int, stage: LoadedServer) -> None:
         self._plan, self._stage, self._loop = plan, stage, stage.loop
         self._chance = random.Random(seed)
         self._keys = Keys(shards=plan.shards)
@@ -275,7 +275,7 @@ class Play:
             before = entries
             loop.run(QUIET_S)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ChannelEntry]:
         """Return what the streams say of those who are watched."""
         found = read_entries(self._stage.data.events(self._keys))
         return [entry for entry in found if entry.uid.startswith("user-")]
@@ -323,11 +323,11 @@ class Play:
             self._chance.choice((watcher.leave, watcher.look_away))()
             self._loop.at(time.monotonic() + self._chance.uniform(0.0, 0.5), self._disturb)
 
-    def report(self) -> Report:
+    def report(self) -> ScenarioReport:
         """Judge what was seen."""
         plan, entries = self._plan, self.entries()
         histories = {each.uid: each.history for each in self.watchers}
-        verdict = judge(histories, Truth(by_user(entries)))
+        verdict = judge(histories, TrueStates(by_user(entries)))
         types = Counter(entry.fields["type"] for entry in entries)
         refused = sum((each.refused for each in self.watchers), Counter[int]())
         in_calm = [
@@ -337,7 +337,7 @@ class Play:
         ]
         stale_ms = max(verdict.stale_ms, default=0.0)
         unanswered = sum(not each.is_answered for each in self.watchers)
-        report = Report(
+        report = ScenarioReport(
             f"watch: {plan.watchers} watchers of {plan.each} users each, {plan.users:,} users, "
             f"{plan.workers} workers, {plan.shards} shards"
         )
@@ -366,9 +366,9 @@ class Play:
         return report
 
 
-def watch(plan: Plan, seed: int) -> Report:
+def watch(plan: WatchPlan, seed: int) -> ScenarioReport:
     """Play it, and judge."""
     with staged(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
-        play = Play(plan, seed, stage)
+        play = WatchRun(plan, seed, stage)
         play.run()
         return play.report()

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from loadtest.checker.periods import id_order
-from loadtest.outcome import Verdict
-from tests.system.channel.entries import OFFLINE, Entry, EntryId, State, differences
+from loadtest.outcome import BrokenPromises
+from tests.system.channel.entries import OFFLINE, ChannelEntry, EntryId, State, differences
 
 BEFORE = -1  # the place of whoever has no entry yet
 
 
-class Answered(NamedTuple):
+class AnsweredWatch(NamedTuple):
     """A watch was answered; moments are Unix ms."""
 
     asked_ms: float
@@ -46,11 +46,11 @@ class Lost(NamedTuple):
     """The connection has ended, and all watches with it."""
 
 
-History = Sequence[Answered | Pushed | Unwatched | Lost]
+History = Sequence[AnsweredWatch | Pushed | Unwatched | Lost]
 
 
 @dataclass
-class WatchVerdict(Verdict):
+class WatchVerdict(BrokenPromises):
     """What watchers were told.
 
     Attributes:
@@ -66,20 +66,20 @@ class WatchVerdict(Verdict):
     stale_ms: list[float] = field(default_factory=list)
 
 
-class Truth:
+class TrueStates:
     """The streams, each user's entries in order.
 
     Args:
         entries: by uid.
     """
 
-    def __init__(self, entries: Mapping[str, Sequence[Entry]]) -> None:
+    def __init__(self, entries: Mapping[str, Sequence[ChannelEntry]]) -> None:
         self._entries = entries
         self._places = {
             uid: {entry.id: place for place, entry in enumerate(of_user)} for uid, of_user in entries.items()
         }
 
-    def of(self, uid: str) -> Sequence[Entry]:
+    def of(self, uid: str) -> Sequence[ChannelEntry]:
         """Return a user's entries."""
         return self._entries.get(uid, ())
 
@@ -95,7 +95,7 @@ class Truth:
 class _Eyes:
     """What one watcher has seen so far."""
 
-    def __init__(self, name: str, truth: Truth, verdict: WatchVerdict) -> None:
+    def __init__(self, name: str, truth: TrueStates, verdict: WatchVerdict) -> None:
         self._name = name
         self._truth = truth
         self._verdict = verdict
@@ -103,7 +103,7 @@ class _Eyes:
         self._watched: dict[str, int | None] = {}  # the place of what is known; None: offline at some moment
         self._offline_at: dict[str, int | None] = {}  # of these, when the user was last seen, as was told
 
-    def answered(self, answer: Answered) -> None:
+    def answered(self, answer: AnsweredWatch) -> None:
         """Take the answer to a watch."""
         for uid in answer.uids:
             state = answer.states.get(uid)
@@ -184,7 +184,7 @@ class _Eyes:
             return self._truth.was_offline(uid, place - 1)
         return place == known + 1
 
-    def _take_offline(self, uid: str, state: State, answer: Answered) -> None:
+    def _take_offline(self, uid: str, state: State, answer: AnsweredWatch) -> None:
         """Take an answer that says that a user is offline, and not since which entry."""
         if state.get("status") != OFFLINE:
             self._note("a state without an id that is not offline", (uid, state))
@@ -214,7 +214,7 @@ class _Eyes:
         entry = self._truth.of(uid)[place]
         self._last[uid] = max(entry.id, self._last.get(uid, entry.id))
 
-    def _weigh(self, uid: str, place: int, answer: Answered) -> None:
+    def _weigh(self, uid: str, place: int, answer: AnsweredWatch) -> None:
         """Note by how long an answer was over when it was asked for."""
         self._verdict.answers += 1
         entries = self._truth.of(uid)
@@ -225,14 +225,14 @@ class _Eyes:
         self._verdict.note(what, (self._name, example))
 
 
-def judge(histories: Mapping[str, History], truth: Truth) -> WatchVerdict:
+def judge(histories: Mapping[str, History], truth: TrueStates) -> WatchVerdict:
     """Hold what each watcher saw, in its order, against the streams as they are when all is quiet."""
     verdict = WatchVerdict()
     for name, history in histories.items():
         eyes = _Eyes(name, truth, verdict)
         for happening in history:
             match happening:
-                case Answered():
+                case AnsweredWatch():
                     eyes.answered(happening)
                 case Pushed():
                     eyes.pushed(happening)

@@ -21,7 +21,7 @@ from loadtest.outcome import say
 from loadtest.servers import Setup
 from loadtest.unguarded import GUARDS
 from tests.system.chaos.plan import OF_STORMS, PLANS, STORM_S, rounds_in, times_each
-from tests.system.chaos.report import Options, Result
+from tests.system.chaos.report import ChaosResult, Options
 from tests.system.chaos.run import play
 
 STORM = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, shards=2)  # so that much happens
@@ -102,7 +102,7 @@ def main(words: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _missed(result: Result) -> list[str]:
+def _missed(result: ChaosResult) -> list[str]:
     """Return in words that nothing was found, though a guard was off."""
     for story in result.stories():
         say(story)

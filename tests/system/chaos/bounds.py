@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from loadtest.checker.endings import NO_CLAIM, Claim
 from loadtest.servers import SWEEP_S, Setup
 from presence.protocol import Code
-from tests.system.chaos.plan import Kind, Place
+from tests.system.chaos.plan import ChaosFaultKind, Place
 from tests.system.chaos.truth import DEATHS, FORGETS, GOES_BACK, OUTAGES, Login, Trouble
 
 BEATS_A_LEASE = 8
@@ -157,7 +157,9 @@ class Bounds:
         """
         of_node = self._of(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
         outages = self._of(lambda each: each.kind in OUTAGES)
-        away = self._of(lambda each: each.kind in {Kind.REDIS_KILL, Kind.REDIS_STOP})  # all the time
+        away = self._of(
+            lambda each: each.kind in {ChaosFaultKind.REDIS_KILL, ChaosFaultKind.REDIS_STOP}
+        )  # all the time
         spans: list[tuple[float, float]] = []
         for each in sorted(of_node, key=lambda each: each.begin):
             if spans and _longest_free(spans[-1][1], each.begin, outages) <= JOIN_S:
@@ -194,9 +196,9 @@ class Bounds:
         return told_by if is_kept else due
 
     def _is_waited_for(self, trouble: Trouble) -> bool:
-        if trouble.kind is Kind.FLUSH:
+        if trouble.kind is ChaosFaultKind.FLUSH:
             return True
-        if trouble.kind is Kind.PRIMARY_KILL:
+        if trouble.kind is ChaosFaultKind.PRIMARY_KILL:
             return False  # a node that does not call this shard meanwhile sees no more than a blink
         return trouble.kind in OUTAGES and trouble.end - trouble.begin >= BLINK_S
 

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadtest.events import Event, WallClock, event_of
+from loadtest.events import StreamEvent, WallClock, event_of
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.keys import Keys
 from presence.subscriber import Gap, Offline, Online, Snapshot, follow_sync, subscribe_sync
 from presence.subscriber.events import ZERO_ID, read_entry
 from tests.system.chaos.plan import Place
-from tests.system.chaos.truth import FORGETS, Forgot, Kept, Told, Trouble
+from tests.system.chaos.truth import FORGETS, Forgot, SavedState, Told, Trouble
 
 LOOK_S = 0.05
 COUNT = 5000
@@ -88,7 +88,7 @@ class Collector:
     def kept(self) -> int:
         """The state of now is kept, with writes paused; return its number."""
         self._numbers += 1
-        self._told.append(Kept(self._numbers, time.monotonic()))
+        self._told.append(SavedState(self._numbers, time.monotonic()))
         return self._numbers
 
     def forgot(self, number: int | None = None) -> None:
@@ -135,7 +135,7 @@ class Collector:
 
     def _take(self, shard: int, raw: Any) -> None:
         for each in raw:
-            event: Event = event_of(read_entry(shard, each), self.clock)
+            event: StreamEvent = event_of(read_entry(shard, each), self.clock)
             self._last[shard] = event.id
             self.ids[shard, event.id] = event.stood
             self._told.append(event)

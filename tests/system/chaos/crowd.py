@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from loadtest.client_loop import AWAY, Client, ClientLoop, LoopThread, back_off_s
+from loadtest.client_loop import AWAY, ClientLoop, LoopClient, LoopThread, back_off_s
 from loadtest.servers import Setup
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code
@@ -138,7 +138,7 @@ class Crowd:
         self._loop.at(time.monotonic() + LEAVES_S, close)
 
 
-class _Actor(Client):
+class _Actor(LoopClient):
     """A client, what it truly did, and what it may do.
 
     Attributes:

@@ -15,29 +15,31 @@ from typing import Any, Final
 
 from loadtest.servers import errors, wait_for
 from presence.store.keys import Keys
-from tests.support.proxy import Faults, Proxy
+from tests.support.proxy import Proxy, ProxyFaults
 from tests.support.redis_cluster import Cluster, Member
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.collector import Collector
-from tests.system.chaos.nodes import PATIENCE_S, Clustered, Node, Plain, Store
-from tests.system.chaos.plan import EVERYWHERE, OF_A_CLUSTER, Fault, Kind, Place
+from tests.system.chaos.nodes import PATIENCE_S, ChaosNode, Clustered, DurableRedis, Plain
+from tests.system.chaos.plan import EVERYWHERE, OF_A_CLUSTER, ChaosFault, ChaosFaultKind, Place
 from tests.system.chaos.truth import Trouble
 
 AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
 WEATHER: Final = {
-    Kind.PATH_LATENCY: Faults(latency_s=0.1, jitter_s=0.15),
-    Kind.CLIENTS_LATENCY: Faults(latency_s=0.2, jitter_s=0.6),
-    Kind.PATH_SLICES: Faults(slice_bytes=7),
-    Kind.CLIENTS_SLICES: Faults(slice_bytes=2),
+    ChaosFaultKind.PATH_LATENCY: ProxyFaults(latency_s=0.1, jitter_s=0.15),
+    ChaosFaultKind.CLIENTS_LATENCY: ProxyFaults(latency_s=0.2, jitter_s=0.6),
+    ChaosFaultKind.PATH_SLICES: ProxyFaults(slice_bytes=7),
+    ChaosFaultKind.CLIENTS_SLICES: ProxyFaults(slice_bytes=2),
 }
 HOLES: Final = {  # which ways nothing goes: up, down
-    **dict.fromkeys((Kind.PATH_HOLE, Kind.PATH_HOLE_LONG, Kind.CLIENTS_HOLE), (True, True)),
-    **dict.fromkeys((Kind.PATH_HOLE_UP, Kind.CLIENTS_HOLE_UP), (True, False)),
-    **dict.fromkeys((Kind.PATH_HOLE_DOWN, Kind.CLIENTS_HOLE_DOWN), (False, True)),
+    **dict.fromkeys(
+        (ChaosFaultKind.PATH_HOLE, ChaosFaultKind.PATH_HOLE_LONG, ChaosFaultKind.CLIENTS_HOLE), (True, True)
+    ),
+    **dict.fromkeys((ChaosFaultKind.PATH_HOLE_UP, ChaosFaultKind.CLIENTS_HOLE_UP), (True, False)),
+    **dict.fromkeys((ChaosFaultKind.PATH_HOLE_DOWN, ChaosFaultKind.CLIENTS_HOLE_DOWN), (False, True)),
 }
 DROPS: Final = 3
 SPLIT_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
-SWEEP_LATENCY: Final = Faults(latency_s=0.05)  # so that there is time to kill a sweeper in mid-sweep
+SWEEP_LATENCY: Final = ProxyFaults(latency_s=0.05)  # so that there is time to kill a sweeper in mid-sweep
 SWEPT_SHARE: Final = 0.2  # of what the dead node owned; then its sweeper is killed
 SWEEP_LOOK_S: Final = 0.01
 BYTES_LEFT: Final = 1  # of memory: whatever needs some is refused
@@ -63,7 +65,7 @@ class Injector:
         self,
         data: Plain | Clustered,
         keys: Keys,
-        nodes: list[Node],
+        nodes: list[ChaosNode],
         subscribers: Proxy | None,
         collector: Collector,
         troubles: Troubles,
@@ -73,7 +75,7 @@ class Injector:
         self._collector, self._troubles = collector, troubles
         self._taken: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
 
-    def carry_out(self, fault: Fault) -> str:
+    def carry_out(self, fault: ChaosFault) -> str:
         """Do it; return when it is over, with the proof that it took place.
 
         What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
@@ -83,9 +85,9 @@ class Injector:
             with ThreadPoolExecutor(len(each)) as pool:
                 proofs = [*pool.map(self.carry_out, each)]
             return proofs[0] if all(proofs) else ""
-        if fault.kind is Kind.ROLLING:
+        if fault.kind is ChaosFaultKind.ROLLING:
             return self._rolling(fault)
-        if fault.kind is Kind.SWEEPER:
+        if fault.kind is ChaosFaultKind.SWEEPER:
             return self._sweeper(fault)
         with self._taken[fault.kind.value.place, fault.place], self._trouble(fault):
             if fault.kind in OF_A_CLUSTER:
@@ -93,16 +95,16 @@ class Injector:
                 return _of_a_cluster(self._data.cluster, self._keys, fault)
             if fault.kind in {*WEATHER, *HOLES}:
                 return self._disturb(fault)
-            act: Callable[[Fault], str] = getattr(self, f"_{fault.kind.name.lower()}")
+            act: Callable[[ChaosFault], str] = getattr(self, f"_{fault.kind.name.lower()}")
             return act(fault)
 
     @classmethod
-    def can(cls, kind: Kind) -> bool:
+    def can(cls, kind: ChaosFaultKind) -> bool:
         """Whether it can carry out a kind of fault on a plain Redis."""
         return kind in {*WEATHER, *HOLES} or hasattr(cls, f"_{kind.name.lower()}")
 
     @contextmanager
-    def _trouble(self, fault: Fault, place: int | None = None) -> Iterator[None]:
+    def _trouble(self, fault: ChaosFault, place: int | None = None) -> Iterator[None]:
         trouble = Trouble(fault.kind, fault.place if place is None else place, time.monotonic())
         self._troubles.add(trouble)
         try:
@@ -116,12 +118,12 @@ class Injector:
         return self._data
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> DurableRedis:
         return self._plain.server
 
     # Nodes
 
-    def _stop(self, fault: Fault) -> str:
+    def _stop(self, fault: ChaosFault) -> str:
         node = self._nodes[fault.place]
         begun = time.monotonic()
         node.freeze()
@@ -133,14 +135,14 @@ class Injector:
 
     _stop_long = _stop
 
-    def _kill(self, fault: Fault) -> str:
+    def _kill(self, fault: ChaosFault) -> str:
         node = self._nodes[fault.place]
         pid, status = node.pid, node.kill()
         time.sleep(fault.seconds)
         node.start_again()
         return f"process {pid} ended by signal {-status}" if status < 0 else ""
 
-    def _rolling(self, fault: Fault) -> str:
+    def _rolling(self, fault: ChaosFault) -> str:
         statuses = []
         for place, node in enumerate(self._nodes):
             with self._taken[Place.NODE, place], self._trouble(fault, place):
@@ -148,7 +150,7 @@ class Injector:
                 node.start_again()
         return "" if any(statuses) else f"{len(statuses)} processes replaced"
 
-    def _sweeper(self, fault: Fault) -> str:
+    def _sweeper(self, fault: ChaosFault) -> str:
         """Kill a node, and in mid-sweep the one that sweeps what it has left; start both again."""
         records, keys = self._data.records, self._keys
         ids = {stats["pid"]: node for node, stats in records.nodes(keys).items()}
@@ -182,14 +184,14 @@ class Injector:
 
     # Redis
 
-    def _redis_kill(self, fault: Fault) -> str:
+    def _redis_kill(self, fault: ChaosFault) -> str:
         self._store.kill()
         time.sleep(fault.seconds)
         was_away = not self._store.answers(PATIENCE_S)
         self._store.start()
         return "nobody answered meanwhile" if was_away else ""
 
-    def _redis_stop(self, fault: Fault) -> str:
+    def _redis_stop(self, fault: ChaosFault) -> str:
         self._store.freeze()
         time.sleep(fault.seconds / 2)
         was_away = not self._store.answers(PATIENCE_S)
@@ -197,7 +199,7 @@ class Injector:
         self._store.thaw()
         return "nobody answered meanwhile" if was_away else ""
 
-    def _redis_empty(self, fault: Fault) -> str:
+    def _redis_empty(self, fault: ChaosFault) -> str:
         with self._collector.writes_paused():
             keys = self._store.client.dbsize()
             self._store.kill()
@@ -207,7 +209,7 @@ class Injector:
         self._store.start()
         return _proof(keys, "keys forgotten")
 
-    def _redis_back(self, fault: Fault) -> str:
+    def _redis_back(self, fault: ChaosFault) -> str:
         with self._collector.writes_paused():
             self._store.keep()
             number = self._collector.kept()
@@ -221,11 +223,11 @@ class Injector:
         self._store.start()
         return _proof(lost, "bytes of changes forgotten")
 
-    def _await_copy(self, old: Store, replica: Store) -> None:
+    def _await_copy(self, old: DurableRedis, replica: DurableRedis) -> None:
         offset = old.copied()
         wait_for(lambda: replica.copied() >= offset, SPLIT_S)
 
-    def _failover(self, fault: Fault) -> str:
+    def _failover(self, fault: ChaosFault) -> str:
         old, (replica, _) = self._store, self._plain.make_replica()
         with self._collector.writes_paused():
             self._await_copy(old, replica)
@@ -242,7 +244,7 @@ class Injector:
         refused = old.errors("READONLY") - refused
         return f"{lost} bytes of changes forgotten, READONLY {refused} times" if lost and refused else ""
 
-    def _failover_kill(self, fault: Fault) -> str:
+    def _failover_kill(self, fault: ChaosFault) -> str:
         old, (replica, way) = self._store, self._plain.make_replica()
         with self._collector.writes_paused():
             self._await_copy(old, replica)
@@ -259,22 +261,22 @@ class Injector:
         way.heal(reset=True)
         return _proof(lost, "bytes of changes forgotten")
 
-    def _flush(self, _fault: Fault) -> str:
+    def _flush(self, _fault: ChaosFault) -> str:
         return _proof(self._collector.flush_all(), "keys forgotten")
 
-    def _script_flush(self, fault: Fault) -> str:
+    def _script_flush(self, fault: ChaosFault) -> str:
         before = self._store.errors("NOSCRIPT")
         _again(fault.seconds, self._store.client.script_flush)
         return _proof(self._store.errors("NOSCRIPT") - before, "calls found no script")
 
-    def _client_kill(self, fault: Fault) -> str:
+    def _client_kill(self, fault: ChaosFault) -> str:
         def kill() -> int:
             words = (("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES") for kind in ("NORMAL", "PUBSUB"))
             return sum(self._store.client.execute_command(*each) for each in words)
 
         return _proof(_again(fault.seconds, kill), "connections killed")
 
-    def _memory(self, fault: Fault) -> str:
+    def _memory(self, fault: ChaosFault) -> str:
         before = self._store.errors("OOM")
         self._store.client.config_set("maxmemory", BYTES_LEFT)
         time.sleep(fault.seconds)
@@ -283,7 +285,7 @@ class Injector:
 
     # Paths
 
-    def _disturb(self, fault: Fault) -> str:
+    def _disturb(self, fault: ChaosFault) -> str:
         """Let nothing through on a path, or what goes through be late or in pieces."""
         is_path = fault.kind.value.place is Place.PATH
         proxy = self._paths[fault.place] if is_path else self._nodes[fault.place].clients
@@ -302,17 +304,17 @@ class Injector:
             _proof(done.cuts, "cuts") if faults.slice_bytes else _proof(done.delayed_bytes, "bytes delayed")
         )
 
-    def _path_reset(self, fault: Fault) -> str:
+    def _path_reset(self, fault: ChaosFault) -> str:
         return _proof(_again(fault.seconds, self._paths[fault.place].reset), "connections reset")
 
-    def _path_drop(self, fault: Fault) -> str:
+    def _path_drop(self, fault: ChaosFault) -> str:
         path = self._paths[fault.place]
         before = path.injected
         _again(fault.seconds, lambda: path.drop_reply(DROPS))
         path.drop_reply(0)
         return _proof(path.injected.since(before).replies_dropped, "replies lost")
 
-    def _clients_reset(self, fault: Fault) -> str:
+    def _clients_reset(self, fault: ChaosFault) -> str:
         return _proof(self._nodes[fault.place].clients.reset(0.5), "connections reset")
 
 
@@ -329,16 +331,16 @@ def _again(seconds: float, blow: Callable[[], Any]) -> int:
     return found
 
 
-def _of_a_cluster(cluster: Cluster, keys: Keys, fault: Fault) -> str:
+def _of_a_cluster(cluster: Cluster, keys: Keys, fault: ChaosFault) -> str:
     """Do it; return when it is over, with the proof that it took place."""
     match fault.kind:
-        case Kind.PRIMARY_KILL:
+        case ChaosFaultKind.PRIMARY_KILL:
             return _kill(cluster, keys, fault.seconds)
-        case Kind.PRIMARY_STOP:
+        case ChaosFaultKind.PRIMARY_STOP:
             return _stop(cluster, keys, fault.seconds)
-        case Kind.HANDOVER:
+        case ChaosFaultKind.HANDOVER:
             return _hand_over(cluster, fault.seconds)
-        case Kind.MOVE_KEYS:
+        case ChaosFaultKind.MOVE_KEYS:
             return _move(cluster, keys, fault.seconds, _by_key, ("TRYAGAIN", "ASK", "MOVED"))
         case _:
             return _move(cluster, keys, fault.seconds, _at_once, ("MOVED",))

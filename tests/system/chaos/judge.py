@@ -20,18 +20,18 @@ from typing import NamedTuple
 from loadtest.checker import Broken
 from loadtest.checker.endings import Given, Promised, is_false, is_founded
 from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, Shown
-from loadtest.events import Event
+from loadtest.checker.showing import Showing, ShownState
+from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.bounds import Bounds, Troubles
-from tests.system.chaos.truth import Forgot, Kept, Login, Told, User
+from tests.system.chaos.truth import Forgot, Login, SavedState, Told, User
 
 STORY_S = 25.0  # before a broken promise, of what was done
 MEMORY_S = 180.0  # troubles that ended longer ago explain nothing any more
 
 
-class Finding(NamedTuple):
+class ChaosFinding(NamedTuple):
     """A broken promise, when it was broken, and what was done shortly before."""
 
     at: float
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
     lately: str
 
 
-class Judge:
+class ChaosJudge:
     """See the module.
 
     Args:
@@ -56,7 +56,7 @@ class Judge:
     """
 
     def __init__(self, users: Mapping[str, User], troubles: Troubles, setup: Setup) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[ChaosFinding] = []
         self.events: Counter[str] = Counter()
         self.forgotten = 0
         self.certain: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class Judge:
         self._users = users
         self._troubles = troubles
         self._setup = setup
-        self._kept: dict[int, tuple[dict[str, str], dict[str, Shown]]] = {}
+        self._kept: dict[int, tuple[dict[str, str], dict[str, ShownState]]] = {}
         self._wrong: dict[str, str] = {}  # of whom it was said already, until it is right again
         self._bounds = Bounds(setup, [])
 
@@ -79,21 +79,21 @@ class Judge:
 
     def note(self, at: float, rule: str, text: str) -> None:
         """A promise was broken."""
-        self.findings.append(Finding(at, Broken(rule, text), self.lately(at)))
+        self.findings.append(ChaosFinding(at, Broken(rule, text), self.lately(at)))
 
     def take(self, told: Iterable[Told], now: float) -> None:
         """Take what was told, up to a moment; what clients did until then is known."""
         self._remember(now)
         for each in told:
             match each:
-                case Kept():
+                case SavedState():
                     self._kept[each.number] = self.periods.kept(), self.showing.kept()
                 case Forgot():
                     nothing = None, None
                     online, shown = nothing if each.number is None else self._kept.pop(each.number)
                     self.periods.forgot(each.stood, online)
                     self.showing.forgot(shown)
-                case Event():
+                case StreamEvent():
                     self.events[each.type] += 1
                     self._event(each)
 
@@ -101,7 +101,7 @@ class Judge:
         troubles = self._troubles.recent(now - MEMORY_S)
         self._bounds = Bounds(self._setup, troubles)
 
-    def _event(self, event: Event) -> None:
+    def _event(self, event: StreamEvent) -> None:
         if event.type == "gap":
             self.note(event.stood, "gap", f"{event.node} dropped transitions: {event.id}")
             return
@@ -126,7 +126,7 @@ class Judge:
         for each in broken:
             self.note(event.stood, each.rule, each.text)
 
-    def _unfounded(self, event: Event, user: User, login: Login) -> list[Broken]:
+    def _unfounded(self, event: StreamEvent, user: User, login: Login) -> list[Broken]:
         earliest, latest = event.decided
         if event.code == Code.NODE_DOWN:
             if self._bounds.explains_node_down(login, event.stood):
@@ -145,7 +145,7 @@ class Judge:
             return []
         return [Broken("early", f"{event.uid} {Code(event.code).reason}, {given}: {_story(event, user)}")]
 
-    def _false(self, event: Event, user: User) -> list[Broken]:
+    def _false(self, event: StreamEvent, user: User) -> list[Broken]:
         for login in reversed([*user.logins]):
             if login.begun > event.decided[0]:  # later than the decision
                 if (
@@ -210,7 +210,7 @@ class Judge:
             )
 
 
-def _story(event: Event, user: User) -> str:
+def _story(event: StreamEvent, user: User) -> str:
     return f"{event}; {_logins(user, event.stood)}"
 
 

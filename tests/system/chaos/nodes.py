@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.records import Records
-from loadtest.servers import SERVE_NO_STALE_DATA, PresenceServer, RedisServer, free_port, is_stopped, wait_for
+from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis, PresenceServer, free_port, is_stopped, wait_for
 from presence.store.client import open_client
 from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Cluster, Member
@@ -28,7 +28,7 @@ SYNC_S = 10.0
 PRIMARY_KNOWN_S = 0.2
 
 
-class Node:
+class ChaosNode:
     """One server, which is started again at the same address.
 
     Args:
@@ -107,8 +107,8 @@ class Node:
             self.path.close()
 
 
-class Store(RedisServer):
-    """A `RedisServer` that keeps all over a kill, unless it is to forget."""
+class DurableRedis(LocalRedis):
+    """A `LocalRedis` that keeps all over a kill, unless it is to forget."""
 
     def __init__(self) -> None:
         super().__init__(keep=True, extra=SERVE_NO_STALE_DATA)
@@ -155,7 +155,7 @@ class Plain:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self.server = self._stack.enter_context(Store())
+        self.server = self._stack.enter_context(DurableRedis())
         self.front = self._stack.enter_context(Proxy(self.server.path))
         self.records = Records(self.client_of)
         self._client: Any = open_client(self.front.url)
@@ -174,10 +174,10 @@ class Plain:
         """Return where a path to it leads."""
         return self.server.path
 
-    def make_replica(self) -> tuple[Store, Proxy]:
+    def make_replica(self) -> tuple[DurableRedis, Proxy]:
         """Start a replica, and wait until it has all; return it, and the way by which it hears."""
         way = self._stack.enter_context(Proxy(self.server.path))
-        replica = self._stack.enter_context(Store())
+        replica = self._stack.enter_context(DurableRedis())
         replica.client.replicaof(*way.address)
         if not wait_for(lambda: replica.client.info("replication")["master_link_status"] == "up", SYNC_S):
             raise RuntimeError("the replica has not got the data")
@@ -187,7 +187,7 @@ class Plain:
         """Return a way to the server, for who is to be its replica."""
         return self._stack.enter_context(Proxy(self.server.path))
 
-    def switch(self, to: Store, paths: Iterable[Proxy]) -> None:
+    def switch(self, to: DurableRedis, paths: Iterable[Proxy]) -> None:
         """Let a replica take the place: for new connections, but at the front for all."""
         to.client.replicaof("NO", "ONE")
         self.server = to
@@ -196,7 +196,7 @@ class Plain:
         self.front.reset()
 
     def compact(self) -> None:
-        """See `Store`."""
+        """See `DurableRedis`."""
         self.server.compact()
 
 

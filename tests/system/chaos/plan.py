@@ -3,8 +3,8 @@
 A run is made of rounds. A round begins with a storm, in which faults overlap, and ends with a calm, in which
 everything has to come to rest. Two faults of one thing (Redis, a process, a path) do not overlap.
 
-In a storm everything excuses something. In a `Plan` one fault comes after another, each by itself, with all
-the time that it takes, so what is promised of it is measured.
+In a storm everything excuses something. A `ChaosPlan` injects one fault after another, each with all the time
+that it takes, so that its promise can be measured.
 """
 
 import math
@@ -45,7 +45,7 @@ class Spec(NamedTuple):
     words: str
 
 
-class Kind(Enum):
+class ChaosFaultKind(Enum):
     """Faults."""
 
     STOP = Spec(Place.NODE, 0.5, 4.0, "node stopped (SIGSTOP) for less than lease + T")
@@ -85,15 +85,23 @@ class Kind(Enum):
 
 
 OF_A_CLUSTER = frozenset(
-    {Kind.PRIMARY_KILL, Kind.PRIMARY_STOP, Kind.HANDOVER, Kind.MOVE_KEYS, Kind.MOVE_SLOTS}
+    {
+        ChaosFaultKind.PRIMARY_KILL,
+        ChaosFaultKind.PRIMARY_STOP,
+        ChaosFaultKind.HANDOVER,
+        ChaosFaultKind.MOVE_KEYS,
+        ChaosFaultKind.MOVE_SLOTS,
+    }
 )
 # It takes as long as the death of a node does: in a plan of its own.
-OF_STORMS = tuple(kind for kind in Kind if kind not in OF_A_CLUSTER and kind is not Kind.SWEEPER)
+OF_STORMS = tuple(
+    kind for kind in ChaosFaultKind if kind not in OF_A_CLUSTER and kind is not ChaosFaultKind.SWEEPER
+)
 EVERYWHERE = -1  # at each place of the kind at once
 
 
 @dataclass(frozen=True)
-class Fault:
+class ChaosFault:
     """One fault.
 
     Attributes:
@@ -105,12 +113,12 @@ class Fault:
     """
 
     at: float
-    kind: Kind
+    kind: ChaosFaultKind
     seconds: float
     place: int = 0
 
 
-Storm = list[Fault]
+Storm = list[ChaosFault]
 
 
 def rounds_in(minutes: float, calm_s: float, storm_s: float = STORM_S) -> int:
@@ -124,7 +132,12 @@ def times_each(minutes: float) -> int:
 
 
 def draw(
-    random: Random, rounds: int, times: int, nodes: int, kinds: Sequence[Kind], storm_s: float = STORM_S
+    random: Random,
+    rounds: int,
+    times: int,
+    nodes: int,
+    kinds: Sequence[ChaosFaultKind],
+    storm_s: float = STORM_S,
 ) -> list[Storm]:
     """Return the storms of a run.
 
@@ -143,7 +156,7 @@ def draw(
     return [_storm(random, dealt[number::rounds], nodes, storm_s) for number in range(rounds)]
 
 
-def _storm(random: Random, kinds: Sequence[Kind], nodes: int, storm_s: float) -> Storm:
+def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s: float) -> Storm:
     taken: dict[tuple[Place, int], list[tuple[float, float]]] = {}
     faults: Storm = []
     for kind in sorted(kinds, key=lambda kind: (-kind.value.most_s, kind.name)):  # the long ones first
@@ -158,7 +171,7 @@ def _storm(random: Random, kinds: Sequence[Kind], nodes: int, storm_s: float) ->
             at = max(end for thing in things for _, end in taken.get(thing, [(0.0, 0.0)])) + GAP_S
         for thing in things:
             taken.setdefault(thing, []).append((at, at + seconds))
-        faults.append(Fault(at, kind, seconds, place))
+        faults.append(ChaosFault(at, kind, seconds, place))
     return sorted(faults, key=lambda fault: fault.at)
 
 
@@ -181,12 +194,12 @@ def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> 
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChaosPlan:
     """What is done, and under what."""
 
     words: str  # what it is, for the help
     # The faults of each storm: kind, seconds (0: as long as the death of a node takes), place
-    rounds: Sequence[Sequence[tuple[Kind, float, int]]]
+    rounds: Sequence[Sequence[tuple[ChaosFaultKind, float, int]]]
     # How many, unless the command says otherwise
     nodes: int = 3
     clients: int = 600
@@ -195,7 +208,7 @@ class Plan:
     replicas: int | None = None  # of each primary of a Redis Cluster of three; None: a plain Redis
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ChaosFaultKind, ...]:
         """The kinds of its faults."""
         return tuple(dict.fromkeys(kind for faults in self.rounds for kind, _, _ in faults))
 
@@ -208,80 +221,91 @@ class Plan:
         """Return the storms; `seconds`: the longest that any fault may last, 0 for as long as planned."""
         return [
             [
-                Fault(BEGIN_S, kind, min(length, seconds or length) if length else setup.death_s, place)
+                ChaosFault(BEGIN_S, kind, min(length, seconds or length) if length else setup.death_s, place)
                 for kind, length, place in faults
             ]
             for faults in self.rounds
         ]
 
 
-PLANS: dict[str, Plan] = {
-    "kill": Plan(
+PLANS: dict[str, ChaosPlan] = {
+    "kill": ChaosPlan(
         "a node is killed; half of its users come back elsewhere",
-        [[(Kind.KILL, 0.0, 0)]],
+        [[(ChaosFaultKind.KILL, 0.0, 0)]],
         nodes=4,
         clients=4000,
         gone_share=0.5,
     ),
-    "sweeper": Plan(
+    "sweeper": ChaosPlan(
         "a node is killed, and in mid-sweep the one that sweeps after it",
-        [[(Kind.SWEEPER, 0.0, 0)]],
+        [[(ChaosFaultKind.SWEEPER, 0.0, 0)]],
         nodes=4,
         clients=4000,
         gone_share=0.5,
     ),
-    "stall": Plan(
+    "stall": ChaosPlan(
         "five of six nodes are stopped (SIGSTOP) for 1, 5, 29, 31 and 60 s",
         [
             [
-                *((Kind.STOP, length, place) for place, length in enumerate((1.0, 5.0, 29.0, 31.0))),
-                (Kind.STOP_LONG, 60.0, 4),
+                *(
+                    (ChaosFaultKind.STOP, length, place)
+                    for place, length in enumerate((1.0, 5.0, 29.0, 31.0))
+                ),
+                (ChaosFaultKind.STOP_LONG, 60.0, 4),
             ]
         ],
         nodes=6,
     ),
-    "stall-alone": Plan(
+    "stall-alone": ChaosPlan(
         "one node without a peer is stopped for 60 s: nobody ends",
-        [[(Kind.STOP_LONG, 60.0, 0)]],
+        [[(ChaosFaultKind.STOP_LONG, 60.0, 0)]],
         nodes=1,
         clients=200,
     ),
-    "outage": Plan(
+    "outage": ChaosPlan(
         "Redis is stopped, then killed, for 60 s; then one node is cut off from it",
-        [[(Kind.REDIS_STOP, 60.0, 0)], [(Kind.REDIS_KILL, 60.0, 0)], [(Kind.PATH_HOLE_LONG, 60.0, 0)]],
+        [
+            [(ChaosFaultKind.REDIS_STOP, 60.0, 0)],
+            [(ChaosFaultKind.REDIS_KILL, 60.0, 0)],
+            [(ChaosFaultKind.PATH_HOLE_LONG, 60.0, 0)],
+        ],
     ),
-    "loss": Plan(
+    "loss": ChaosPlan(
         "FLUSHALL; Redis back empty; Redis back without its last writes; failovers that lose writes",
         [
-            [(Kind.FLUSH, 0.1, 0)],
-            [(Kind.REDIS_EMPTY, 3.0, 0)],
-            [(Kind.REDIS_BACK, 3.0, 0)],
-            [(Kind.FAILOVER, 3.0, 0)],
-            [(Kind.FAILOVER_KILL, 3.0, 0)],
+            [(ChaosFaultKind.FLUSH, 0.1, 0)],
+            [(ChaosFaultKind.REDIS_EMPTY, 3.0, 0)],
+            [(ChaosFaultKind.REDIS_BACK, 3.0, 0)],
+            [(ChaosFaultKind.FAILOVER, 3.0, 0)],
+            [(ChaosFaultKind.FAILOVER_KILL, 3.0, 0)],
         ],
     ),
-    "redis": Plan(
+    "redis": ChaosPlan(
         "slow for all nodes, replies lost, scripts flushed, out of memory, each for 20 s",
         [
-            [(Kind.PATH_LATENCY, 20.0, EVERYWHERE)],
-            [(Kind.PATH_DROP, 20.0, EVERYWHERE)],
-            [(Kind.SCRIPT_FLUSH, 20.0, 0)],
-            [(Kind.MEMORY, 20.0, 0)],
+            [(ChaosFaultKind.PATH_LATENCY, 20.0, EVERYWHERE)],
+            [(ChaosFaultKind.PATH_DROP, 20.0, EVERYWHERE)],
+            [(ChaosFaultKind.SCRIPT_FLUSH, 20.0, 0)],
+            [(ChaosFaultKind.MEMORY, 20.0, 0)],
         ],
     ),
-    "cluster": Plan(
+    "cluster": ChaosPlan(
         "a Redis Cluster of 3 + 3: primaries hand over; one is killed",
-        [[(Kind.HANDOVER, 20.0, 0)], [(Kind.PRIMARY_KILL, 3.0, 0)]],
+        [[(ChaosFaultKind.HANDOVER, 20.0, 0)], [(ChaosFaultKind.PRIMARY_KILL, 3.0, 0)]],
         replicas=1,
     ),
-    "slots": Plan(
+    "slots": ChaosPlan(
         "a Redis Cluster of 3: a primary is stopped; slots move key by key, and at once",
-        [[(Kind.PRIMARY_STOP, 20.0, 0)], [(Kind.MOVE_KEYS, 20.0, 0)], [(Kind.MOVE_SLOTS, 20.0, 0)]],
+        [
+            [(ChaosFaultKind.PRIMARY_STOP, 20.0, 0)],
+            [(ChaosFaultKind.MOVE_KEYS, 20.0, 0)],
+            [(ChaosFaultKind.MOVE_SLOTS, 20.0, 0)],
+        ],
         replicas=0,
     ),
-    "rolling": Plan(
+    "rolling": ChaosPlan(
         "all nodes are restarted, one after the other",
-        [[(Kind.ROLLING, 16.0, 0)]],
+        [[(ChaosFaultKind.ROLLING, 16.0, 0)]],
         clients=3000,
     ),
 }

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from loadtest.outcome import markdown, spread
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.bounds import rest_s
-from tests.system.chaos.judge import Finding
-from tests.system.chaos.plan import Fault, Kind, Place, Plan, Storm, draw
+from tests.system.chaos.judge import ChaosFinding
+from tests.system.chaos.plan import ChaosFault, ChaosFaultKind, ChaosPlan, Place, Storm, draw
 from tests.system.chaos.truth import DEATHS, FORGETS, Trouble, User
 
 CAUGHT_UP_S = 5.0  # promised: so soon after Redis answers, what was decided meanwhile is told
@@ -31,17 +31,17 @@ NOTHING = "nothing injected"
 class Measured:
     """What was done, the proof of it, what followed, and what came later than promised, in words."""
 
-    fault: Fault
+    fault: ChaosFault
     proof: str
     figures: str
     broken: Sequence[str]
 
 
 def measure(
-    fault: Fault,
+    fault: ChaosFault,
     proof: str,
     troubles: Sequence[Trouble],
-    events: Iterable[Event],
+    events: Iterable[StreamEvent],
     users: Iterable[User],
     settled_s: float | None,
     setup: Setup,
@@ -129,10 +129,10 @@ class Options:
     storm_s: float
     nodes: int
     clients: int
-    kinds: Sequence[Kind]
+    kinds: Sequence[ChaosFaultKind]
     setup: Setup
     guard: str = ""
-    plan: Plan | None = None
+    plan: ChaosPlan | None = None
     longest_s: float = 0.0
 
     def storms(self) -> list[Storm]:
@@ -148,16 +148,16 @@ class Options:
 
 
 @dataclass
-class Result:
+class ChaosResult:
     """What came of a run."""
 
     options: Options
     begun: float
     # How often each kind was proved to have taken place, and the last proof
-    injected: Counter[Kind] = field(default_factory=Counter)
-    proofs: dict[Kind, str] = field(default_factory=dict)
+    injected: Counter[ChaosFaultKind] = field(default_factory=Counter)
+    proofs: dict[ChaosFaultKind, str] = field(default_factory=dict)
     # Broken promises, and what was broken beside those, in words
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ChaosFinding] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     # Seconds of each calm until Redis was equal to the live sessions
     equal_s: list[float] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Result:
         """How long it took until the first promise was broken; None: none was."""
         return min((each.at - self.begun for each in self.findings), default=None)
 
-    def story(self, finding: Finding) -> str:
+    def story(self, finding: ChaosFinding) -> str:
         """Return a broken promise in words."""
         rule, text = finding.broken
         return f"{finding.at - self.begun:.3f} s {rule}: {text}\n    after {finding.lately or 'nothing'}"

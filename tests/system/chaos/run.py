@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import NamedTuple
 
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from loadtest.outcome import say
 from loadtest.servers import wait_for
 from presence.store.client import RedisError
@@ -20,10 +20,10 @@ from tests.system.chaos.bounds import HOLD_S, Troubles, rest_s
 from tests.system.chaos.collector import Collector, Subscribers, lost_by_group
 from tests.system.chaos.crowd import Crowd, Habits
 from tests.system.chaos.faults import Injector
-from tests.system.chaos.judge import Judge
-from tests.system.chaos.nodes import Clustered, Node, Plain
-from tests.system.chaos.plan import EVERYWHERE, STORY_S, Fault, Place, Storm
-from tests.system.chaos.report import SETTLED_LIMIT_S, Options, Result, measure
+from tests.system.chaos.judge import ChaosJudge
+from tests.system.chaos.nodes import ChaosNode, Clustered, Plain
+from tests.system.chaos.plan import EVERYWHERE, STORY_S, ChaosFault, Place, Storm
+from tests.system.chaos.report import SETTLED_LIMIT_S, ChaosResult, Options, measure
 from tests.system.chaos.truth import Trouble
 
 LOOK_S = 1.0  # between two looks of the judge
@@ -40,13 +40,13 @@ GONE_S = 15.0  # in which those come back who stayed away for longer than a node
 class Done(NamedTuple):
     """A fault that was carried out: with which proof, from which trouble on, and Redis was right when."""
 
-    fault: Fault
+    fault: ChaosFault
     proof: str
     first: int
     settled_s: float | None
 
 
-class Run:
+class ChaosRun:
     """A run while it goes on; for `play`."""
 
     def __init__(self, options: Options, stack: ExitStack, tell: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ class Run:
         self._said = 0
         self._rules: Counter[str] = Counter()
         self._setup = options.setup
-        self.result = Result(options, time.monotonic())
+        self.result = ChaosResult(options, time.monotonic())
         self._keys = self._setup.keys()
         replicas = options.plan.replicas if options.plan else None
         self._data: Plain | Clustered = Plain() if replicas is None else Clustered(replicas)
@@ -67,7 +67,7 @@ class Run:
         program = ("-m", "loadtest.unguarded", options.guard) if options.guard else ("-m", "presence")
         flags = (*self._setup.flags, "--min-idle-timeout", "1")
         with ThreadPoolExecutor(options.nodes) as pool:
-            futures = [pool.submit(Node, redis, flags, program) for _ in range(options.nodes)]
+            futures = [pool.submit(ChaosNode, redis, flags, program) for _ in range(options.nodes)]
             self._nodes = [future.result() for future in futures]
         for node in self._nodes:
             stack.callback(node.close)
@@ -77,9 +77,9 @@ class Run:
         stack.callback(self._subscribers.close)
         self._troubles = Troubles()
         self._crowd = stack.enter_context(self._make_crowd())
-        self._judge = Judge(self._crowd.users, self._troubles, options.setup)
+        self._judge = ChaosJudge(self._crowd.users, self._troubles, options.setup)
         self._injector = Injector(self._data, self._keys, self._nodes, path, self._collector, self._troubles)
-        self._events: list[Event] = []
+        self._events: list[StreamEvent] = []
 
     def _make_crowd(self) -> Crowd:
         options, death_s = self._options, self._setup.death_s
@@ -123,7 +123,7 @@ class Run:
         told = self._collector.take(now)
         self._judge.take(told, now)
         if self._options.plan:
-            self._events += [each for each in told if isinstance(each, Event)]
+            self._events += [each for each in told if isinstance(each, StreamEvent)]
         self._judge.look(now)
         for finding in self._judge.findings[self._said :]:
             rule = finding.broken.rule
@@ -143,7 +143,7 @@ class Run:
         self._crowd.act(on=True)
         done: list[Done] = []
 
-        def carry_out(fault: Fault) -> None:
+        def carry_out(fault: ChaosFault) -> None:
             time.sleep(max(0.0, begun + fault.at - time.monotonic()))
             if not self.is_found:
                 first = len(self._troubles.all)
@@ -162,7 +162,7 @@ class Run:
         self._crowd.act(on=False)
         return done
 
-    def _settled_s(self, fault: Fault) -> float | None:
+    def _settled_s(self, fault: ChaosFault) -> float | None:
         """Of a fault of a plan that was done to Redis: wait until that is right; return the seconds."""
         if not self._options.plan or fault.kind.value.place not in {Place.REDIS, Place.PATH}:
             return None
@@ -227,7 +227,7 @@ class Run:
         equal = [f"{each:.1f} s" for each in self.result.equal_s[-1:]]
         return f"equal after {equal}; broken so far {count}"
 
-    def finish(self) -> Result:
+    def finish(self) -> ChaosResult:
         """All is over: look once more, and count."""
         result, judge, subscribers = self.result, self._judge, self._subscribers
         result.figures["view, difference"] = len(self._view_difference())
@@ -255,16 +255,16 @@ class Run:
         return result
 
 
-def _belongs(trouble: Trouble, fault: Fault) -> bool:
+def _belongs(trouble: Trouble, fault: ChaosFault) -> bool:
     is_there = trouble.place == fault.place or fault.place == EVERYWHERE
     return trouble.kind is fault.kind and (is_there or fault.kind.value.place is Place.ALL_NODES)
 
 
-def play(options: Options, tell: Callable[[str], None] = say) -> Result:
+def play(options: Options, tell: Callable[[str], None] = say) -> ChaosResult:
     """Carry a run out."""
     storms = options.storms()
     with ExitStack() as stack:
-        run = Run(options, stack, tell)
+        run = ChaosRun(options, stack, tell)
         tell(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
         run.enter()
         with run.judging() as judging:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.bounds import Troubles
-from tests.system.chaos.judge import Judge
-from tests.system.chaos.plan import Kind
+from tests.system.chaos.judge import ChaosJudge
+from tests.system.chaos.plan import ChaosFaultKind
 from tests.system.chaos.truth import Forgot, Login, Trouble, User
 
 SETUP = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, grace=1.5)
@@ -21,7 +21,7 @@ class Case:
     def __init__(self) -> None:
         self.user = User("ann")
         self.troubles = Troubles()
-        self.judge = Judge({"ann": self.user}, self.troubles, SETUP)
+        self.judge = ChaosJudge({"ann": self.user}, self.troubles, SETUP)
         self._ids = 0
 
     def login(
@@ -43,7 +43,7 @@ class Case:
         while login.beats[-1] > at:
             login.beats.pop()
 
-    def trouble(self, kind: Kind, begin: float, end: float, place: int = 0) -> None:
+    def trouble(self, kind: ChaosFaultKind, begin: float, end: float, place: int = 0) -> None:
         self.troubles.add(Trouble(kind, place, begin, end))
 
     def online(self, session: str, at: float) -> None:
@@ -63,7 +63,7 @@ class Case:
         }
         if kind in {"online", "offline"}:
             del fields["status"]
-        event = Event(
+        event = StreamEvent(
             *(f"{self._ids}-0", kind, "ann", session, code, 2, since_id, at, at, (moment, moment)),
             node="node-a",
             fields=fields,
@@ -115,7 +115,7 @@ def test_a_silence_that_is_never_told_is_late(case: Case) -> None:
 
 def test_an_outage_excuses_who_is_late_until_all_has_come_to_rest(case: Case) -> None:
     case.hush(120.5)
-    case.trouble(Kind.REDIS_STOP, 124.0, 128.0)
+    case.trouble(ChaosFaultKind.REDIS_STOP, 124.0, 128.0)
     case.judge.look(140.0)
     assert case.rules == []
     case.judge.look(160.0)
@@ -129,7 +129,7 @@ def test_one_who_lives_and_is_not_online_is_missing(case: Case) -> None:
 
 
 def test_a_flush_excuses_who_is_missing_for_a_while(case: Case) -> None:
-    case.trouble(Kind.FLUSH, 105.0, 105.0)
+    case.trouble(ChaosFaultKind.FLUSH, 105.0, 105.0)
     case.judge.take([Forgot(None, 105.0)], 105.0)
     case.judge.look(109.0)
     assert case.rules == []
@@ -163,7 +163,7 @@ def test_a_later_session_that_lives_excuses_no_end(case: Case) -> None:
 def test_a_node_that_cannot_tell_of_a_login_excuses_that(case: Case) -> None:
     case.hush(110.5)
     case.login("s2", 111.0, until=130.0, place=1)
-    case.trouble(Kind.PATH_HOLE, 110.9, 115.0, place=1)
+    case.trouble(ChaosFaultKind.PATH_HOLE, 110.9, 115.0, place=1)
     case.offline("s1", 116.0, Code.IDLE_TIMEOUT)
     assert case.rules == []
 
@@ -171,7 +171,7 @@ def test_a_node_that_cannot_tell_of_a_login_excuses_that(case: Case) -> None:
 def test_an_outage_of_redis_does_not_excuse_it_for_ends_wait_then(case: Case) -> None:
     case.hush(110.5)
     case.login("s2", 111.0, until=130.0, place=1)
-    case.trouble(Kind.REDIS_STOP, 110.9, 115.5)
+    case.trouble(ChaosFaultKind.REDIS_STOP, 110.9, 115.5)
     case.offline("s1", 116.0, Code.IDLE_TIMEOUT, decided=115.6)
     assert case.rules == ["false"]
 
@@ -182,28 +182,28 @@ def test_node_down_needs_a_reason(case: Case) -> None:
 
 
 def test_a_node_that_was_stopped_for_long_is_taken_for_dead(case: Case) -> None:
-    case.trouble(Kind.STOP_LONG, 103.0, 114.0)
+    case.trouble(ChaosFaultKind.STOP_LONG, 103.0, 114.0)
     case.offline("s1", 110.5, Code.NODE_DOWN)
     assert case.rules == []
 
 
 def test_a_node_that_was_stopped_for_a_short_time_is_not(case: Case) -> None:
-    case.trouble(Kind.STOP, 103.0, 107.0)
+    case.trouble(ChaosFaultKind.STOP, 103.0, 107.0)
     case.offline("s1", 110.5, Code.NODE_DOWN)
     assert case.rules == ["false"]
 
 
 def test_between_two_holes_a_node_needs_time_to_say_that_it_lives(case: Case) -> None:
-    case.trouble(Kind.PATH_HOLE, 103.0, 106.0)
-    case.trouble(Kind.PATH_HOLE, 109.0, 112.0)
+    case.trouble(ChaosFaultKind.PATH_HOLE, 103.0, 106.0)
+    case.trouble(ChaosFaultKind.PATH_HOLE, 109.0, 112.0)
     case.offline("s1", 110.5, Code.NODE_DOWN)
     assert case.rules == []
 
 
 def test_an_outage_of_redis_between_two_holes_does_not_count_as_silence(case: Case) -> None:
-    case.trouble(Kind.PATH_HOLE, 103.0, 106.0)
-    case.trouble(Kind.REDIS_STOP, 107.0, 110.0)
-    case.trouble(Kind.PATH_HOLE, 111.0, 115.0)
+    case.trouble(ChaosFaultKind.PATH_HOLE, 103.0, 106.0)
+    case.trouble(ChaosFaultKind.REDIS_STOP, 107.0, 110.0)
+    case.trouble(ChaosFaultKind.PATH_HOLE, 111.0, 115.0)
     case.offline("s1", 112.0, Code.NODE_DOWN)
     case.online("s1", 112.5)
     case.offline("s1", 113.5, Code.NODE_DOWN)
@@ -214,7 +214,7 @@ def test_a_beat_that_a_blackhole_has_is_not_heard() -> None:
     case = Case()
     case.login("s1", 100.0, until=120.0, is_proxied=True)
     case.online("s1", 100.1)
-    case.trouble(Kind.CLIENTS_HOLE, 107.0, 114.0)
+    case.trouble(ChaosFaultKind.CLIENTS_HOLE, 107.0, 114.0)
     case.offline("s1", 111.8, Code.IDLE_TIMEOUT)
     assert case.rules == []
 
@@ -253,7 +253,7 @@ def test_a_connection_that_ends_unasked_needs_a_reason(
 
 
 def test_a_killed_node_is_a_reason(case: Case) -> None:
-    case.trouble(Kind.KILL, 109.9, 111.0)
+    case.trouble(ChaosFaultKind.KILL, 109.9, 111.0)
     case.judge.ended("ann", case.user.logins[-1], 110.0, "", is_for_good=False)
     assert case.rules == []
 
@@ -266,7 +266,7 @@ def test_a_goodbye_to_the_only_session_needs_a_reason(case: Case) -> None:
 
 
 def test_that_redis_forgot_a_login_is_a_reason_and_is_counted(case: Case) -> None:
-    case.trouble(Kind.REDIS_BACK, 99.0, 104.0)
+    case.trouble(ChaosFaultKind.REDIS_BACK, 99.0, 104.0)
     login = case.user.logins[-1]
     case.offline("s1", 104.5, Code.NODE_DOWN)
     login.lost_at, login.code = 104.5, Code.CLOSED

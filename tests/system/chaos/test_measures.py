@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.faults import Injector
-from tests.system.chaos.plan import OF_A_CLUSTER, PLANS, Fault, Kind
+from tests.system.chaos.plan import OF_A_CLUSTER, PLANS, ChaosFault, ChaosFaultKind
 from tests.system.chaos.report import measure
 from tests.system.chaos.truth import Login, Trouble, User
 
@@ -14,47 +14,60 @@ SETUP = Setup(idle_timeout=3.0, lease=2.0, tick=0.5)  # dead after 7.5 s
 BEGIN, END = 100.0, 110.0
 
 
-def event(kind: str, code: Code, stood: float, decided: float | None = None) -> Event:
+def event(kind: str, code: Code, stood: float, decided: float | None = None) -> StreamEvent:
     moment = stood if decided is None else decided
-    return Event("1-0", kind, "ann", "s1", code, 0, "", stood, stood, (moment, moment))
+    return StreamEvent("1-0", kind, "ann", "s1", code, 0, "", stood, stood, (moment, moment))
 
 
 @pytest.mark.parametrize(
     ("kind", "told", "settled_s", "broken"),
     [
-        (Kind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 7.0), None, ""),
-        (Kind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 8.0), None, "node_down 8.0 s"),
-        (Kind.STOP_LONG, event("online", Code.RETURNED, END + 4.0), None, ""),
-        (Kind.STOP_LONG, event("online", Code.RETURNED, END + 6.0), None, "back only 6.0 s"),
-        (Kind.REDIS_STOP, event("online", Code.LOGIN, END + 4.0, BEGIN + 1.0), 4.0, ""),
+        (ChaosFaultKind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 7.0), None, ""),
+        (ChaosFaultKind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 8.0), None, "node_down 8.0 s"),
+        (ChaosFaultKind.STOP_LONG, event("online", Code.RETURNED, END + 4.0), None, ""),
+        (ChaosFaultKind.STOP_LONG, event("online", Code.RETURNED, END + 6.0), None, "back only 6.0 s"),
+        (ChaosFaultKind.REDIS_STOP, event("online", Code.LOGIN, END + 4.0, BEGIN + 1.0), 4.0, ""),
         (
-            Kind.REDIS_STOP,
+            ChaosFaultKind.REDIS_STOP,
             event("online", Code.LOGIN, END + 6.0, BEGIN + 1.0),
             4.0,
             "caught up only after 6.0",
         ),
-        (Kind.REDIS_STOP, event("online", Code.LOGIN, END + 6.0, END + 5.9), 4.0, ""),
-        (Kind.REDIS_STOP, event("online", Code.LOGIN, END + 6.0), 6.0, "equal to the live sessions only"),
-        (Kind.FLUSH, event("online", Code.RETURNED, END + 6.0), 6.0, ""),
-        (Kind.FLUSH, event("online", Code.RETURNED, END + 6.0), 8.0, "equal to the live sessions only"),
+        (ChaosFaultKind.REDIS_STOP, event("online", Code.LOGIN, END + 6.0, END + 5.9), 4.0, ""),
+        (
+            ChaosFaultKind.REDIS_STOP,
+            event("online", Code.LOGIN, END + 6.0),
+            6.0,
+            "equal to the live sessions only",
+        ),
+        (ChaosFaultKind.FLUSH, event("online", Code.RETURNED, END + 6.0), 6.0, ""),
+        (
+            ChaosFaultKind.FLUSH,
+            event("online", Code.RETURNED, END + 6.0),
+            8.0,
+            "equal to the live sessions only",
+        ),
     ],
 )
 def test_what_comes_later_than_promised_is_noticed(
-    kind: Kind, told: Event, settled_s: float | None, broken: str
+    kind: ChaosFaultKind, told: StreamEvent, settled_s: float | None, broken: str
 ) -> None:
     user = User("ann")
     user.logins.append(Login(0, False, 90.0, 90.1, "s1"))
     troubles = [Trouble(kind, 0, BEGIN, END)]
-    row = measure(Fault(0.0, kind, END - BEGIN), "done", troubles, [told], [user], settled_s, SETUP)
+    row = measure(ChaosFault(0.0, kind, END - BEGIN), "done", troubles, [told], [user], settled_s, SETUP)
     assert [broken in each for each in row.broken] == ([True] if broken else [])
 
 
 def test_after_a_second_kill_the_rest_is_due_from_then_on() -> None:
     user = User("ann")
     user.logins.append(Login(0, False, 90.0, 90.1, "s1"))
-    troubles = [Trouble(Kind.SWEEPER, 0, BEGIN, END), Trouble(Kind.SWEEPER, 1, BEGIN + 5.0, END)]
+    troubles = [
+        Trouble(ChaosFaultKind.SWEEPER, 0, BEGIN, END),
+        Trouble(ChaosFaultKind.SWEEPER, 1, BEGIN + 5.0, END),
+    ]
     late = event("offline", Code.NODE_DOWN, BEGIN + 12.0)
-    row = measure(Fault(0.0, Kind.SWEEPER, 7.5), "done", troubles, [late], [user], None, SETUP)
+    row = measure(ChaosFault(0.0, ChaosFaultKind.SWEEPER, 7.5), "done", troubles, [late], [user], None, SETUP)
     assert "7.00 s after it began" in row.figures
     assert not row.broken
 
@@ -64,7 +77,13 @@ def test_who_was_at_another_node_is_not_counted() -> None:
     user.logins.append(Login(1, False, 90.0, 90.1, "s1"))
     down = event("offline", Code.NODE_DOWN, BEGIN + 50.0)
     row = measure(
-        Fault(0.0, Kind.KILL, 7.5), "done", [Trouble(Kind.KILL, 0, BEGIN, END)], [down], [user], None, SETUP
+        ChaosFault(0.0, ChaosFaultKind.KILL, 7.5),
+        "done",
+        [Trouble(ChaosFaultKind.KILL, 0, BEGIN, END)],
+        [down],
+        [user],
+        None,
+        SETUP,
     )
     assert not row.broken
 
@@ -77,7 +96,7 @@ def test_every_kind_of_a_plan_can_be_carried_out() -> None:
 
 
 def test_every_kind_of_fault_is_in_a_plan_or_in_the_storms() -> None:
-    assert {kind for plan in PLANS.values() for kind in plan.kinds} >= OF_A_CLUSTER | {Kind.SWEEPER}
+    assert {kind for plan in PLANS.values() for kind in plan.kinds} >= OF_A_CLUSTER | {ChaosFaultKind.SWEEPER}
 
 
 def test_no_fault_of_a_plan_lasts_longer_than_it_may() -> None:

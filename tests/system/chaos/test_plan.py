@@ -4,12 +4,12 @@ from collections import Counter
 from itertools import combinations, pairwise
 from random import Random
 
-from tests.system.chaos.plan import GAP_S, Fault, Kind, Place, draw, rounds_in, times_each
+from tests.system.chaos.plan import GAP_S, ChaosFault, ChaosFaultKind, Place, draw, rounds_in, times_each
 
-STORMS = draw(Random(7), rounds=22, times=11, nodes=3, kinds=[*Kind])
+STORMS = draw(Random(7), rounds=22, times=11, nodes=3, kinds=[*ChaosFaultKind])
 
 
-def things(fault: Fault) -> set[tuple[Place, int]]:
+def things(fault: ChaosFault) -> set[tuple[Place, int]]:
     place = fault.kind.value.place
     if place is Place.ALL_NODES:
         return {(Place.NODE, node) for node in range(3)}
@@ -17,12 +17,12 @@ def things(fault: Fault) -> set[tuple[Place, int]]:
 
 
 def test_a_seed_is_always_the_same_storms() -> None:
-    assert draw(Random(7), rounds=22, times=11, nodes=3, kinds=[*Kind]) == STORMS
+    assert draw(Random(7), rounds=22, times=11, nodes=3, kinds=[*ChaosFaultKind]) == STORMS
 
 
 def test_half_an_hour_has_ten_of_each_kind() -> None:
     counts = Counter(fault.kind for storm in STORMS for fault in storm)
-    assert {*counts} == {*Kind}
+    assert {*counts} == {*ChaosFaultKind}
     assert min(counts.values()) >= 10
     assert times_each(30.0) >= 10
     assert rounds_in(30.0, 27.0) >= 20

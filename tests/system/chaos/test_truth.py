@@ -2,7 +2,7 @@
 
 from tests.system.chaos.bounds import pushed
 from tests.system.chaos.collector import lost_by_group
-from tests.system.chaos.plan import Kind
+from tests.system.chaos.plan import ChaosFaultKind
 from tests.system.chaos.truth import BEATS_KEPT, Login, Trouble, User
 
 
@@ -38,14 +38,14 @@ def test_of_the_beats_the_latest_are_kept() -> None:
 
 
 def test_without_trouble_nothing_is_put_off() -> None:
-    assert pushed(10.0, [Trouble(Kind.STOP, 0, 1.0, 4.0)], after_s=5.0) == 10.0
+    assert pushed(10.0, [Trouble(ChaosFaultKind.STOP, 0, 1.0, 4.0)], after_s=5.0) == 10.0
 
 
 def test_troubles_whose_traces_touch_put_off_one_after_the_other() -> None:
     troubles = [
-        Trouble(Kind.STOP, 0, 9.0, 12.0),
-        Trouble(Kind.STOP, 0, 16.0, 18.0),
-        Trouble(Kind.STOP, 0, 24.0, 25.0),
+        Trouble(ChaosFaultKind.STOP, 0, 9.0, 12.0),
+        Trouble(ChaosFaultKind.STOP, 0, 16.0, 18.0),
+        Trouble(ChaosFaultKind.STOP, 0, 24.0, 25.0),
     ]
     assert pushed(10.0, troubles, after_s=5.0) == 23.0
 
@@ -56,12 +56,15 @@ def test_an_entry_that_the_group_was_not_given_is_lost() -> None:
 
 
 def test_what_redis_forgot_before_it_was_read_is_not_the_groups_loss() -> None:
-    flush = Trouble(Kind.FLUSH, 0, 2.5, 2.5)
+    flush = Trouble(ChaosFaultKind.FLUSH, 0, 2.5, 2.5)
     assert lost_by_group({(0, "2-0"): 2.0, (0, "9-0"): 9.0}, {}, [flush], path=3) == [(0, "9-0")]
 
 
 def test_a_path_in_trouble_puts_the_group_behind() -> None:
-    troubles = [Trouble(Kind.PATH_HOLE, 3, 10.0, 20.0), Trouble(Kind.FLUSH, 0, 21.0, 21.0)]
+    troubles = [
+        Trouble(ChaosFaultKind.PATH_HOLE, 3, 10.0, 20.0),
+        Trouble(ChaosFaultKind.FLUSH, 0, 21.0, 21.0),
+    ]
     ids = {(0, "1-0"): 6.0, (0, "2-0"): 11.0}
     assert lost_by_group(ids, {}, troubles, path=3) == [(0, "1-0")]
     assert lost_by_group(ids, {}, troubles, path=2) == [(0, "1-0"), (0, "2-0")]

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.events import Event
-from tests.system.chaos.plan import Kind, Place
+from loadtest.events import StreamEvent
+from tests.system.chaos.plan import ChaosFaultKind, Place
 
 BEATS_KEPT = 48  # of a login; at a beat each 0.4 T as much as 19 T, far above any lag of an event
 LOGINS_KEPT = 16  # of a user
@@ -102,8 +102,8 @@ class User:
 class Trouble:
     """A fault while it was at work."""
 
-    kind: Kind
-    place: int  # of whom; see `tests.system.chaos.plan.Fault`
+    kind: ChaosFaultKind
+    place: int  # of whom; see `tests.system.chaos.plan.ChaosFault`
     begin: float
     end: float = RUNNING
 
@@ -114,18 +114,24 @@ class Trouble:
         return Place.NODE if scope is Place.ALL_NODES else scope
 
 
-DEATHS = frozenset({Kind.KILL, Kind.ROLLING, Kind.SWEEPER})
-GOES_BACK = frozenset({Kind.REDIS_BACK, Kind.FAILOVER, Kind.FAILOVER_KILL})
-FORGETS = GOES_BACK | {Kind.REDIS_EMPTY, Kind.FLUSH}
+DEATHS = frozenset({ChaosFaultKind.KILL, ChaosFaultKind.ROLLING, ChaosFaultKind.SWEEPER})
+GOES_BACK = frozenset({ChaosFaultKind.REDIS_BACK, ChaosFaultKind.FAILOVER, ChaosFaultKind.FAILOVER_KILL})
+FORGETS = GOES_BACK | {ChaosFaultKind.REDIS_EMPTY, ChaosFaultKind.FLUSH}
 OUTAGES = frozenset(
     {
-        *(Kind.REDIS_KILL, Kind.REDIS_STOP, Kind.REDIS_EMPTY, Kind.MEMORY, *GOES_BACK),
-        *(Kind.PRIMARY_KILL, Kind.PRIMARY_STOP),
+        *(
+            ChaosFaultKind.REDIS_KILL,
+            ChaosFaultKind.REDIS_STOP,
+            ChaosFaultKind.REDIS_EMPTY,
+            ChaosFaultKind.MEMORY,
+            *GOES_BACK,
+        ),
+        *(ChaosFaultKind.PRIMARY_KILL, ChaosFaultKind.PRIMARY_STOP),
     }
 )
 
 
-class Kept(NamedTuple):
+class SavedState(NamedTuple):
     """Redis' state of this moment is kept under a number."""
 
     number: int
@@ -139,5 +145,5 @@ class Forgot(NamedTuple):
     stood: float
 
 
-Told = Event | Kept | Forgot
+Told = StreamEvent | SavedState | Forgot
 """What the streams say, in the order in which Redis took it, and what Redis forgot in between."""

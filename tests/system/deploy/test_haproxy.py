@@ -40,7 +40,7 @@ SOURCES = {"10.0.0.2": "127.0.0.2", "10.0.0.3": "127.0.0.3"}
 FIRST, SECOND = "10.0.0.11", "10.0.0.12"
 
 
-class Proxy:
+class Haproxy:
     """A running HAProxy.
 
     Attributes:
@@ -110,8 +110,8 @@ def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[ServerProces
 
 
 @pytest.fixture
-def proxy(server: ServerProcess, tmp_path: Path) -> Iterator[Proxy]:
-    with contextlib.closing(Proxy([server], tmp_path)) as proxy:
+def proxy(server: ServerProcess, tmp_path: Path) -> Iterator[Haproxy]:
+    with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
         wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, PATIENCE_S)
         yield proxy
 
@@ -141,7 +141,7 @@ def test_the_proxy_is_more_patient_than_the_server() -> None:
     assert min(map(int, waits)) * 60 > settings.max_idle_timeout + settings.max_grace
 
 
-def test_clients_log_in_through_it_and_the_server_sees_their_addresses(proxy: Proxy) -> None:
+def test_clients_log_in_through_it_and_the_server_sees_their_addresses(proxy: Haproxy) -> None:
     with contextlib.ExitStack() as stack:
 
         def client(source: str, uid: str) -> protocol.Packet:
@@ -153,7 +153,7 @@ def test_clients_log_in_through_it_and_the_server_sees_their_addresses(proxy: Pr
         assert client("127.0.0.6", "cy").kind == Kind.OK
 
 
-def test_tls_is_passed_through_with_the_clients_address(proxy: Proxy) -> None:
+def test_tls_is_passed_through_with_the_clients_address(proxy: Haproxy) -> None:
     context = certificates.client_context()
     with contextlib.ExitStack() as stack:
 
@@ -167,7 +167,7 @@ def test_tls_is_passed_through_with_the_clients_address(proxy: Proxy) -> None:
             client("127.0.0.5")
 
 
-def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Proxy) -> None:
+def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Haproxy) -> None:
     for n in range(8):
         with dial(proxy.plain, f"127.0.0.{10 + n}") as sock:
             assert answer(sock, f"user-{n}").kind == Kind.OK
@@ -175,7 +175,7 @@ def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Proxy) 
 
 
 def test_a_server_that_drains_gets_no_new_clients_and_keeps_those_it_has(
-    proxy: Proxy, server: ServerProcess
+    proxy: Haproxy, server: ServerProcess
 ) -> None:
     with dial(proxy.plain, "127.0.0.5") as sock:
         assert answer(sock, "ann").kind == Kind.OK
@@ -190,7 +190,7 @@ def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(embedded_redis())
         servers = [stack.enter_context(running_server("--redis", redis.url, *flags)) for _ in range(2)]
-        proxy = stack.enter_context(contextlib.closing(Proxy(servers, tmp_path)))
+        proxy = stack.enter_context(contextlib.closing(Haproxy(servers, tmp_path)))
         stack.callback(redis.process.send_signal, signal.SIGCONT)
         wait_for(lambda: all(readyz(each) == (200, "ready") for each in servers), PATIENCE_S)
         redis.process.send_signal(signal.SIGSTOP)

@@ -39,7 +39,6 @@ NOT_RUN: Table[str] = {
         "locust -f loadtest/locustfile.py --headless --users 500": LOAD,
         "locust -f loadtest/swarm_user.py": LOAD,
         "locust -f loadtest/locustfile.py --headless --processes 4": "other machines",
-        "presence serve --workers 6": LOAD,
     },
     "protocol/clients/node/README.md": {
         "npm ci": "tests/system/protocol/test_node.py builds and tests it",

@@ -21,7 +21,7 @@ from tests.support.server_process import ServerProcess, running_server
 ANY_PORT = ("--port", "0", "--no-admin")
 
 
-class Told:
+class DoctorLines:
     """What the doctor said, in a process of its own.
 
     Attributes:
@@ -70,7 +70,7 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
 
     flags = (*ANY_PORT, "--redis", redis_server.url, "--max-connections", "1500")
-    told = Told(*flags, before=low)
+    told = DoctorLines(*flags, before=low)
     assert (told.status, told.failed) == (1, ["open files"])
     found = told.of("open files")
     assert "1,024 (soft 512)" in found["have"]
@@ -79,7 +79,7 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
     def fixed() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, enough))
 
-    assert Told(*flags, before=fixed).status == 0
+    assert DoctorLines(*flags, before=fixed).status == 0
     server = ServerProcess(*flags[3:], before=fixed)
     assert server.stop() == 0
 
@@ -87,12 +87,12 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
 def test_a_redis_that_deletes_and_has_no_limit(redis_server: EmbeddedRedis, admin: Redis) -> None:
     admin.config_set("maxmemory-policy", "allkeys-lru")
     flags = (*ANY_PORT, "--redis", redis_server.url)
-    told = Told(*flags)
+    told = DoctorLines(*flags)
     assert told.failed == ["redis eviction"]
     checks = ("redis eviction", "redis memory", "redis persistence")
     for check in checks:
         fix(admin, told.of(check)["fix"])
-    fixed = Told(*flags)
+    fixed = DoctorLines(*flags)
     assert fixed.status == 0
     assert [fixed.of(check)["status"] for check in checks] == ["ok", "ok", "ok"]
 
@@ -108,12 +108,12 @@ def test_a_right_that_is_missing(redis_server: EmbeddedRedis, admin: Redis) -> N
     rules = [rule for rule in permissions("server") if rule not in {"+xadd", "+zscore"}]
     ask(admin, "ACL", "SETUSER", "tried", *rules, ">secret")
     flags = (*ANY_PORT, "--redis", redis_server.url.replace("://", "://tried:secret@"))
-    told = Told(*flags)
+    told = DoctorLines(*flags)
     assert told.failed == ["redis rights"]
     found = told.of("redis rights")
     assert found["fix"] == "ACL SETUSER tried +xadd +zscore"
     ask(admin, *shlex.split(found["fix"]))
-    fixed = Told(*flags)
+    fixed = DoctorLines(*flags)
     assert (fixed.status, fixed.of("redis rights")["status"]) == (0, "ok")
 
 
@@ -122,7 +122,7 @@ def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     keys.write_text('{"keys": [{"kid": "main", "alg": "HS256", "kty": "oct", "k": "c2hvcnQ"}]}')
     keys.chmod(0o600)
     flags = (*ANY_PORT, "--redis", redis_server.url, "--token-keys", str(keys))
-    told = Told(*flags)
+    told = DoctorLines(*flags)
     assert told.failed == ["token keys"]
     found = told.of("token keys")
     assert "'main'" in found["have"]
@@ -131,7 +131,7 @@ def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     keys.unlink()
     words = ["token", "keygen", "--append-to", str(tmp_path / "all"), "--public", str(keys)]
     subprocess.run([sys.executable, "-m", "presence", *words], check=True, capture_output=True)
-    assert Told(*flags).status == 0
+    assert DoctorLines(*flags).status == 0
 
 
 def test_beside_a_server_nothing_fails_and_other_settings_are_named(
@@ -139,7 +139,7 @@ def test_beside_a_server_nothing_fails_and_other_settings_are_named(
 ) -> None:
     with running_server("--redis", redis_server.url, "--lease", "20") as server:
         port = str(server.address[1])
-        told = Told("--no-admin", "--port", port, "--redis", redis_server.url)
+        told = DoctorLines("--no-admin", "--port", port, "--redis", redis_server.url)
         assert told.status == 0
         assert (told.of("ports")["status"], told.of("ports")["have"]) == ("warn", "in use")
         assert told.of("nodes")["have"] == "1"

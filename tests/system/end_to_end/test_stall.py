@@ -7,12 +7,12 @@ from loadtest.unguarded import WITHOUT_STALL_GUARD
 from presence.store.embedded import EmbeddedRedis
 from tests.support.events import assert_alternation, of_type, read_events
 from tests.support.server_process import ServerProcess, running_server
-from tests.support.swarm import Client, Swarm
+from tests.support.swarm import Swarm, SwarmClient
 
 FLAGS = ("--idle-timeout", "3", "--tick", "0.5")
 
 
-def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]) -> list[Client]:
+def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]) -> list[SwarmClient]:
     """400 clients beat and 20 are silent while the server is stopped and continued; returns the silent."""
     swarm.log_in(f"beating-{n}" for n in range(400))
     swarm.run(5, until=swarm.logged_in)

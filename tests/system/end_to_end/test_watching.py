@@ -18,7 +18,7 @@ from presence.watching.states import UserEvent, id_of, read_entry
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
 from tests.support.server_process import running_server
-from tests.support.swarm import Client, Swarm
+from tests.support.swarm import Swarm, SwarmClient
 from tests.support.waiting import wait_for
 
 FLAGS = ("--idle-timeout", "2", "--tick", "0.1", "--disconnect-grace", "0", "--lease", "1")
@@ -33,7 +33,7 @@ def redis(request: pytest.FixtureRequest) -> Iterator[Redis]:
         server.close()
 
 
-def ask(swarm: Swarm, client: Client, packet: Packet) -> Packet:
+def ask(swarm: Swarm, client: SwarmClient, packet: Packet) -> Packet:
     """Send a request; return its answer."""
     client.send(protocol.encode(packet))
 
@@ -45,11 +45,11 @@ def ask(swarm: Swarm, client: Client, packet: Packet) -> Packet:
     return answer()[-1]
 
 
-def pushes(client: Client) -> list[Packet]:
+def pushes(client: SwarmClient) -> list[Packet]:
     return [packet for packet in client.received if packet.kind == Kind.PRESENCE]
 
 
-def log_in(swarm: Swarm, *uids: str) -> list[Client]:
+def log_in(swarm: Swarm, *uids: str) -> list[SwarmClient]:
     clients = swarm.log_in(uids)
     swarm.run(10, until=swarm.logged_in)
     return clients
@@ -77,12 +77,12 @@ def test_while_redis_is_away_requests_are_refused_in_time(redis: Redis) -> None:
     assert [packet.payload["uid"] for packet in pushes(watcher)] == ["ann"], "a refused watch watches nobody"
 
 
-class Watcher:
+class LiveWatcher:
     """A user who watches others and comes back when its worker ends, and all that it was told."""
 
     def __init__(self, swarm: Swarm, uid: str, watched: list[str]) -> None:
         self._swarm, self._uid, self._watched = swarm, uid, watched
-        self._client: Client | None = None
+        self._client: SwarmClient | None = None
         self._read = 0  # packets of that client
         self.states: dict[str, dict[str, Any]] = {}
         self.told: list[tuple[str, dict[str, Any]]] = []
@@ -123,14 +123,14 @@ class Watcher:
         return self._client is not None and any(packet.id == 2 for packet in self._client.received)
 
 
-class Crowd:
+class WatchedCrowd:
     """Users who come and go, and those who watch them all."""
 
     def __init__(self, swarm: Swarm, watchers: int, users: int, seed: int) -> None:
         self.swarm = swarm
         self._uids = [f"user-{number}" for number in range(users)]
-        self.watchers = [Watcher(swarm, f"watcher-{number}", self._uids) for number in range(watchers)]
-        self._online: dict[str, Client] = {}
+        self.watchers = [LiveWatcher(swarm, f"watcher-{number}", self._uids) for number in range(watchers)]
+        self._online: dict[str, SwarmClient] = {}
         self._random = random.Random(seed)
 
     def run(self, seconds: float) -> None:
@@ -173,7 +173,7 @@ def written(redis: Redis) -> list[UserEvent]:
 def test_watchers_see_the_truth_though_a_worker_and_redis_end(redis: Redis, *, keeps: bool) -> None:
     with running_server("--redis", redis.url, "--workers", "2", *FLAGS) as server:
         with Swarm(server.address, beat_s=0.4) as swarm:
-            crowd = Crowd(swarm, 8, 20, seed=1)
+            crowd = WatchedCrowd(swarm, 8, 20, seed=1)
             crowd.look(0.0)
             swarm.run(5, until=lambda: all(watcher.is_answered() for watcher in crowd.watchers))
             crowd.run(1.5)

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from loadtest.checker.comparison import TRANSITIONS
 from loadtest.checker.periods import id_order
-from loadtest.client_loop import Client, ClientLoop, LoopThread
+from loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from loadtest.connection import raise_file_limit
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from loadtest.outcome import markdown, percentile, say
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, wait_for
@@ -46,7 +46,7 @@ STOP_TIMEOUT_S = 10.0
 PAGE = 2000
 
 
-class Told(NamedTuple):
+class FollowUpEntry(NamedTuple):
     """An entry of the follow-ups; times in ms."""
 
     place: Place
@@ -58,7 +58,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FollowUpsVerdict:
     """What was found."""
 
     owed: set[str]  # users whose last period was long enough: those who get a follow-up in the end
@@ -68,8 +68,13 @@ class Verdict:
 
 
 def judge(
-    events: Iterable[Event], told: Sequence[Told], *, after_ms: int, late_max_ms: int, now_ms: int
-) -> Verdict:
+    events: Iterable[StreamEvent],
+    told: Sequence[FollowUpEntry],
+    *,
+    after_ms: int,
+    late_max_ms: int,
+    now_ms: int,
+) -> FollowUpsVerdict:
     """Hold what was told against what happened; the streams of one shard are the truth.
 
     An offline period is from an offline event to the user's next online event; both have times of Redis'
@@ -83,7 +88,7 @@ def judge(
         late_max_ms: how late a follow-up may be.
         now_ms: when the streams were read.
     """
-    by_uid: dict[str, list[Event]] = defaultdict(list)
+    by_uid: dict[str, list[StreamEvent]] = defaultdict(list)
     for event in events:
         if event.type in TRANSITIONS:
             by_uid[event.uid].append(event)
@@ -112,10 +117,12 @@ def judge(
         ),
         *_counted("after the return", [each for each in told if _is_after(each, ends)]),
     ]
-    return Verdict(owed, {each.uid for each in told}, [each.at_ms - each.due_ms for each in told], broken)
+    return FollowUpsVerdict(
+        owed, {each.uid for each in told}, [each.at_ms - each.due_ms for each in told], broken
+    )
 
 
-def _is_after(told: Told, ends: Mapping[tuple[str, Place], Place | None]) -> bool:
+def _is_after(told: FollowUpEntry, ends: Mapping[tuple[str, Place], Place | None]) -> bool:
     end = ends.get((told.uid, told.offline_id))
     return end is not None and told.place[0] > end[0]
 
@@ -185,7 +192,7 @@ class Runners:
                 each.wait()
 
 
-class Stage:
+class FollowUpsRun:
     """The server, the Redis and the runners.
 
     Attributes:
@@ -248,12 +255,12 @@ class Stage:
         except RedisError:
             return -1
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[FollowUpEntry]:
         """Return the follow-ups that were told, in order."""
         begin = "-"
         while page := self.store.client.xrange(Keys().followups(0), begin, "+", count=PAGE):
             for entry_id, fields in page:
-                yield Told(
+                yield FollowUpEntry(
                     id_order(entry_id.decode()),
                     fields[b"id"].decode(),
                     fields[b"uid"].decode(),
@@ -293,10 +300,10 @@ def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
     """Play it, and judge; return what came of it as a table, and what was broken."""
     stayers = given.users - given.back
     with contextlib.ExitStack() as stack:
-        stage = Stage(given, folder, stack)
+        stage = FollowUpsRun(given, folder, stack)
         loop = ClientLoop(stage.server.address, beat_s=0.4 * IDLE_S)
-        stay = [Client(loop, f"stay-{number}") for number in range(stayers)]
-        back = [Client(loop, f"back-{number}") for number in range(given.back)]
+        stay = [LoopClient(loop, f"stay-{number}") for number in range(stayers)]
+        back = [LoopClient(loop, f"back-{number}") for number in range(given.back)]
         thread = stack.enter_context(LoopThread(loop))
         thread.bring([*stay, *back], 2000.0, LOGIN_TIMEOUT_S)
         time.sleep(1.0)
@@ -328,7 +335,7 @@ def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
     return markdown("follow-ups | ", rows.items()), broken
 
 
-def _go(after_s: float, loop: ClientLoop, stay: list[Client], back: list[Client]) -> None:
+def _go(after_s: float, loop: ClientLoop, stay: list[LoopClient], back: list[LoopClient]) -> None:
     """Let all go: by silence, by a logout, by a connection that breaks; the last are back in time."""
     for number, client in enumerate(stay):
         client.returns = client.beats = False
@@ -339,7 +346,7 @@ def _go(after_s: float, loop: ClientLoop, stay: list[Client], back: list[Client]
         loop.at(time.monotonic() + random.uniform(0.2 * after_s, 0.4 * after_s), client.connect)
 
 
-def _by_name(wanted: set[str], told: list[Told], calls: list[str]) -> Iterator[str]:
+def _by_name(wanted: set[str], told: list[FollowUpEntry], calls: list[str]) -> Iterator[str]:
     """Hold it against what the clients meant to do, too."""
     times = Counter(each.uid for each in told)
     if missing := wanted - {*times}:

@@ -2,14 +2,14 @@
 
 import pytest
 
-from loadtest.events import Event
-from tests.system.followups.__main__ import Told, judge
+from loadtest.events import StreamEvent
+from tests.system.followups.__main__ import FollowUpEntry, judge
 
 AFTER_MS, LATE_MS, NOW_MS = 1000, 100, 100_000
 
 
-def event(id: str, uid: str, type: str) -> Event:
-    return Event(id, type, uid, "s", 1, 0, "", 0.0)
+def event(id: str, uid: str, type: str) -> StreamEvent:
+    return StreamEvent(id, type, uid, "s", 1, 0, "", 0.0)
 
 
 ANN = [event("1-0", "ann", "online"), event("10000-0", "ann", "offline")]
@@ -22,8 +22,8 @@ BOB = [
 
 def told(
     uid: str = "ann", at_ms: int = 11_020, *, offline: tuple[int, int] = (10_000, 0), n: int = 0
-) -> Told:
-    return Told((at_ms, n), f"back:{uid}:{offline[0]}", uid, offline, 11_001, at_ms)
+) -> FollowUpEntry:
+    return FollowUpEntry((at_ms, n), f"back:{uid}:{offline[0]}", uid, offline, 11_001, at_ms)
 
 
 BACK_LATE = [*ANN, event("11050-0", "ann", "online")]  # about when it is due, which makes either right
@@ -44,7 +44,7 @@ BOBS = told("bob", offline=(10_000, 1))
     ],
 )
 def test_each_fault_is_seen(
-    events: list[Event], follow_ups: list[Told], now_ms: int, complaint: str | None
+    events: list[StreamEvent], follow_ups: list[FollowUpEntry], now_ms: int, complaint: str | None
 ) -> None:
     found = judge(events, follow_ups, after_ms=AFTER_MS, late_max_ms=LATE_MS, now_ms=now_ms).broken
     assert bool(found) is bool(complaint)

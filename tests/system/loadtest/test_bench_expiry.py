@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadtest.bench.expiry import Result, play
+from loadtest.bench.expiry import ExpiryResult, play
 from presence.store.embedded import embedded_redis
 from presence.store.keys import Keys
 
@@ -30,6 +30,6 @@ async def test_all_end_in_one_tick_and_none_is_missing(shards: int) -> None:
     ],
 )
 def test_what_is_missing_or_too_much_is_noticed(entries: dict[str, int], skipped: int) -> None:
-    result = Result(2, 1.0, 0.010, "run", 0, 1.0, 1.0, entries, skipped)
+    result = ExpiryResult(2, 1.0, 0.010, "run", 0, 1.0, 1.0, entries, skipped)
     assert not result.is_whole()
     assert f"skipped {skipped}" in result.table()

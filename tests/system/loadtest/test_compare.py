@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.compare.__main__ import main, play
-from loadtest.compare.player import Plan
+from loadtest.compare.player import ComparePlan
 
 
 @pytest.mark.alone
@@ -28,10 +28,10 @@ def test_techniques_are_played_and_none_is_early(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize("kind", ["wheel", "queue", "expiry", "ring", "redis-wheel"])
 def test_each_finds_those_who_fall_silent(kind: str) -> None:
-    row = play(Plan(kind, 60, idle_timeout_s=1.0, seconds=2.5, silent_share=0.5))
+    row = play(ComparePlan(kind, 60, idle_timeout_s=1.0, seconds=2.5, silent_share=0.5))
     assert (row.error, row.early) == ("", 0)
     assert row.missed <= 5, "some may be due at the very end"
 
 
 def test_a_technique_that_ends_with_an_error_says_so() -> None:
-    assert "no such technique" in play(Plan("abacus", 10, idle_timeout_s=0.5, seconds=1.0)).error
+    assert "no such technique" in play(ComparePlan("abacus", 10, idle_timeout_s=0.5, seconds=1.0)).error

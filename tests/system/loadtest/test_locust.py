@@ -143,11 +143,11 @@ def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis) -> None:
 def test_the_readme_lists_every_option_with_its_default() -> None:
     options: dict[str, object] = {}
 
-    class Parser:
+    class OptionRecorder:
         def add_argument(self, flag: str, default: object = "", **_: object) -> None:
             options[flag] = f"{default:g}" if isinstance(default, float) else str(default)
 
-    add_options(Parser())
+    add_options(OptionRecorder())
     rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.*?) ?\|", README, re.MULTILINE))
     del rows["--host"]  # locust's own
     assert rows == options

@@ -2,10 +2,10 @@
 
 import pytest
 
-from loadtest.operators.__main__ import MORE_MAX, Plan, Stretch, judge, measure
+from loadtest.operators.__main__ import MORE_MAX, OperatorsPlan, Stretch, judge, measure
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
 
-PLAN = Plan(connections=50, rate=500.0, seconds=2.0, pairs=1, viewers=3)
+PLAN = OperatorsPlan(connections=50, rate=500.0, seconds=2.0, pairs=1, viewers=3)
 
 
 def stretches(without: float, beside: float, *complaints: str) -> tuple[Stretch, Stretch]:

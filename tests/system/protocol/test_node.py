@@ -80,7 +80,7 @@ def built_client(root: Path) -> Path:
     return folder
 
 
-class Device:
+class NodeDevice:
     """The example device: commands in, events and answers out.
 
     Attributes:
@@ -194,7 +194,7 @@ def test_the_example_of_its_readme_runs(node_client: Path, redis_server: Embedde
         script = node_client / "dist" / "examples" / f"readme_{server.address[1]}.js"
         compiled = (node_client / "dist" / "examples" / "readme.js").read_text()
         script.write_text(compiled.replace("7400", str(server.address[1])))
-        with Device(node_client, server.address, "bob") as bob:
+        with NodeDevice(node_client, server.address, "bob") as bob:
             bob.told("connected")
             bob.sees("bob")
             example = subprocess.run(["node", script], capture_output=True, text=True, timeout=30, check=True)
@@ -213,9 +213,9 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
     server = ServerProcess(*flags, port=free_port())
     with (
         running_server(*flags) as other_server,
-        Device(node_client, server.address, "ann") as ann,
-        Device(node_client, server.address, "carl") as carl,
-        Device(node_client, other_server.address, "bob") as bob,
+        NodeDevice(node_client, server.address, "ann") as ann,
+        NodeDevice(node_client, server.address, "carl") as carl,
+        NodeDevice(node_client, other_server.address, "bob") as bob,
     ):
         for device in (ann, carl, bob):
             device.told("connected", again=False)
@@ -287,12 +287,12 @@ async def test_it_logs_in_with_a_token_over_tls(node_client: Path, secured: Harn
     trust = {"NODE_EXTRA_CA_CERTS": str(authority)}
 
     def live() -> tuple[object, ...]:
-        with Device(node_client, address, "ann", "phone", f"@{file}", **trust) as ann:
+        with NodeDevice(node_client, address, "ann", "phone", f"@{file}", **trust) as ann:
             ann.told("connected")
             answers = ann.ask("query", ["bob"])["error"], ann.close()
-        with Device(node_client, address, "eve", "phone", f"@{file}", **trust) as eve:
+        with NodeDevice(node_client, address, "eve", "phone", f"@{file}", **trust) as eve:
             reasons = [eve.told("disconnected")["reason"] for _ in range(2)]
-        with Device(node_client, address, "ann") as wary:
+        with NodeDevice(node_client, address, "ann") as wary:
             lost = wary.told("disconnected")
         return *answers, *reasons, lost["reason"], "certificate" in str(lost["message"])
 

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import Outcome, say, table
+from loadtest.outcome import CaseOutcome, say, table
 from tests.system.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
 from tests.system.security.malformed import bombs, mistakes, names, refusals
 from tests.system.security.silence import races, silent
 from tests.system.security.tls import tls
 
-Case = Callable[[], Outcome]
+Case = Callable[[], CaseOutcome]
 CASES: dict[str, tuple[Case, Case]] = {
     "bombs": (lambda: bombs(10_000), lambda: bombs(400)),
     "refusals": (lambda: refusals(10_000), lambda: refusals(200)),
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Case, Case]] = {
 """Of each case how it is played, and how a little of it is."""
 
 
-def status(outcomes: list[Outcome]) -> int:
+def status(outcomes: list[CaseOutcome]) -> int:
     """Return the exit status: of what was broken, and of what shows nothing."""
     if any(each.broken for each in outcomes):
         return 1
@@ -62,7 +62,7 @@ def main(words: list[str] | None = None) -> int:
     if unknown := {*given.cases} - {*CASES}:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     raise_file_limit()
-    outcomes: list[Outcome] = []
+    outcomes: list[CaseOutcome] = []
     for name in given.cases or CASES:
         begun = time.monotonic()
         outcomes.append(CASES[name][given.short]())

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from loadtest import usage
-from loadtest.outcome import Outcome, faults, percentile, say, spread_ms
+from loadtest.outcome import CaseOutcome, faults, percentile, say, spread_ms
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, Setup, running, wait_for
 from presence import protocol
@@ -28,7 +28,7 @@ from tests.system.security.load import (
     processes,
     visits,
 )
-from tests.system.security.stage import UNBOUNDED, Stage, Wire, staged
+from tests.system.security.stage import UNBOUNDED, AttackedServer, BlockingConnection, staged
 
 GOODPUT_MIN = 0.9
 SETTLE_S = 2.0  # of each load until it counts: what the bucket had saved is spent
@@ -39,7 +39,7 @@ P99_MAX_S = 0.25  # no promise names a time; an answer that takes longer than th
 TOKENS = 1000  # that are sent again and again
 
 
-class Load(NamedTuple):
+class GrantedLoad(NamedTuple):
     """What came of one load: logins a second that were due, those that counted, and seconds of these."""
 
     offered: float
@@ -67,15 +67,17 @@ class Load(NamedTuple):
         return f"{self.offered:,.0f}/s: granted {self.goodput:,.0f}/s in {times}"
 
 
-def offer(stage: Stage, says: Sequence[bytes] | str, per_second: float, seconds: float) -> Load:
+def offer(
+    stage: AttackedServer, says: Sequence[bytes] | str, per_second: float, seconds: float
+) -> GrantedLoad:
     """Offer a server so many logins a second; those of the first `SETTLE_S` do not count."""
     count, begin = int(per_second * (SETTLE_S + seconds)), time.monotonic() + LEAD_S
     with processes(1) as pool:
         ended = pool.submit(visits, stage.server.address, says, count, per_second, begin=begin).result()
-    return Load(per_second, [each for each in ended if each.due >= begin + SETTLE_S], seconds)
+    return GrantedLoad(per_second, [each for each in ended if each.due >= begin + SETTLE_S], seconds)
 
 
-def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Outcome:
+def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> CaseOutcome:
     """Offer as many logins as are granted, twice and ten times as many: the rest is told to return later.
 
     Args:
@@ -95,7 +97,7 @@ def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Outc
         return judge_flood("flood-tokens" if tokens else "flood", loads, stage.others_hurt())
 
 
-def judge_flood(name: str, loads: Sequence[Load], hurt: list[str]) -> Outcome:
+def judge_flood(name: str, loads: Sequence[GrantedLoad], hurt: list[str]) -> CaseOutcome:
     """Hold the last and greatest load against the best of those before."""
     *less, last = loads
     peak = max(each.goodput for each in less)
@@ -108,7 +110,9 @@ def judge_flood(name: str, loads: Sequence[Load], hurt: list[str]) -> Outcome:
         (unread, f"{unread} refusals without a time to return"),
     )
     refused = len(last.ended) - last.number(GRANTED)
-    return Outcome(name, f"{refused:,} logins refused" if refused else "", "; ".join(map(str, loads)), broken)
+    return CaseOutcome(
+        name, f"{refused:,} logins refused" if refused else "", "; ".join(map(str, loads)), broken
+    )
 
 
 # Forged tokens beside good ones
@@ -133,7 +137,7 @@ class Forged(NamedTuple):
         return f"beside {self.rate:,.0f} a second {self.share:.1%} granted"
 
 
-def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> Outcome:
+def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseOutcome:
     """Offer good logins, with more and more forged ones a second beside them.
 
     The forged ones come from many addresses, each with the name of a user of its own and a wrong signature;
@@ -162,7 +166,7 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> Outco
         return judge_forged(loads, stage.others_hurt())
 
 
-def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> Outcome:
+def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> CaseOutcome:
     """Hold the greatest flood against none."""
     alone, *_, worst = loads
     forged = [*chain(*(each.bad for each in loads))]
@@ -175,7 +179,7 @@ def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> Outcome:
         (taken, f"{taken} forged tokens were taken"),
     )
     injected = f"{len(forged):,} forged tokens" if forged else ""
-    return Outcome("flood-forged", injected, "; ".join(map(str, loads)), broken)
+    return CaseOutcome("flood-forged", injected, "; ".join(map(str, loads)), broken)
 
 
 # One client that sends packets as fast as it can
@@ -189,7 +193,7 @@ PACKETS = {
 ASKERS, ASK_EACH_S = 50, 0.1
 
 
-class Found(NamedTuple):
+class FloodFigures(NamedTuple):
     """What was seen of one kind of flood: of the flooder, and seconds to the answers of others."""
 
     flooded: Flooded
@@ -200,22 +204,22 @@ class Found(NamedTuple):
         return f"{packets:,}, cut off {cut_off:,} times: others' answers {spread_ms(self.answers)}"
 
 
-def flooders(seconds: float) -> Outcome:
+def flooders(seconds: float) -> CaseOutcome:
     """Flood a server with each kind of packet, while others ask it for answers."""
     flags = ("--disconnect-grace", "0", "--login-burst", "100000", "--uid-login-rate", "0")
-    found: dict[str, Found] = {}
+    found: dict[str, FloodFigures] = {}
     with staged(*flags) as stage, processes(2) as pool:
         address = stage.server.address
         for kind, frame in PACKETS.items():
             begin = time.monotonic() + LEAD_S
             times = pool.submit(ask, address, f"asks-{kind[:3]}", ASKERS, ASK_EACH_S, begin, seconds)
             flooded = pool.submit(flood, address, frame, begin, seconds).result()
-            found[kind] = Found(flooded, times.result())
+            found[kind] = FloodFigures(flooded, times.result())
             say(f"{kind}: {found[kind]}")
         return judge_flooders(found, stage.others_hurt())
 
 
-def judge_flooders(found: Mapping[str, Found], hurt: list[str]) -> Outcome:
+def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOutcome:
     """Nobody is to wait long, and whoever floods is cut off and told why."""
     broken = [*hurt]
     for kind, (flooded, answers) in found.items():
@@ -227,7 +231,7 @@ def judge_flooders(found: Mapping[str, Found], hurt: list[str]) -> Outcome:
         )
     packets = sum(each.flooded.packets for each in found.values())
     told = "; ".join(f"{kind}: {each}" for kind, each in found.items())
-    return Outcome("flooders", f"{packets:,} packets of one client" if packets else "", told, broken)
+    return CaseOutcome("flooders", f"{packets:,} packets of one client" if packets else "", told, broken)
 
 
 # Clients who watch as many users as they can
@@ -241,7 +245,7 @@ REDIS_BYTES_MAX = 300
 ONCE_BYTES = 16 * 2**20  # packed states, and what is read once
 
 
-def watchers(count: int, shared: int = Settings().max_shared_watches) -> Outcome:
+def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOutcome:
     """Let clients watch as much as the largest frames hold, each of them other users.
 
     One who behaves asks for an answer all the while; afterwards others come who watch only a few.
@@ -288,10 +292,10 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> Outcome
         f"of Redis for each of {kept:,} watches; a bystander's answer after {spread_ms(waits)}"
     )
     asked = f"{count:,} clients who ask for {FRAMES * UIDS_MAX:,} watches each"
-    return Outcome("watchers", asked if codes else "", measured, broken)
+    return CaseOutcome("watchers", asked if codes else "", measured, broken)
 
 
-def _logged_in(stage: Stage, uid: str) -> Wire:
+def _logged_in(stage: AttackedServer, uid: str) -> BlockingConnection:
     wire = stage.wire()
     wire.ask(login(uid, idle_timeout=IDLE_S))
     return wire
@@ -310,7 +314,7 @@ def _told(packet: Packet) -> str:
     return f"{reason}, with a time to return" if packet.payload.get("retry_after") else reason
 
 
-def _redis_bytes(stage: Stage) -> int:
+def _redis_bytes(stage: AttackedServer) -> int:
     return int(stage.data.client.info("memory")["used_memory"])
 
 
@@ -341,7 +345,7 @@ class Rest(NamedTuple):
         return f"{self.rss / 2**20:.2f} MiB, {self.descriptors} descriptors"
 
 
-def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool = True) -> Outcome:
+def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool = True) -> CaseOutcome:
     """Let so many come and go, each of a user of its own: what does a server keep of them?
 
     Descriptors, memory and the sizes of all that a server keeps are compared at rest: before (after a warm-up
@@ -399,7 +403,7 @@ def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
     return found
 
 
-def judge_cycles(base: Rest, rest: Rest, kept: Mapping[str, int] | None, codes: Counter[int]) -> Outcome:
+def judge_cycles(base: Rest, rest: Rest, kept: Mapping[str, int] | None, codes: Counter[int]) -> CaseOutcome:
     """Hold what is left against what was there before; without `kept` nobody looked at the tables."""
     missed = codes.total() - codes[GRANTED]
     grown = max(abs(now / then - 1) for now, then in zip(rest, base, strict=True))
@@ -413,4 +417,4 @@ def judge_cycles(base: Rest, rest: Rest, kept: Mapping[str, int] | None, codes: 
         broken += [f"nobody says how many {name} are left" for name in TABLES if name not in named]
     measured = f"base {base}; then {rest}; tables looked at: {len(kept or ())}"
     done = f"{codes.total():,} logins and closes from {SOURCES} addresses"
-    return Outcome("cycles", done if codes else "", measured, broken)
+    return CaseOutcome("cycles", done if codes else "", measured, broken)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import AWAY, Client, ClientLoop, plain_login
+from loadtest.client_loop import AWAY, ClientLoop, LoopClient, plain_login
 from loadtest.connection import raise_file_limit
 from presence import protocol
 from presence.protocol import Code, Kind
@@ -66,7 +66,7 @@ class Visit(NamedTuple):
     sent: int = 1
 
 
-class _Visitor(Client):
+class _Visitor(LoopClient):
     is_member = False
 
     def __init__(self, loop: ClientLoop, due: float, pieces: Sequence[bytes], ended: list[Visit]) -> None:
@@ -157,7 +157,7 @@ class Flooded(NamedTuple):
     otherwise: int
 
 
-class _Flooder(Client):
+class _Flooder(LoopClient):
     """Sends as much as the connection takes; logs in anew when it ends, whatever it was told."""
 
     is_member = False
@@ -194,7 +194,7 @@ def flood(address: Address, frame: bytes, begin: float, seconds: float) -> Flood
     return Flooded(pieces * max(1, PIECE_BYTES // len(frame)), flooder.cut_off, flooder.otherwise)
 
 
-class _Asker(Client):
+class _Asker(LoopClient):
     def __init__(self, loop: ClientLoop, uid: str, every_s: float, times: list[float]) -> None:
         super().__init__(loop, uid)
         self._every_s, self._times = every_s, times

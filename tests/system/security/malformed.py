@@ -4,12 +4,12 @@ import re
 from contextlib import suppress
 
 from loadtest import usage
-from loadtest.outcome import Outcome, faults
+from loadtest.outcome import CaseOutcome, faults
 from presence import protocol
 from presence.protocol import Code, Kind
 from tests.system.security import faulty
 from tests.system.security.credentials import login
-from tests.system.security.stage import Stage, Wire, staged
+from tests.system.security.stage import AttackedServer, BlockingConnection, staged
 
 BOMB = b"\xff\xff\xff\xff"  # a frame of 4 GiB, so it says
 BOMB_BYTES_MAX = 1024  # of the server's memory for each
@@ -21,7 +21,7 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 PORTION = 100  # of connections that are open together
 
 
-def bombs(count: int) -> Outcome:
+def bombs(count: int) -> CaseOutcome:
     """Frames that claim 4 GiB, side by side: what does each cost the server in memory?
 
     The connections are open before: half of them of guests, half of sessions. Then every one of them sends
@@ -38,10 +38,10 @@ def bombs(count: int) -> Outcome:
         (each > BOMB_BYTES_MAX, f"{each:.0f} bytes of memory for each bomb, {BOMB_BYTES_MAX} allowed"),
     )
     measured = f"refused on four bytes {refused:,}; {each:.0f} bytes of memory a bomb"
-    return Outcome("bombs", f"{refused:,} frames that claim 4 GiB" if refused else "", measured, broken)
+    return CaseOutcome("bombs", f"{refused:,} frames that claim 4 GiB" if refused else "", measured, broken)
 
 
-def _bomb(stage: Stage, count: int) -> tuple[int, int]:
+def _bomb(stage: AttackedServer, count: int) -> tuple[int, int]:
     """Return how many were refused as too large, and the bytes that the server's peak grew by meanwhile."""
     wires = [stage.wire() for _ in range(count)]
     for number, wire in enumerate(wires[::2]):
@@ -56,7 +56,7 @@ def _bomb(stage: Stage, count: int) -> tuple[int, int]:
     return refused, usage.peak_bytes(stage.pid) - before
 
 
-def _told(wires: list[Wire], code: Code) -> int:
+def _told(wires: list[BlockingConnection], code: Code) -> int:
     """Return how many are told that, as the last word; close all."""
     told = sum([wire.ends_with(code) for wire in wires])
     for wire in wires:
@@ -64,7 +64,7 @@ def _told(wires: list[Wire], code: Code) -> int:
     return told
 
 
-def refusals(count: int) -> Outcome:
+def refusals(count: int) -> CaseOutcome:
     """A packet before the login, and more input behind it: the refusal has to be read all the same."""
     read = 0
     with staged() as stage:
@@ -76,10 +76,10 @@ def refusals(count: int) -> Outcome:
             read += _told([wire], Code.NOT_LOGGED_IN)
         hurt = stage.others_hurt()
     broken = hurt + faults((read < READ_SHARE_MIN * count, f"only {read} of {count} refusals were read"))
-    return Outcome("refusals", f"{count:,} refusals with input behind them", f"read {read:,}", broken)
+    return CaseOutcome("refusals", f"{count:,} refusals with input behind them", f"read {read:,}", broken)
 
 
-def names(count: int) -> Outcome:
+def names(count: int) -> CaseOutcome:
     """Uids with control characters in them are refused, each by name."""
     controls = [chr(number) for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)]
     refused = 0
@@ -96,10 +96,10 @@ def names(count: int) -> Outcome:
         (refused < count, f"{count - refused} were let in"),
         (told, f"{told} events with a control character in the uid"),
     )
-    return Outcome("names", f"{count:,} uids with control characters", f"refused {refused:,}", broken)
+    return CaseOutcome("names", f"{count:,} uids with control characters", f"refused {refused:,}", broken)
 
 
-def mistakes(count: int) -> Outcome:
+def mistakes(count: int) -> CaseOutcome:
     """Logins that meet an exception which nobody expects; its words hold what no log may show."""
     told = 0
     console = ("--log-format", "console", "--log-level", "debug")  # each line stands as it was written
@@ -120,4 +120,4 @@ def mistakes(count: int) -> Outcome:
         (secrets or controls, f"{secrets} secrets and {controls} control characters in the log"),
     )
     measured = f"told server_error {told:,}; {len(lines)} lines of log"
-    return Outcome("mistakes", f"{told:,} handlers that raise" if told else "", measured, broken)
+    return CaseOutcome("mistakes", f"{told:,} handlers that raise" if told else "", measured, broken)

@@ -10,9 +10,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import AWAY, Client, ClientLoop
-from loadtest.events import Event
-from loadtest.outcome import Outcome, faults, percentile, spread_ms
+from loadtest.client_loop import AWAY, ClientLoop, LoopClient
+from loadtest.events import StreamEvent
+from loadtest.outcome import CaseOutcome, faults, percentile, spread_ms
 from presence import protocol
 from presence.protocol import Code, Kind
 from tests.system.security.credentials import login, trusting_nobody
@@ -26,7 +26,7 @@ P99_MAX_S = 0.25  # of a login beside the strangers
 # Strangers who say nothing, or a byte a second
 
 
-def silent(count: int, over_tls: int, per_second: float, logins: float) -> Outcome:
+def silent(count: int, over_tls: int, per_second: float, logins: float) -> CaseOutcome:
     """Let strangers come and wait, while so many users a second log in.
 
     Args:
@@ -60,7 +60,7 @@ def _hello() -> bytes:
 
 def judge_silent(
     strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], hurt: list[str]
-) -> Outcome:
+) -> CaseOutcome:
     """Hold what was seen against what is promised; those over TLS are told nothing."""
     lived = [each.took_s for each in (*strangers, *secured)]
     alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
@@ -79,7 +79,7 @@ def judge_silent(
     slow = sum(each.sent > 1 for each in strangers)
     injected = f"{len(lived):,} strangers, {slow:,} of them at a byte a second, {len(secured):,} over TLS"
     measured = f"closed after {min(lived):.3f} to {max(lived):.3f} s; logins beside them {spread_ms(times)}"
-    return Outcome("silent", injected if slow and secured else "", measured, broken)
+    return CaseOutcome("silent", injected if slow and secured else "", measured, broken)
 
 
 # Beats in the very moment in which their sender's time is up
@@ -91,7 +91,7 @@ RACES_SHARE_MIN = 0.05  # of the beats that have to win, and to lose
 BEAT = protocol.encode(protocol.keepalive(2))
 
 
-class Answered(NamedTuple):
+class AnsweredKeepalive(NamedTuple):
     """The last beat of a session that was answered: whose, and Unix ms before it was sent."""
 
     uid: str
@@ -104,10 +104,10 @@ class Race:
 
     won: int = 0
     lost: int = 0
-    answered: dict[str, Answered] = field(default_factory=dict)
+    answered: dict[str, AnsweredKeepalive] = field(default_factory=dict)
 
 
-class _Racer(Client):
+class _Racer(LoopClient):
     """Beats about when it is ended, and is back at its next turn."""
 
     def __init__(self, loop: ClientLoop, uid: str, until: float, race: Race) -> None:
@@ -133,13 +133,13 @@ class _Racer(Client):
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.OK:
             self._race.won += 1
-            self._race.answered[self._session] = Answered(self.uid, self._beat_ms)
+            self._race.answered[self._session] = AnsweredKeepalive(self.uid, self._beat_ms)
 
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
         self._race.lost += 1
 
 
-def races(count: int, seconds: float) -> Outcome:
+def races(count: int, seconds: float) -> CaseOutcome:
     """Beats that come as the time of their sender is up: each wins, or a clean new period begins."""
     race = Race()
     flags = ("--idle-timeout", f"{T_S:g}", "--tick", f"{TICK_S:g}")
@@ -156,17 +156,19 @@ def races(count: int, seconds: float) -> Outcome:
     beats = race.won + race.lost
     raced = min(race.won, race.lost) >= RACES_SHARE_MIN * beats > 0
     measured = f"{race.won:,} beats won, {race.lost:,} came too late; offline as last event {len(wrong)}"
-    return Outcome("races", f"{beats:,} beats about T after the last" if raced else "", measured, broken)
+    return CaseOutcome("races", f"{beats:,} beats about T after the last" if raced else "", measured, broken)
 
 
-def told_wrongly(events: Iterable[Event], answered: Mapping[str, Answered]) -> tuple[list[str], int]:
+def told_wrongly(
+    events: Iterable[StreamEvent], answered: Mapping[str, AnsweredKeepalive]
+) -> tuple[list[str], int]:
     """Hold the stream against what clients know.
 
     Returns:
         Who was online when a beat was answered, though the last event before that beat says offline; and how
         many events do not alternate.
     """
-    by_uid: dict[str, list[Event]] = {}
+    by_uid: dict[str, list[StreamEvent]] = {}
     for event in events:
         by_uid.setdefault(event.uid, []).append(event)
     wrong = [

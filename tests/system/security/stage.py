@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.client_loop import Client, ClientLoop, LoopThread, plain_login
+from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, plain_login
 from loadtest.connection import source_addresses
-from loadtest.events import Event
+from loadtest.events import StreamEvent
 from loadtest.outcome import faults
 from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer, Setup
@@ -29,7 +29,7 @@ _SOURCE = source_addresses("127.0.0.1", SOURCES)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 
 
-class Resident(Client):
+class Resident(LoopClient):
     """Logs in once, beats, and stays as long as the server keeps it.
 
     Args:
@@ -47,19 +47,19 @@ class Resident(Client):
         self._frame = frame or plain_login(uid)
 
     def opened(self) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         self.send(self._frame)
 
     def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         self.answers += kind == Kind.OK
 
     def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `Client`."""
+        """See `LoopClient`."""
         self.is_lost = True
 
 
-class Wire:
+class BlockingConnection:
     """A connection whose answers are waited for.
 
     Args:
@@ -122,7 +122,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Stage:
+class AttackedServer:
     """What a case plays on.
 
     Attributes:
@@ -148,11 +148,11 @@ class Stage:
         line = self.server.said("serving TLS")[-1]
         return line["host"], line["port"]
 
-    def wire(self) -> Wire:
+    def wire(self) -> BlockingConnection:
         """Connect."""
-        return Wire(self.server.address)
+        return BlockingConnection(self.server.address)
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[StreamEvent]:
         """Return all events in the stream."""
         return self.data.events(Setup().keys())
 
@@ -173,7 +173,7 @@ def staged(
     tokens: bool = False,
     tls: bool = False,
     program: Sequence[str] = PRESENCE,
-) -> Iterator[Stage]:
+) -> Iterator[AttackedServer]:
     """Run a server for the length of a ``with`` block, with those who behave logged in.
 
     Args:
@@ -198,6 +198,6 @@ def staged(
             others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]
             with LoopThread(loop) as thread:
                 thread.bring(others, 1000.0, TIMEOUT_S)
-                yield Stage(server, data, others, issuer)
+                yield AttackedServer(server, data, others, issuer)
         finally:
             server.stop()

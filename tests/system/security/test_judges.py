@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from loadtest.events import Event
-from loadtest.outcome import Outcome
+from loadtest.events import StreamEvent
+from loadtest.outcome import CaseOutcome
 from presence.protocol import Code
 from tests.system.security.__main__ import status
 from tests.system.security.floods import (
+    FloodFigures,
     Forged,
-    Found,
-    Load,
+    GrantedLoad,
     Rest,
     judge_cycles,
     judge_flood,
@@ -22,14 +22,14 @@ from tests.system.security.floods import (
     sizes,
 )
 from tests.system.security.load import GRANTED, LOST, Flooded, Visit
-from tests.system.security.silence import Answered, judge_silent, told_wrongly
-from tests.system.security.tls import Cost, judge_tls
+from tests.system.security.silence import AnsweredKeepalive, judge_silent, told_wrongly
+from tests.system.security.tls import TlsCost, judge_tls
 
 GONE = Visit(0.0, 5.1, Code.LOGIN_TIMEOUT, sent=5)
 GOOD, REFUSED = Visit(0.0, 0.01, GRANTED), Visit(0.0, 0.01, Code.BUSY, 1.5)
 KEPT = {"sessions": 0, "transport.connections": 0, "outbox.queued": 0, "admission.uid_logins_kept": 0}
 BASE = Rest(50_000_000, 20)
-BEFORE = Load(10, [GOOD] * 10, 1.0)
+BEFORE = GrantedLoad(10, [GOOD] * 10, 1.0)
 
 
 def silence(stay: Visit = GONE, login: Visit = GOOD, secured: Visit = GONE) -> list[str]:
@@ -41,7 +41,7 @@ def cycles(rest: Rest = BASE, kept: dict[str, int] = KEPT) -> list[str]:
 
 
 def flood(granted: int, *others: Visit) -> list[str]:
-    last = Load(100, [GOOD] * granted + [REFUSED] * 90 + [*others], 1.0)
+    last = GrantedLoad(100, [GOOD] * granted + [REFUSED] * 90 + [*others], 1.0)
     return judge_flood("flood", [BEFORE, last], []).failures
 
 
@@ -51,11 +51,13 @@ def forged(good: int, *bad: Visit) -> list[str]:
 
 
 def flooders(p99_s: float = 0.02, cut_off: int = 1, otherwise: int = 0) -> list[str]:
-    return judge_flooders({"queries": Found(Flooded(100, cut_off, otherwise), [p99_s] * 9)}, []).failures
+    return judge_flooders(
+        {"queries": FloodFigures(Flooded(100, cut_off, otherwise), [p99_s] * 9)}, []
+    ).failures
 
 
 def lost_over_tls(lost: int) -> list[str]:
-    return judge_tls(Cost(17_000.0, 14.0, 900.0, lost), Cost(500.0, 5.0, 200.0, 0), []).failures
+    return judge_tls(TlsCost(17_000.0, 14.0, 900.0, lost), TlsCost(500.0, 5.0, 200.0, 0), []).failures
 
 
 @pytest.mark.parametrize(
@@ -105,14 +107,14 @@ def test_sizes_are_found_by_their_names_and_counters_are_not() -> None:
 
 def test_an_answer_behind_an_offline_event_is_found() -> None:
     online, offline = (
-        Event(f"{n}-0", kind, "ann", "s1", 0, n, "", n) for n, kind in ((10, "online"), (11, "offline"))
+        StreamEvent(f"{n}-0", kind, "ann", "s1", 0, n, "", n) for n, kind in ((10, "online"), (11, "offline"))
     )
-    answered = {"s1": Answered("ann", 15.0)}
+    answered = {"s1": AnsweredKeepalive("ann", 15.0)}
     assert told_wrongly([online], answered) == ([], 0)
     assert told_wrongly([online, offline], answered) == (["ann"], 0)
     assert told_wrongly([online, online], answered) == ([], 1)
 
 
 def test_the_exit_status_tells_what_was_broken_from_what_shows_nothing() -> None:
-    kept, broken = Outcome("a", "x", ""), Outcome("b", "x", "", ["no"])
-    assert [status([kept]), status([kept, broken]), status([kept, Outcome("c", "", "")])] == [0, 1, 2]
+    kept, broken = CaseOutcome("a", "x", ""), CaseOutcome("b", "x", "", ["no"])
+    assert [status([kept]), status([kept, broken]), status([kept, CaseOutcome("c", "", "")])] == [0, 1, 2]

@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 from loadtest import usage
 from loadtest.client_loop import ClientLoop
-from loadtest.outcome import Outcome, faults, say
+from loadtest.outcome import CaseOutcome, faults, say
 from presence import protocol
 from tests.system.security.credentials import trusting_nobody
-from tests.system.security.stage import TIMEOUT_S, Resident, Stage, staged
+from tests.system.security.stage import TIMEOUT_S, AttackedServer, Resident, staged
 
 BEAT_S = 1.0
 SETTLE_S = 2.0
 ASKING = protocol.encode(protocol.keepalive(9))
 
 
-def _clients(stage: Stage, loop: ClientLoop, name: str, count: int, *, tls: bool) -> list[Resident]:
+def _clients(stage: AttackedServer, loop: ClientLoop, name: str, count: int, *, tls: bool) -> list[Resident]:
     """Let so many log in."""
     clients = [Resident(loop, f"{name}-{number}") for number in range(count)]
     for each in clients:
@@ -38,7 +38,7 @@ def _unanswered(loop: ClientLoop, clients: Sequence[Resident]) -> int:
     return before + len(clients) - sum(each.answers for each in clients)
 
 
-class Cost(NamedTuple):
+class TlsCost(NamedTuple):
     """What connections of one kind cost.
 
     Attributes:
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
     lost: int
 
 
-def measure(stage: Stage, connections: int, seconds: float, *, tls: bool) -> Cost:
+def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: bool) -> TlsCost:
     """Measure on a fresh server."""
     pid, first = stage.pid, connections // 3
     with ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
@@ -70,7 +70,7 @@ def measure(stage: Stage, connections: int, seconds: float, *, tls: bool) -> Cos
         loop.run(SETTLE_S)  # those that only beat are served otherwise than new ones
         beat_us = (_share(loop, pid, seconds) - idle) * BEAT_S / connections * 1e6
         bytes_each = (usage.memory(pid).rss - before) / (connections - first)
-        return Cost(bytes_each, beat_us, used / connections * 1e6, _unanswered(loop, clients))
+        return TlsCost(bytes_each, beat_us, used / connections * 1e6, _unanswered(loop, clients))
 
 
 def _share(loop: ClientLoop, pid: int, seconds: float) -> float:
@@ -80,9 +80,9 @@ def _share(loop: ClientLoop, pid: int, seconds: float) -> float:
     return (usage.cpu_seconds(pid) - spent) / seconds
 
 
-def tls(connections: int, seconds: float) -> Outcome:
+def tls(connections: int, seconds: float) -> CaseOutcome:
     """Measure connections over TLS, and plain ones, each on a fresh server."""
-    costs: list[Cost] = []
+    costs: list[TlsCost] = []
     hurt: list[str] = []
     for is_tls in (True, False):
         with staged("--login-rate", "100000", tls=True) as stage:
@@ -93,10 +93,10 @@ def tls(connections: int, seconds: float) -> Outcome:
     return judge_tls(secured, plain, hurt)
 
 
-def judge_tls(secured: Cost, plain: Cost, hurt: list[str]) -> Outcome:
+def judge_tls(secured: TlsCost, plain: TlsCost, hurt: list[str]) -> CaseOutcome:
     """Put both side by side; there is no bound but that nobody is lost."""
     lost = secured.lost + plain.lost
     figures = ("bytes of memory a connection", "µs of a keepalive", "µs of an accept and login")
     told = [f"{what} {secured[n]:,.1f}, plain {plain[n]:,.1f}" for n, what in enumerate(figures)]
     broken = hurt + faults((lost, f"{lost} connections were lost"))
-    return Outcome("tls", "connections over TLS", "; ".join(told), broken)
+    return CaseOutcome("tls", "connections over TLS", "; ".join(told), broken)

@@ -32,7 +32,7 @@ USERS = 400
 MEANWHILE = 50  # transitions of a crowd
 
 
-class Crowd:
+class MovingUsers:
     """Users who come, go and show themselves otherwise through the real store, in a thread of its own."""
 
     def __init__(self, url: str, shards: int) -> None:
@@ -66,7 +66,7 @@ class Crowd:
             self._settle()
             self.transitions += 1
 
-    def __enter__(self) -> "Crowd":
+    def __enter__(self) -> "MovingUsers":
         self._thread.start()
         return self
 
@@ -117,7 +117,7 @@ def test_each_snapshot_is_exact_though_users_change_between_its_pages_and_what_f
     url: str, shards: int
 ) -> None:
     different, counts = 0, Counter[str]()
-    with Crowd(url, shards) as crowd:
+    with MovingUsers(url, shards) as crowd:
         for last in [False] * 9 + [True]:
             before = crowd.transitions
             with follow_sync(url, updates=True) as events:
@@ -153,7 +153,7 @@ def test_without_the_events_meanwhile_pages_would_not_be_exact(
     """The negative control of the test above."""
     monkeypatch.setattr(snapshot, "_apply", lambda *_: None)
     different = 0
-    with Crowd(url, 1):
+    with MovingUsers(url, 1):
         for _ in range(10):
             with follow_sync(url) as events:
                 taken = next(events)

@@ -39,7 +39,7 @@ def note_slowly(due: Due) -> None:
     note(due)
 
 
-class Workers:
+class WorkerProcesses:
     """A running command, of whose workers none is left behind.
 
     Attributes:
@@ -86,7 +86,7 @@ class Workers:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerProcesses":
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -104,12 +104,12 @@ def server() -> Iterator[EmbeddedRedis]:
         yield server
 
 
-Start = Callable[..., Workers]
+Start = Callable[..., WorkerProcesses]
 
 
 @pytest.fixture
 def start(server: EmbeddedRedis, tmp_path: Path) -> Start:
-    return partial(Workers, server.url, tmp_path)
+    return partial(WorkerProcesses, server.url, tmp_path)
 
 
 @pytest.fixture

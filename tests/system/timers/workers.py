@@ -38,7 +38,7 @@ FORKING: Final = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class WorkersTrial:
     """What is tried.
 
     Attributes:
@@ -82,7 +82,7 @@ class Handling(NamedTuple):
     is_held: bool
 
 
-class Verdict(NamedTuple):
+class WorkersVerdict(NamedTuple):
     """What a trial came to.
 
     Attributes:
@@ -113,7 +113,7 @@ def handlings(worker: int, notes: str) -> Iterator[Handling]:
             yield Handling(event, attempt, at_ms, worker, is_held=i > last_done)
 
 
-def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collection[int]) -> Verdict:
+def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collection[int]) -> WorkersVerdict:
     """Hold what workers noted against what was scheduled.
 
     Args:
@@ -125,7 +125,7 @@ def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collect
     for each in sorted(seen, key=lambda handling: handling.attempt):
         by_event.setdefault(each.event, []).append(each)
     repeats = [pair for several in by_event.values() for pair in pairwise(several)]
-    return Verdict(
+    return WorkersVerdict(
         missing=len(asked_ms) - len(by_event),
         early=sum(each.at_ms < asked_ms[each.event] for each in seen),
         again=len(repeats),
@@ -139,7 +139,7 @@ def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collect
 class Crew:
     """The worker processes; used in a ``with`` block, after which none is left."""
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
+    def __init__(self, trial: WorkersTrial, folder: Path) -> None:
         self._trial = trial
         self._folder = folder
         self._numbers = count()
@@ -189,7 +189,7 @@ class Crew:
             self._end(number)
 
 
-def work(trial: Trial, notes: Path) -> None:
+def work(trial: WorkersTrial, notes: Path) -> None:
     """Claim, note, say done, until killed. A note is one write: what was written before a kill stays."""
     ask_kernel = die_with_parent(signal.SIGKILL)
     if ask_kernel:
@@ -207,7 +207,7 @@ def work(trial: Trial, notes: Path) -> None:
                 time.sleep(POLL_INTERVAL_S)
 
 
-def play(trial: Trial) -> tuple[Verdict, int]:
+def play(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
     """Play a trial on a Redis of its own; return the verdict, and how many workers were killed."""
     with embedded_redis() as redis, tempfile.TemporaryDirectory(prefix="timers-") as folder:
         trial = replace(trial, place=replace(trial.place, redis_url=redis.url))
@@ -220,7 +220,7 @@ def play(trial: Trial) -> tuple[Verdict, int]:
             return judge(asked_ms, crew.handlings(), crew.killed), len(crew.killed)
 
 
-def _schedule(trial: Trial, timer: SharedTimer, client: Any, lead_s: float) -> list[float]:
+def _schedule(trial: WorkersTrial, timer: SharedTimer, client: Any, lead_s: float) -> list[float]:
     """Schedule all; return before which moment of Redis' clock each must not come."""
     asked_ms: list[float] = []
     first_ms = _now_ms(client) + lead_s * 1000
@@ -234,7 +234,7 @@ def _schedule(trial: Trial, timer: SharedTimer, client: Any, lead_s: float) -> l
     return asked_ms
 
 
-def _wait(trial: Trial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
+def _wait(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
     """Wait until nothing is left, and kill meanwhile."""
     begun = time.monotonic()
     next_kill = begun + trial.kill_every_s
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     for kind in options.kind:
         place = TimerLocation("", kind, "loadtest", tick_s=options.tick)
         leasing = Leasing(options.lease, attempts_max=100)
-        once = Trial(
+        once = WorkersTrial(
             f"{kind}, all at once", place, leasing, options.events, 0, options.workers, options.limit
         )
         spread = replace(once, name=f"{kind}, spread", span_s=options.span)
