@@ -189,7 +189,7 @@ def test_ends_are_passed_on_and_kept_without_client_data(world: World) -> None:
     recent_ends.append(end)
     assert world.changes == [end]
     assert [each.profile for each in recent_ends.of_user("ada", NOW)] == [PLAIN]
-    assert explain(world, ended=recent_ends.of)["ended"] == [
+    assert explain(world, ended=recent_ends.of_user)["ended"] == [
         {
             "device": "phone",
             "session": "s1",

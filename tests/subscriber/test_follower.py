@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from loadtest.servers import SERVE_NO_STALE_DATA, RedisServer
+from loadtest.servers import SERVE_NO_STALE_DATA, LocalRedis
 from presence.store.client import Redis, RedisError
 from presence.subscriber import Online, entries_sync, subscribe_sync
 from tests.subscriber.streams import Streams, take, uids
@@ -88,8 +88,8 @@ def test_what_is_no_number_of_shards_is_an_error(url: str, client: Redis) -> Non
 def test_a_former_primary_that_has_lost_its_own_primary_is_left() -> None:
     # The connection stays open and carries reads only: nothing else shows that the server is the wrong one.
     with (
-        RedisServer(extra=SERVE_NO_STALE_DATA) as old,
-        RedisServer(extra=SERVE_NO_STALE_DATA) as new,
+        LocalRedis(extra=SERVE_NO_STALE_DATA) as old,
+        LocalRedis(extra=SERVE_NO_STALE_DATA) as new,
         Proxy(old.path) as name,
         subscribe_sync(name.url) as events,
     ):

@@ -9,7 +9,7 @@ from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape
 from presence.store.subscription import ControlChannel
-from tests.store.test_deliveries import delivered, letter
+from tests.store.test_deliveries import delivered, message
 from tests.support.redis_cluster import Cluster
 
 
@@ -26,7 +26,7 @@ def test_in_a_cluster_letters_go_by_way_of_every_shard(redis_cluster: Cluster) -
     channel = ControlChannel(redis_cluster.url, keys)
     with closing(Deliveries(redis_cluster.url, shape)) as post, closing(channel):
         channel.subscribe("b")
-        letters = [letter(uid, number) for number in range(3) for uid in uids]
+        letters = [message(uid, number) for number in range(3) for uid in uids]
         assert post.deliver("a", letters, {}) == [RouteResult(1, ("",))] * 48
         got: dict[str, list[int]] = {uid: [] for uid in uids}
         while sum(map(len, got.values())) < 48:
