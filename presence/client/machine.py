@@ -16,7 +16,7 @@ program for a token, one call at a time, and passes the result to `token_fetched
     CONNECTING       `established`                                     LOGGING_IN
                      `disconnected`, a time-out                        WAITING *
     LOGGING_IN       ok                                                ONLINE
-                     error, goodbye                                    WAITING * or ENDED, see `ReconnectPolicy`
+                     error, goodbye                                    WAITING * or ENDED: `ReconnectPolicy`
                      `disconnected`, a time-out, invalid bytes         WAITING *
     ONLINE           `log_out`                                         LOGGING_OUT
                      goodbye to return, `disconnected`, no answer      WAITING
