@@ -9,6 +9,24 @@ program for a token, one call at a time, and passes the result to `token_fetched
     FETCHING_TOKEN → CONNECTING → LOGGING_IN → ONLINE → LOGGING_OUT → ENDED
           ↑ ↓           ↑ ↓           ↓          ↓
           WAITING ←─────┴─┴───────────┴──────────┘        and from any state to ENDED
+
+    state            input                                             next state
+    FETCHING_TOKEN   a token                                           CONNECTING
+                     an exception, a stale token, a time-out           WAITING *
+    CONNECTING       `established`                                     LOGGING_IN
+                     `disconnected`, a time-out                        WAITING *
+    LOGGING_IN       ok                                                ONLINE
+                     error, goodbye                                    WAITING * or ENDED: `ReconnectPolicy`
+                     `disconnected`, a time-out, invalid bytes         WAITING *
+    ONLINE           `log_out`                                         LOGGING_OUT
+                     goodbye to return, `disconnected`, no answer      WAITING
+                       to a keepalive, invalid bytes
+                     goodbye for good, `disconnected` after an error   ENDED
+    LOGGING_OUT      its answer, goodbye, `disconnected`, a time-out   ENDED
+    WAITING          the end of the pause                              FETCHING_TOKEN or CONNECTING
+    any              `close`, `log_out`                                ENDED
+
+    * ENDED, if the first attempt must succeed and has failed.
 """
 
 import itertools

@@ -174,9 +174,9 @@ class Client:
         self._link.perform([])
 
     async def unwatch(self, uids: Iterable[str] | None = None) -> None:
-        """Stop watching some users, or all, at once and whatever is raised; a push that waits still comes.
+        """Stop watching some users, or all, immediately, whatever is raised; queued pushes still come.
 
-        While the client is not logged in there is nobody to be told, and it returns at once. Raises
+        While the client is not logged in, it sends nothing and returns immediately. Raises
         `RequestFailed` or `RequestTimeout` if the server did not confirm it; `Ended`; or `EncodeError`, and
         then nothing changed.
         """

@@ -155,7 +155,7 @@ class Shards:
         """Return the shards after the first `known_count`.
 
         Raises:
-            RedisError: Redis cannot be asked.
+            RedisError: Redis is unreachable.
             ValueError: the stored value is not a number of shards.
         """
         if not self._is_final:

@@ -131,8 +131,8 @@ def test_what_breaks_a_limit_is_refused(
 def test_there_are_bounds_for_one_user_and_for_all(
     shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "PENDING_OF_USER_MAX", 1)
-    monkeypatch.setattr(keys, "PENDING_MAX", 2)
+    monkeypatch.setattr(keys, "MAX_PENDING_PER_USER", 1)
+    monkeypatch.setattr(keys, "MAX_PENDING_PER_SHARD", 2)
     followups.add("ann", after=1, name="x", key="1")
     with pytest.raises(TimerFull, match="1 follow-ups"):
         followups.add("ann", after=1, name="x", key="2")

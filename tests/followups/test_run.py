@@ -41,7 +41,7 @@ def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
 
 
 def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "TOLD_A_TURN", 2)
+    monkeypatch.setattr(keys, "MAX_DUE_PER_RUN", 2)
     for uid in "abcde":
         shard.goes(uid)
     shard.run_scheduler()
@@ -127,7 +127,7 @@ def test_another_who_turns_waits_while_the_first_lives(shard: Shard) -> None:
 def test_there_is_a_bound_beyond_which_plans_are_refused_and_counted(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "PENDING_MAX", 2)
+    monkeypatch.setattr(keys, "MAX_PENDING_PER_SHARD", 2)
     for uid in "abc":
         shard.goes(uid)
     assert shard.run_scheduler().counters.refused == 1

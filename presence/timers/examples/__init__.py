@@ -1,1 +1,1 @@
-"""Handlers that run as they stand: `python -m presence.timers.examples.NAME` shows one from end to end."""
+"""Example handlers: `python -m presence.timers.examples.NAME` runs one from end to end."""

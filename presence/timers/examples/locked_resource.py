@@ -1,16 +1,16 @@
-"""A delay queue: an update whose resource another writer has locked is put off, and not lost.
+"""A delay queue: an update whose resource is locked by another writer is postponed, and not lost.
 
-Writers change accounts in a database: they read one, reckon, and write it back. Two that do so at the same
-time would undo each other's work, so each takes the account's lock first. A writer that finds it taken must
-not wait, because others have work for it, and must not drop the update: it is put off.
+Writers change accounts in a database: they read one, compute, and write it back. Two at the same time would
+overwrite each other's results, so each takes the account's lock first. A writer that finds it taken should
+not wait, because there is other work, and must not drop the update: it postpones it.
 
     presence timers run --kind queue --name updates --handler presence.timers.examples.locked_resource:apply
 
-* No update is lost: the queue hands it out until the handler has returned, also if writers die.
-* Each is applied once: the database notes its id in the transaction that applies it.
-* None is undone: the lock's fencing token rises, and the database refuses a writer whose token is older than
-  the last one's. A lock alone cannot promise that: it ends by time, also while its owner is asleep.
-* In no order: what was put off comes after what was not.
+* No update is lost: the queue hands it out until the handler has returned, even if writers die. * Each is
+applied once: the database records its id in the transaction that applies it. * None is overwritten: the
+lock's fencing token rises, and the database refuses a writer whose token is older than
+  the last one's. A lock alone cannot guarantee that: it expires, also while its owner is suspended.
+* In no order: postponed updates come later.
 """
 
 import random
@@ -25,8 +25,8 @@ from presence.timers.handlers import RetryLater
 from presence.timers.interface import Due, Event
 from presence.timers.kinds import TimerLocation
 
-LOCK_MS: Final = 2000  # far longer than an update takes; a lock whose owner died is free after it
-RECKON_S: Final = 0.003  # what a writer does between reading and writing
+LOCK_MS: Final = 2000  # far longer than an update takes; then the lock of a dead owner is free
+RECKON_S: Final = 0.003  # of a writer between reading and writing
 UPDATES: Final = 40
 ACCOUNTS: Final = 3
 
@@ -39,12 +39,12 @@ CREATE TABLE put_off (id TEXT NOT NULL);
 
 
 def apply(due: Due) -> None:
-    """Apply an update, ``account amount``, under the account's lock; put it off if another has that."""
+    """Apply an update, ``account amount``, under the account's lock; postpone it if that is taken."""
     account, amount = due.payload.decode().split()
     with database() as db, locked(account) as fence:
         if fence is None:
             db.execute("INSERT INTO put_off VALUES (?)", (due.id,))
-            raise RetryLater(random.uniform(0.01, 0.05))  # noqa: S311 - writers come apart
+            raise RetryLater(random.uniform(0.01, 0.05))  # noqa: S311 - spreads writers
         (balance,) = db.execute("SELECT balance FROM accounts WHERE name = ?", (account,)).fetchone()
         time.sleep(RECKON_S)
         db.execute("BEGIN IMMEDIATE")
@@ -53,7 +53,7 @@ def apply(due: Due) -> None:
                 "UPDATE accounts SET balance = ?, fence = ? WHERE name = ? AND fence <= ?",
                 (balance + int(amount), fence, account, fence),
             )
-            if not written.rowcount:  # somebody had the lock after us: what we read is old
+            if not written.rowcount:  # another writer had the lock after us: our balance is old
                 db.execute("ROLLBACK")
                 raise RetryLater(0.0)
         db.execute("COMMIT")
@@ -61,7 +61,7 @@ def apply(due: Due) -> None:
 
 @contextmanager
 def locked(resource: str) -> Iterator[int | None]:
-    """Lock a resource; yield the fencing token, or None if another has the lock."""
+    """Lock a resource; yield the fencing token, or None if it is taken."""
     redis, lock = stage.redis(), f"example:{{{resource}}}:lock"
     fence = int(redis.incr(f"{lock}:fence"))
     if not redis.set(lock, fence, nx=True, px=LOCK_MS):
@@ -70,7 +70,7 @@ def locked(resource: str) -> Iterator[int | None]:
     try:
         yield fence
     finally:
-        with redis.pipeline() as pipe:  # it goes only if it is still ours
+        with redis.pipeline() as pipe:  # delete it only if it is still ours
             pipe.watch(lock)  # type: ignore[no-untyped-call] # redis-py's
             if pipe.get(lock) == str(fence).encode():
                 pipe.multi()
@@ -86,17 +86,17 @@ def database() -> Iterator[sqlite3.Connection]:
 
 
 def main() -> None:
-    """Show it: two processes of four writers each, and updates that meet at three accounts."""
+    """Run it: two processes of four writers each, and concurrent updates of three accounts."""
     updates = {f"update-{n}": f"account-{n % ACCOUNTS} {n}" for n in range(UPDATES)}
     expected = {f"account-{n}": sum(range(n, UPDATES, ACCOUNTS)) for n in range(ACCOUNTS)}
     with stage.stage() as url, database() as db:
         db.executescript(_SCHEMA)
         db.executemany("INSERT INTO accounts VALUES (?, 0, 0)", [(name,) for name in expected])
-        place = TimerLocation(url, "queue", stage.NAME)
-        with place.open() as queue:
+        location = TimerLocation(url, "queue", stage.NAME)
+        with location.open() as queue:
             queue.schedule_many(Event(name, 0.0, update.encode()) for name, update in updates.items())
             stage.work(
-                place,
+                location,
                 f"{__spec__.name}:apply",
                 lambda: queue.state().counts.get("done") == UPDATES,
                 *("--concurrency", "4", "--attempts", "500"),

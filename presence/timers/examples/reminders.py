@@ -1,10 +1,10 @@
-"""A ring: many reminders for one moment, and others around it.
+"""A ring: many reminders due at one moment, and others around it.
 
     presence timers run --kind ring --name reminders --slots 60 --tick 1
         --handler presence.timers.examples.reminders:remind --concurrency 4
 
-All that is due at one moment is in one slot, and is handed out in slices: no call takes long, and several
-processes share it. At least once: whoever must not be reminded twice is noted under the event's id, as here.
+All events due at one moment are in one slot, and are handed out in slices: no call takes long, and several
+processes share them. At least once: to send each reminder only once, record the event's id, as here.
 """
 
 from typing import Final
@@ -15,8 +15,8 @@ from presence.timers.kinds import TimerLocation
 
 SENT: Final = "example:{reminders}:sent"  # hash: reminder to how often it was sent
 EARLY: Final = "example:{reminders}:early"
-MOMENT: Final = 1000  # reminders for one moment
-AROUND: Final = 100  # and others, at as many times
+MOMENT: Final = 1000  # reminders due at one moment
+AROUND: Final = 100  # and others, each at its own time
 DELAY_S: Final = 1.0
 TICK_S: Final = 0.1
 
@@ -31,14 +31,14 @@ def remind(due: Due) -> None:
 
 
 def main() -> None:
-    """Show it: two processes, a thousand reminders for one moment and a hundred for others."""
+    """Run it: two processes, a thousand reminders at one moment and a hundred at others."""
     with stage.stage() as url:
-        place = TimerLocation(url, "ring", stage.NAME, slots=20, tick_s=TICK_S)
-        with place.open() as ring:
+        location = TimerLocation(url, "ring", stage.NAME, slots=20, tick_s=TICK_S)
+        with location.open() as ring:
             ring.schedule_many(Event(f"all-{n}", DELAY_S, b"the match begins") for n in range(MOMENT))
             ring.schedule_many(Event(f"one-{n}", n * 0.03, b"your turn") for n in range(AROUND))
             stage.work(
-                place,
+                location,
                 f"{__spec__.name}:remind",
                 lambda: ring.state().counts.get("done") == MOMENT + AROUND,
                 *("--concurrency", "4"),

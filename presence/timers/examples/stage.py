@@ -1,4 +1,4 @@
-"""What the examples need to be seen: a Redis of their own, and worker processes."""
+"""The environment of the examples: a Redis of their own, and worker processes."""
 
 import contextlib
 import os
@@ -18,23 +18,23 @@ from presence.timers.kinds import TimerLocation
 
 WAIT_S: Final = 30.0  # far more than any of them takes
 NAME: Final = "example"
-FOLDER: Final = "EXAMPLE_FOLDER"  # the variable that says where an example keeps its files
+FOLDER: Final = "EXAMPLE_FOLDER"  # environment variable: directory of an example's files
 
 
 @cache
 def redis() -> Redis:
-    """Return this process' client of the Redis that `PRESENCE_REDIS` names, for what a handler stores."""
+    """Return this process' client of the Redis at `PRESENCE_REDIS`, for data of handlers."""
     return open_client(os.environ["PRESENCE_REDIS"])
 
 
 def folder() -> Path:
-    """Return where the example keeps its files."""
+    """Return the directory of the example's files."""
     return Path(os.environ[FOLDER])
 
 
 @contextlib.contextmanager
 def stage() -> Iterator[str]:
-    """Run an empty Redis and lend a folder, as this process' environment says from then on; yield the URL."""
+    """Run an empty Redis and lend a directory, both set in the environment; yield the URL."""
     with tempfile.TemporaryDirectory(prefix="presence-") as lent, embedded_redis() as server:
         os.environ.update({"PRESENCE_REDIS": server.url, FOLDER: lent})
         try:
@@ -45,17 +45,17 @@ def stage() -> Iterator[str]:
             del os.environ["PRESENCE_REDIS"], os.environ[FOLDER]
 
 
-def work(place: TimerLocation, handler: str, holds: Callable[[], bool], *flags: str) -> None:
-    """Run `presence timers run` until something holds; it must drain well."""
-    ring = ("--slots", str(place.slots), "--tick", str(place.tick_s))
-    named = ("--kind", place.kind, "--name", place.name, "--handler", handler, "--processes", "2")
+def work(location: TimerLocation, handler: str, holds: Callable[[], bool], *flags: str) -> None:
+    """Run `presence timers run` until `holds()`; then it must drain cleanly."""
+    ring = ("--slots", str(location.slots), "--tick", str(location.tick_s))
+    named = ("--kind", location.kind, "--name", location.name, "--handler", handler, "--processes", "2")
     command = ("timers", "run", "--log-level", "warning", *named, *ring, *flags)
     running = subprocess.Popen([sys.executable, "-m", "presence", *command])  # noqa: S603 - our own command
     deadline = time.monotonic() + WAIT_S
     try:
         while not holds():
             if running.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("what was waited for did not come")
+                raise RuntimeError("the condition did not hold in time")
             time.sleep(0.01)
         running.send_signal(signal.SIGTERM)
         if status := running.wait(WAIT_S):
