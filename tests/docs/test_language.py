@@ -64,7 +64,9 @@ def constants(event: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> Iterat
             for value in assigned.get(event.id, ()):
                 yield from constants(value, {})
         case ast.JoinedStr():
-            yield "".join(part.value if isinstance(part, ast.Constant) else "it" for part in event.values)
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "it" for part in event.values
+            )
 
 
 def faults_of_event(event: str) -> list[str]:
