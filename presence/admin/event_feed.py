@@ -104,8 +104,8 @@ class EventFeed:
                         async for chunk in chunks:
                             yield chunk
                 if self._queue:
-                    if (chunk := self._encode(self._queue.popleft())) is not None:
-                        yield chunk
+                    if (encoded := self._encode(self._queue.popleft())) is not None:
+                        yield encoded
                 elif not self._is_behind and not await self._wait():
                     # With the position, so that skipped events of other types are not read again.
                     yield HEARTBEAT[:-1] + f"id: {position_text(self._positions)}\n\n".encode()

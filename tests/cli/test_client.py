@@ -36,7 +36,7 @@ def test_the_end_of_a_watch_names_whom_and_why() -> None:
 
 def test_control_characters_of_others_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     for text in push_lines(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
-        command._tell(text)
+        command._print_line(text)
     lines = [each[10:] for each in capsys.readouterr().out.splitlines()]
     assert lines == [r"bob\x1b[2J: one\r\x07", r"bob\x1b[2J: two\x9b"]
 
