@@ -176,7 +176,7 @@ def work(number, line, is_first):
 
 arbiter.START_TIMEOUT_S = 0.3
 writer = logs.configure_directly("json")
-run = arbiter.Processes(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
+run = arbiter.Arbiter(2, work, ready_line="ready", drain_timeout_s=5.0, writer=writer)
 sys.exit(run.run())
 """
 
