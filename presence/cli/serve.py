@@ -92,7 +92,7 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
         for exposure in exposures(settings):
             log.warning(exposure)
         try:
-            with _admin_process(loaded, redis_url) as operators:
+            with _running_admin_process(loaded, redis_url) as operators:
 
                 def reread() -> None:
                     _log_changes(settings, load_again)
@@ -130,14 +130,16 @@ def _log_changes(in_effect: Settings, load_again: Load) -> None:
 
 
 @contextlib.contextmanager
-def _admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
+def _running_admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
     """Run the admin process unless the settings turn it off; then none of its modules are loaded."""
     settings = loaded.settings
     if settings.no_admin:
         yield None
         return
-    from presence.admin.launcher import admin_process  # noqa: PLC0415 - see above
+    from presence.admin.launcher import running_admin_process  # noqa: PLC0415 - see above
 
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
-    with admin_process(settings, redis_url, asked_for=asked_for, workers=settings.workers) as operators:
+    with running_admin_process(
+        settings, redis_url, asked_for=asked_for, workers=settings.workers
+    ) as operators:
         yield operators

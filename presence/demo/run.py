@@ -13,7 +13,7 @@ import trio
 from rich.console import Console
 
 from presence import protocol
-from presence.admin.launcher import AdminProcess, admin_process
+from presence.admin.launcher import AdminProcess, running_admin_process
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
@@ -98,7 +98,7 @@ def run(
         cleanup.callback(forget_prefix, redis_url, settings.prefix)
         operators = None
         if not no_admin:
-            operators = cleanup.enter_context(admin_process(settings, redis_url, asked_for=False))
+            operators = cleanup.enter_context(running_admin_process(settings, redis_url, asked_for=False))
         play = partial(_play, redis_url, settings, seconds, make_clients(clients))
         result = trio.run(partial(play, console=console, operators=operators))
     if result is None:
