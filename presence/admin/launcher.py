@@ -186,7 +186,7 @@ class AdminProcess:
 
 
 @contextmanager
-def admin_process(
+def running_admin_process(
     settings: Settings, redis_url: str, *, asked_for: bool, workers: int = 1
 ) -> Iterator[AdminProcess]:
     """Run the admin process for the duration of a ``with`` block.

@@ -93,7 +93,7 @@ def _serve(loaded: Loaded, redis_url: str, load_again: Load, notifier: Notifier)
             risk, _, fix = exposure.rpartition(": ")
             log.warning("server is exposed", risk=risk, fix=fix)
         try:
-            with _admin_process(loaded, redis_url) as admin_process:
+            with _running_admin_process(loaded, redis_url) as admin_process:
 
                 def reread() -> None:
                     _log_changes(settings, load_again)
@@ -137,16 +137,16 @@ def _log_changes(in_effect: Settings, load_again: Load) -> None:
 
 
 @contextlib.contextmanager
-def _admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
+def _running_admin_process(loaded: Loaded, redis_url: str) -> "Iterator[AdminProcess | None]":
     """Run the admin process, unless `no_admin` is set: then none of its modules is loaded."""
     settings = loaded.settings
     if settings.no_admin:
         yield None
         return
-    from presence.admin import launcher  # noqa: PLC0415 - see above
+    from presence.admin.launcher import running_admin_process  # noqa: PLC0415 - see above
 
     asked_for = loaded.sources["admin"] != DEFAULT_SOURCE
-    with launcher.admin_process(
+    with running_admin_process(
         settings, redis_url, asked_for=asked_for, workers=settings.workers
     ) as admin_process:
         yield admin_process

@@ -13,8 +13,7 @@ import trio
 from rich.console import Console
 
 from presence import protocol
-from presence.admin import launcher
-from presence.admin.launcher import AdminProcess
+from presence.admin.launcher import AdminProcess, running_admin_process
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
@@ -99,9 +98,7 @@ def run(
         cleanup.callback(forget_prefix, redis_url, settings.prefix)
         admin_process = None
         if not no_admin:
-            admin_process = cleanup.enter_context(
-                launcher.admin_process(settings, redis_url, asked_for=False)
-            )
+            admin_process = cleanup.enter_context(running_admin_process(settings, redis_url, asked_for=False))
         play = partial(_play, redis_url, settings, seconds, make_clients(clients))
         result = trio.run(partial(play, console=console, admin_process=admin_process))
     if result is None:

@@ -133,7 +133,7 @@ def test_a_process_without_a_server_ends_and_signals_are_no_orders() -> None:
 def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as owner:
         settings = Settings(admin=f"127.0.0.1:{owner.getsockname()[1]}")
-        taken = launcher.admin_process(settings, "", asked_for=True)
+        taken = launcher.running_admin_process(settings, "", asked_for=True)
         with pytest.raises(CannotListen, match=settings.admin), taken:
             pass
 

@@ -54,7 +54,7 @@ def test_who_is_online_is_explained_for_people(
         "    ends as closed (200) in 3.500 s: slot 67, 8 slots ahead\n"
         "    online, on record, away automatically in 60.0 s, token expires in 10.0 min\n"
         "  note: device phone at node n1 has lost its connection: its session ends as closed in 3.5 s unless "
-        "it comes back\n"
+        "the client returns\n"
         "  asked: 1 of 1 nodes answered\n",
     )
 
@@ -114,7 +114,7 @@ async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
         assert end["at_ms"] >= end["deadline_ms"]
         assert ", deadline " in told["silent"]["why"]
         assert "because its client logged out: " in told["out"]["why"]
-        assert "closed without a logout, and it did not come back" in told["lost"]["why"]
+        assert "closed without a logout, and it did not return" in told["lost"]["why"]
         assert {each["node"] for row in told.values() for each in row["ended"]} == {server.node.relay.node}
         assert [each["answer"] for each in told["out"]["nodes"]] == ["answered"] * 2
         for client in clients.values():

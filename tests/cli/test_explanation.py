@@ -117,7 +117,7 @@ def test_without_redis_what_is_known_here_is_told() -> None:
     assert "hunter22" not in json.dumps(told)
     assert (told["state"], told["event"], told["event_missing"]) == (None, None, "redis")
     assert told["why"] == (
-        "not known: Redis cannot be asked; there is a session of the default device at node n1"
+        "not known: Redis cannot be reached; there is a session of the default device at node n1"
     )
     assert [(each["session"], each["on_record"]) for each in told["sessions"]] == [("s1", None)]
     assert told["nodes"] == [{"node": "n1", "status": "unknown", "answer": "answered", "version": None}]

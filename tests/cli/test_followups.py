@@ -39,7 +39,7 @@ def test_what_is_added_is_listed_and_cancelled(
     assert line.endswith(second.split()[0])
     assert command("followups", "cancel", first.split()[0], "--uid", "bob") == (0, "cancelled: 2\n", "")
     status, _, complaint = command("followups", "cancel", first.split()[0])
-    assert (status, "no follow-up cart:ann:" in complaint) == (1, True)
+    assert (status, "no pending follow-up cart:ann:" in complaint) == (1, True)
 
 
 @pytest.mark.parametrize(
