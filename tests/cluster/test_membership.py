@@ -197,7 +197,7 @@ async def test_a_sweeper_is_not_replaced_until_it_stops(
 
 async def test_a_hanging_loop_lets_its_lease_expire(clock: MockClock, redis: Redis) -> None:
     with trio.move_on_after(2 * LEASE_S):
-        await made(redis, is_healthy=False).run()
+        await made(redis, healthy=False).run()
     assert (redis.told, redis.did) == ([], [])
 
 

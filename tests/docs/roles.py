@@ -274,7 +274,7 @@ def touch(stage: Stage) -> None:
     with closing(RedisWheel(stage.url, "acl", idle_timeout_s=0.01, tick_s=0.005, shards=1)) as wheel:
         assert wheel.touch_many(["ann", "bob"]) == ["ann", "bob"]
         assert not wheel.touch("ann")
-        assert wheel.discard("ann")
+        assert wheel.forget("ann")
         assert wheel.count() == 1
         assert wheel.last_seen(["bob"])
         while not wheel.due():

@@ -96,7 +96,7 @@ async def test_a_flooder_reads_why_it_is_closed_and_his_neighbour_stays(kind: Tr
 
 @both
 async def test_connections_too_many_are_told_when_to_return_and_have_a_bound(kind: TransportKind) -> None:
-    async with serving(kind, admission=AdmissionLimits(max_connections=1, turned_away=4)) as server:
+    async with serving(kind, admission=AdmissionLimits(max_connections=1, max_refused_open=4)) as server:
         first = await server.logged_in()
         second = await server.connect()
         await second.send(protocol.login("bob"))
