@@ -161,7 +161,7 @@ class Story:
     def interrupted_tick(self) -> None:
         """Between the look and the end of the silent something else happens."""
         self.stage.begin_tick()
-        if self.stage.engine.collect_expired(self.stage.tick):
+        if self.stage.collect_expired():
             self.choices.of(INTERRUPTIONS)(self)
             self.stage.engine.expire_idle(self.stage.now)
         self.stage.run_tick()

@@ -7,6 +7,7 @@ when whom was heard, so that an end that comes early is seen.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from unittest import mock
 
 from presence.common.clock import Clock
 from presence.core import termination
@@ -47,7 +48,7 @@ FEW_PACKETS: Final = (1.0, 6.0)  # per second, and burst
 ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
-vars(termination)["MAX_EXPIRED_PER_TURN"] = 2  # so few that some have to wait for the next slice
+FEW_EXPIRED: Final = 2  # sessions in a batch: so few that some have to wait for the next one
 
 
 class Scene(NamedTuple):
@@ -152,6 +153,11 @@ class ServerUnderTest(Link):
         )
         if scene.served:
             self.engine.request_handler = self.request_handler
+
+    def collect_expired(self) -> bool:
+        """Collect a small batch of what is due."""
+        with mock.patch.object(termination, "MAX_EXPIRED_PER_TURN", FEW_EXPIRED):
+            return self.engine.collect_expired(self.tick)
 
     # The outbox
 
@@ -306,7 +312,7 @@ class ServerUnderTest(Link):
     def run_tick(self) -> None:
         """Tick now."""
         self.begin_tick()
-        while self.engine.collect_expired(self.tick):
+        while self.collect_expired():
             self.engine.expire_idle(self.now)
         self.engine.tick_done(self.now)
 

@@ -206,7 +206,7 @@ def a_change(text: str) -> Change:
     meta = next((f'"{word}"' for word in shown if word not in {"", "away"}), "")
     at_ms = NOW_MS + int(options.get("at", 0))
     return change(
-        Op[op.upper()],
+        Op(op),
         uid,
         session,
         device,
