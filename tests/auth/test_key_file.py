@@ -1,4 +1,4 @@
-"""The file of the keys: what is refused, and what the complaint says and does not show."""
+"""The key file: what is refused, and what the error message shows and hides."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Changed tokens at the gate: none is taken, all are refused alike; and the changes are worth the try."""
+"""Changed tokens: none is accepted, all are refused alike; and the changes are realistic."""
 
 import base64
 import re
