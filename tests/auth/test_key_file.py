@@ -109,4 +109,4 @@ def test_secrets_may_be_read_by_few(tmp_path: Path, alg: str) -> None:
 def test_public_parts_may_be_read_by_everybody_and_written_by_few(tmp_path: Path, alg: str) -> None:
     text = key_set([public_entry(entry(alg))])
     assert len(load(written(tmp_path, text, 0o644))) == 1
-    assert "everybody may write it" in complaint(written(tmp_path, text, 0o646))
+    assert "world-writable" in complaint(written(tmp_path, text, 0o646))
