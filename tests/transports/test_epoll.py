@@ -237,10 +237,10 @@ async def test_without_deadlines_nobody_is_woken() -> None:
         deadlines = server.epoll._connections.deadlines
         await server.until(lambda: not deadlines)
         await trio.sleep(0.25)
-        assert not deadlines.came.is_set()
+        assert not deadlines.armed.is_set()
         guest = await server.connect()
         await guest.stream.send_all(b"\0")
-        await server.until(deadlines.came.is_set)
+        await server.until(deadlines.armed.is_set)
 
 
 async def test_a_crowd_that_ends_is_told_of_before_it_is_told() -> None:
