@@ -64,9 +64,9 @@ def read(path: Path) -> bytes:
     if len(raw) > MAX_FILE_BYTES:
         raise KeyFileError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
     if mode & stat.S_IWOTH:
-        raise KeyFileError(f"{path}: everybody may write it, and add a key: chmod o-rwx")
+        raise KeyFileError(f"{path}: world-writable, so that any user could add a key: chmod o-rwx")
     if mode & stat.S_IROTH and _holds_secrets(raw):
-        raise KeyFileError(f"{path}: holds secrets, and everybody may read it: chmod o-rwx")
+        raise KeyFileError(f"{path}: holds secrets, and is world-readable: chmod o-rwx")
     return raw
 
 

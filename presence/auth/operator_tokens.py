@@ -81,7 +81,7 @@ def load(path: Path) -> Tokens:
     except OSError as error:
         raise TokenFileError(f"{path}: cannot be read: {error.strerror}") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise TokenFileError(f"{path}: holds secrets, and is open to everybody: chmod o-rwx")
+        raise TokenFileError(f"{path}: holds secrets, and is accessible to all users: chmod o-rwx")
     if len(raw) > MAX_FILE_BYTES:
         raise TokenFileError(f"{path}: is larger than {MAX_FILE_BYTES:,} bytes")
     return parse(raw, path)

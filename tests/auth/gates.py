@@ -1,4 +1,4 @@
-"""Keys for tests, made once; a real gate with its time by hand; and a gate whose tokens are plain words."""
+"""Keys made once for all tests; an authenticator with manual time; and one whose tokens are plain words."""
 
 from functools import cache
 from pathlib import Path

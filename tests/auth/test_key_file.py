@@ -1,4 +1,4 @@
-"""The file of the keys: what is refused, and what the complaint says and does not show."""
+"""The key file: what is refused, and what the error message shows and hides."""
 
 import json
 import os
@@ -109,4 +109,4 @@ def test_secrets_may_be_read_by_few(tmp_path: Path, alg: str) -> None:
 def test_public_parts_may_be_read_by_everybody_and_written_by_few(tmp_path: Path, alg: str) -> None:
     text = key_set([public_entry(entry(alg))])
     assert len(load(written(tmp_path, text, 0o644))) == 1
-    assert "everybody may write it" in complaint(written(tmp_path, text, 0o646))
+    assert "world-writable" in complaint(written(tmp_path, text, 0o646))

@@ -1,4 +1,4 @@
-"""Keys that change while the server runs: the last good ones stay in use, whatever becomes of the file."""
+"""Key rotation while the server runs: the last valid keys stay in use, whatever happens to the file."""
 
 import os
 import threading

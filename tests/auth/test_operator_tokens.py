@@ -1,4 +1,4 @@
-"""The file of operators' tokens: what is taken, and what refuses it by its line."""
+"""The file of operators' tokens: valid lines, and refusals that name the line."""
 
 import os
 from pathlib import Path

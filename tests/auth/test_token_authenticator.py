@@ -1,4 +1,4 @@
-"""The gate: who gets in, one answer for everybody else, and what that costs."""
+"""The authenticator: valid tokens, one answer to all others, and the budget of checks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tokens: what each claim and each part of the header has to be, and why a token is refused."""
+"""Tokens: required claims and header fields, and the reasons of refusals."""
 
 import json
 from typing import Any

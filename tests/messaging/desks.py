@@ -1,4 +1,4 @@
-"""A courier with everything around it replaced by something small: sessions, Redis, threads."""
+"""A message router with everything around it replaced by small fakes: sessions, Redis, threads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ class FakeBus:
 
     Attributes:
         records: uid -> node -> devices.
-        deaf: nodes that hear nothing.
+        deaf: nodes that receive nothing.
         failure: what the next calls fail with, those before the first that works.
         calls: the uids of each call.
         sent: (node, devices, frame) of all that was published.
@@ -101,7 +101,7 @@ class InlineRuntime(TrioRuntime):
 
 
 class Office:
-    """A node's courier, its sessions and their connections; run it in a nursery."""
+    """The router of a node, with sessions and their connections; run it in a nursery."""
 
     def __init__(self, bounds: QueueBounds | None = None, *, shards: int = 1) -> None:
         self.wire = Wire()

@@ -1,4 +1,4 @@
-"""Nodes that tests drive by hand, and what they read back from Redis."""
+"""Nodes driven by hand by tests, and what they read back from Redis."""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A whole node without its tasks: sessions, outbox, writers and store, moved by hand in a fake time."""
+"""A whole node without its tasks: sessions, outbox and writers, stepped by hand in virtual time."""
 
 from collections import Counter as Tally
 from collections.abc import Callable

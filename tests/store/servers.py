@@ -1,4 +1,4 @@
-"""A Redis or Valkey that a test can kill and start again at the same address."""
+"""A Redis or Valkey that a test can kill and restart at the same address."""
 
 import shutil
 from collections.abc import Callable

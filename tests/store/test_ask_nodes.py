@@ -1,4 +1,4 @@
-"""Questions to nodes through Redis, and their answers: who is asked, waited for, and believed."""
+"""Questions to nodes through Redis, and their answers: recipients, waiting, and validation."""
 
 import json
 import time

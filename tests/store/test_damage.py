@@ -1,4 +1,4 @@
-"""Values in Redis that somebody else wrote or broke: they count as absent, and stop nothing."""
+"""Damaged or foreign values in Redis: they count as absent, and stop nothing."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Two deployments in two databases of one Redis: channels are the same for all of them."""
+"""Two deployments in two databases of one Redis, which share its channels."""
 
 from typing import Any
 

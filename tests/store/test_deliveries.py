@@ -1,4 +1,4 @@
-"""Letters through Redis: whom the script finds, what nodes are sent, what becomes of a call that breaks."""
+"""Messages through Redis: recipients found by the script, what nodes are sent, and interrupted calls."""
 
 import json
 import threading

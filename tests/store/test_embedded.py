@@ -1,4 +1,4 @@
-"""Who finds a server's own Redis, and what becomes of it when the server is killed."""
+"""Embedded servers: who finds them, and what happens when the process is killed."""
 
 import os
 import shutil

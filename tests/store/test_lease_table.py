@@ -1,4 +1,4 @@
-"""The table of leases, by script."""
+"""The lease table, by script."""
 
 import time
 from collections.abc import Iterator

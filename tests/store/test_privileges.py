@@ -1,4 +1,4 @@
-"""A server looks at its rights before it starts: each that is missing is named, and nothing is done."""
+"""The check of permissions at the start: each missing one is named, and nothing is executed."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The store's connection: first contact, what real servers refuse and whether that passes, closing."""
+"""Connections of the store: first contact, refusals of real servers and whether they are temporary,
+closing."""
 
 import threading
 import time

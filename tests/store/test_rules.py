@@ -1,4 +1,4 @@
-"""What the scripts of a shard make of what nodes tell: each rule is a row, played on a real server."""
+"""The effect of node changes on a shard: each rule is a row, run on a real server."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack, closing

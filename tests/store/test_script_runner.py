@@ -1,4 +1,4 @@
-"""Where the texts of the scripts come from."""
+"""The source of the texts of scripts."""
 
 from pathlib import Path
 

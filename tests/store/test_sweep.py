@@ -1,4 +1,4 @@
-"""Fences and sweeps, by script: who is dead may write nothing, and what he owns is ended once."""
+"""Fences and sweeps, by script: dead nodes cannot write, and their sessions are ended once."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""TLS to Redis: what works, and what each thing that is wrong is called when a server starts."""
+"""TLS to Redis: what works, and the error for each misconfiguration when a server starts."""
 
 import random
 import socket

@@ -1,4 +1,4 @@
-"""The channels of watched users on a real server: what is heard, in what order, and what a loss does."""
+"""The channels of watched users on a real server: messages, their order, and losses."""
 
 import queue
 import threading

@@ -263,7 +263,7 @@ async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.
     def close_at_once(connections: Connections, fd: int, closing: object) -> None:
         connections.close(fd)
 
-    monkeypatch.setattr(Connections, "_shut", close_at_once)
+    monkeypatch.setattr(Connections, "_half_close", close_at_once)
     async with serving("epoll") as server:
         assert await refusals_read(server, 100) < 99
 

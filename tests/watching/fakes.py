@@ -1,4 +1,4 @@
-"""Sessions whose connections are lists, and states that are made up."""
+"""Sessions whose connections are lists, and made-up states."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A shard in memory: a stream, records, and one connection at most, on which messages wait."""
+"""A shard in memory: a stream, records, and at most one connection with queued messages."""
 
 from collections import deque
 from collections.abc import Collection, Sequence

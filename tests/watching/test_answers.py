@@ -1,4 +1,4 @@
-"""Answers about users: whatever one of them says of himself, the others are told."""
+"""Answers about several users: the data of one user never spoils the others."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Mistakes of this server while it answers and tells: each costs one request or one connection."""
+"""Errors in this server while it answers and pushes: each costs one request or one connection."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

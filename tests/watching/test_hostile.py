@@ -1,4 +1,4 @@
-"""A real server with somebody who watches, and a Redis in which somebody writes what no server does."""
+"""A real server with a watching client, and a Redis with data that no server writes."""
 
 import gc
 import json

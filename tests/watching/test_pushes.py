@@ -1,4 +1,4 @@
-"""Who is told of a change, when, and as how much."""
+"""Pushes of changes: recipients, timing and number."""
 
 import pytest
 

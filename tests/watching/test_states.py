@@ -1,4 +1,4 @@
-"""What entries say, as others are shown it."""
+"""Parsing of entries into the states that others see."""
 
 import json
 

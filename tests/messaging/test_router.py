@@ -1,4 +1,4 @@
-"""Whom a message is handed to, what its sender is told, and in which order; Redis is replaced by a fake."""
+"""The message router: recipients, answers to senders, and order; Redis is replaced by a fake."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

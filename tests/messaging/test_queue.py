@@ -1,4 +1,4 @@
-"""How many messages wait, and in which order they go out."""
+"""The queue of pending messages: limits, and the order in which they go out."""
 
 from collections.abc import Iterable
 
