@@ -39,15 +39,15 @@ def opened(settings: Settings) -> Credentials:
 
 
 def let_in(found: Credentials, shown: str) -> bool:
-    assert found.gate
-    verdict = found.gate.login(shown, None, "192.0.2.1", CLOCK.now())
+    assert found.authenticator
+    verdict = found.authenticator.login(shown, None, "192.0.2.1", CLOCK.now())
     assert isinstance(verdict, Granted) or verdict.code == Code.AUTH_FAILED
     return isinstance(verdict, Granted)
 
 
 def test_without_files_there_is_no_authenticator_and_no_certificate() -> None:
     found = opened(Settings())
-    assert (found.gate, found.certificate, found.report()) == (None, None, {})
+    assert (found.authenticator, found.certificate, found.report()) == (None, None, {})
     assert problems(Settings()) == []
 
 

@@ -27,7 +27,7 @@ WALL_MS = 1_700_000_000_000
 def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {
         "node": lambda: "n1",
-        "waiting": lambda: 7,
+        "pending_changes": lambda: 7,
         "connected": lambda handle: ConnectionInfo("plain", "192.0.2.1", 10 * handle),
         "watches": lambda session: 3 if session.device else 0,
     }
@@ -189,7 +189,7 @@ def test_ends_are_passed_on_and_kept_without_client_data(world: World) -> None:
     recent_ends.append(end)
     assert world.changes == [end]
     assert [each.profile for each in recent_ends.of_user("ada", NOW)] == [PLAIN]
-    assert explain(world, ended=recent_ends.of)["ended"] == [
+    assert explain(world, ended=recent_ends.of_user)["ended"] == [
         {
             "device": "phone",
             "session": "s1",
