@@ -30,5 +30,5 @@ def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_
                 os.kill(server.workers()[1], signal.SIGHUP)
                 wait_for(lambda: len(server.said("files reloaded")) == workers + 1)
             assert not any(client.closed for client in swarm.clients)
-        (changed,) = [line for line in server.lines if line["event"].startswith("settings have changed")]
+        (changed,) = [line for line in server.lines if line["event"] == "settings changed, restart needed"]
         assert changed["settings"] == ["tick"]

@@ -27,7 +27,7 @@ WALL_MS = 1_700_000_000_000
 def explain(world: World, uid: str = "ada", **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {
         "node": lambda: "n1",
-        "waiting": lambda: 7,
+        "pending_changes": lambda: 7,
         "connected": lambda handle: ConnectionInfo("plain", "192.0.2.1", 10 * handle),
         "watches": lambda session: 3 if session.device else 0,
     }
