@@ -11,7 +11,7 @@ from presence.ops.kick import KickResult
 from presence.reader import PresenceReader
 
 _DESCRIPTION = (
-    "Ends all sessions of users and waits until they have ended. Clients are told not to reconnect "
+    "Ends all sessions of users and waits until they have ended. Clients do not reconnect "
     "automatically. This is no ban: a user may log in again immediately. To keep users out, stop issuing "
     "tokens for them, and kick them after their tokens have expired."
 )

@@ -27,7 +27,7 @@ from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.watching.channel import ChannelMessage, Pong, ShardChannel, Subscribed, Unsubscribed
 from presence.watching.states import EntryId, ShardSnapshot, UserEvent
-from presence.watching.view import Phase, ShardView
+from presence.watching.view import ShardView, ViewPhase
 
 GATHER_S: Final = 0.002  # users watched at about the same time are read together
 MAX_USERS_PER_SNAPSHOT: Final = 500  # in one transaction: a millisecond of Redis
@@ -199,7 +199,7 @@ class ShardWatch:
             now = trio.current_time()
             if len(self.view):
                 self._needed_at = now
-            if self.view.phase is Phase.RECOVERING:
+            if self.view.phase is ViewPhase.RECOVERING:
                 await self._recover()
             elif now >= self._check_due:
                 await self._check()
@@ -218,7 +218,7 @@ class ShardWatch:
         if uids := self.view.users_to_read(MAX_USERS_PER_SNAPSHOT):
             self.statistics.looks += len(uids)
             self._push_all(await self._read(uids))
-            if self.view.phase is Phase.LIVE:
+            if self.view.phase is ViewPhase.LIVE:
                 self._ready(uids)
 
     async def _check(self) -> None:
@@ -232,7 +232,7 @@ class ShardWatch:
         """Compare some known states with the records."""
         now = trio.current_time()
         if not self._to_compare:
-            self._to_compare.extend(self.view.known() if self.view.phase is Phase.LIVE else ())
+            self._to_compare.extend(self.view.known() if self.view.phase is ViewPhase.LIVE else ())
             self._cycle_began = now
         uids = [
             self._to_compare.popleft() for _ in range(min(MAX_USERS_PER_COMPARISON, len(self._to_compare)))

@@ -66,7 +66,7 @@ class _User:
         self.absent_since: float | None = None  # when a user known online was first found without a record
 
 
-class Phase(Enum):
+class ViewPhase(Enum):
     """How up to date the view is."""
 
     DOWN = "down"  # no connection
@@ -99,7 +99,7 @@ class ShardView:
         self._reading: set[str] = set()  # users of the read under way, subscribed to since it began
         self._connection = 0  # number of the present connection
         self._unconfirmed = 0  # users known before a loss whose subscription is not confirmed again
-        self.phase = Phase.DOWN
+        self.phase = ViewPhase.DOWN
         self.position = NO_ENTRY
         self.statistics = ViewStatistics()
 
@@ -132,7 +132,7 @@ class ShardView:
     def current(self, uid: str) -> WatchedState | None:
         """Return the state of a user if it is known and kept up to date by the subscription."""
         user = self._users.get(uid)
-        return user.state if user is not None and user.wanted and self.phase is Phase.LIVE else None
+        return user.state if user is not None and user.wanted and self.phase is ViewPhase.LIVE else None
 
     def latest(self, uid: str) -> WatchedState | None:
         """Return the last known state of a user; changes follow, at the latest after a loss."""
@@ -144,13 +144,13 @@ class ShardView:
     def connected(self) -> None:
         """Begin a connection, on which nothing is subscribed to yet."""
         self._unconfirmed = sum(user.state is not None for user in self._users.values())
-        self.phase = Phase.JOINING
+        self.phase = ViewPhase.JOINING
         self._check_joined()
 
     def lost(self) -> None:
         """Record the loss of the connection. `_user` resets users on next use: there may be half a
         million."""
-        self.phase = Phase.DOWN
+        self.phase = ViewPhase.DOWN
         self._connection += 1
         self._to_read.clear()
         self._reading.clear()
@@ -207,7 +207,7 @@ class ShardView:
         user = self._user(entry.uid)
         if user is None or user.subscription is not _UserSubscription.ACTIVE:
             return None
-        if user.state is None or self.phase is not Phase.LIVE:
+        if user.state is None or self.phase is not ViewPhase.LIVE:
             if user.held_event is None or entry.id > user.held_event.id:
                 user.held_event = entry
             return None
@@ -216,7 +216,7 @@ class ShardView:
 
     def caught_up(self, position: EntryId) -> None:
         """Record that all events up to this id of the subscribed users have been applied."""
-        if self.phase is Phase.LIVE:
+        if self.phase is ViewPhase.LIVE:
             self.position = max(self.position, position)
 
     # Reads of records
@@ -255,7 +255,7 @@ class ShardView:
             else:
                 self._to_read.pop(uid, None)
                 user.state, user.as_of = state, max(snapshot.as_of, _entry_of(state))
-                if self.phase is Phase.LIVE:
+                if self.phase is ViewPhase.LIVE:
                     self._take_held(user)
         return told
 
@@ -279,7 +279,7 @@ class ShardView:
         """
         if position is not None:
             self.position = position
-        self.phase = Phase.LIVE
+        self.phase = ViewPhase.LIVE
         users = [user for user in self._users.values() if user.connection == self._connection]
         held = [user for user in users if user.held_event is not None and user.state is not None]
         return [change for user in held if (change := self._take_held(user)) is not None]
@@ -296,10 +296,10 @@ class ShardView:
         return user
 
     def _check_joined(self) -> None:
-        if self.phase is not Phase.JOINING or self._unconfirmed > 0:
+        if self.phase is not ViewPhase.JOINING or self._unconfirmed > 0:
             return
         is_new = all(user.state is None for user in self._users.values())
-        self.phase = Phase.LIVE if is_new else Phase.RECOVERING
+        self.phase = ViewPhase.LIVE if is_new else ViewPhase.RECOVERING
 
     def _take_held(self, user: _User) -> UserEvent | None:
         held, user.held_event = user.held_event, None
@@ -345,7 +345,7 @@ class ShardView:
     def _remove(self, uid: str, user: _User) -> None:
         if (
             user.state is not None
-            and self.phase is Phase.JOINING
+            and self.phase is ViewPhase.JOINING
             and user.subscription is not _UserSubscription.ACTIVE
         ):
             self._unconfirmed -= 1

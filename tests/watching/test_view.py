@@ -3,7 +3,7 @@
 import pytest
 
 from presence.watching.states import ShardSnapshot, UserEvent, WatchedState
-from presence.watching.view import Phase, ShardView
+from presence.watching.view import ShardView, ViewPhase
 from tests.watching.fakes import entry
 
 ABSENCE_S = 40.0
@@ -93,7 +93,7 @@ def test_who_is_dropped_while_all_are_subscribed_to_again_is_not_waited_for() ->
     view.lost()
     view.connected()
     view.drop("ann")
-    assert view.phase is Phase.LIVE
+    assert view.phase is ViewPhase.LIVE
 
 
 def test_a_look_of_before_tells_nothing() -> None:

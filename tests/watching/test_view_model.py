@@ -13,7 +13,7 @@ from hypothesis.strategies import booleans, integers, sampled_from, sets
 
 from presence.watching.channel import Pong, Replay, Subscribed, Unsubscribed
 from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_of, id_text
-from presence.watching.view import Phase, ShardView
+from presence.watching.view import ShardView, ViewPhase
 from tests.watching.shard import Shard
 
 UIDS = ("ann", "bob", "cy")
@@ -93,7 +93,7 @@ class Views(RuleBasedStateMachine):
 
     # What the shell does
 
-    @precondition(lambda self: self.view.phase is Phase.DOWN)
+    @precondition(lambda self: self.view.phase is ViewPhase.DOWN)
     @rule()
     def connect(self) -> None:
         self.walk = []
@@ -107,7 +107,7 @@ class Views(RuleBasedStateMachine):
         self.call = self.positions = None
         self.view.lost()
 
-    @precondition(lambda self: self.view.phase is not Phase.DOWN)
+    @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule(most=integers(1, 3))
     def order(self, most: int) -> None:
         ask, leave = self.view.next_subscriptions(most)
@@ -126,7 +126,7 @@ class Views(RuleBasedStateMachine):
                 self.shard.subscribed.remove(uid)
             self.shard.wire.append(Subscribed(uid) if is_asked else Unsubscribed(uid))
 
-    @precondition(lambda self: self.view.phase is not Phase.DOWN)
+    @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule()
     def ping(self) -> None:
         self.shard.wire.append(Pong(self.shard.last_id))
@@ -145,15 +145,15 @@ class Views(RuleBasedStateMachine):
                     self.tell([self.view.receive(entry)])
         self.answer()
 
-    @precondition(lambda self: self.view.phase is not Phase.DOWN and self.call is None)
+    @precondition(lambda self: self.view.phase is not ViewPhase.DOWN and self.call is None)
     @rule(is_walk=booleans())
     def ask(self, *, is_walk: bool) -> None:
         """Begin a call; its answer is of this moment."""
-        if self.view.phase is Phase.RECOVERING and self.positions is None:
+        if self.view.phase is ViewPhase.RECOVERING and self.positions is None:
             self.call = self.shard.replay(self.view.position, self.view.known())
-        elif self.view.phase is Phase.RECOVERING and not is_walk:
+        elif self.view.phase is ViewPhase.RECOVERING and not is_walk:
             self.look(self.rest[:1], is_reread=True)
-        elif is_walk and self.view.phase is Phase.LIVE:
+        elif is_walk and self.view.phase is ViewPhase.LIVE:
             self.walk = self.walk or self.view.known()
             self.look(self.walk[:2])
             self.walk = self.walk[2:]
@@ -199,7 +199,7 @@ class Views(RuleBasedStateMachine):
             self.tell(self.view.finish_recovery(min(self.positions or [self.view.position])))
             self.positions = None
 
-    @precondition(lambda self: self.view.phase is not Phase.DOWN)
+    @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule(turns=integers(1, 6), uid=sampled_from(UIDS), changes=sets(integers(0, 29), max_size=4))
     def work(self, turns: int, uid: str, changes: set[int]) -> None:
         """Do all of that a few times; a user changes between some of the steps."""
@@ -268,10 +268,10 @@ class Views(RuleBasedStateMachine):
                 assert seen[-1] == known
 
     def settle(self) -> None:
-        if self.view.phase is Phase.DOWN:
+        if self.view.phase is ViewPhase.DOWN:
             self.connect()
         self.work(40, UIDS[0], set())
-        assert self.view.phase is Phase.LIVE
+        assert self.view.phase is ViewPhase.LIVE
 
     def teardown(self) -> None:
         """In the end all is quiet, and everybody knows the truth."""
