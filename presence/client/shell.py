@@ -42,7 +42,7 @@ def tls_context(tls: bool | ssl.SSLContext) -> ssl.SSLContext | None:
 
 def delivered_count(payload: Payload) -> int:
     """Return the number of sessions that a message was delivered to."""
-    count: int = payload.get("delivered_count", 0)
+    count: int = payload.get("delivered", 0)
     return count
 
 
