@@ -93,8 +93,8 @@ def test_tail_shows_who_goes_away_and_what_he_says(
     event(client, "1-0", "online")
     meta = '{"text":"h\u00ed \x1b[2J\nforged"}'
     event(client, "2-0", "away", reason="back", node="n1", device="d", status_ms=7, meta=meta)
-    assert json.loads(tail(redis_server.url, "--json", "--from=0", "--type=away").line())["id"] == "2-0"
-    line = tail(redis_server.url, "--from=0", "--type=away").line()
+    assert json.loads(tail(redis_server.url, "--json", "--after=0", "--type=away").line())["id"] == "2-0"
+    line = tail(redis_server.url, "--after=0", "--type=away").line()
     assert line.split()[:2] == ["2023-11-14", "22:13:20.123"]
     assert line.split()[2:8] == ["away", "back", "u", "(d)", "2-0", "n1"]
     assert line.endswith('{"text":"h\u00ed \\x1b[2J\\nforged"}')

@@ -47,11 +47,11 @@ test("limits", () => {
   );
   const rules: [RegExp, number][] = [
     [/^\| uid \| string of 1 to (\d+) bytes/m, UID_MAX_BYTES],
-    [/^\| device \| like uid, to (\d+) bytes/m, DEVICE_MAX_BYTES],
+    [/^\| device \| like uid, up to (\d+) bytes/m, DEVICE_MAX_BYTES],
     [/^\| token \| string of 1 to (\d+) bytes/m, TOKEN_MAX_BYTES],
     [/^\| meta \| map of at most (\d+) bytes/m, META_MAX_BYTES],
     [/^\| meta \| .* at most (\d+) deep/m, META_DEPTH_MAX],
-    [/^- Containers lie inside each other at most (\d+) deep/m, DEPTH_MAX],
+    [/^- Containers are nested at most (\d+) deep/m, DEPTH_MAX],
   ];
   for (const [rule, limit] of rules) {
     assert.equal(Number(rule.exec(SPEC)?.[1]), limit, String(rule));
