@@ -12,7 +12,7 @@ from presence.protocol import Code
 class Action(Enum):
     """The actions of clients in the demo; each causes one kind of event, or none."""
 
-    STAYS_ALIVE = "sent keepalives to the end"
+    STAYS_ALIVE = "kept alive"
     FALLS_SILENT = "fell silent"
     CLOSES = "closed without a logout"
     LOGS_OUT = "logged out"
