@@ -31,9 +31,7 @@ class LocustReport:
     """What a run of locust ended with."""
 
     status: int  # its exit status
-    rows: dict[
-        tuple[str, str], LocustRow
-    ]  # by type and name, for example ``("event", "offline idle_timeout")``
+    rows: dict[tuple[str, str], LocustRow]  # by type and name: ``("event", "offline idle_timeout")``
     broken: Counter[str]  # how often each promise was broken, by its words
 
     @property

@@ -43,9 +43,8 @@ SCRIPTS: Final[dict[str, Changes]] = {
 CHANGED: Final = ("apply", "sweep", "retire", "probe", "lease")
 READ_BEFORE_EXPIRY: Final = "read-before-expiry"
 GUARDS: Final = (*SCRIPTS, READ_BEFORE_EXPIRY)
-STALL_GUARD: Final = (
-    "stall"  # of a server that was stopped and goes on; not for chaos, which never stops a server for so long
-)
+# Of a server that was stopped and goes on; not for chaos, which never stops a server for so long.
+STALL_GUARD: Final = "stall"
 WITHOUT_STALL_GUARD: Final = ("-m", "loadtest.unguarded", STALL_GUARD)
 
 

@@ -189,9 +189,8 @@ class Player:
     async def run(self) -> None:
         """Play to the end, and fill the row."""
         plan, row, meter = self._row.plan, self._row, self._meter
-        self._technique.touch_many(
-            ["nobody"], time.monotonic()
-        )  # what the first call loads is charged to no user
+        # What the first call loads is charged to no user.
+        self._technique.touch_many(["nobody"], time.monotonic())
         before = meter.memory()
         self._begin = begin = time.monotonic()
         await self._until(begin + WARM_BEATS * BEAT_SHARE * plan.idle_timeout_s)

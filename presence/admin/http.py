@@ -33,9 +33,8 @@ DISCONNECT_TIMEOUT_S: Final = 5.0  # for the application to finish after a disco
 STOP_GRACE_S: Final = 0.3  # for requests in progress at the stop
 _HEAD_BYTES: Final = 16_384
 _READ_BYTES: Final = 65_536
-_SEND_BUFFER_BYTES: Final = (
-    65_536  # of the kernel, whose default buffers 4 MB for a viewer that reads nothing
-)
+# Of the kernel, whose default buffers 4 MB for a viewer that reads nothing.
+_SEND_BUFFER_BYTES: Final = 65_536
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: discard unsent data
 _VERSIONS: Final = (b"1.0", b"1.1")
 

@@ -129,9 +129,8 @@ _MAX_SHOWN_CHARS = 60  # of an invalid value; enough to recognise it
 # Variables that Kubernetes sets in all containers of a namespace with a Service named "presence".
 _SERVICE_LINK = re.compile(r"PRESENCE_(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 _SERVICE_LINK_HINT = "looks like a Kubernetes service link: set enableServiceLinks: false"
-MIN_HANG_TIMEOUT_S = (
-    10.0  # lower bound of the default, because a loaded machine may delay a process for seconds
-)
+# Lower bound of the default, because a loaded machine may delay a process for seconds.
+MIN_HANG_TIMEOUT_S = 10.0
 
 
 class ConfigError(Exception):

@@ -178,9 +178,8 @@ class ServerProtocol:
             return uid
         address = guest.link.address(guest.handle)
         if (refusal := self.admission.check_login(now, address)) is not None:
-            _refuse_login(
-                packet, outcome, *refusal
-            )  # checking a token costs more than all else about a login
+            # Before the token: checking it costs more than all else about a login.
+            _refuse_login(packet, outcome, *refusal)
             return None
         token = packet.payload.get("token")
         result = self.authenticator.login(token, uid, address, now)

@@ -14,9 +14,8 @@ MAX_PENDING_PER_SHARD: Final = 1_000_000  # follow-ups of a shard: about 500 MB 
 MAX_PENDING_PER_USER: Final = 100
 MAX_EVENTS_PER_RUN: Final = 200  # of a shard: a few ms of Redis' time
 MAX_DUE_PER_RUN: Final = 200
-RUN_LEASE_MS: Final = (
-    1500  # above the longest pause of a runner: who holds it is only followed when it has died
-)
+# Above the longest pause of a runner: who holds it is only followed when it has died.
+RUN_LEASE_MS: Final = 1500
 STREAM_MAXLEN: Final = 1_000_000  # entries of a shard's stream of follow-ups, roughly
 
 

@@ -111,9 +111,7 @@ class Reply:
     generation: int = 0  # of a refusal: the generation that Redis has; 0 if none
     last_id: str = ""  # highest entry id written; "" if none
     superseded: tuple[Superseded, ...] = ()
-    event_counts: tuple[
-        EventCount, ...
-    ] = ()  # the events that it has written, or had when it was performed first
+    event_counts: tuple[EventCount, ...] = ()  # the events that the step has written, in whichever call
     opened: Opened | None = None  # of an opening batch
     cursor: str = "0"  # of a retirement, sweep or comparison: where to continue; "0": at the end
     ended: int = 0  # of a retirement or sweep: sessions ended

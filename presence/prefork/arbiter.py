@@ -30,9 +30,8 @@ from presence.prefork import control_pipe
 from presence.prefork.control_pipe import ALIVE, SilenceWatch, interval_s
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
 
-LONG_LIFE_S: Final = (
-    60.0  # a worker that lived this long is replaced immediately, and earlier failures no longer count
-)
+# A worker that lived this long is replaced immediately, and earlier failures no longer count.
+LONG_LIFE_S: Final = 60.0
 STOP_MARGIN_S: Final = 2.0  # beyond the drain time-out, until a worker is killed
 ABORT_TIMEOUT_S: Final = 0.5  # for a hung worker to print its stacks; a stopped one cannot
 START_TIMEOUT_S: Final = 30.0  # for a successor to become ready: ten seconds for Redis, and slow disks
@@ -109,9 +108,8 @@ class SignalPipe:
         self._selector = selector
         self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
         self._before: dict[int, object] = {}
-        self._stops = self._restarts = self._reloads = (
-            0  # since the start, because a signal may arrive at any moment
-        )
+        # Since the start, because a signal may arrive at any moment.
+        self._stops = self._restarts = self._reloads = 0
         self._seen = PendingSignals(0, 0, 0)
 
     def __enter__(self) -> "SignalPipe":

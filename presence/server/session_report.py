@@ -47,9 +47,8 @@ class RecentEnds:
             self._ends.popleft()
 
 
-MAX_SESSIONS_REPORTED: Final = (
-    40  # each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880,
-)
+# Each packs to some 1,400 bytes at most: meta of empty binaries grows from 256 to 880.
+MAX_SESSIONS_REPORTED: Final = 40
 MAX_ENDS_REPORTED: Final = 8  # and each of these to some 300: together less than 60 KB
 
 

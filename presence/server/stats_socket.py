@@ -51,9 +51,8 @@ class Readiness(Enum):
 QUESTION_BYTES: Final = 4096
 ANSWER_BYTES: Final = 65_536  # far more than a sample of a worker
 
-MAX_QUESTIONS_PER_S: Final = (
-    100.0  # through Redis: far more than operators ask; each takes about 0.1 ms of the loop
-)
+# Through Redis: far more than operators ask; each takes about 0.1 ms of the loop.
+MAX_QUESTIONS_PER_S: Final = 100.0
 MAX_QUEUED_QUESTIONS: Final = 100
 ANSWER_TIMEOUT_S: Final = 2.0  # by then the caller has given up
 

@@ -157,9 +157,8 @@ class _Listener(RedisSubscription):
         self, url: str, prefix: str, on_name: Callable[[bytes], None], on_missed: Callable[[], None]
     ) -> None:
         super().__init__(url, open_listener)
-        self._thread = threading.Thread(
-            target=self._run, name="expiries", daemon=True
-        )  # killed at exit without harm
+        # A daemon: killing it at exit does no harm.
+        self._thread = threading.Thread(target=self._run, name="expiries", daemon=True)
         self._config = open_client(url)
         database = self._config.connection_pool.connection_kwargs.get("db") or 0
         self._prefix = f"__keyspace@{database}__:{prefix}".encode()

@@ -24,9 +24,8 @@ class GroupCursor:
         self._group = group
         self._start = start
         self._seen: dict[int, str] = {}  # highest entry given to this consumer
-        self._emptied: dict[
-            int, tuple[str, int]
-        ] = {}  # position at the end of an empty stream, entries so far
+        # By shard: the position at the end of an empty stream, and its entries so far.
+        self._emptied: dict[int, tuple[str, int]] = {}
         self._reported: dict[int, str] = {}  # cursor up to which no gap is to be reported
 
     def join(self, clients: ShardClients, shard: int, *, is_late: bool) -> None:

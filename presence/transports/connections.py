@@ -219,9 +219,8 @@ class Connections:
         self.unsent_progress: dict[int, int] = {}
         self.pending_replies: dict[int, bytearray] = {}
         self.tls: dict[int, TlsConnectionState] = {}
-        self.handshaking: OrderedDict[int, None] = (
-            OrderedDict()
-        )  # a plain dict gets slow when its front is removed
+        # A plain dict gets slow when its front is removed.
+        self.handshaking: OrderedDict[int, None] = OrderedDict()
         self.deadlines = Deadlines(clock)
         self.addresses = Addresses(admission)
         self.counters = TransportStatistics()

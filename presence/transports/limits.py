@@ -12,9 +12,8 @@ READ_BYTES = protocol.HEADER_BYTES + protocol.FRAME_LIMIT_BYTES
 GUEST_READ_BYTES = 2048  # completes any login; every accepted connection is read with it
 MAX_PACKET_BYTES = protocol.HEADER_BYTES + protocol.SERVER_FRAME_LIMIT_BYTES
 MAX_DRAIN_BYTES = 65_536  # that a closing connection may still send
-DRAIN_TIMEOUT_S = (
-    1.0  # for how long; closing with unread input would reset the connection and lose the refusal
-)
+# For how long; closing with unread input would reset the connection and lose the refusal.
+DRAIN_TIMEOUT_S = 1.0
 MIN_PROGRESS_BYTES = 16_384  # a link of 13 kbit/s takes so much in 10 s; an answer may be 16 times as long
 MAX_CONNECTIONS_PER_TURN = 512  # some milliseconds
 MAX_LOGINS_PER_TURN = 128  # of connections not logged in: a login costs ten times as much as a keepalive

@@ -54,9 +54,8 @@ class ConnectionReader:
         self._engine = engine
         self._connections = connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
-        self._deferred: dict[
-            int, Peer
-        ] = {}  # by descriptor: read, with packets still to handle; in this order
+        # By descriptor, in this order: read, with packets still to handle.
+        self._deferred: dict[int, Peer] = {}
         self._has_deferred = trio.Event()
         self.late_answer_seen = False
 

@@ -76,9 +76,8 @@ class Pushes:
         self._faults = faults
         self._queue: deque[_Change] = deque()
         self._last: dict[str, _Change] = {}  # the queued change of each user
-        self._current: tuple[_Change, list[Session]] | None = (
-            None  # with the watchers still to send to, last first
-        )
+        # With the watchers still to send to, last first.
+        self._current: tuple[_Change, list[Session]] | None = None
         self._deferred: dict[Session, dict[str, bytes]] = {}
         self._filled = trio.Event()
         self._statistics = PushStatistics()

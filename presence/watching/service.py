@@ -30,10 +30,10 @@ from presence.core.requests import Query, Unwatch, Watch
 from presence.protocol import UIDS_MAX, Code
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.channel import ShardChannel
+from presence.watching.pending_watches import PendingWatch, PendingWatches, RequestTimeouts
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
 from presence.watching.shard import ShardWatch
-from presence.watching.waiting import PendingWatch, PendingWatches, RequestTimeouts
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0

@@ -127,11 +127,17 @@ class Script:
         old.end()
         self.count("takeovers")
         (lost,) = self.log_in("back")
-        before = value(self._watch.look(), "connections", worker="0") or 0
+        self._connections_are(4)
         lost.close()
-        self._watch.until(lambda seen: value(seen, "connections", worker="0") == before - 1)
+        self._connections_are(3)
         self.log_in("back", event=False)
         self.count("returns_in_grace")
+
+    def _connections_are(self, number: int) -> None:
+        def holds(seen: Found) -> bool:
+            return value(seen, "connections", worker="0") == number
+
+        assert holds(self._watch.until(holds))
 
     def lost_and_silent(self) -> None:
         for phone in self.log_in("lost-1", "lost-2", idle_timeout=5):  # no grace is longer than that

@@ -128,11 +128,9 @@ def test_the_readmes_quick_start_works(redis_server: EmbeddedRedis) -> None:
     found = re.search(r"```sh\n(locust .+?)```", README, re.DOTALL)
     assert found
     with running_server("--redis", redis_server.url, "--idle-timeout", "3") as server:
-        command = (
-            found.group(1).replace("\\\n", " ").replace("127.0.0.1:7400", f"127.0.0.1:{server.address[1]}")
-        )
-        command = command.replace("redis://localhost:6379", redis_server.url).replace("500", "50")
-        words = shlex.split(command.replace("1m", "4s"))
+        command = found.group(1).replace("\\\n", " ").replace("500", "50").replace("1m", "4s")
+        command = command.replace("127.0.0.1:7400", f"127.0.0.1:{server.address[1]}")
+        words = shlex.split(command.replace("redis://localhost:6379", redis_server.url))
         run = subprocess.run(
             [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
         )
