@@ -65,8 +65,8 @@ def event_of(entry: Entry, clock: WallClock) -> StreamEvent:
     fields: Any = entry.fields
     stood, read = int(entry.id.partition("-")[0]) / 1000 - clock.now, time.monotonic()
     if fields["type"] not in OF_USERS:
-        nobody = ("", "", 0, 0, "", stood, read, (stood, stood))
-        return StreamEvent(entry.id, fields["type"], *nobody, entry.shard, fields.get("node", ""))
+        no_user = ("", "", 0, 0, "", stood, read, (stood, stood))
+        return StreamEvent(entry.id, fields["type"], *no_user, entry.shard, fields.get("node", ""))
     return StreamEvent(
         entry.id,
         fields["type"],

@@ -198,7 +198,7 @@ def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
             list(pool.map(PresenceServer.stop, servers))
 
 
-# What has lost its primary refuses to answer, so that whoever still reads there looks for the new one.
+# A replica that has lost its primary refuses to answer, so clients that read there look for the new primary.
 SERVE_NO_STALE_DATA: Final = ("--replica-serve-stale-data", "no")
 
 

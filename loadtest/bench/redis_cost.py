@@ -185,7 +185,7 @@ def table(costs: list[Cost], plan: CostPlan) -> str:
     needs = [_needs(each, plan) for each in costs]
     assumed = (
         f"Assumed: each user comes and goes {plan.visits:g} times a day, {plan.peak:g} times as often at the "
-        f"peak; streams capped at {plan.entries_kept:,} entries a shard; nobody subscribes to the hints."
+        f"peak; streams capped at {plan.entries_kept:,} entries per shard; no client subscribes to the hints."
     )
     return "\n\n".join(
         [

@@ -88,7 +88,7 @@ class Course:
         if kind == VIEWERS and (seen.failed or seen.samples < self._plan.viewers * least):
             yield f"{seen.samples} samples seen by {self._plan.viewers} viewers, {seen.failed} sent away"
         if kind == STUCK and not seen.answers:
-            yield "nobody was stuck"
+            yield "no client was stuck"
 
 
 def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stretch, Stretch]]]:

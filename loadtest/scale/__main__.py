@@ -115,7 +115,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, help="directory for scale.md and scale.json")
     given = parser.parse_args(words)
     if max(*given.beat, given.beat[0] + given.last_beat) >= given.idle_timeout:
-        parser.error("whoever beats more seldom than the idle time-out, the last beat included, is offline")
+        parser.error("--beat, with --last-beat added, must be shorter than --idle-timeout")
     return given
 
 

@@ -81,7 +81,7 @@ def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: 
         if event.type not in told:
             ends.note(f"event of type {event.type}", event)
         elif truth is None:
-            ends.note("event of somebody who was not there", event)
+            ends.note("event of an unknown user", event)
         elif event.type == "online":
             told["online"].add(event.uid)
             for broken in periods.came(event.uid, event.session, event.id, event.stood):

@@ -2,7 +2,7 @@
 
 All refusals of a token have the same short text. A signed token cannot be guessed, but each check costs
 processor time, so checks have a budget: in seconds and not in tokens, because algorithms differ. Beyond it a
-token is not checked, and the client is told when to retry. The rest of the budget is kept for clients that
+token is not checked, and the refusal says when to retry. The rest of the budget is kept for clients that
 have more to lose: the last quarter for logged-in clients that send a fresh token, the quarter before it for
 logins from addresses that have not sent many bad tokens recently. So a flood of forged logins starves
 neither.

@@ -143,7 +143,7 @@ class Engine:
         return outcome
 
     def _login_done(self, session: Session, outcome: Outcome) -> None:
-        """Arm the wheel for a new session, and let go of the session that it supersedes."""
+        """Arm the wheel for a new session, and close the connection of the session that it supersedes."""
         self._counters.logins += 1
         self._wheel.touch(session.key, self.ticks.at_or_after(session.last_seen + session.idle_timeout))
         self.flap_damping.reconnected(session.key, session.last_seen)

@@ -2,7 +2,7 @@
 
 A message is sent to each device at most once, and its sender learns to how many. Redis knows where the
 recipient is, and forwards messages for other nodes in the same step, which is never repeated: if the
-connection breaks in it, the sender is told that the outcome is unknown. The router itself delivers to
+connection breaks in it, the sender's error says that the outcome is unknown. The router itself delivers to
 sessions of this node, also to those whose login is still on its way to Redis.
 
 Messages of one connection reach each connection of the recipient in order: there is one path between the two,

@@ -45,7 +45,7 @@ class AnswerKeys(Scripting):
         self._keys = keys
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
-        """See `Mailbox`."""
+        """See `ReplyChannel`."""
         key = self._keys.answers(self._keys.shard(question.uid), question.token)
         self.transact(key, [("HSET", key, node, answer), ("PEXPIRE", key, ANSWER_TTL_MS)])
 

@@ -165,12 +165,12 @@ class ControlChannel(RedisSubscription):
         self._keys = keys
 
     def subscribe(self, node: str) -> None:
-        """See `Channel`; returns when Redis has confirmed."""
+        """See `ControlSubscription`; returns when Redis has confirmed."""
         self.begin(Routes.any_server, "SUBSCRIBE", self._keys.control_channel(node))
         self.read(1)
 
     def next(self) -> list[NodeNotice | Delivery | Question | Erasure]:
-        """See `Channel`; messages of unknown kinds are left out."""
+        """See `ControlSubscription`; messages of unknown kinds are left out."""
         return [each for _, _, text in self.read(MAX_MESSAGES_PER_READ) for each in _read_message(text)]
 
 
@@ -216,38 +216,38 @@ class WatchChannel(RedisSubscription):
         self._shard_channel = keys.watchers_channel(shard).encode()  # prefix of the channels of its users
 
     def open(self) -> None:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         # The shard's channel, too, or scripts publish for no user of it.
         key = self._keys.events(self._shard)
         self.begin(lambda routes: routes.client(key), "SUBSCRIBE", self._shard_channel)
 
     def receive(self) -> list[ChannelMessage]:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         heard: list[ChannelMessage] = []
         while not heard:
             heard = [found for each in self.read(math.inf) if (found := self._message_of(each)) is not None]
         return heard
 
     def update_subscriptions(self, subscribe: Sequence[str], unsubscribe: Sequence[str]) -> None:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         for command, uids in (("UNSUBSCRIBE", unsubscribe), ("SUBSCRIBE", subscribe)):
             if uids:
                 self.send(command, *map(self._keys.user_channel, uids))
 
     def ping(self, position: EntryId) -> None:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         self.send("PING", id_text(position))
 
     def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         return self.ask(partial(read_snapshot, keys=self._keys, shard=self._shard, uids=uids))
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         return self.ask(partial(read_replay, keys=self._keys, shard=self._shard, after=after, uids=uids))
 
     def check(self) -> EntryId:
-        """See `Channel`."""
+        """See `ShardChannel`."""
         last_id = self.ask(partial(read_last_id, keys=self._keys, shard=self._shard))
         if last_id is None:
             self.close()

@@ -7,7 +7,7 @@ then gains a client nothing.
 
 The number of handshakes under way is limited, because each holds memory. A handshake is under way from the
 client's first byte, so silent clients take no place. Beyond the limit the oldest is dropped for the new one:
-an honest handshake is over in two round trips, so old ones are stalled, and a crowd of them locks out nobody.
+an honest handshake takes two round trips, so the oldest are stalled ones, and a flood locks no client out.
 """
 
 import ssl

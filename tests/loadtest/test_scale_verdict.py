@@ -47,7 +47,7 @@ def test_a_period_in_which_all_is_right() -> None:
         (RIGHT[1:], "online event lost"),
         ([*RIGHT[:2], offline(ANN, 129.9), RIGHT[3]], "false offline event"),
         ([*RIGHT[:2], offline(ANN, 132.0), RIGHT[3]], "offline event late"),
-        ([*RIGHT, offline(LastPacket("eve", "s-3", 0, 0), 131.0)], "event of somebody who was not there"),
+        ([*RIGHT, offline(LastPacket("eve", "s-3", 0, 0), 131.0)], "event of an unknown user"),
         ([*RIGHT[:3], RIGHT[3]._replace(session="s-9")], "offline event of another session"),
         ([*RIGHT[:3], RIGHT[3]._replace(since_id="5-0")], "event doubled"),
         ([RIGHT[2], *RIGHT[:2], RIGHT[3]], "event doubled"),

@@ -120,7 +120,7 @@ class VirtualCaller:
         self._machine = machine
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `Caller`."""
+        """See `ThreadCaller`."""
 
         def begin(wake: Wake) -> None:
             thread = greenlet(lambda _: _outcome(blocking))
