@@ -22,7 +22,7 @@ from presence.auth import tokens
 from presence.auth.keys import Keyring
 from presence.auth.tokens import Reason, TokenRefused, TokenRules
 from presence.common.rate_limit import KeyedRateLimiter, TokenBucket
-from presence.core.authenticator import AuthResult, Denied, Granted
+from presence.core.authenticator import AuthResult, Granted, Refusal
 from presence.protocol import Code
 
 # The default `login_burst`, each login checked with the most expensive algorithm.
@@ -123,8 +123,8 @@ class TokenAuthenticator:
             granted = self._check(token, uid, trust, now)
         except TokenRefused as error:
             refused[error.reason.value] = refused.get(error.reason.value, 0) + 1
-            return Denied(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
-        return granted or Denied(Code.BUSY, _BUSY, self._budget.retry_after())
+            return Refusal(Code.AUTH_FAILED, _MISSING if error.reason is Reason.MISSING else _REFUSED)
+        return granted or Refusal(Code.BUSY, _BUSY, self._budget.retry_after())
 
     def _check(self, text: object, uid: str | None, trust: CallerTrust, now: float) -> Granted | None:
         """Return what a token grants, None if the budget is spent.

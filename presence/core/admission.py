@@ -13,10 +13,10 @@ Pure: time is an argument.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from presence import protocol
 from presence.common.rate_limit import RETRY_MIN_S, KeyedRateLimiter, TokenBucket, spread, spread_over
+from presence.core.authenticator import Refusal
 from presence.protocol import Code
 
 
@@ -54,14 +54,6 @@ class PacketRate:
 
 
 FULL_RETRY_S = 10.0  # upper bound of the retry time at `max_connections`, where no rate tells a better one
-
-
-class Refusal(NamedTuple):
-    """A refused connection or login: the code, a sentence for the client, and seconds until a retry."""
-
-    code: Code
-    message: str
-    retry_after: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,12 @@ class Granted(NamedTuple):
     expires_at: float
 
 
-class Denied(NamedTuple):
-    """The token is invalid, or was not checked.
+class Refusal(NamedTuple):
+    """A refused connection, login or token.
 
     Attributes:
-        code: `AUTH_FAILED` for an invalid or missing token; `BUSY` for one that was not checked.
-        message: for the client. It does not tell what is wrong with an invalid token.
-        retry_after: seconds, with `BUSY`.
+        message: for the client; it does not tell what is wrong with an invalid token.
+        retry_after: seconds until a retry may succeed; None: it will not, or the wait is unknown.
     """
 
     code: Code
@@ -31,7 +30,7 @@ class Denied(NamedTuple):
     retry_after: float | None = None
 
 
-AuthResult: TypeAlias = Granted | Denied
+AuthResult: TypeAlias = Granted | Refusal
 
 
 class Authenticator(Protocol):

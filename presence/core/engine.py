@@ -1,13 +1,13 @@
-"""The synchronous core: applies the decisions of the pure modules.
+"""The synchronous core: handles what clients say, and what becomes due.
 
-Transports pass it received bytes and lost connections, the ticker passes it ticks. It keeps registry and
-wheel in step, appends every change to the outbox in order, and has transports close connections.
+Transports pass it received bytes and lost connections, the ticker passes it ticks. It changes `Sessions`,
+appends every change to the outbox in order, and has transports close connections.
 No method waits, so each is atomic and none needs a lock.
 """
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, Final
 
@@ -15,19 +15,20 @@ from presence import protocol
 from presence.common.clock import Clock
 from presence.common.histogram import DETECTION_S, Histogram
 from presence.core.admission import PacketRate
-from presence.core.changes import Change, ChangeSink, Op, SessionName
+from presence.core.authenticator import Refusal
+from presence.core.changes import Change, ChangeSink
 from presence.core.flap_damping import FlapDamping
-from presence.core.registry import Guest, Link, Peer, Registry, Session, SessionKey, SessionTimers
+from presence.core.login import LoginPolicy
+from presence.core.registration import RegistrationPolicy
+from presence.core.registry import Guest, Link, Peer, Registry, Session
 from presence.core.requests import Message, RequestHandler
-from presence.core.server_protocol import Outcome, ServerProtocol
-from presence.core.termination import EngineCounters, RegistrationPolicy, SessionTerminator
-from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
-from presence.core.token_expiry import TokenExpiry
-from presence.core.wheel import TimingWheel
+from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
+from presence.core.sessions import Sessions
+from presence.core.termination import EngineCounters, SessionTerminator
+from presence.core.ticks import StallGuard
 from presence.protocol import Code
 
-SPARE_SLOTS: Final = 3  # deadlines are rounded up to a slot, and the first slots may be overdue
-MAX_REPORTED_SLOTS: Final = 1200  # ten minutes of slots of 0.5 s: some 4 KB, and 0.1 ms to count
+KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out: two keepalives are due within it
 
 _SUPERSEDED_GOODBYES = {
     code: protocol.encode(protocol.goodbye(code)) for code in (Code.REPLACED, Code.CLOSED)
@@ -39,54 +40,41 @@ _EXPIRED_GOODBYE = protocol.encode(protocol.goodbye(Code.AUTH_EXPIRED))
 
 @dataclass(eq=False, repr=False)
 class Engine:
-    """Sessions and their deadlines.
+    """What happens to connections and sessions.
 
     Attributes:
+        registration: which sessions may be registered in Redis.
         terminator: ends sessions; other nodes and operators end them there.
     """
 
-    registry: Registry  # the live sessions
-    server_protocol: ServerProtocol  # what a connection may do next
+    sessions: Sessions  # the live sessions and their deadlines
+    login_policy: LoginPolicy  # who may log in
     outbox: ChangeSink  # where changes go
     _: KW_ONLY
-    ticks: Ticks  # time to slots
     guard: StallGuard  # notified whenever connections were read
     clock: Clock  # monotonic time
-    idle_timeout: float  # T, seconds, of a session that requested no other
     disconnect_grace: float  # seconds that a session outlives its connection; 0: none
-    max_idle_timeout: InitVar[float]  # seconds; sizes the ring
     flap_damping: FlapDamping  # computes the grace of sessions that reconnect frequently
     # whether connections are read once more before their sessions end; tests switch it off
     poll_before_expiry: InitVar[bool] = True
-    # seconds with nothing but keepalives after which a session is shown as away; 0: never
-    away_after: float = 0.0
     packet_rate: PacketRate | None = None  # limits the packets of a user; None: no limit
     # how late sessions end by idle time-out; see `LatencyHistograms.detection_delay`
     detection_delay: Histogram = field(default_factory=lambda: Histogram(DETECTION_S))
 
-    def __post_init__(self, max_idle_timeout: float, poll_before_expiry: bool) -> None:
-        self._registration_policy = RegistrationPolicy(
-            self.registry,
-            self.clock,
-            self.ticks.slot_s * SLOTS_PER_TICK,
-            poll_before_expiry=poll_before_expiry,
-        )
-        slots = int(max(self.idle_timeout, max_idle_timeout, self.away_after) / self.ticks.slot_s) + 2
-        cursor = self.ticks.at_or_before(self.clock.now())
-        self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
-        self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if self.away_after else 0, cursor)
-        self._token_expiry: TokenExpiry[SessionKey] = TokenExpiry(self.clock.now())
+    def __post_init__(self, poll_before_expiry: bool) -> None:
+        self.registry: Registry = self.sessions.registry
+        self._protocol = ServerProtocol(checks_tokens=self.login_policy.authenticator is not None)
         self._counters = EngineCounters()
+        self.registration = RegistrationPolicy(
+            self.registry, self.clock, self.guard.tick_s, poll_before_expiry=poll_before_expiry
+        )
         self.terminator = SessionTerminator(
-            self.registry,
+            self.sessions,
             self._counters,
-            deadlines=self._wheel,
-            auto_away=self._auto_away,
-            token_expiry=self._token_expiry,
-            registration_policy=self._registration_policy,
             flap_damping=self.flap_damping,
             outbox=self.outbox,
             clock=self.clock,
+            disconnected=self._disconnected,
             poll_before_expiry=poll_before_expiry,
         )
         self._request_handler: RequestHandler | None = None
@@ -101,6 +89,7 @@ class Engine:
         """Handle bytes that were read from a connection.
 
         The caller then sends the reply, hangs up if there is an end code, and calls `dispatch_requests`.
+        Effects of packets before an internal error stand, such as a login in the same bytes.
 
         Args:
             peer: the connection they came from.
@@ -108,57 +97,121 @@ class Engine:
             max_packets: maximum of packets to handle; see `Outcome.unfinished`.
         """
         now = self.clock.now()
-        outcome: Outcome | None = None
+        outcome = Outcome(peer)
+        packets = 0
         try:
-            outcome = self.server_protocol.receive(peer, data, now, max_packets)
-            self._counters.beats += outcome.keepalives
-            self._counters.frames += outcome.frames - outcome.keepalives
+            for event in self._protocol.receive(outcome, data, max_packets):
+                packets += 1
+                self._handle(event, outcome, now)
             after = outcome.peer
             if isinstance(after, Session):
-                if outcome.changes is not None:
-                    self._append_all(outcome.changes)
-                if after is not peer:
-                    self._login_done(after, outcome)
-                elif outcome.frames and after in self.registry:
-                    after.last_seen = now
-                    self._wheel.touch(after.key, self.ticks.at_or_after(now + after.idle_timeout))
-                if outcome.expires_at is not None and after in self.registry:
-                    self._token_expiry.set(after.key, outcome.expires_at)
-                if outcome.excess_sessions is not None:
-                    self.terminator.evict_excess(outcome.excess_sessions, now)
-                if self.away_after and outcome.user_active and after in self.registry:
-                    self._auto_away.touch(after.key, self.ticks.at_or_after(now + self.away_after))
+                if packets and after is peer and after in self.registry:  # a login has set its deadline
+                    self.sessions.packet_received(after, now)
                 if self.packet_rate is not None and outcome.end_code is None:
-                    self._count_packets(after.uid, outcome, now)
+                    self._count_packets(after.uid, packets, outcome, now)
             if outcome.end_code is not None:
                 if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                     _count(self._counters.refused, outcome.end_code)
                 self.closed(after, outcome.end_code)
         except Exception as error:  # reported with the outcome
-            outcome = outcome or Outcome(peer)
+            _count(self._counters.refused, Code.SERVER_ERROR)
             self.closed(outcome.peer, Code.SERVER_ERROR)
             outcome.failure, outcome.end_code = error, Code.SERVER_ERROR
             outcome.reply += _FAILED_GOODBYE
-            outcome.requests, outcome.unfinished = None, False
+            outcome.unfinished = False
         return outcome
 
-    def _login_done(self, session: Session, outcome: Outcome) -> None:
-        """Arm the wheel for a new session, and close the connection of the session that it supersedes."""
-        self._counters.logins += 1
-        self._wheel.touch(session.key, self.ticks.at_or_after(session.last_seen + session.idle_timeout))
-        self.flap_damping.reconnected(session.key, session.last_seen)
-        if (old := outcome.superseded) is None:
+    def _handle(self, event: Event, outcome: Outcome, now: float) -> None:
+        """Do what one packet asks for."""
+        if event is Answered.KEEPALIVE:
+            self._counters.beats += 1
             return
-        self._registration_policy.discard(old)
-        if old.link is None:
-            self._counters.returned_in_grace += 1
-        else:
-            self._counters.taken_over += 1
-            self.terminator.hang_up(old, _SUPERSEDED_GOODBYES[outcome.superseded_code])
+        self._counters.frames += 1
+        session = outcome.peer
+        if not isinstance(session, Session):
+            if isinstance(event, Login):
+                self._log_in(session, event, outcome, now)
+            return
+        if isinstance(event, Update):
+            self._update(session, event, outcome, now)
+            if event.is_renewal:
+                return
+        elif isinstance(event, Logout):
+            outcome.end_code = event.code
+        elif not isinstance(event, Login | Answered):
+            if outcome.requests is None:
+                outcome.requests = []
+            outcome.requests.append(event)
+        if outcome.end_code is None and session in self.registry:
+            self._report_update(self.sessions.user_active(session, now))
 
-    def _count_packets(self, uid: str, outcome: Outcome, now: float) -> None:
+    def _log_in(self, guest: Guest, login: Login, outcome: Outcome, now: float) -> None:
+        """Make a guest a session, and close the connection of the session that it supersedes."""
+        grant = self.login_policy.decide(guest, login, now)
+        if isinstance(grant, Refusal):
+            outcome.reply += protocol.encode(protocol.error(login.id, *grant))
+            outcome.end_code = grant.code
+            return
+        session, superseded, change = self.sessions.login(
+            guest,
+            grant.key,
+            grant.idle_timeout,
+            grant.arrived,
+            now,
+            profile=login.profile,
+            expires_at=grant.expires_at,
+        )
+        outcome.peer = session
+        self.outbox.append(change)
+        self._counters.logins += 1
+        self.flap_damping.reconnected(session.key, now)
+        if superseded is not None:
+            if superseded.link is None:
+                self._counters.returned_in_grace += 1
+            else:
+                self._counters.taken_over += 1
+                self.terminator.hang_up(superseded, _SUPERSEDED_GOODBYES[grant.superseded_code])
+        self.terminator.evict_excess(grant.excess_sessions, now)
+        outcome.reply += protocol.encode(
+            protocol.ok(
+                login.id,
+                session=self.registry.session_id(session),
+                idle_timeout=_as_number(grant.idle_timeout),
+                keepalive=_as_number(round(grant.idle_timeout * KEEPALIVE_SHARE, 3)),
+                time_ms=self.clock.seen_ms(now),
+                v=protocol.VERSION,
+            )
+        )
+
+    def _update(self, session: Session, update: Update, outcome: Outcome, now: float) -> None:
+        """Change what a session shows, its token, or both."""
+        answer = protocol.ok(update.id)
+        if wait_s := self.registry.profiles.admit_update(session.number, now):
+            wait_s = math.ceil(wait_s * 1000) / 1000
+            answer = protocol.error(update.id, Code.RATE_LIMITED, "too many updates", wait_s)
+        elif isinstance(refusal := self._renew_token(session, update.token, now), Refusal):
+            answer = protocol.error(update.id, *refusal)  # the present token stays valid
+        elif not update.is_renewal:
+            self._report_update(self.registry.update(session, now, away=update.away, meta=update.meta))
+        outcome.reply += protocol.encode(answer)
+
+    def _renew_token(self, session: Session, token: str | None, now: float) -> Refusal | None:
+        result = None if token is None else self.login_policy.renew(session, token, now)
+        if isinstance(result, Refusal):
+            return result
+        if result is not None and session in self.registry:
+            self.sessions.token_renewed(session, result.expires_at)
+        return None
+
+    def _report_update(self, change: Change | None) -> None:
+        """Report a change of what a session shows, if there is one."""
+        if change is not None:
+            self.outbox.append(change)
+            self._counters.updates += 1
+
+    def _count_packets(self, uid: str, packets: int, outcome: Outcome, now: float) -> None:
         """Close a connection that exceeds its rate. Its changes stand; its requests are dropped."""
-        packets = max(1, outcome.frames)  # a read that completes no packet costs as much as one that does
+        packets = max(1, packets)  # a read that completes no packet costs as much as one that does
         goodbye = self.packet_rate.count_packets(uid, packets, now) if self.packet_rate else None
         if goodbye is not None:
             outcome.reply += goodbye
@@ -166,34 +219,15 @@ class Engine:
             outcome.requests = None
             outcome.unfinished = False
 
-    def _append_all(self, changes: list[Change]) -> None:
-        for change in changes:
-            self.outbox.append(change)
-            self._counters.updates += change.op is Op.UPDATE
-
     def keepalives_received(self, sessions: Iterable[Session]) -> None:
         """Extend sessions that sent exactly one keepalive each; called after the whole batch was read.
 
         The time is taken here, after the reads: a time taken before them could end a session early whose
-        packet arrived while the batch was being read. A session that lost its connection within the batch
-        is skipped, because its key may belong to another session by now, or to none.
+        packet arrived while the batch was being read.
         """
         now = self.clock.now()
         self.guard.loop_ran(now)
-        usual = self.idle_timeout
-        keys = []
-        for session in sessions:
-            if session.link is None:
-                continue
-            session.last_seen = now
-            if session.idle_timeout == usual:
-                keys.append(session.key)
-            else:
-                self._wheel.touch(session.key, self.ticks.at_or_after(now + session.idle_timeout))
-                self._counters.beats += 1
-        if keys:
-            self._counters.beats += len(keys)
-            self._wheel.touch_all(keys, self.ticks.at_or_after(now + usual))
+        self._counters.beats += self.sessions.keepalives_received(sessions, now)
 
     def closed(self, peer: Peer, code: Code = Code.CLOSED) -> None:
         """Handle the loss of a connection, or that its transport is about to close it with `code`.
@@ -203,8 +237,7 @@ class Engine:
         if not isinstance(peer, Session) or peer.link is None:
             return
         peer.link = peer.handle = peer.partial = None
-        if self._request_handler is not None:
-            self._request_handler.session_disconnected(peer)
+        self._disconnected(peer)
         if peer not in self.registry:
             return
         now = self.clock.now()
@@ -212,10 +245,11 @@ class Engine:
             self.terminator.end(peer, code, now)
             return
         peer.end_code = code
-        idle_deadline = self._wheel.tick_of(peer.key)
-        grace = self.flap_damping.connection_lost(peer.key, now)
-        if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
-            self._wheel.touch(peer.key, min(idle_deadline, self.ticks.at_or_after(now + grace)))
+        self.sessions.connection_lost(peer, self.flap_damping.connection_lost(peer.key, now), now)
+
+    def _disconnected(self, session: Session) -> None:
+        if self._request_handler is not None:
+            self._request_handler.session_disconnected(session)
 
     def fail(self, session: Session) -> None:
         """Close a session's connection after an internal error; its client reconnects."""
@@ -272,8 +306,7 @@ class Engine:
                 self.terminator.hang_up(session, _IDLE_GOODBYE)
             ended += 1
         for session in self.terminator.inattentive_sessions():
-            change = self.registry.set_auto_away(session, now)
-            self._append_all([] if change is None else [change])
+            self._report_update(self.registry.set_auto_away(session, now))
         for session in self.terminator.token_expired_sessions():
             self._expire_token(session)
         self.terminator.clear_batch()
@@ -290,59 +323,16 @@ class Engine:
 
     def tick_done(self, now: float) -> None:
         """Register stale sessions that became active again, and tidy tables."""
-        self._registration_policy.register_recovered(now, self.outbox.append)
-        self.server_protocol.tidy(now)
+        self.registration.register_recovered(now, self.outbox.append)
+        self.login_policy.admission.tidy(now)
         if self.packet_rate is not None:
             self.packet_rate.tidy(now)
 
     # What the relay and the server call
 
-    def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
-        """Return registrations of live sessions; see `RegistrationPolicy.registrations`."""
-        return self._registration_policy.registrations(sessions)
-
-    def registrable_sessions(self) -> Iterator[SessionName]:
-        """Return the sessions that Redis should have on record; changes nothing."""
-        return self._registration_policy.registrable_sessions()
-
     def refuse_logins(self, return_after: Callable[[], float]) -> None:
         """Refuse logins because this server stops; `return_after` draws the seconds until a retry."""
-        self.server_protocol.return_after = return_after
-
-    def slot_sizes(self, slots: int) -> list[int]:
-        """Return how many sessions are due in each of the next slots, soonest first."""
-        return self._wheel.slot_sizes(slots)
-
-    def upcoming_expirations(self) -> dict[str, Any]:
-        """Return how many sessions are due in each of the next slots; O(slots).
-
-        Returns:
-            `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if overdue; `sizes`: sessions in
-            each of the next slots, soonest first, up to T; `later`: sessions that are due after these.
-        """
-        wheel, slot_s = self._wheel, self.ticks.slot_s
-        sizes = wheel.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, MAX_REPORTED_SLOTS))
-        next_s = max(0.0, self.ticks.start_of(wheel.cursor + 1) - self.clock.now())
-        return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(wheel) - sum(sizes)}
-
-    def ends_at(self, session: Session) -> float:
-        """Return when a session ends if nothing more is received from its client."""
-        slot = self._wheel.tick_of(session.key)
-        return self.clock.now() if slot is None else self.ticks.start_of(slot)
-
-    def session_timers(self, session: Session) -> SessionTimers:
-        """Return the deadlines of a session; changes nothing."""
-        wheel, starts = self._wheel, self.ticks.start_of
-        slot, away = wheel.tick_of(session.key), self._auto_away.tick_of(session.key)
-        return SessionTimers(
-            slot,
-            wheel.cursor,
-            self.ticks.slot_s,
-            None if slot is None else starts(slot),
-            None if away is None else starts(away),
-            self._token_expiry.expires_at(session.key),
-            self._registration_policy.is_registrable(session),
-        )
+        self.login_policy.return_after = return_after
 
     @property
     def request_handler(self) -> RequestHandler | None:
@@ -351,18 +341,13 @@ class Engine:
 
     @request_handler.setter
     def request_handler(self, request_handler: RequestHandler | None) -> None:
-        self._request_handler = self.terminator.request_handler = request_handler
-        self.server_protocol.handles_requests = request_handler is not None
+        self._request_handler = request_handler
+        self._protocol.handles_requests = request_handler is not None
 
     @property
     def needs_reader_turn(self) -> bool:
         """Whether tasks have yet to read connections of the batch."""
         return self.terminator.needs_reader_turn
-
-    @property
-    def sessions(self) -> Registry:
-        """The registry, read-only."""
-        return self.registry
 
     def statistics(self) -> EngineCounters:
         """Return the counters."""
@@ -371,7 +356,7 @@ class Engine:
             sessions=len(self.registry),
             away=self.registry.profiles.away,
             flapping=self.flap_damping.statistics(),
-            expiring=len(self._token_expiry),
+            expiring=self.sessions.with_token,
             packet_floods=0 if self.packet_rate is None else self.packet_rate.floods,
             packet_buckets_kept=0 if self.packet_rate is None else self.packet_rate.table_size,
         )
@@ -379,3 +364,8 @@ class Engine:
 
 def _count(counters: dict[str, int], code: Code) -> None:
     counters[code.reason] = counters.get(code.reason, 0) + 1
+
+
+def _as_number(seconds: float) -> float:
+    """Return whole seconds as int: 30 and not 30.0."""
+    return int(seconds) if seconds == int(seconds) else seconds

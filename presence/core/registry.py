@@ -17,19 +17,6 @@ from presence.core.changes import PLAIN, Change, Op, Profile
 from presence.protocol import Code
 
 
-class SessionTimers(NamedTuple):
-    """A session's deadlines; times are monotonic seconds."""
-
-    # the wheel's absolute slot in which it is due; None: it has expired, and is being ended
-    slot: int | None
-    swept_slot: int  # the last slot that was swept to its end
-    slot_s: float  # seconds that a slot covers
-    due_at: float | None  # when its slot begins; None without one
-    away_at: float | None  # when it is shown as away, if nothing but keepalives comes; None: never
-    token_ends_at: float | None  # when its token expires, rounded up to a slot; None without a token
-    registered: bool  # whether it may be registered, see `RegistrationPolicy` in `termination.py`
-
-
 class ConnectionInfo(NamedTuple):
     """A transport's description of a connection."""
 

@@ -1,4 +1,4 @@
-"""Ends of sessions: idle time-out, expired token, kick, limit, supersession; and registrations in Redis.
+"""Ends of sessions: idle time-out, expired token, kick, limit, supersession.
 
 The engine, other nodes and operators end sessions here. No method waits. The caller passes the session object
 or its id, so a late notice about a superseded session ends nothing.
@@ -10,85 +10,11 @@ from typing import Final
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.changes import Change, ChangeSink, Op, SessionName
+from presence.core.changes import ChangeSink
 from presence.core.flap_damping import FlapDamping, FlapDampingCounters
-from presence.core.registry import Registry, Session, SessionKey
-from presence.core.requests import RequestHandler
-from presence.core.token_expiry import TokenExpiry
-from presence.core.wheel import TimingWheel
+from presence.core.registry import Session, SessionKey
+from presence.core.sessions import NOTHING_DUE, Sessions
 from presence.protocol import Code
-
-
-@dataclass(eq=False, repr=False)
-class RegistrationPolicy:
-    """Decides which live sessions may be registered in Redis, and makes the registrations."""
-
-    registry: Registry  # the live sessions
-    clock: Clock  # monotonic time
-    tick_s: float  # seconds by which a session may outlive its time-out
-    _: KW_ONLY
-    # whether connections are read before their sessions are called stale; tests switch it off
-    poll_before_expiry: bool = True
-
-    def __post_init__(self) -> None:
-        self._stale: dict[Session, None] = {}  # in order
-
-    def registrations(self, sessions: Iterable[Session]) -> Iterator[Change]:
-        """Return registrations of sessions that are live now, each made when it is asked for.
-
-        A session that has ended meanwhile is registered too; its end follows in the outbox. A registration
-        has the profile of the moment at which it is made, so it covers every earlier update.
-        A session without a packet for longer than its time-out and a tick, even after its connection was
-        polled, is stale (`Op.STALE`): it is registered with its next packet.
-
-        Args:
-            sessions: a copy, unaffected by later changes of the registry.
-        """
-        return self._registrations(sessions, self.clock.now())
-
-    def _registrations(self, sessions: Iterable[Session], now: float) -> Iterator[Change]:
-        for session in sessions:
-            if self._is_recent(session, now) or self._is_recent_after_poll(session, now):
-                yield self.registry.registration(session, now)
-            else:
-                self._stale[session] = None  # if it has ended meanwhile, the next tick discards it
-                yield self.registry.registration(session, now)._replace(op=Op.STALE)
-
-    def _is_recent(self, session: Session, now: float) -> bool:
-        """Whether a session's last packet is recent enough; without a stall it always is."""
-        return now - session.last_seen <= session.idle_timeout + self.tick_s
-
-    def _is_recent_after_poll(self, session: Session, now: float) -> bool:
-        """Read the connection first: a stale session's user may be reported offline before it is read."""
-        if session.link is not None and self.poll_before_expiry:
-            session.link.poll_now(session.handle)
-        return self._is_recent(session, now)
-
-    def registrable_sessions(self) -> Iterator[SessionName]:
-        """Return the sessions that Redis should have on record; changes nothing."""
-        return self._registrable_sessions(list(self.registry))
-
-    def _registrable_sessions(self, sessions: list[Session]) -> Iterator[SessionName]:
-        for session in sessions:
-            if session in self.registry and session not in self._stale:
-                yield SessionName(session.uid, session.device, self.registry.session_id(session))
-
-    def is_registrable(self, session: Session) -> bool:
-        """Whether a live session may be registered."""
-        return session not in self._stale
-
-    def register_recovered(self, now: float, append: Callable[[Change], None]) -> None:
-        """Register stale sessions that became active again."""
-        for session in list(self._stale):
-            if session not in self.registry:
-                self.discard(session)
-            elif self._is_recent(session, now):
-                self.discard(session)
-                append(self.registry.registration(session, now))
-
-    def discard(self, session: Session) -> None:
-        """Drop a session that has ended or was superseded."""
-        self._stale.pop(session, None)
 
 
 @dataclass(slots=True)
@@ -123,27 +49,21 @@ _LIMIT_GOODBYE = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 class SessionTerminator:
     """Ends sessions, and collects those that have expired."""
 
-    registry: Registry  # the live sessions
+    sessions: Sessions  # the live sessions and their deadlines
     counters: EngineCounters  # the engine's counters
     _: KW_ONLY
-    deadlines: TimingWheel[SessionKey]  # idle time-outs
-    auto_away: TimingWheel[SessionKey]  # when an unattended session is shown as away
-    token_expiry: TokenExpiry[SessionKey]  # when tokens expire
-    registration_policy: RegistrationPolicy  # which sessions are registered in Redis
     flap_damping: FlapDamping  # computes the grace of sessions that reconnect frequently
     outbox: ChangeSink  # where changes go
     clock: Clock  # monotonic time
+    disconnected: Callable[[Session], None]  # notified when a session loses its connection
     # whether connections are read once more before their sessions end; tests switch it off
-    poll_before_expiry: bool
-    # notified when a session loses its connection; None: requests are not supported
-    request_handler: RequestHandler | None = None
+    poll_before_expiry: bool = True
     # whether some connections of the batch are read by tasks of their own, which need a turn
     needs_reader_turn: bool = False
 
     def __post_init__(self) -> None:
-        self._idle: list[Session] = []
-        self._inattentive: list[Session] = []
-        self._token_expired: list[Session] = []
+        self._registry = self.sessions.registry
+        self._batch = NOTHING_DUE
 
     def collect_expired(self, tick: int, now: float) -> bool:
         """Collect the next batch of what is due, and read its connections; return whether more may be due.
@@ -151,60 +71,48 @@ class SessionTerminator:
         The batch is checked again when it is handed out: a packet found by the read has put its session back
         into the wheel, and a new token has extended its expiry.
         """
-        keys = self.deadlines.pop_due(tick, MAX_EXPIRED_PER_TURN)
-        idle = self.auto_away.pop_due(tick, MAX_EXPIRED_PER_TURN)
-        expired, more_expired = self.token_expiry.pop_expired(now, MAX_EXPIRED_PER_TURN)
         self.needs_reader_turn = False
         self.clear_batch()
-        self._idle, self._inattentive, self._token_expired = map(self._sessions, (keys, idle, expired))
+        batch = self._batch = self.sessions.pop_due(tick, now, MAX_EXPIRED_PER_TURN)
         if self.poll_before_expiry:
-            for session in [*self._idle, *self._inattentive, *self._token_expired]:
+            for session in [*batch.idle, *batch.inattentive, *batch.token_expired]:
                 if session.link is not None and not session.link.poll_now(session.handle):
                     self.needs_reader_turn = True
-        return bool(keys or idle) or more_expired
-
-    def _sessions(self, keys: Iterable[SessionKey]) -> list[Session]:
-        return [session for key in keys if (session := self.registry.get(key)) is not None]
+        return batch.more
 
     def idle_sessions(self) -> Iterator[Session]:
         """Yield sessions of the batch that are still idle; the caller ends each before it takes the next."""
-        for session in self._idle:
-            if session not in self.registry:
+        for session in self._batch.idle:
+            if session not in self._registry:
                 continue
-            if session.key in self.deadlines:
+            if not self.sessions.is_idle(session):
                 self.counters.saved_by_a_last_look += 1
                 continue
             yield session
 
     def inattentive_sessions(self) -> Iterator[Session]:
         """Yield live sessions of the batch that sent nothing but keepalives."""
-        for session in self._inattentive:
-            if session in self.registry and session.key not in self.auto_away:
+        for session in self._batch.inattentive:
+            if session in self._registry and self.sessions.is_inattentive(session):
                 yield session
 
     def token_expired_sessions(self) -> Iterator[Session]:
         """Yield live sessions of the batch that sent no new token."""
-        for session in self._token_expired:
-            if session in self.registry and session.key not in self.token_expiry:
+        for session in self._batch.token_expired:
+            if session in self._registry and self.sessions.has_expired_token(session):
                 yield session
 
     def clear_batch(self) -> None:
         """Drop the batch."""
-        self._idle, self._inattentive, self._token_expired = [], [], []
+        self._batch = NOTHING_DUE
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session unless it has ended already; leaves its connection open."""
-        change = self.registry.end(session, code, now)
+        change = self.sessions.end(session, code, now)
         if change is None:
             return
         if session.link is None and (grace_ms := self.flap_damping.extended_grace_ms(session.key)):
             change = change._replace(grace_ms=grace_ms)
-        self.deadlines.discard(session.key)
-        if self.token_expiry:
-            self.token_expiry.discard(session.key)
-        if self.auto_away:
-            self.auto_away.discard(session.key)
-        self.registration_policy.discard(session)
         self.counters.ended[code.reason] = self.counters.ended.get(code.reason, 0) + 1
         self.outbox.append(change)
 
@@ -213,8 +121,7 @@ class SessionTerminator:
         link, handle = session.link, session.handle
         session.link = session.handle = session.partial = None
         if link is not None:
-            if self.request_handler is not None:
-                self.request_handler.session_disconnected(session)
+            self.disconnected(session)
             link.hang_up(handle, goodbye)
 
     def evict_excess(self, sessions: list[Session], now: float) -> None:
@@ -271,5 +178,5 @@ class SessionTerminator:
         return True
 
     def _named(self, key: SessionKey, session_id: str) -> Session | None:
-        session = self.registry.get(key)
-        return None if session is None or self.registry.session_id(session) != session_id else session
+        session = self._registry.get(key)
+        return None if session is None or self._registry.session_id(session) != session_id else session

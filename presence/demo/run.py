@@ -209,8 +209,8 @@ async def _show(stage: _Stage, server: Server, view: DemoView) -> None:
     end = stage.begun + stage.seconds
     while (now := trio.current_time()) < end:
         state.elapsed_s = now - stage.begun
-        state.online = len(server.node.engine.sessions)
-        state.slots = server.node.engine.slot_sizes(slots)
+        state.online = len(server.node.engine.registry)
+        state.slots = server.node.engine.sessions.slot_sizes(slots)
         view.refresh()
         if stage.offline_events() >= stage.expected and all(client.logged_in for client in stage.clients):
             end = min(end, now + SETTLE_S)

@@ -38,7 +38,7 @@ async def say_goodbyes(engine: Engine, return_after: Callable[[], float]) -> Non
     def goodbye() -> bytes:
         return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
-    remaining = iter(list(engine.sessions))
+    remaining = iter(list(engine.registry))
     while turn := list(islice(remaining, MAX_GOODBYES_PER_TURN)):
         engine.terminator.say_goodbye_all(turn, goodbye)
         await trio.lowlevel.checkpoint()

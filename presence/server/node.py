@@ -27,8 +27,9 @@ from presence.core.authenticator import Authenticator
 from presence.core.changes import Change, Profile, SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
+from presence.core.login import LoginPolicy, SessionQuota
 from presence.core.registry import Registry, Session, SessionKey
-from presence.core.server_protocol import ServerProtocol, SessionQuota
+from presence.core.sessions import Sessions
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.outbox.backlog import ByShard
 from presence.outbox.queue import Outbox, PendingAges
@@ -118,9 +119,16 @@ class Node:
         self.admission = Admission(limits, now)
         boot_id = self.token()
         registry = Registry(boot_id, clock)
-        server_protocol = ServerProtocol(
+        sessions = Sessions(
             registry,
-            clock,
+            ticks,
+            now,
+            idle_timeout=settings.idle_timeout,
+            max_idle_timeout=settings.max_idle_timeout,
+            away_after=settings.away_after,
+        )
+        login_policy = LoginPolicy(
+            registry,
             settings.clamp_idle_timeout,
             settings.login_timeout,
             self.admission,
@@ -129,20 +137,17 @@ class Node:
         )
         self.recent_ends = RecentEnds(self.outbox)
         self.engine = Engine(
-            registry,
-            server_protocol,
+            sessions,
+            login_policy,
             self.recent_ends,
-            ticks=ticks,
             guard=self._guard,
             clock=clock,
-            idle_timeout=settings.idle_timeout,
             disconnect_grace=settings.disconnect_grace,
-            max_idle_timeout=settings.max_idle_timeout,
-            away_after=settings.away_after,
             flap_damping=FlapDamping(settings.disconnect_grace, settings.flap_returns, settings.max_grace),
             packet_rate=PacketRate(settings.packet_rate, settings.packet_burst),
             detection_delay=self.delays.detection_delay,
         )
+        registration = self.engine.registration
         self.faults = Faults(self.engine.fail)
         self.ticker = Ticker(
             self.engine,
@@ -158,7 +163,7 @@ class Node:
             node=self._node_id(boot_id),
             live=self._registrations_of,
             callbacks=RelayCallbacks(self._end_superseded, self.apply_notices, self._new_id),
-            local_sessions=LocalSessions(self.engine.registrable_sessions, self._current_profile),
+            local_sessions=LocalSessions(registration.registrable_sessions, self._current_profile),
             is_alive=lambda node: self.cluster.is_alive(node),  # noqa: PLW0108 - membership is made after the relay
             lease_holders=lambda: self.cluster.lease_holders(),  # noqa: PLW0108 - as above
             clock=clock.now,
@@ -214,7 +219,7 @@ class Node:
         return {
             **self.describe(),
             "readiness": self.readiness().value,
-            "sessions": len(self.engine.sessions),
+            "sessions": len(self.engine.registry),
             "outbox": self.outbox.pending,
         }
 
@@ -247,7 +252,7 @@ class Node:
         """Return what only operators see; see `presence.server.statistics.ServerStatistics.sample`."""
         return {
             "transitions": self.relay.transitions.report(),
-            "wheel": self.engine.upcoming_expirations(),
+            "wheel": self.engine.sessions.upcoming_expirations(self.clock.now()),
             "histograms": self.delays.report(),
             "outbox_oldest_s": self._pending_ages.oldest_s(),
         }
@@ -273,18 +278,18 @@ class Node:
 
     def _registrations_of(self, shard: int) -> Iterable[Change]:
         """Return the registrations of a shard's sessions; shards of one round share a pass over all."""
-        now, version = self.clock.now(), self.engine.sessions.version
+        now, version = self.clock.now(), self.engine.registry.version
         shared = self._snapshot()
         stale = version != self._snapshot_version or now - self._snapshot_at > SNAPSHOT_FRESH_S
         if shared is None or stale or not shared.is_untaken(shard):
-            sessions = iter([*self.engine.sessions])
+            sessions = iter([*self.engine.registry])
             shared = ByShard(sessions, lambda session: self.keys.shard(session.uid), self.keys.shards)
             self._snapshot = ref(shared)
             self._snapshot_at, self._snapshot_version = now, version
-        return self.engine.registrations(shared.items_of(shard))
+        return self.engine.registration.registrations(shared.items_of(shard))
 
     def _current_profile(self, name: SessionName) -> Profile | None:
-        sessions = self.engine.sessions
+        sessions = self.engine.registry
         session = sessions.get(_key(name.uid, name.device))
         is_it = session is not None and sessions.session_id(session) == name.session
         return sessions.profiles.get(session.number) if session is not None and is_it else None

@@ -209,7 +209,7 @@ async def _stop_on_request(requests: AsyncIterator[None], server: Server, scope:
             scope.cancel()
 
         nursery.start_soon(exit_immediately)
-        log.info("stopping", sessions=len(server.node.engine.sessions))
+        log.info("stopping", sessions=len(server.node.engine.registry))
         left = await server.stop()
         (log.warning if left else log.info)("stopped", left_in_outbox=left, **server.report())
         scope.cancel()

@@ -112,13 +112,13 @@ class Server:
         )
         deliveries = Deliveries(redis_url, startup.shape(settings))
         self._router = MessageRouter(
-            self.node.engine.sessions,
+            self.node.engine.registry,
             self.node.keys.shard,
             deliveries,
             clock,
             TrioRuntime(),
             node=lambda: self.node.relay.node,
-            ends_at=self.node.engine.ends_at,
+            ends_at=self.node.engine.sessions.ends_at,
             faults=self.node.faults,
         )
         states = StoredStates(redis_url, self.node.keys)
@@ -236,7 +236,7 @@ class Server:
         """Drain; return the number of changes left in the outbox. `serve` returns soon after."""
         deadline = trio.current_time() + max(0.0, self.settings.drain_timeout - STOP_RESERVE_S)
         self.node.declared_readiness = Readiness.DRAINING
-        sessions = len(self.node.engine.sessions)
+        sessions = len(self.node.engine.registry)
         self._ticking.cancel()  # from here on, silence is caused by this server and not by clients
         if self._followups is not None:
             self._followups.stop()  # other nodes run the scheduler
@@ -247,7 +247,7 @@ class Server:
             with trio.move_on_at(deadline):
                 await drain.say_goodbyes(self.node.engine, return_after)
                 self._control.stop()
-                sending_s = len(self.node.engine.sessions) / drain.GOODBYES_PER_S
+                sending_s = len(self.node.engine.registry) / drain.GOODBYES_PER_S
                 with trio.move_on_after(DRAIN_TIMEOUT_S + 0.2 + sending_s):
                     while self._transport.statistics().connections:  # noqa: ASYNC110 - once, at the end
                         await trio.sleep(CONNECTIONS_INTERVAL_S)

@@ -73,7 +73,7 @@ class SessionReporter:
         out, `ended` the recently ended sessions, the latest first.
         """
         now = self.clock.now()
-        sessions = self.engine.sessions.sessions_of(uid)
+        sessions = self.engine.registry.sessions_of(uid)
         return {
             "node": self.node(),
             "at_ms": self.clock.seen_ms(now),
@@ -84,8 +84,8 @@ class SessionReporter:
         }
 
     def _session(self, session: Session, now: float) -> dict[str, object]:
-        clock, registry = self.clock, self.engine.sessions
-        at = self.engine.session_timers(session)
+        clock, registry = self.clock, self.engine.registry
+        at = self.engine.sessions.timers(session)
         connected = None if session.link is None else self.connected(session.handle)
         profile = registry.profiles.get(session.number)
         report: dict[str, object] = {
@@ -111,7 +111,7 @@ class SessionReporter:
             "token_expires_in_s": _seconds(at.token_ends_at, now),
             "unsent_bytes": connected.unsent_bytes if connected else None,
             "watches": self.watches(session),
-            "vouched": at.registered,
+            "vouched": self.engine.registration.is_registrable(session),
         }
         if profile.meta:
             report["meta"] = json.loads(profile.meta)

@@ -27,7 +27,8 @@ from presence.common import networks
 from presence.common.clock import Clock
 from presence.common.logs import RateLimited
 from presence.common.rate_limit import RETRY_MIN_S, spread
-from presence.core.admission import FULL_RETRY_S, Admission, Refusal
+from presence.core.admission import FULL_RETRY_S, Admission
+from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import Guest, Link
 from presence.protocol import Code

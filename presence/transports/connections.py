@@ -32,7 +32,8 @@ import trio
 
 from presence.common import networks
 from presence.common.clock import Clock
-from presence.core.admission import Admission, Refusal
+from presence.core.admission import Admission
+from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import Guest, Peer, Session
 from presence.core.wheel import TimingWheel

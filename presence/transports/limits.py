@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from presence import protocol
-from presence.core.admission import Refusal
+from presence.core.authenticator import Refusal
 from presence.protocol import Code
 
 # A read that is not a plain keepalive. It completes any frame, and no more: one read is answered in one step,

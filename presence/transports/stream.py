@@ -16,7 +16,8 @@ from trio.abc import HalfCloseableStream, Stream
 
 from presence.common import networks
 from presence.common.logs import RateLimited
-from presence.core.admission import Admission, Refusal
+from presence.core.admission import Admission
+from presence.core.authenticator import Refusal
 from presence.core.engine import Engine
 from presence.core.registry import ConnectionInfo, Guest, Peer, Session
 from presence.protocol import Code

@@ -10,7 +10,7 @@ from presence.auth.keys import Keyring
 from presence.auth.token_authenticator import TokenAuthenticator, budget_of
 from presence.auth.tokens import TokenRules
 from presence.common.rate_limit import TokenBucket
-from presence.core.authenticator import AuthResult, Denied, Granted
+from presence.core.authenticator import AuthResult, Granted, Refusal
 from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
@@ -87,9 +87,9 @@ class TimedAuthenticator:
     def renewal(self, text: object, uid: str = "ann") -> AuthResult:
         return self.authenticator.renewal(text, uid, ADDRESS, self.now)
 
-    def refused(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Denied:
+    def refused(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Refusal:
         result = self.login(text, uid, address)
-        assert isinstance(result, Denied), result
+        assert isinstance(result, Refusal), result
         return result
 
 
@@ -114,8 +114,8 @@ class WordAuthenticator:
 
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:
         if self.busy:
-            return Denied(Code.BUSY, "busy", 2.5)
+            return Refusal(Code.BUSY, "busy", 2.5)
         name, _, seconds = str(token).partition(":")
         if not seconds.isdigit() or uid not in (None, name):
-            return Denied(Code.AUTH_FAILED, "no")
+            return Refusal(Code.AUTH_FAILED, "no")
         return Granted(name, now + int(seconds))

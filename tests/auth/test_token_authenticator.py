@@ -5,7 +5,7 @@ import pytest
 from presence.auth.keys import Keyring
 from presence.auth.token_authenticator import BAD_TOKENS_BURST, BURST_S, CallerTrust, budget_of
 from presence.common.rate_limit import TokenBucket
-from presence.core.authenticator import Denied, Granted
+from presence.core.authenticator import Granted, Refusal
 from presence.protocol import Code
 from tests.auth.gates import ALGORITHMS, WALL, TimedAuthenticator, entry, keyring, signer, token
 
@@ -37,7 +37,7 @@ def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) 
     assert timed.renewal(fresh) == Granted("ann", 50.0 + 60.0)
     for dead in (token(exp=made), token(exp=made + 60, nbf=made + 1)):
         assert timed.refused(dead).code is Code.AUTH_FAILED
-        assert isinstance(timed.renewal(dead), Denied)
+        assert isinstance(timed.renewal(dead), Refusal)
     assert timed.authenticator.statistics().refused == {"expired": 1, "not_yet": 1}
 
 
@@ -54,7 +54,7 @@ def test_a_renewal_moves_the_end() -> None:
     timed.now += 30
     assert timed.renewal(token(ttl_s=90)) == Granted("ann", 50.0 + 90)
     for bad in (token("bob"), "x", token(exp=1)) * 5:
-        assert timed.renewal(bad) == Denied(Code.AUTH_FAILED, timed.refused("x", None, "").message)
+        assert timed.renewal(bad) == Refusal(Code.AUTH_FAILED, timed.refused("x", None, "").message)
     figures = timed.authenticator.statistics()
     assert figures.renewed == 1
     assert figures.renewals_refused == {"other_uid": 5, "malformed": 5, "expired": 5}

@@ -47,7 +47,7 @@ def test_a_login_sets_the_profile_and_a_registration_has_the_present_one(
     assert shown(world) == [(Op.LOGIN, Code.LOGIN, profile)]
     world.login("bob")
     update(world, handle, status="away", meta={"now": 1})
-    profiles = {each.uid: each.profile for each in world.engine.registrations([*world.registry])}
+    profiles = {each.uid: each.profile for each in world.engine.registration.registrations([*world.registry])}
     assert profiles == {"ada": Profile(True, meta_json.to_text({"now": 1})), "bob": PLAIN}
 
 

@@ -8,7 +8,7 @@ import trio
 from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import Op
-from presence.core.engine import MAX_REPORTED_SLOTS
+from presence.core.sessions import MAX_REPORTED_SLOTS
 from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
@@ -47,13 +47,15 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.sockets.feed(ended_, protocol.encode(protocol.logout()))
     assert world.is_hung_up(old)
     world.engine.keepalives_received(senders)
-    assert world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
+    assert world.engine.sessions.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
     assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
     assert world.session().last_seen == START + 10
     world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
     assert world.registry.has_user("ada"), "silent for less than it was granted"
-    assert sum(world.engine.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, "no deadline without a session"
+    assert sum(world.engine.sessions.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, (
+        "no deadline without a session"
+    )
 
 
 def test_an_end_has_the_time_of_the_last_packet_and_keepalives_are_counted(world: World) -> None:
@@ -85,7 +87,7 @@ def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
     world.pass_time(10.0)
     world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
     world.login("eve")
-    outlook = world.engine.upcoming_expirations()
+    outlook = world.engine.sessions.upcoming_expirations(world.now)
     due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
     assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
     assert outlook["later"] == 1
@@ -94,7 +96,7 @@ def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
     long.login("bob")
     long.login(idle_timeout=MAX_IDLE_TIMEOUT)
     long.now += 3.0
-    outlook = long.engine.upcoming_expirations()
+    outlook = long.engine.sessions.upcoming_expirations(long.now)
     assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, MAX_REPORTED_SLOTS)
     assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
 
@@ -226,7 +228,7 @@ def test_an_ended_session_is_not_in_any_table() -> None:
         world.sockets.feed(session.handle, protocol.encode(protocol.logout()))
         left.remove(session)
         assert world.registry.sessions_of("ada") == left
-    assert (len(world.engine._auto_away), world.engine.statistics().expiring) == (0, 0)
+    assert (len(world.engine.sessions._auto_away), world.engine.statistics().expiring) == (0, 0)
     assert not world.registry.profiles._shown
     assert not world.registry._devices
     assert world.registry.end(session, Code.CLOSED, world.now) is None
@@ -238,7 +240,7 @@ def test_an_ended_session_is_not_in_any_table() -> None:
 def test_registrations_made_later_are_those_of_one_moment(world: World) -> None:
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
     moment = int(world.changes[0].at_ms)
-    registrations = world.engine.registrations([*world.registry])
+    registrations = world.engine.registration.registrations([*world.registry])
     first = next(registrations)
     world.now += 1.0
     world.login("new")
@@ -261,7 +263,7 @@ def silent_through_a_stall(world: World) -> int:
 
 def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
-    assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
+    assert [each.op for each in world.engine.registration.registrations([*world.registry])] == [Op.STALE]
     world.run_tick()
     assert world.story() == [LOGIN], "still silent"
     world.beat(handle)
@@ -276,19 +278,21 @@ def test_a_session_with_an_unread_packet_is_not_stale(world: World) -> None:
     other.login()
     other.now += T + TICK / 4  # not ended yet, and its packet may be within the batching window
     for each in (world, other):
-        assert [change.op for change in each.engine.registrations([*each.registry])] == [Op.REGISTER]
+        assert [change.op for change in each.engine.registration.registrations([*each.registry])] == [
+            Op.REGISTER
+        ]
 
 
 def test_a_session_that_logs_out_while_its_connection_is_polled_ends(world: World) -> None:
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.encode(protocol.logout()))
-    list(world.engine.registrations([*world.registry]))
+    list(world.engine.registration.registrations([*world.registry]))
     assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
 
 
 def test_a_superseded_stale_session_does_not_register(world: World) -> None:
     silent_through_a_stall(world)
-    assert [each.op for each in world.engine.registrations([*world.registry])] == [Op.STALE]
+    assert [each.op for each in world.engine.registration.registrations([*world.registry])] == [Op.STALE]
     world.login()
     world.pass_time(3.0)
     assert world.story() == [LOGIN, LOGIN]

@@ -6,7 +6,7 @@ from presence import protocol
 from presence.core.admission import PacketRate
 from presence.core.changes import Op
 from presence.core.flap_damping import MINUTE_S, FlapDamping
-from presence.core.server_protocol import SessionQuota
+from presence.core.login import SessionQuota
 from presence.protocol import Code, Kind
 from tests.support.worlds import GRACE, MAX_GRACE, TICK, T, World, ended
 

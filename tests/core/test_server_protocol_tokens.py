@@ -86,7 +86,7 @@ def test_a_login_refused_by_admission_costs_no_token_check(
 ) -> None:
     world.engine.refuse_logins(lambda: 1.0)
     login(world)
-    world.engine.server_protocol.return_after = None
+    world.engine.login_policy.return_after = None
     world.sockets.lain_s = 6.0
     login(world)
     assert authenticator.addresses == []

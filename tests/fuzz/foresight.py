@@ -59,13 +59,16 @@ def _packets(data: bytes) -> Sequence[Packet]:
 _judged: Final = lru_cache(_REMEMBERED)(judge)
 
 
-def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool) -> AnsweredBytes:
+def compare(
+    data: bytes, was: ConnectionState, outcome: Outcome, packets_counted: int, *, served: bool
+) -> AnsweredBytes:
     """Hold an outcome against the table.
 
     Args:
         data: the unfinished frame of before, and what was read.
         was: the connection's state before.
         outcome: what the server made of it.
+        packets_counted: how many valid packets the server counted in it.
         served: whether requests are answered.
     """
     state, at, signs, requests = was, 0, 0, 0
@@ -101,7 +104,7 @@ def compare(data: bytes, was: ConnectionState, outcome: Outcome, *, served: bool
         assert last.payload["retry_after"] > 0
         state, requests, last = ConnectionState.CLOSING, 0, next(answers, None)
     assert last is None, "an answer to nothing"
-    assert outcome.frames == signs
+    assert packets_counted == signs
     assert len(outcome.requests or ()) == requests
     assert (outcome.end_code is not None) == (state is ConnectionState.CLOSING)
     if state is not ConnectionState.CLOSING:

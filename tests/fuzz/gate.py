@@ -13,6 +13,7 @@ from presence.auth.token_authenticator import BURST_S, CallerTrust, TokenAuthent
 from presence.auth.tokens import TokenRules
 from presence.common.clock import Clock
 from presence.core import token_expiry
+from presence.core.authenticator import AuthResult, Granted
 
 WALL_S: Final = 1_700_000_000.0  # Unix time at which each story begins
 AUDIENCE: Final = "presence"
@@ -78,7 +79,24 @@ _BAD: Final = (
 TOKENS: Final = (*GOOD, *_BAD)
 
 
-def make_gate(clock: Clock, *, is_poor: bool) -> TokenAuthenticator:
+class RecordingAuthenticator(TokenAuthenticator):
+    """Remembers what it granted last."""
+
+    granted: Granted | None = None
+
+    def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
+        return self._recorded(super().login(token, uid, address, now))
+
+    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
+        return self._recorded(super().renewal(token, uid, address, now))
+
+    def _recorded(self, result: AuthResult) -> AuthResult:
+        if isinstance(result, Granted):
+            self.granted = result
+        return result
+
+
+def make_gate(clock: Clock, *, is_poor: bool) -> RecordingAuthenticator:
     """Return the gate of a story.
 
     Args:
@@ -89,7 +107,7 @@ def make_gate(clock: Clock, *, is_poor: bool) -> TokenAuthenticator:
     if is_poor:
         spent = BURST_S * (1 - CallerTrust.ANONYMOUS.value) - (CHECKS_LEFT + 0.5) * _cost_s()
         assert budget.take(clock.now(), spent)
-    return TokenAuthenticator(
+    return RecordingAuthenticator(
         KEYRINGS[0], TokenRules(AUDIENCE), budget, wall=lambda: clock.seen_ms(clock.now()) / 1000
     )
 

@@ -6,6 +6,7 @@ It reads the private parts of registry, wheel and tables on purpose: that they a
 from typing import Any, Final
 
 from presence.core.registry import Guest, Session
+from presence.core.sessions import NOTHING_DUE
 from presence.core.token_expiry import SLOT_S as EXPIRY_SLOT_S
 from presence.protocol import FRAME_LIMIT_BEFORE_LOGIN_BYTES, FRAME_LIMIT_BYTES
 from tests.fuzz.stage import GRACE_S, ROUNDING_S, SLOT_S, ServerUnderTest
@@ -38,15 +39,13 @@ def check_after_tick(stage: ServerUnderTest) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    ends = engine.terminator
-    assert ends._idle == ends._inattentive == ends._token_expired == []
-    assert all(session in stage.registry for session in engine._registration_policy._stale)
+    assert engine.terminator._batch == NOTHING_DUE
 
 
 def _sessions(stage: ServerUnderTest) -> None:
     """Each entry of the registry is a session, has a deadline, and equals its record."""
     registry: Any = stage.registry
-    wheel: Any = stage.engine._wheel
+    wheel: Any = stage.engine.sessions._wheel
     entries, now = stage.ledger.entries, stage.now
     assert len(registry._sessions) == len(entries)
     for key, session in registry._sessions.items():
@@ -84,8 +83,8 @@ def _tables(stage: ServerUnderTest) -> None:
     """What is kept of sessions is kept of live ones; the counters agree with the changes."""
     engine: Any = stage.engine
     registry: Any = stage.registry
-    sessions, expiries, profiles = registry._sessions.keys(), engine._token_expiry, registry.profiles
-    for wheel in (engine._wheel, engine._auto_away, expiries._wheel):
+    sessions, expiries, profiles = registry._sessions.keys(), engine.sessions._token_expiry, registry.profiles
+    for wheel in (engine.sessions._wheel, engine.sessions._auto_away, expiries._wheel):
         assert wheel._tick_of.keys() <= sessions, "of nobody"
     assert expiries._far.keys() <= expiries._wheel._tick_of.keys()
     numbers = {session.number for session in registry}

@@ -10,8 +10,8 @@ from typing import Final
 
 from presence.core import requests
 from presence.core.changes import Op
+from presence.core.login import NO_LIMIT, SessionQuota
 from presence.core.registry import Session, SessionKey
-from presence.core.server_protocol import NO_LIMIT, SessionQuota
 from presence.protocol import Code, goodbye
 from presence.protocol import encode as encode_packet
 from tests.fuzz import frames, invariants
@@ -61,7 +61,7 @@ class Story:
                 authenticator=bool(flags & 128),
             )
         )
-        self.registering = self.stage.engine.registrations([*self.stage.registry])
+        self.registering = self.stage.engine.registration.registrations([*self.stage.registry])
 
     # Clients
 
@@ -202,17 +202,17 @@ class Story:
         for _ in range(self.choices.below(4)):
             change = next(self.registering, None)
             if change is None:
-                self.registering = self.stage.engine.registrations([*self.stage.registry])
+                self.registering = self.stage.engine.registration.registrations([*self.stage.registry])
             else:
                 assert change.op in (Op.REGISTER, Op.STALE)
 
     def survey(self) -> None:
         """An operator asks for statistics."""
         engine, registry = self.stage.engine, self.stage.registry
-        names = {(name.uid, name.device, name.session) for name in engine.registrable_sessions()}
+        names = {(name.uid, name.device, name.session) for name in engine.registration.registrable_sessions()}
         assert names <= {(uid, device, e.session) for (uid, device), e in self.stage.ledger.entries.items()}
         assert engine.statistics().sessions == len(registry)
-        assert sum(engine.slot_sizes(64)) <= len(registry)
+        assert sum(engine.sessions.slot_sizes(64)) <= len(registry)
         engine.count_refusal(self.choices.of((Code.BUSY, Code.LOGIN_TIMEOUT)))
 
     def drain(self) -> None:

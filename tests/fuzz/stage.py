@@ -15,9 +15,11 @@ from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
+from presence.core.login import NO_LIMIT, LoginPolicy, SessionQuota
 from presence.core.registry import Link, Peer, Registry, Session
 from presence.core.requests import Message, Request
-from presence.core.server_protocol import NO_LIMIT, Outcome, ServerProtocol, SessionQuota
+from presence.core.server_protocol import Outcome
+from presence.core.sessions import Sessions
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, ConnectionState, Kind, Packet
 from tests.fuzz import foresight
@@ -130,10 +132,16 @@ class ServerUnderTest(Link):
         grace = GRACE_S if scene.grace else 0.0
         self.authenticator = make_gate(self.clock, is_poor=scene.is_tight) if scene.authenticator else None
         self.engine = Engine(
-            self.registry,
-            ServerProtocol(
+            Sessions(
                 self.registry,
-                self.clock,
+                self.ticks,
+                self.now,
+                idle_timeout=IDLE_TIMEOUT_S,
+                max_idle_timeout=MAX_IDLE_TIMEOUT_S,
+                away_after=AWAY_AFTER_S if scene.away else 0.0,
+            ),
+            LoginPolicy(
+                self.registry,
                 _clamped,
                 LOGIN_TIMEOUT_S,
                 Admission(limits, self.now),
@@ -141,13 +149,9 @@ class ServerUnderTest(Link):
                 authenticator=self.authenticator,
             ),
             self,
-            ticks=self.ticks,
             guard=self.guard,
             clock=self.clock,
-            idle_timeout=IDLE_TIMEOUT_S,
             disconnect_grace=grace,
-            max_idle_timeout=MAX_IDLE_TIMEOUT_S,
-            away_after=AWAY_AFTER_S if scene.away else 0.0,
             flap_damping=FlapDamping(grace, scene.returns, MAX_GRACE_S, size=FLAPPERS_MAX),
             packet_rate=PacketRate(*FEW_PACKETS) if scene.is_tight else None,
         )
@@ -233,10 +237,15 @@ class ServerUnderTest(Link):
         peer = self.peers[handle]
         was = ConnectionState.LOGGED_IN if isinstance(peer, Session) else ConnectionState.CONNECTED
         before = peer.partial or b""
+        packets = self._packets()
+        if self.authenticator is not None:
+            self.authenticator.granted = None
         outcome = self.engine.received(peer, data)
         if outcome.failure is not None:
             raise outcome.failure
-        told = foresight.compare(before + data, was, outcome, served=self.scene.served)
+        told = foresight.compare(
+            before + data, was, outcome, self._packets() - packets, served=self.scene.served
+        )
         self.peers[handle] = outcome.peer
         self._note(outcome, told)
         if outcome.end_code is not None:
@@ -252,8 +261,13 @@ class ServerUnderTest(Link):
             return
         if told.signs:
             heard.at, heard.credited = self.now, self.credited
-        if outcome.expires_at is not None:
-            heard.expires_at = outcome.expires_at
+        if self.authenticator is not None and self.authenticator.granted is not None:
+            heard.expires_at = self.authenticator.granted.expires_at
+
+    def _packets(self) -> int:
+        """Return how many valid packets the engine has counted."""
+        counters = self.engine.statistics()
+        return counters.beats + counters.frames
 
     def _judge(self, login: Mapping[str, Any], answer: Packet, peer: Peer) -> None:
         """An admitted client had a good token, where one is required; no good one is refused."""
@@ -315,6 +329,7 @@ class ServerUnderTest(Link):
         while self.collect_expired():
             self.engine.expire_idle(self.now)
         self.engine.tick_done(self.now)
+        assert all(session in self.registry for session in self.engine.registration._stale)
 
 
 def _clamped(wish: float | None) -> float:

@@ -209,5 +209,5 @@ async def test_no_control_message_ends_a_server(redis_server: EmbeddedRedis) -> 
         kick = KICKED | {"uid": "ann", "session": pair.record()["session"]}
         pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after them
         engine = pair.servers[0].node.engine
-        await until(lambda: not engine.sessions.has_user("ann"))
+        await until(lambda: not engine.registry.has_user("ann"))
         assert (engine.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})

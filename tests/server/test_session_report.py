@@ -143,7 +143,7 @@ def test_report_has_away_time_and_token_expiry() -> None:
 def test_session_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
     world.login()
     world.now += T + 2 * TICK
-    list(world.engine.registrations([*world.registry]))
+    list(world.engine.registration.registrations([*world.registry]))
     assert only(world)["vouched"] is False
 
 

@@ -64,7 +64,7 @@ def _decoded(names: Hash | Members | object) -> list[str]:
 def _held(world: SimulatedWorld) -> Owned:
     held: Owned = {}
     for host in _running(world):
-        sessions = host.node.engine.sessions
+        sessions = host.node.engine.registry
         for session in sessions:
             held[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
     return held
@@ -114,9 +114,9 @@ def _clients(world: SimulatedWorld, judge: SimulationJudge, held: set[tuple[str,
 def _shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
     """Hold what records show against the processes, what was told, and the clients."""
     profiles = {
-        host.node.engine.sessions.session_id(session): host.node.engine.sessions.profiles.get(session.number)
+        host.node.engine.registry.session_id(session): host.node.engine.registry.profiles.get(session.number)
         for host in _running(world)
-        for session in host.node.engine.sessions
+        for session in host.node.engine.registry
     }
     told = judge.showing.shown
     for shard in range(world.keys.shards):
@@ -142,7 +142,7 @@ def _heeded(
     world: SimulatedWorld, judge: SimulationJudge, host: Host, connection: SimulatedConnection
 ) -> None:
     """Hold how a session shows itself against what its client said last, and when."""
-    session, said, sessions = connection.peer, connection.said, host.node.engine.sessions
+    session, said, sessions = connection.peer, connection.said, host.node.engine.registry
     if not isinstance(session, Session) or said is None or session not in sessions:
         return
     profile, settings = sessions.profiles.get(session.number), world.plan.settings

@@ -161,8 +161,8 @@ class Host:
             return protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=return_after()))
 
         self.node.engine.refuse_logins(return_after)
-        self.node.engine.terminator.say_goodbye_all(list(self.node.engine.sessions), goodbye)
-        self._tasks.append(Task(self.machine, self._last_words(len(self.node.engine.sessions))))
+        self.node.engine.terminator.say_goodbye_all(list(self.node.engine.registry), goodbye)
+        self._tasks.append(Task(self.machine, self._last_words(len(self.node.engine.registry))))
 
     async def _last_words(self, sessions: int) -> None:
         await self.runtime.sleep(1.5)

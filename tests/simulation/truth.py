@@ -35,7 +35,7 @@ class TrueSession:
         """Whether its process has it now."""
         if not self.host.machine.alive:
             return False
-        sessions = self.host.node.engine.sessions
+        sessions = self.host.node.engine.registry
         uid, device = self.key
         session = sessions.get((uid, device) if device else uid)
         return session is not None and sessions.session_id(session) == self.id

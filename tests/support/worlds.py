@@ -11,8 +11,9 @@ from presence.core.authenticator import Authenticator
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
+from presence.core.login import NO_LIMIT, LoginPolicy, SessionQuota
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
-from presence.core.server_protocol import NO_LIMIT, ServerProtocol, SessionQuota
+from presence.core.sessions import Sessions
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, Decoder, Kind, Packet
 from tests.support.cells import brief
@@ -141,10 +142,16 @@ class World:
             return idle_timeout if wish is None else min(max(wish, MIN_IDLE_TIMEOUT), MAX_IDLE_TIMEOUT)
 
         self.engine = self.sockets.engine = Engine(
-            self.registry,
-            ServerProtocol(
+            Sessions(
                 self.registry,
-                self.clock,
+                self.ticks,
+                self.now,
+                idle_timeout=idle_timeout,
+                max_idle_timeout=MAX_IDLE_TIMEOUT,
+                away_after=away_after,
+            ),
+            LoginPolicy(
+                self.registry,
                 clamped,
                 5.0,
                 Admission(AdmissionLimits(), 0.0),
@@ -152,14 +159,10 @@ class World:
                 authenticator=authenticator,
             ),
             self,
-            ticks=self.ticks,
             guard=self.guard,
             clock=self.clock,
-            idle_timeout=idle_timeout,
             disconnect_grace=grace,
-            max_idle_timeout=MAX_IDLE_TIMEOUT,
             poll_before_expiry=poll_before_expiry,
-            away_after=away_after,
             flap_damping=FlapDamping(grace, returns, MAX_GRACE),
             packet_rate=packet_rate,
             detection_delay=self.delays,

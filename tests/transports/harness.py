@@ -17,8 +17,9 @@ from presence.core.authenticator import Authenticator
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
+from presence.core.login import LoginPolicy
 from presence.core.registry import Registry, Session, SessionKey
-from presence.core.server_protocol import ServerProtocol
+from presence.core.sessions import Sessions
 from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
@@ -149,24 +150,26 @@ class Harness:
             return wish or idle_timeout
 
         self.admission = Admission(admission, now)
-        server_protocol = ServerProtocol(
+        login_policy = LoginPolicy(
             self.registry,
-            self.clock,
             clamped,
             limits.login_timeout,
             self.admission,
             authenticator=authenticator and authenticator(self.clock),
         )
         self.engine = Engine(
-            self.registry,
-            server_protocol,
+            Sessions(
+                self.registry,
+                ticks,
+                now,
+                idle_timeout=idle_timeout,
+                max_idle_timeout=max(idle_timeout, 300.0),
+            ),
+            login_policy,
             self,
-            ticks=ticks,
             guard=guard,
             clock=self.clock,
-            idle_timeout=idle_timeout,
             disconnect_grace=grace,
-            max_idle_timeout=max(idle_timeout, 300.0),
             flap_damping=FlapDamping(grace),
             packet_rate=packet_rate,
         )

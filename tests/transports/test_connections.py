@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -11,8 +12,9 @@ import trio.lowlevel
 
 from presence import protocol
 from presence.common.clock import Clock
-from presence.core.registry import ConnectionInfo, Peer
-from presence.core.server_protocol import ARRIVAL_ERROR_S, Outcome, ServerProtocol
+from presence.core.login import ARRIVAL_ERROR_S
+from presence.core.registry import ConnectionInfo
+from presence.core.server_protocol import Event, Outcome, ServerProtocol
 from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Other, ServerAnswer
 from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
@@ -283,10 +285,10 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             await victim.login("ada")
             receive = ServerProtocol.receive
 
-            def poisoned(rules: ServerProtocol, peer: Peer, data: bytes, now: float, most: int) -> Outcome:
+            def poisoned(rules: ServerProtocol, outcome: Outcome, data: bytes, most: int) -> Iterator[Event]:
                 if b"boo" in data or (when == "later slice" and not data):
                     raise ZeroDivisionError
-                return receive(rules, peer, data, now, most)
+                return receive(rules, outcome, data, most)
 
             monkeypatch.setattr(ServerProtocol, "receive", poisoned)
         with structlog.testing.capture_logs() as logs:

@@ -257,7 +257,7 @@ async def test_what_waits_beyond_the_bound_of_bytes_cuts_the_reader_off(kind: Tr
                 await trio.lowlevel.checkpoint()
         assert server.counted.slow_readers == 1
         assert desk.gone == [session]
-        assert server.engine.sessions.get("ada") is session, "in its grace: it may come back"
+        assert server.engine.registry.get("ada") is session, "in its grace: it may come back"
         send_ok(session, 1, {})  # to nobody
         await server.remain(0)
 

@@ -1,0 +1,124 @@
+"""Whether a client may log in, and as which session: token, order of logins, number of sessions, rate limits.
+
+`LoginPolicy` decides; it reads the registry and changes nothing but the counts of limits. The engine acts.
+"""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
+
+from presence.core.admission import Admission
+from presence.core.authenticator import Authenticator, Granted, Refusal
+from presence.core.registry import Guest, Registry, Session, SessionKey
+from presence.core.server_protocol import Login
+from presence.protocol import Code
+
+ARRIVAL_ERROR_S = 0.02  # the kernel dates the arrival of data by its ticks, of up to 10 ms
+
+
+class SessionQuota(NamedTuple):
+    """The number of sessions that a user may have on this node."""
+
+    max_sessions: int = 8
+    refuse_new: bool = False  # whether a login beyond it is refused; else the oldest sessions are ended
+
+
+NO_LIMIT = SessionQuota(max_sessions=2**63)
+
+
+class LoginGrant(NamedTuple):
+    """What an admitted client gets; times are monotonic seconds."""
+
+    key: SessionKey
+    idle_timeout: float  # seconds
+    arrived: float  # when the login arrived
+    expires_at: float | None  # when its token expires; None without one
+    superseded_code: Code  # for the goodbye to the client of an older session of the same device
+    excess_sessions: list[Session]  # the user's oldest sessions beyond the quota, to be ended
+
+
+@dataclass(eq=False, repr=False)
+class LoginPolicy:
+    """Decides on the logins of one process."""
+
+    registry: Registry  # the live sessions
+    # the granted idle time-out for a requested one; seconds, None if the client requests none
+    clamp_idle_timeout: Callable[[float | None], float]
+    login_timeout: float  # seconds; the client of a login that was unread for longer has given up
+    admission: Admission  # limits logins
+    _: KW_ONLY
+    session_limit: SessionQuota = NO_LIMIT
+    authenticator: Authenticator | None = None  # checks tokens; None: clients name their user themselves
+    # set while the server stops: logins are refused, each with its own retry time in seconds
+    return_after: Callable[[], float] | None = None
+
+    def decide(self, guest: Guest, login: Login, now: float) -> LoginGrant | Refusal:
+        """Grant or refuse a login that was read at `now`."""
+        waited = guest.link.receive_queue_age_s(guest.handle, now)
+        if (refusal := self._refuse_any(waited)) is not None:
+            return refusal
+        identity = self._authenticate(guest, login, now)
+        if isinstance(identity, Refusal):
+            return identity
+        uid, expires_at = identity
+        key: SessionKey = uid if login.device is None else (uid, login.device)
+        existing = self.registry.get(key)
+        if existing is not None and existing.login_at > now - waited + ARRIVAL_ERROR_S:
+            # After a pause connections are read in no particular order; the client is at the later login.
+            return Refusal(Code.REPLACED, "a later login of this device is here already")
+        excess = self._excess_sessions(uid) if existing is None else []
+        if excess and self.session_limit.refuse_new:
+            return Refusal(Code.SESSION_LIMIT, "this user has the maximum number of sessions")
+        address = guest.link.address(guest.handle) if self.admission.counts_logins else ""
+        if (refusal := self.admission.admit_login(now, address, uid)) is not None:
+            return refusal
+        is_order_uncertain = (
+            waited > ARRIVAL_ERROR_S
+            and existing is not None
+            and existing.login_at > now - waited - ARRIVAL_ERROR_S
+        )
+        return LoginGrant(
+            key,
+            self.clamp_idle_timeout(login.idle_timeout),
+            now - waited,
+            expires_at,
+            Code.CLOSED if is_order_uncertain else Code.REPLACED,  # after `CLOSED` that client may return
+            excess,
+        )
+
+    def _refuse_any(self, waited: float) -> Refusal | None:
+        """Refuse a login that lay unread for `waited` seconds, whatever it holds."""
+        if self.return_after is not None:
+            message = "this server is being stopped: log in again"
+            return Refusal(Code.SERVER_DRAIN, message, self.return_after())
+        if waited > self.login_timeout:
+            return Refusal(Code.LOGIN_TIMEOUT, f"the login lay unread for {waited:.1f} s: log in again")
+        return None
+
+    def _authenticate(self, guest: Guest, login: Login, now: float) -> tuple[str, float | None] | Refusal:
+        """Return the user who logs in, and when the token expires."""
+        if self.authenticator is None:
+            if login.uid is None:
+                return Refusal(Code.AUTH_FAILED, "this server checks no tokens: a login needs a uid")
+            return login.uid, None
+        address = guest.link.address(guest.handle)
+        if (refusal := self.admission.check_login(now, address)) is not None:
+            return refusal  # before the token: checking it costs more than all else about a login
+        return self.authenticator.login(login.token, login.uid, address, now)
+
+    def renew(self, session: Session, token: str, now: float) -> Granted | Refusal | None:
+        """Check the new token of a connected client; None: this server checks no tokens."""
+        if self.authenticator is None or session.link is None:
+            return None
+        address = session.link.address(session.handle)
+        return self.authenticator.renewal(token, session.uid, address, now)
+
+    def _excess_sessions(self, uid: str) -> list[Session]:
+        """Return the user's oldest sessions beyond the quota if one more device logs in."""
+        if not self.registry.has_user(uid):
+            return []
+        others = self.registry.sessions_of(uid)
+        excess = len(others) + 1 - self.session_limit.max_sessions
+        if excess <= 0:
+            return []
+        return sorted(others, key=lambda session: (session.login_at, session.number))[:excess]

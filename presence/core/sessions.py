@@ -1,0 +1,219 @@
+"""Live sessions and their deadlines: the registry and three wheels, kept in step.
+
+Nothing else adds or removes sessions or deadlines. So a live session is in the wheel of idle time-outs,
+unless it has just been popped as due, and a session that has ended is in none of the wheels.
+
+Methods that change what Redis has to know return the change. Times are monotonic seconds.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from presence.core.changes import Change, Profile
+from presence.core.registry import Guest, LoginResult, Registry, Session, SessionKey
+from presence.core.ticks import Ticks
+from presence.core.token_expiry import TokenExpiry
+from presence.core.wheel import TimingWheel
+from presence.protocol import Code
+
+SPARE_SLOTS: Final = 3  # deadlines are rounded up to a slot, and the first slots may be overdue
+MAX_REPORTED_SLOTS: Final = 1200  # ten minutes of slots of 0.5 s: some 4 KB, and 0.1 ms to count
+
+
+class DueSessions(NamedTuple):
+    """Sessions with a deadline that has passed."""
+
+    idle: list[Session]  # sent nothing for their idle time-out, or their grace is over
+    inattentive: list[Session]  # sent nothing but keepalives for `away_after`
+    token_expired: list[Session]  # sent no new token
+    more: bool  # whether more may be due
+
+
+NOTHING_DUE = DueSessions([], [], [], more=False)
+
+
+class SessionTimers(NamedTuple):
+    """A session's deadlines."""
+
+    # the wheel's absolute slot in which it is due; None: it has expired, and is being ended
+    slot: int | None
+    swept_slot: int  # the last slot that was swept to its end
+    slot_s: float  # seconds that a slot covers
+    due_at: float | None  # when its slot begins; None without one
+    away_at: float | None  # when it is shown as away, if nothing but keepalives comes; None: never
+    token_ends_at: float | None  # when its token expires, rounded up to a slot; None without a token
+
+
+class Sessions:
+    """All live sessions of this process, with their deadlines.
+
+    Args:
+        registry: the sessions by key; read-only for everything else.
+        ticks: converts time to slots of the wheels.
+        now: the present time.
+        idle_timeout: T, seconds, of a session that requested no other.
+        max_idle_timeout: seconds; with it and `away_after` the rings need not grow.
+        away_after: seconds with nothing but keepalives after which a session is shown as away; 0: never.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        ticks: Ticks,
+        now: float,
+        *,
+        idle_timeout: float,
+        max_idle_timeout: float = 0.0,
+        away_after: float = 0.0,
+    ) -> None:
+        self.registry = registry
+        self.idle_timeout = idle_timeout
+        self._ticks = ticks
+        self._away_after = away_after
+        slots = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
+        cursor = ticks.at_or_before(now)
+        self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
+        self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if away_after else 0, cursor)
+        self._token_expiry: TokenExpiry[SessionKey] = TokenExpiry(now)
+
+    def login(
+        self,
+        guest: Guest,
+        key: SessionKey,
+        idle_timeout: float,
+        arrived: float,
+        now: float,
+        *,
+        profile: Profile | None = None,
+        expires_at: float | None = None,
+    ) -> LoginResult:
+        """Make the guest a session, in place of the same device's older one; see `Registry.login`.
+
+        Args:
+            expires_at: when its token expires; None without a token.
+        """
+        result = self.registry.login(guest, key, idle_timeout, arrived, now, profile=profile)
+        self._wheel.touch(key, self._ticks.at_or_after(now + idle_timeout))
+        if self._away_after:
+            self._auto_away.touch(key, self._ticks.at_or_after(now + self._away_after))
+        if expires_at is not None:
+            self._token_expiry.set(key, expires_at)
+        return result
+
+    def packet_received(self, session: Session, now: float) -> None:
+        """Extend a live session that sent a packet."""
+        session.last_seen = now
+        self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
+
+    def keepalives_received(self, sessions: Iterable[Session], now: float) -> int:
+        """Extend sessions that sent exactly one keepalive each; return how many.
+
+        A session that has lost its connection since is skipped, because its key may belong to another session
+        by now, or to none.
+        """
+        usual, extended, keys = self.idle_timeout, 0, []
+        for session in sessions:
+            if session.link is None:
+                continue
+            session.last_seen = now
+            if session.idle_timeout == usual:
+                keys.append(session.key)
+            else:
+                self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
+                extended += 1
+        if keys:
+            self._wheel.touch_all(keys, self._ticks.at_or_after(now + usual))
+        return extended + len(keys)
+
+    def user_active(self, session: Session, now: float) -> Change | None:
+        """Record that a live session's user was active; ends auto-away."""
+        if self._away_after:
+            self._auto_away.touch(session.key, self._ticks.at_or_after(now + self._away_after))
+        return self.registry.clear_auto_away(session, now)
+
+    def token_renewed(self, session: Session, expires_at: float) -> None:
+        """Set when the token of a live session expires."""
+        self._token_expiry.set(session.key, expires_at)
+
+    def connection_lost(self, session: Session, grace: float, now: float) -> None:
+        """Have a live session end in `grace` seconds, unless its idle time-out comes first."""
+        idle_deadline = self._wheel.tick_of(session.key)
+        if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
+            self._wheel.touch(session.key, min(idle_deadline, self._ticks.at_or_after(now + grace)))
+
+    def end(self, session: Session, code: Code, now: float) -> Change | None:
+        """Remove a session; None if it was superseded or has ended before."""
+        change = self.registry.end(session, code, now)
+        if change is not None:
+            self._wheel.discard(session.key)
+            if self._token_expiry:
+                self._token_expiry.discard(session.key)
+            if self._auto_away:
+                self._auto_away.discard(session.key)
+        return change
+
+    def pop_due(self, tick: int, now: float, limit: int) -> DueSessions:
+        """Take sessions that are due at `tick` out of the wheels, at most `limit` of each kind.
+
+        A session that is still due later, see `is_idle` and the others, has to be ended, shown as away, or
+        disconnected; a packet or token that arrives first puts it back into its wheel.
+        """
+        idle = self._wheel.pop_due(tick, limit)
+        inattentive = self._auto_away.pop_due(tick, limit)
+        expired, more_expired = self._token_expiry.pop_expired(now, limit)
+        more = bool(idle or inattentive) or more_expired
+        return DueSessions(self._live(idle), self._live(inattentive), self._live(expired), more)
+
+    def _live(self, keys: Iterable[SessionKey]) -> list[Session]:
+        return [session for key in keys if (session := self.registry.get(key)) is not None]
+
+    def is_idle(self, session: Session) -> bool:
+        """Whether a session that was popped as idle has sent nothing since."""
+        return session.key not in self._wheel
+
+    def is_inattentive(self, session: Session) -> bool:
+        """Whether a session that was popped as inattentive has sent nothing but keepalives since."""
+        return session.key not in self._auto_away
+
+    def has_expired_token(self, session: Session) -> bool:
+        """Whether a session whose token expired has sent no new one since."""
+        return session.key not in self._token_expiry
+
+    @property
+    def with_token(self) -> int:
+        """Number of sessions with a token that expires."""
+        return len(self._token_expiry)
+
+    def slot_sizes(self, slots: int) -> list[int]:
+        """Return how many sessions are due in each of the next slots, soonest first."""
+        return self._wheel.slot_sizes(slots)
+
+    def upcoming_expirations(self, now: float) -> dict[str, Any]:
+        """Return how many sessions are due in each of the next slots; O(slots).
+
+        Returns:
+            `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if overdue; `sizes`: sessions in
+            each of the next slots, soonest first, up to T; `later`: sessions that are due after these.
+        """
+        slot_s = self._ticks.slot_s
+        sizes = self.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, MAX_REPORTED_SLOTS))
+        next_s = max(0.0, self._ticks.start_of(self._wheel.cursor + 1) - now)
+        return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(self._wheel) - sum(sizes)}
+
+    def ends_at(self, session: Session) -> float:
+        """Return when a session ends if nothing more is received from its client."""
+        slot = self._wheel.tick_of(session.key)
+        return self._ticks.start_of(self._wheel.cursor if slot is None else slot)
+
+    def timers(self, session: Session) -> SessionTimers:
+        """Return the deadlines of a session; changes nothing."""
+        slot, away = self._wheel.tick_of(session.key), self._auto_away.tick_of(session.key)
+        return SessionTimers(
+            slot,
+            self._wheel.cursor,
+            self._ticks.slot_s,
+            None if slot is None else self._ticks.start_of(slot),
+            None if away is None else self._ticks.start_of(away),
+            self._token_expiry.expires_at(session.key),
+        )
