@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -38,6 +38,8 @@ SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while ends are held back until peers h
 _DRAIN_POLL_INTERVAL_S: Final = 0.02
 
 _log = structlog.get_logger(__name__)
+
+PlannedStep: TypeAlias = tuple[ShardWriter, Batch | Retirement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,17 +236,8 @@ class Relay:
         if any(writer.is_fenced for writer in self.writers):
             self._take_new_id()
         self.outbox.has_logouts = False
-        node, planned = self.node, await self._plan()
-        # If a server hung, an end sent now could be handled before logins that were pending on peers.
-        now = self.clock()
-        unsure = [w for w, step in planned if _has_end(step) and not self._breakers[w.shard].is_fresh(now)]
-        # One deferral is enough, however late this task is.
-        waited = {shard for shard, at in self._ends_deferred_until.items() if at <= now}
-        failures = await self._probe(unsure)
-        if unsure:
-            planned = await self._plan()
-        planned = self._defer_early_ends(planned, waited)
-        failures += await self._check_meta(planned)
+        node = self.node
+        planned, failures = await self._steps_to_send()
         if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
             return failures
         steps, sent_at = [step for _, step in planned], self.clock()
@@ -270,10 +263,24 @@ class Relay:
             self.callbacks.superseded(superseded)
         return failures
 
-    async def _plan(self) -> list[tuple[ShardWriter, Batch | Retirement]]:
+    async def _steps_to_send(self) -> tuple[list[PlannedStep], Failures]:
+        """Return the steps that may be sent now, and the failures of the calls that this took."""
+        planned = await self._plan()
+        # If a server hung, an end sent now could be handled before logins that were pending on peers.
+        now = self.clock()
+        unsure = [w for w, step in planned if _has_end(step) and not self._breakers[w.shard].is_fresh(now)]
+        # One deferral is enough, however late this task is.
+        waited = {shard for shard, at in self._ends_deferred_until.items() if at <= now}
+        failures = await self._probe(unsure)
+        if unsure:
+            planned = await self._plan()
+        planned, meta_failures = await self._check_meta(self._defer_early_ends(planned, waited))
+        return planned, failures + meta_failures
+
+    async def _plan(self) -> list[PlannedStep]:
         """Return the next step of each reachable shard; the same again until it was sent and answered."""
         now = self.clock()
-        planned: list[tuple[ShardWriter, Batch | Retirement]] = []
+        planned: list[PlannedStep] = []
         for writer in self._reachable():
             step = writer.next_step(now)
             if step is not None:
@@ -282,9 +289,7 @@ class Relay:
                 await self.runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 
-    def _defer_early_ends(
-        self, planned: list[tuple[ShardWriter, Batch | Retirement]], waited: set[int]
-    ) -> list[tuple[ShardWriter, Batch | Retirement]]:
+    def _defer_early_ends(self, planned: list[PlannedStep], waited: set[int]) -> list[PlannedStep]:
         """Return the steps to send now: where there are peers, ends are deferred until the shard has settled.
 
         Args:
@@ -302,24 +307,23 @@ class Relay:
         }
         return [each for each in planned if each[0].shard not in self._ends_deferred_until]
 
-    async def _check_meta(self, planned: list[tuple[ShardWriter, Batch | Retirement]]) -> Failures:
+    async def _check_meta(self, planned: list[PlannedStep]) -> tuple[list[PlannedStep], Failures]:
         """Check the metadata before openings, because a Redis that lost its data lost it too.
 
-        If the check fails, the openings are removed from `planned`.
+        Returns:
+            The steps to send, without the openings if the check failed; and the failure.
         """
-        openings = [each for each in planned if isinstance(each[1], Batch) and each[1].opening]
+        openings = [writer for writer, step in planned if _is_opening(step)]
         if not openings:
-            return []
+            return planned, []
         try:
             await self._thread.call(self.store.check_meta)
         except StoreUnavailable:
             pass  # it may be on another server than these shards; the comparison checks it later
         except StoreError as error:
-            self._failed([writer for writer, _ in openings], self.clock())
-            for each in openings:
-                planned.remove(each)
-            return [error]
-        return []
+            self._failed(openings, self.clock())
+            return [each for each in planned if not _is_opening(each[1])], [error]
+        return planned, []
 
     def _take_new_id(self) -> None:
         old, self.node = self.node, self.callbacks.new_node_id()
@@ -366,6 +370,10 @@ class Relay:
             away_since=outages.since,
             backlog=self.outbox.pending,
         )
+
+
+def _is_opening(step: Batch | Retirement) -> bool:
+    return isinstance(step, Batch) and step.opening is not None
 
 
 def _has_end(step: Batch | Retirement) -> bool:
