@@ -100,7 +100,7 @@ class TokenAuthenticator:
             self._bad_tokens.charge(address, now)
         return result
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
+    def renewal(self, token: object, uid: str, now: float) -> AuthResult:
         """See `Authenticator`. The caller is logged in, and its updates are rate-limited."""
         result = self._authenticate(token, uid, CallerTrust.CONNECTED, now, self._counters.renewals_refused)
         self._counters.renewed += isinstance(result, Granted)

@@ -46,5 +46,5 @@ class Authenticator(Protocol):
             now: monotonic seconds.
         """
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
+    def renewal(self, token: object, uid: str, now: float) -> AuthResult:
         """Check a new token of a client that is logged in as `uid`."""

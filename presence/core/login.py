@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from presence.core.admission import Admission
-from presence.core.authenticator import Authenticator, Granted, Refusal
+from presence.core.authenticator import Authenticator, Refusal
 from presence.core.registry import Guest, Registry, Session, SessionKey
 from presence.core.server_protocol import Login
 from presence.protocol import Code
@@ -105,13 +105,6 @@ class LoginPolicy:
         if (refusal := self.admission.check_login(now, address)) is not None:
             return refusal  # before the token: checking it costs more than all else about a login
         return self.authenticator.login(login.token, login.uid, address, now)
-
-    def renew(self, session: Session, token: str, now: float) -> Granted | Refusal | None:
-        """Check the new token of a connected client; None: this server checks no tokens."""
-        if self.authenticator is None or session.link is None:
-            return None
-        address = session.link.address(session.handle)
-        return self.authenticator.renewal(token, session.uid, address, now)
 
     def _excess_sessions(self, uid: str) -> list[Session]:
         """Return the user's oldest sessions beyond the quota if one more device logs in."""

@@ -85,7 +85,7 @@ class TimedAuthenticator:
         return self.authenticator.login(text, uid, address, self.now)
 
     def renewal(self, text: object, uid: str = "ann") -> AuthResult:
-        return self.authenticator.renewal(text, uid, ADDRESS, self.now)
+        return self.authenticator.renewal(text, uid, self.now)
 
     def refused(self, text: object, uid: str | None = None, address: str = ADDRESS) -> Refusal:
         result = self.login(text, uid, address)
@@ -109,7 +109,7 @@ class WordAuthenticator:
         self.addresses.append(address)
         return self._result(token, uid, now)
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
+    def renewal(self, token: object, uid: str, now: float) -> AuthResult:
         return self._result(token, uid, now)
 
     def _result(self, token: object, uid: str | None, now: float) -> AuthResult:

@@ -87,8 +87,8 @@ class RecordingAuthenticator(TokenAuthenticator):
     def login(self, token: object, uid: str | None, address: str, now: float) -> AuthResult:
         return self._recorded(super().login(token, uid, address, now))
 
-    def renewal(self, token: object, uid: str, address: str, now: float) -> AuthResult:
-        return self._recorded(super().renewal(token, uid, address, now))
+    def renewal(self, token: object, uid: str, now: float) -> AuthResult:
+        return self._recorded(super().renewal(token, uid, now))
 
     def _recorded(self, result: AuthResult) -> AuthResult:
         if isinstance(result, Granted):
