@@ -2,7 +2,7 @@
 
 Base units (`_seconds`, `_bytes`), `_total` for counters, `_info` for texts. Series are per worker: a replaced
 worker restarts at 0, which `rate()` expects of one series and could not see in a sum. No label has values
-that users choose: no uid, no address, no device. `docs/operations.md` explains each metric, and each has an
+that users choose: no uid, no address, no device. `docs/metrics.md` explains each metric, and each has an
 alert, a panel of the dashboard, or a use named on that page.
 
 All possible series exist from the start, with 0, so that Prometheus sees the first event of a kind as a step

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / "presence.json").read_text())
 ALERTS = (PROMETHEUS / "alerts.yml").read_text()
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "metrics.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 METRICS = {metric.name: metric for metric in TABLE}
 OF_PROMETHEUS = {"job", "instance", "le"}
 _SELECTOR = re.compile(r"\b(presence_[a-z_]+)(?:\{([^}]*)\})?")
@@ -141,7 +142,8 @@ def test_the_page_says_what_each_metric_is() -> None:
 
 def test_each_metric_is_of_use() -> None:
     """An alert or a panel has it, or the pages say what for, beside the table of what there is."""
-    uses = "\n".join([*(alert.expression for alert in alerts()), str(DASHBOARD), ROW.sub("", PAGE), SECURITY])
+    prose = (ROW.sub("", PAGE), OPERATIONS, SECURITY)
+    uses = "\n".join([*(alert.expression for alert in alerts()), str(DASHBOARD), *prose])
     for name in METRICS:
         assert re.search(rf"\b{name}(_bucket)?\b", uses), name
 

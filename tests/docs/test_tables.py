@@ -146,7 +146,8 @@ def rows(text: str) -> list[list[str]]:
 
 def test_each_metric_that_is_named_is_one_with_that_label() -> None:
     metrics = {metric.name: metric for metric in TABLE}
-    named = [text for text in quoted(PAGES["operations"]) if re.match(r"presence_\w+", text)]
+    pages_of_operators = PAGES["operations"] + PAGES["metrics"]
+    named = [text for text in quoted(pages_of_operators) if re.match(r"presence_\w+", text)]
     assert len(named) > 50
     for text in named:
         found = re.fullmatch(r"(presence_\w+)(?:\{(\w+)=\"(\w+)\"\})?", text)

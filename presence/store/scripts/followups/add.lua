@@ -1,28 +1,28 @@
 -- Adds a follow-up for one user.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
---   2 id   3 uid   4 name   5 after, ms   6 payload
---   7 follow-ups that there may be   8 of one user
--- Returns MessagePack: ["ok", whether it was added, due_ms; 0: armed], or ["full", how many there are]. An id that
--- is known is left as it is, so the same call may come again.
+--   2 id   3 uid   4 name   5 delay, ms   6 payload
+--   7 maximum of follow-ups in the shard   8 of one user
+-- Returns MessagePack: ["ok", 1 if it was added, else 0, due_ms (0: armed)], or ["full", number of follow-ups]. A known id
+-- is left unchanged, so the call may be repeated.
 --
--- If the user is offline, its time counts from now; if he is online, it is armed: it counts from his next offline
--- event.
+-- If the user is offline, the delay counts from now. If the user is online, the follow-up is armed: the delay counts from
+-- the next offline event.
 
 local id, uid = ARGV[2], ARGV[3]
-local item = item_of(id)
-if item then return cmsgpack.pack({'ok', 0, item[DUE]}) end
-local held = redis.call('HLEN', work_key)
-if held >= tonumber(ARGV[7]) or #ids_of(uid) >= tonumber(ARGV[8]) then
-  count('refused', 1)
-  write_all()
-  return cmsgpack.pack({'full', held >= tonumber(ARGV[7]) and held or #ids_of(uid)})
+local known = read_followup(id)
+if known then return cmsgpack.pack({'ok', 0, known[DUE]}) end
+local pending = redis.call('HLEN', work_key)
+if pending >= tonumber(ARGV[7]) or #ids_of(uid) >= tonumber(ARGV[8]) then
+  add_count('refused', 1)
+  write_followups()
+  return cmsgpack.pack({'full', pending >= tonumber(ARGV[7]) and pending or #ids_of(uid)})
 end
-local after_ms = tonumber(ARGV[5])
+local delay_ms = tonumber(ARGV[5])
 local is_online = redis.call('HEXISTS', online_key, uid) == 1
 local seen = not is_online and redis.call('ZSCORE', seen_key, uid)
-local due_ms = is_online and ARMED or from_ms + after_ms
-enter(id, {due_ms, 0, ARGV[6], uid, ARGV[4], after_ms, stream_info().last, '', 0, '', 0, tonumber(seen or '0')})
-count('scheduled', 1)
-write_all()
+local due_ms = is_online and ARMED or now_ceil_ms + delay_ms
+add_followup(id, {due_ms, 0, ARGV[6], uid, ARGV[4], delay_ms, stream_info().last, '', 0, '', 0, tonumber(seen or '0')})
+add_count('scheduled', 1)
+write_followups()
 return cmsgpack.pack({'ok', 1, due_ms})

@@ -1,14 +1,14 @@
--- Takes follow-ups out, armed ones too.
+-- Deletes follow-ups, armed ones too.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
---   2 "": all of users, else the id of one
---   3... uids; of an id its own
--- Returns MessagePack: ["ok", how many].
+--   2 id of one follow-up; "": all of the users
+--   3... uids; of an id its user
+-- Returns MessagePack: ["ok", number of deleted follow-ups].
 
 local n = 0
 for i = 3, #ARGV do
-  n = n + leave(ARGV[i], function(id) return ARGV[2] == '' or id == ARGV[2] end)
+  n = n + delete_followups(ARGV[i], function(id) return ARGV[2] == '' or id == ARGV[2] end)
 end
-count('cancelled', n)
-write_all()
+add_count('cancelled', n)
+write_followups()
 return cmsgpack.pack({'ok', n})

@@ -1,29 +1,29 @@
--- What the scripts of follow-ups share; the store puts timers/prelude.lua and this text before each of them.
+-- Shared by all scripts of follow-ups; put before each of them, after timers/prelude.lua.
 --
--- The follow-ups of a shard are a queue of timers/prelude.lua whose events nobody is handed: what is due goes into a
--- stream. All its keys are in the shard's hash slot, so a script sees the users and their follow-ups at one moment.
+-- The follow-ups of a shard are a queue as in timers/prelude.lua, but its events are not handed out: a due follow-up goes
+-- into a stream. All keys are in the shard's hash slot, so a script sees users and their follow-ups at one moment.
 --
 -- KEYS
 --   1-6 as in timers/prelude.lua: work, due, leased, dead, counts, absent (leased and dead stay empty). An entry of
---             `work` has more values than three, see below. `due` has those that are armed, too, at +inf: their user
---             is online, and his next offline event gives them a time. More in `counts`: dropped, holes
---   7 of      hash: uid -> MessagePack [id...]: his follow-ups, in the order in which they came
---   8 state   hash: see turn.lua
---   9 events, 10 online, 11 seen: the shard's, see ../prelude.lua
---   12 told   stream: the follow-ups that were due; fields v, id, name, uid, reason, code, offline_id, offline_at_ms,
---             last_seen_ms, due_ms, at_ms, payload ("" or 0 where it is not known)
+--             `work` has more than three values, see below. `due` also has the armed follow-ups, at +inf: their user is
+--             online, and the next offline event gives them a due time. `counts` also has: dropped, holes
+--   7 of         hash: uid -> MessagePack [id...]: the follow-ups of a user, oldest first
+--   8 state      hash: see turn.lua
+--   9 events, 10 online, 11 seen: those of the shard, see ../lib/shard.lua
+--   12 followups stream: due follow-ups; fields v, id, name, uid, reason, code, offline_id, offline_at_ms, last_seen_ms,
+--             due_ms, at_ms, payload ("" or 0 if unknown)
 -- ARGV
 --   1 "" (timers/prelude.lua)   2... the script's own
 --
--- A follow-up of a rule is called "<rule>:<uid>:<last_seen_ms of the offline event>": the same whichever way it is
--- found out that the user went. `place` is the last entry of the stream at the moment at which it was made: what
--- stands in the stream up to there was known then, and neither cancels it nor gives it a time.
+-- The id of a follow-up of a rule is "<rule>:<uid>:<last_seen_ms of the offline event>", however the scheduler learned
+-- that the user went offline. `base_id` is the last entry of the event stream when the follow-up was created: entries up
+-- to it were known then, and neither cancel the follow-up nor make it due.
 
-local of_key, state_key, events_key, online_key, seen_key, told_key = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11],
-  KEYS[12]
+local ids_key, state_key, events_key, online_key, seen_key, followups_key = KEYS[7], KEYS[8], KEYS[9], KEYS[10],
+  KEYS[11], KEYS[12]
 
--- Of an entry of `work`, after due_ms (0: armed), attempt (0) and payload.
-local DUE, PAYLOAD, UID, NAME, AFTER, PLACE = 1, 3, 4, 5, 6, 7
+-- Indices in an entry of `work`: due_ms (0: armed), attempt (0), payload, and those of follow-ups.
+local DUE, PAYLOAD, UID, NAME, DELAY, BASE_ID = 1, 3, 4, 5, 6, 7
 local REASON, CODE, OFFLINE_ID, OFFLINE_MS, SEEN = 8, 9, 10, 11, 12
 local ARMED = 0
 
@@ -43,8 +43,8 @@ local function is_after(id, other)
   return ms > other_ms or (ms == other_ms and n > other_n)
 end
 
--- What is known of the stream of events: its last id, its first entry (nil: it is empty), its length, and how many
--- entries it ever had (nil: before Redis 7).
+-- Returns facts about the event stream: its last id, its first entry (nil if it is empty), its length, and the number of
+-- entries ever added (nil before Redis 7).
 local function stream_info()
   local found = {last = '0-0', length = 0, added = 0}
   if redis.call('EXISTS', events_key) == 0 then return found end
@@ -59,88 +59,90 @@ local function stream_info()
   return found
 end
 
--- What this call has read and changed; reads go by these tables, and all is written at the end: an id may go and come
--- again in one call.
-local items = {}       -- id -> entry of `work`; false: none
-local is_touched = {}  -- id -> true: of these
-local ids_by_uid = {}  -- uid -> ids
-local is_changed = {}  -- uid -> true: of his ids
+-- What this call has read and changed, to be written at its end (`write_followups`). Until then reads use these tables,
+-- because a follow-up may be deleted and created again in one call.
+local followups = {}        -- id -> entry of `work`; false: none
+local is_changed = {}       -- id -> true: to be written
+local ids_by_uid = {}       -- uid -> ids
+local has_changed_ids = {}  -- uid -> true: the ids are to be written
 
-local function take_ids(uid, packed)
+local function unpack_ids(uid, packed)
   local ok, ids = pcall(cmsgpack.unpack, packed or '')
   ids_by_uid[uid] = ok and type(ids) == 'table' and ids or {}
 end
 
 local function ids_of(uid)
-  if not ids_by_uid[uid] then take_ids(uid, redis.call('HGET', of_key, uid)) end
+  if not ids_by_uid[uid] then unpack_ids(uid, redis.call('HGET', ids_key, uid)) end
   return ids_by_uid[uid]
 end
 
--- Reads those of some users at once; fewer than VALUES_A_CALL.
-local function read_ids(uids)
-  local found = #uids > 0 and redis.call('HMGET', of_key, unpack(uids)) or {}
-  for i, uid in ipairs(uids) do take_ids(uid, found[i]) end
+-- Reads the ids of several users; fewer than VALUES_A_CALL.
+local function read_ids_ahead(uids)
+  local found = #uids > 0 and redis.call('HMGET', ids_key, unpack(uids)) or {}
+  for i, uid in ipairs(uids) do unpack_ids(uid, found[i]) end
 end
 
-local function item_of(id)
-  if items[id] == nil then
-    local item = read(id)
-    items[id] = item and type(item[SEEN]) == 'number' and type(item[UID]) == 'string' and item or false
+-- Returns the entry of a follow-up; false if it is absent or damaged.
+local function read_followup(id)
+  if followups[id] == nil then
+    local followup = read_entry(id)
+    followups[id] = followup and type(followup[SEEN]) == 'number' and type(followup[UID]) == 'string' and followup
+      or false
   end
-  return items[id]
+  return followups[id]
 end
 
-local function due_at(id, item, due_ms)
-  item[DUE] = due_ms
-  items[id] = item
-  is_touched[id] = true
+local function set_due(id, followup, due_ms)
+  followup[DUE] = due_ms
+  followups[id] = followup
+  is_changed[id] = true
 end
 
-local function take_out(id)
-  items[id] = false
-  is_touched[id] = true
+local function delete_followup(id)
+  followups[id] = false
+  is_changed[id] = true
 end
 
-local function enter(id, item)
-  local uid = item[UID]
+local function add_followup(id, followup)
+  local uid = followup[UID]
   table.insert(ids_of(uid), id)
-  is_changed[uid] = true
-  due_at(id, item, item[DUE])
+  has_changed_ids[uid] = true
+  set_due(id, followup, followup[DUE])
 end
 
--- Takes some follow-ups of a user out; `is_to_go` is asked of each. Returns how many.
-local function leave(uid, is_to_go)
+-- Deletes the follow-ups of a user for which `is_to_go(id, followup)` is true, and damaged ones; returns their number.
+local function delete_followups(uid, is_to_go)
   local left, n = {}, 0
   for _, id in ipairs(ids_of(uid)) do
-    local item = item_of(id)
-    if item and not is_to_go(id, item) then
+    local followup = read_followup(id)
+    if followup and not is_to_go(id, followup) then
       left[#left + 1] = id
     else
-      take_out(id)
+      delete_followup(id)
       n = n + 1
     end
   end
   if n > 0 then
     ids_by_uid[uid] = left
-    is_changed[uid] = true
+    has_changed_ids[uid] = true
   end
   return n
 end
 
--- The last thing that a call does.
-local function write_all()
-  for id in pairs(is_touched) do
-    local item = items[id]
-    if item then
-      keep(id, item)
-      add(due_key, item[DUE] == ARMED and '+inf' or item[DUE], id)
+-- Writes the changes of a call.
+local function write_followups()
+  for id in pairs(is_changed) do
+    local followup = followups[id]
+    if followup then
+      store_entry(id, followup)
+      add_member(due_key, followup[DUE] == ARMED and '+inf' or followup[DUE], id)
     else
-      remove(due_key, id)
-      forget(id)
+      remove_member(due_key, id)
+      delete_entry(id)
     end
   end
   local present, absent = {}, {}
-  for uid in pairs(is_changed) do
+  for uid in pairs(has_changed_ids) do
     if #ids_by_uid[uid] > 0 then
       present[#present + 1] = uid
       present[#present + 1] = cmsgpack.pack(ids_by_uid[uid])
@@ -148,7 +150,7 @@ local function write_all()
       absent[#absent + 1] = uid
     end
   end
-  in_slices('HSET', of_key, present)
-  in_slices('HDEL', of_key, absent)
+  call_in_slices('HSET', ids_key, present)
+  call_in_slices('HDEL', ids_key, absent)
   write_back()
 end

@@ -1,14 +1,14 @@
--- Hands out events by name, those whose time has come: whoever asks was told so, and may be the second or too early.
+-- Hands out those of the given events that are due: a caller that was notified of them may be late or too early.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
---   2 MessagePack: ids, each once   3 lease, ms   4 attempts, after which an event is a dead letter
--- Returns as due.lua; `is_more`: not all were looked at, for the answer is large.
+--   2 MessagePack: ids, each once   3 lease, ms   4 attempts after which an event is a dead letter
+-- Returns as due.lua; `is_more`: it stopped early because the reply is large.
 
 local ids, lease_ms, attempts_max = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-need_no_memory()
+allow_without_memory()
 
-local function ready(key)
+local function due_ids(key)
   local found = {}
   for i, score in ipairs(redis.call('ZMSCORE', key, unpack(ids))) do
     if score and tonumber(score) <= now_ms then found[#found + 1] = ids[i] end
@@ -17,6 +17,8 @@ local function ready(key)
 end
 
 local is_all = true
-for _, key in ipairs({leased_key, due_key}) do is_all = is_all and hand_out(key, ready(key), lease_ms, attempts_max) end
+for _, key in ipairs({leased_key, due_key}) do
+  is_all = is_all and hand_out(key, due_ids(key), lease_ms, attempts_max)
+end
 write_back()
-return cmsgpack.pack({'ok', now_ms, not is_all, handed})
+return cmsgpack.pack({'ok', now_ms, not is_all, handed_out})

@@ -1,15 +1,15 @@
--- Lists dead letters, those first that died first.
+-- Lists dead letters, oldest first.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
---   2 how many to leave out   3 how many to list at most
--- Returns ["ok", [id, due_ms, attempt, payload, died_ms, of the next...]]; it ends early when the answer is large.
+--   2 number to skip   3 maximum number to list
+-- Returns ["ok", [id, due_ms, attempt, payload, died_ms, of the next...]]; fewer if the reply is large.
 
 local first = tonumber(ARGV[2])
 local scored = redis.call('ZRANGE', dead_key, first, first + ARGV[3] - 1, 'WITHSCORES')
 local rows, bytes = {}, 0
 for i = 1, #scored, 2 do
   if bytes >= BYTES_A_CALL then break end
-  local entry = read(scored[i]) or {0, 0, ''}
+  local entry = read_entry(scored[i]) or {0, 0, ''}
   local n = #rows
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5] = scored[i], entry[1], entry[2], entry[3],
     tonumber(scored[i + 1])

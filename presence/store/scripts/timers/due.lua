@@ -1,63 +1,63 @@
--- Hands out events whose time has come, earliest first: by the time for which they wait, or at which their lease or
--- pause was over. So what fails again and again keeps nothing new out.
+-- Hands out due events, earliest first: by their due time, or by the end of their lease or pause. So events that fail
+-- again and again do not delay new ones.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
---   2 how many at most   3 lease, ms   4 attempts, after which an event is a dead letter
+--   2 limit: maximum number of events   3 lease, ms   4 attempts after which an event is a dead letter
 -- Returns ["ok", now_ms, is_more, [id, due_ms, attempt, payload, of the next...]]. `is_more`: others may be due already.
--- O(log n + k) for k events; of a ring also the slots that have passed, SLOTS_A_CALL and a lap at most.
+-- O(log n + k) for k events; in a ring also the slots that have passed, at most SLOTS_A_CALL and at most one lap.
 
 local limit, lease_ms, attempts_max = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-need_no_memory()
+allow_without_memory()
 
-local function up_to_now(key)
+local function due_members(key)
   return redis.call('ZRANGEBYSCORE', key, '-inf', now_ms, 'WITHSCORES', 'LIMIT', 0, limit)
 end
 
-local again = up_to_now(leased_key)  -- flat: id, score
-local next_again = 1
+local expired = due_members(leased_key)  -- events whose lease or pause is over; flat: id, score
+local next_expired = 1
 
--- Takes those of `leased` whose lease or pause was over by then; false: others may be left.
-local function take_again(until_ms)
+-- Hands out events whose lease or pause was over at `until_ms`; returns false if others may be left.
+local function hand_out_expired(until_ms)
   local ids = {}
-  while again[next_again] and tonumber(again[next_again + 1]) <= until_ms and looked_at + #ids < limit do
-    ids[#ids + 1] = again[next_again]
-    next_again = next_again + 2
+  while expired[next_expired] and tonumber(expired[next_expired + 1]) <= until_ms and examined + #ids < limit do
+    ids[#ids + 1] = expired[next_expired]
+    next_expired = next_expired + 2
   end
-  return hand_out(leased_key, ids, lease_ms, attempts_max) and looked_at < limit
+  return hand_out(leased_key, ids, lease_ms, attempts_max) and examined < limit
 end
 
--- Takes those of a slot up to a lap; false: others may be left.
-local function take_slot(key, lap)
-  local room = limit - looked_at
+-- Hands out the events of a slot up to a lap; returns false if others may be left.
+local function hand_out_slot(key, lap)
+  local room = limit - examined
   local ids = redis.call('ZRANGEBYSCORE', key, '-inf', lap, 'LIMIT', 0, room)
   return hand_out(key, ids, lease_ms, attempts_max) and #ids < room
 end
 
--- Moves the hand on to now, slot by slot; false: others may be left. Who comes after a lap or more looks at each slot
--- once, for the lap of now and all before.
-local function walk()
+-- Moves the hand of a ring towards now, slot by slot; returns false if events may be left. After a lap or more without a
+-- call it examines each slot once, for the present lap and all before.
+local function hand_out_ring()
   local last = math.floor(now_ms / ring.tick_ms)
   ring.hand = math.max(ring.hand, last - ring.slots)
   for _ = 1, SLOTS_A_CALL do
-    if ring.hand >= last then return take_again(now_ms) end
+    if ring.hand >= last then return hand_out_expired(now_ms) end
     local tick = ring.hand + 1
-    if not take_again(tick * ring.tick_ms) then return false end
-    if not take_slot(ring.prefix .. tick % ring.slots, math.floor(tick / ring.slots)) then return false end
+    if not hand_out_expired(tick * ring.tick_ms) then return false end
+    if not hand_out_slot(ring.prefix .. tick % ring.slots, math.floor(tick / ring.slots)) then return false end
     ring.hand = tick
   end
-  return ring.hand >= last and take_again(now_ms)
+  return ring.hand >= last and hand_out_expired(now_ms)
 end
 
--- Takes those of a queue.
-local function merge()
-  local waiting = up_to_now(due_key)
+-- Hands out the events of a queue, merged with the expired ones; returns false if others may be left.
+local function hand_out_queue()
+  local waiting = due_members(due_key)
   local ids, sources, i = {}, {}, 1
-  while #ids < limit and (again[next_again] or waiting[i]) do
+  while #ids < limit and (expired[next_expired] or waiting[i]) do
     local n = #ids + 1
-    if not waiting[i] or (again[next_again] and tonumber(again[next_again + 1]) <= tonumber(waiting[i + 1])) then
-      ids[n], sources[n] = again[next_again], leased_key
-      next_again = next_again + 2
+    if not waiting[i] or (expired[next_expired] and tonumber(expired[next_expired + 1]) <= tonumber(waiting[i + 1])) then
+      ids[n], sources[n] = expired[next_expired], leased_key
+      next_expired = next_expired + 2
     else
       ids[n], sources[n] = waiting[i], due_key
       i = i + 2
@@ -67,6 +67,6 @@ local function merge()
 end
 
 local is_all
-if ring then is_all = walk() else is_all = merge() end
+if ring then is_all = hand_out_ring() else is_all = hand_out_queue() end
 write_back()
-return cmsgpack.pack({'ok', now_ms, not is_all, handed})
+return cmsgpack.pack({'ok', now_ms, not is_all, handed_out})

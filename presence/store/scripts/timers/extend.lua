@@ -1,17 +1,18 @@
--- Lets leases begin anew.
+-- Restarts leases.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
 --   2 MessagePack, flat: id, due_ms, attempt of each, as they were handed out
 --   3 lease, ms
--- Returns ["ok", how many are still the caller's].
+-- Returns ["ok", number of those that still belong to the caller].
 
 local items, lease_ms = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3])
 local n = 0
-need_no_memory()
+allow_without_memory()
 for i = 1, #items, 3 do
   local id = items[i]
-  if if_present(redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id), items[i + 1], items[i + 2]) then
-    add(leased_key, now_ms + lease_ms, id)
+  local packed, lease_end_ms = redis.call('HGET', work_key, id), redis.call('ZSCORE', leased_key, id)
+  if claimed_entry(packed, lease_end_ms, items[i + 1], items[i + 2]) then
+    add_member(leased_key, now_ms + lease_ms, id)
     n = n + 1
   end
 end

@@ -1,28 +1,28 @@
--- Gives events that wait another time.
+-- Changes the due time of waiting events.
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
 --   2 MessagePack: ids   3 delay from now, ms
--- Returns ["ok", [ids of those that do not wait: not known, or handed out]].
+-- Returns ["ok", [ids that do not wait: unknown, handed out or dead]].
 
-local ids, due_ms = cmsgpack.unpack(ARGV[2]), from_ms + ARGV[3]
-local others = {}
+local ids, due_ms = cmsgpack.unpack(ARGV[2]), now_ceil_ms + ARGV[3]
+local not_waiting = {}
 
 local function move(id, entry)
-  local key = entry and place_of(entry[1])
+  local key = entry and index_of(entry[1])
   if not (entry and redis.call('ZSCORE', key, id)) then
-    others[#others + 1] = id
+    not_waiting[#not_waiting + 1] = id
     return
   end
-  if place_of(due_ms) ~= key then unplace(id, entry[1]) end
+  if index_of(due_ms) ~= key then remove_from_index(id, entry[1]) end
   entry[1] = due_ms
-  keep(id, entry)
-  place(id, due_ms)
+  store_entry(id, entry)
+  add_to_index(id, due_ms)
 end
 
 for first = 1, #ids, READ_AHEAD do
   local last = math.min(first + READ_AHEAD - 1, #ids)
   local found = redis.call('HMGET', work_key, unpack(ids, first, last))
-  for i = first, last do move(ids[i], entry_of(found[i - first + 1])) end
+  for i = first, last do move(ids[i], unpack_entry(found[i - first + 1])) end
 end
 write_back()
-return cmsgpack.pack({'ok', others})
+return cmsgpack.pack({'ok', not_waiting})

@@ -2,14 +2,14 @@
 --
 -- KEYS and ARGV 1: see prelude.lua. ARGV
 --   2 MessagePack, flat: id, delay in ms, payload of each
---   3 events that the timer may hold, dead letters among them
--- Returns ["ok", added], or ["full", events that it holds]: then nothing was added. An id that is known is left as it
--- is, so the same call may come again.
+--   3 maximum number of events in the timer, dead letters included
+-- Returns ["ok", number added], or ["full", number of events in the timer] if nothing was added. A known id is left
+-- unchanged, so the call may be repeated.
 
 local items, events_max = cmsgpack.unpack(ARGV[2]), tonumber(ARGV[3])
 
--- How many of the ids are new; each counts once.
-local function new_ids()
+-- Returns how many of the ids are unknown; a repeated id counts once.
+local function count_new_ids()
   local n, seen = 0, {}
   for i = 1, #items, 3 do
     local id = items[i]
@@ -19,24 +19,24 @@ local function new_ids()
   return n
 end
 
-local held = redis.call('HLEN', work_key)
-if held + #items / 3 > events_max then
-  local wanted = new_ids()
-  if held + wanted > events_max then
-    count('refused', wanted)
+local present = redis.call('HLEN', work_key)
+if present + #items / 3 > events_max then
+  local new = count_new_ids()
+  if present + new > events_max then
+    add_count('refused', new)
     write_back()
-    return cmsgpack.pack({'full', held})
+    return cmsgpack.pack({'full', present})
   end
 end
 
 local n = 0
 for i = 1, #items, 3 do
-  local id, due_ms = items[i], from_ms + items[i + 1]
+  local id, due_ms = items[i], now_ceil_ms + items[i + 1]
   if redis.call('HSETNX', work_key, id, cmsgpack.pack({due_ms, 0, items[i + 2]})) == 1 then
-    place(id, due_ms)
+    add_to_index(id, due_ms)
     n = n + 1
   end
 end
-count('scheduled', n)
+add_count('scheduled', n)
 write_back()
 return cmsgpack.pack({'ok', n})

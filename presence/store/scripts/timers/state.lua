@@ -1,17 +1,17 @@
--- Tells how a timer stands, and changes nothing.
+-- Reads the state of a timer; changes nothing.
 --
 -- KEYS and ARGV 1: see prelude.lua
--- Returns ["ok", now_ms, next_ms, events, leased, dead, [field of counts, its number...]]. `next_ms`: nothing will be due
--- before; 0: nothing is waited for. Of a ring it may be too early, when its next SLOTS_A_CALL slots are empty.
+-- Returns ["ok", now_ms, next_ms, events, leased, dead, [field of counts, its number...]]. `next_ms`: nothing is due
+-- before; 0: no event is waiting or leased. In a ring it may be too early, if the next SLOTS_A_CALL slots are empty.
 
 local scores = {}
-local function earliest(key)
+local function add_earliest(key)
   local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if found[2] then scores[#scores + 1] = tonumber(found[2]) end
 end
 
--- The beginning of the first tick after the hand that has events.
-local function look_ahead()
+-- Returns the beginning, in ms, of the first tick after the hand that has events.
+local function next_tick_ms()
   local last = ring.hand + math.min(ring.slots, SLOTS_A_CALL)
   for tick = ring.hand + 1, last do
     local first = redis.call('ZRANGE', ring.prefix .. tick % ring.slots, 0, 0, 'WITHSCORES')
@@ -21,11 +21,11 @@ local function look_ahead()
 end
 
 local events, leased, dead = redis.call('HLEN', work_key), redis.call('ZCARD', leased_key), redis.call('ZCARD', dead_key)
-earliest(leased_key)
+add_earliest(leased_key)
 if not ring then
-  earliest(due_key)
+  add_earliest(due_key)
 elseif events > leased + dead then
-  scores[#scores + 1] = look_ahead()
+  scores[#scores + 1] = next_tick_ms()
 end
 
 local fields, numbers = redis.call('HGETALL', counts_key), {}

@@ -1,23 +1,23 @@
--- Moves the hand: users whose tick has come leave the wheel, each with an offline event, in this one step. Whoever
--- calls may die at any time: who was taken is in the stream, who was not is in his slot.
+-- Moves the hand: users whose tick has come leave the wheel, each with an offline event, in one step. A caller may die at
+-- any time: a user who was taken is in the stream, any other still in a slot.
 --
 -- KEYS and ARGV 1-5: see prelude.lua. ARGV
 --   6 code and 7 reason of the offline events
---   8 how many users to take at most
---   9 how many slots to look at, most of which may be empty: after a long time in which nobody called
--- Returns [1 if more may be due, else 0, uid, ms last seen, ms of his tick, ms of now, uid ...], earliest ticks first.
+--   8 maximum number of users to take
+--   9 maximum number of slots to examine; after a long time without a call most may be empty
+-- Returns [1 if more may be due, else 0, uid, ms last seen, ms of the tick, ms of now, uid ...], earliest ticks first.
 
 local limit, slots_left = tonumber(ARGV[FIRST_OWN + 2]), tonumber(ARGV[FIRST_OWN + 3])
-local reply, gone = {0}, {}
+local reply, expired = {0}, {}
 if not hand then return reply end
 local refusal = refuse_unpermitted()
 if refusal then return refusal end
 
-local function take(uid, value, tick)
-  local stored, last_seen_ms, since_id = parse(value)
-  if stored ~= digits(tick) then return end  -- damaged by another's hand: his slot is where the hash says, if anywhere
+local function expire_user(uid, value, tick)
+  local stored_tick, last_seen_ms, since_id = parse_user(value)
+  if stored_tick ~= digits(tick) then return end  -- damaged: the user's slot, if any, is the one in the hash
   go_offline(uid, ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], last_seen_ms, since_id)
-  gone[#gone + 1] = uid
+  expired[#expired + 1] = uid
   for _, each in ipairs({uid, last_seen_ms, digits(tick * tick_ms), now_digits}) do reply[#reply + 1] = each end
 end
 
@@ -26,14 +26,14 @@ if redis.call('HLEN', users_key) == 0 then hand = math.max(hand, present) end
 while hand < present and limit > 0 and slots_left > 0 do
   local wanted = math.min(limit, VALUES_A_CALL)
   local uids = redis.call('SPOP', slot_prefix .. digits(hand + 1), wanted)
-  for i, value in ipairs(read(uids)) do take(uids[i], value, hand + 1) end
+  for i, value in ipairs(read_users(uids)) do expire_user(uids[i], value, hand + 1) end
   limit = limit - #uids
   if #uids < wanted then
     hand = hand + 1
     slots_left = slots_left - 1
   end
 end
-call_with('HDEL', users_key, gone)
+call_in_slices('HDEL', users_key, expired)
 if hand ~= first then redis.call('HSET', wheel_key, 'hand', digits(hand)) end
 if hand < present then reply[1] = 1 end
 return reply

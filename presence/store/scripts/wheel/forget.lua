@@ -1,23 +1,23 @@
--- Users leave by their own will: off the wheel, and offline at once.
+-- Removes users from the wheel; they go offline immediately.
 --
 -- KEYS and ARGV 1-5: see prelude.lua. ARGV
 --   6 code and 7 reason of the offline events
 --   8... uids, each once
--- Returns the uids who were there.
+-- Returns the uids that were online.
 
 local refusal = refuse_unpermitted()
 if refusal then return refusal end
 
 local uids = {unpack(ARGV, FIRST_OWN + 2)}
-local gone, leaving = {}, {}
-for i, value in ipairs(read(uids)) do
-  local tick, last_seen_ms, since_id = parse(value)
+local removed, leaving = {}, {}
+for i, value in ipairs(read_users(uids)) do
+  local tick, last_seen_ms, since_id = parse_user(value)
   if tick then
-    add_to(leaving, tick, uids[i])
-    gone[#gone + 1] = uids[i]
+    append_to(leaving, tick, uids[i])
+    removed[#removed + 1] = uids[i]
     go_offline(uids[i], ARGV[FIRST_OWN], ARGV[FIRST_OWN + 1], last_seen_ms, since_id)
   end
 end
-leave(leaving)
-call_with('HDEL', users_key, gone)
-return gone
+remove_from_slots(leaving)
+call_in_slices('HDEL', users_key, removed)
+return removed

@@ -1,30 +1,30 @@
--- What the scripts of a presence wheel share: who is online, by the ticks at which each will have been silent for too
--- long. One wheel a shard; the Python half is presence/timers/redis_wheel.py.
+-- Shared by all scripts of a presence wheel: the users online, by the ticks at which their idle time-outs end. One wheel
+-- per shard; the Python half is presence/timers/redis_wheel.py.
 --
 -- KEYS (one hash slot: all carry the shard's tag)
---   1 users   hash: uid -> "<tick> <ms last seen> <entry id of his online event>"; only users online
---   2 wheel   hash: hand, the last tick of which every user was taken
---   3 events  stream: each user's online and offline by turns; its fields are those of the scripts of a shard
---   4 absent  never exists. While a cluster moves a slot key by key, its servers refuse a call of which a key is not
---             there, so that no script works on half of a wheel
+--   1 users   hash: uid -> "<tick> <ms last seen> <entry id of the online event>"; only users online
+--   2 wheel   hash: hand, the last tick whose users were all taken
+--   3 events  stream: each user's online and offline events in turn, with the fields of a shard's events
+--   4 absent  never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
+--             script works on half of a wheel
 -- ARGV
---   1 what the keys of slots begin with; a tick's number follows. They depend on the clock of Redis, which the caller
---     does not know, so they are not declared; by the tag they are in the same hash slot. Each is a set of uids
---   2 ms of a tick   3 ms of silence after which a user is offline   4 node of the events
---   5 entries that the stream is capped to, roughly
+--   1 prefix of the keys of slots, followed by the number of a tick. They depend on the clock of Redis, which the caller
+--     does not know: not declared in KEYS, but in the same slot by the same tag. Each is a set of uids
+--   2 ms of a tick   3 idle time-out, ms   4 node of the events
+--   5 approximate maximum of entries in the stream
 --   6... the script's own
 --
--- Theory. Tick k is the moment k * tick_ms, an absolute number, never a place in a ring: however late `expire` comes, a
--- slot of today cannot be taken for one of yesterday. A user is in one slot, that of the first tick at or after his
--- deadline, and the hash says which: so a move is O(1), and a slot is due when its moment has come, never before. Slots
--- that are empty do not exist. The clock is TIME with its fractions (a deadline cut to whole ms would be early). A clock
--- that is set back puts users behind the hand: who is put there moves it back, so that no one waits for it in vain.
+-- Tick k is the moment k * tick_ms: an absolute number, never a position in a ring. However late `expire` is called, a
+-- present slot cannot be mistaken for an old one. A user is in one slot, that of the first tick at or after the deadline,
+-- and the hash says which. So a move is O(1), and a slot is due at its moment, never before. Empty slots do not exist.
+-- The clock is TIME with its fractions, because a deadline cut to whole ms would be early. If the clock is set back, users
+-- are added behind the hand; that moves the hand back, so that they are taken.
 
 local users_key, wheel_key, events_key = KEYS[1], KEYS[2], KEYS[3]
 local slot_prefix, tick_ms, idle_ms, node, maxlen = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local FIRST_OWN = 6
 
-local VALUES_A_CALL = 1000  -- even, and well within what unpack can put on the stack
+local VALUES_A_CALL = 1000  -- even, and well within the stack limit of unpack
 
 local function digits(number)
   return string.format('%.0f', number)
@@ -36,14 +36,14 @@ local hand = tonumber(redis.call('HGET', wheel_key, 'hand') or nil)
 local now_digits = digits(math.floor(now_ms))
 
 -- Calls a command on a key with any number of values.
-local function call_with(command, key, values)
+local function call_in_slices(command, key, values)
   for first = 1, #values, VALUES_A_CALL do
     redis.call(command, key, unpack(values, first, math.min(first + VALUES_A_CALL - 1, #values)))
   end
 end
 
--- Returns what the hash says of several users.
-local function read(uids)
+-- Reads the values of several users.
+local function read_users(uids)
   local found = {}
   for first = 1, #uids, VALUES_A_CALL do
     local last = math.min(first + VALUES_A_CALL - 1, #uids)
@@ -54,8 +54,8 @@ local function read(uids)
   return found
 end
 
--- Returns tick, ms last seen and online entry of a value, as text; nil of a damaged one, which counts as absent.
-local function parse(value)
+-- Returns tick, ms last seen and online entry of a user's value, as texts; nil if it is absent or damaged.
+local function parse_user(value)
   if value then return string.match(value, '^(%d+) (%d+) (%d+%-%d+)$') end
 end
 
@@ -71,8 +71,8 @@ local function go_offline(uid, code, reason, last_seen_ms, since_id)
     'last_seen_ms', last_seen_ms, 'at_ms', now_digits, 'since_id', since_id)
 end
 
--- The refusal of a user who may not call all of this; nil: it may. A call that Redis stops half-way would tell its events
--- again with each retry. (Before Redis 7 nobody can know beforehand.)
+-- Returns a refusal if the Redis user may not call all of these, otherwise nil. A call that Redis stops half-way would
+-- write its events again with each retry. (Before Redis 7 this cannot be checked.)
 local function refuse_unpermitted()
   for _, command in ipairs(redis.acl_check_cmd and {
     {'XADD', events_key}, {'SADD', slot_prefix}, {'SREM', slot_prefix}, {'SPOP', slot_prefix}, {'HSET', users_key},
@@ -84,12 +84,13 @@ local function refuse_unpermitted()
   end
 end
 
--- Takes users out of their slots; `leaving`: tick -> uids.
-local function leave(leaving)
-  for tick, uids in pairs(leaving) do call_with('SREM', slot_prefix .. tick, uids) end
+-- Removes users from their slots; `by_tick`: tick -> uids.
+local function remove_from_slots(by_tick)
+  for tick, uids in pairs(by_tick) do call_in_slices('SREM', slot_prefix .. tick, uids) end
 end
 
-local function add_to(lists, name, value)
+-- Appends a value to the list of a name.
+local function append_to(lists, name, value)
   local list = lists[name]
   if list then
     list[#list + 1] = value
