@@ -60,7 +60,7 @@ def _cell(state: ConnectionState, reaction: Reaction) -> str:
     if reaction.activity:
         parts.append("activity")
     if reaction.offline:
-        parts.append("offline at once")
+        parts.append("offline immediately")
     return "; ".join(parts)
 
 

@@ -1,6 +1,6 @@
-// Figures over time: three charts with one cursor, drawn by uPlot (a script of its own, see vendor/).
+// Values over time: three charts with one cursor, drawn by uPlot (see vendor/).
 
-import { byId, colour, element, say } from "./dom.js";
+import { byId, themeColour, element, setText } from "./dom.js";
 import { count, isNumber, rate, timeOfDay } from "./text.js";
 
 const SHORT = { points: 600, stepMs: 1000 };
@@ -8,11 +8,11 @@ const LONG = { points: 1440, stepMs: 60_000 };
 const ONLINE = 1;
 const PACKETS = 4;
 const CAME = 5;
-const GONE = 6;
+const WENT = 6;
 const LOGINS = 7;
-const DESCRIBED_EACH_MS = 10_000;
+const DESCRIPTION_INTERVAL_MS = 10_000;
 
-// column: place in a point; `format` writes a value; `fill`: the area below is tinted
+// column: index in a point; `format` formats a value; `fill`: the area below is tinted
 const CHARTS = [
   {
     id: "chart-online",
@@ -24,11 +24,11 @@ const CHARTS = [
   { id: "chart-packets", title: "packets per second", lines: [{ label: "packets", column: PACKETS, tone: "blue", fill: true }], format: rate },
   {
     id: "chart-changes",
-    title: "users who came and went, and logins, per second",
+    title: "logins, users who came online, users who went offline, per second",
     lines: [
       { label: "logins", column: LOGINS, tone: "muted", dash: [3, 3] },
       { label: "came", column: CAME, tone: "fresh" },
-      { label: "went", column: GONE, tone: "ageing" },
+      { label: "went", column: WENT, tone: "ageing" },
     ],
     format: rate,
   },
@@ -42,24 +42,24 @@ export class Charts {
 
   constructor() {
     for (const radio of document.querySelectorAll("input[name=range]")) {
-      if (radio.value === this.#range) radio.checked = true; // browsers remember another choice
+      if (radio.value === this.#range) radio.checked = true; // browsers restore an earlier choice
       radio.addEventListener("change", () => {
         this.#range = radio.value;
         this.#fill();
       });
     }
     document.addEventListener("themechange", () => this.#rebuild());
-    const observer = new ResizeObserver(() => this.#fit());
+    const observer = new ResizeObserver(() => this.#resize());
     for (const { id } of CHARTS) observer.observe(byId(id));
   }
 
-  /** Begin anew with the histories of a `hello`. */
+  /** Restart with the histories of a `hello`. */
   begin(hello) {
     this.#histories = { short: [...(hello.history?.points ?? [])], long: [...(hello.long_history?.points ?? [])] };
     this.#rebuild();
   }
 
-  /** Go on with a sample's point. */
+  /** Add a sample's point. */
   add({ point }) {
     append(this.#histories.short, point, SHORT);
     const last = this.#histories.long.at(-1);
@@ -75,27 +75,27 @@ export class Charts {
 
   #fill() {
     if (!this.#plots.length) this.#rebuild();
-    const describe = performance.now() - this.#describedAt > DESCRIBED_EACH_MS;
+    const describe = performance.now() - this.#describedAt > DESCRIPTION_INTERVAL_MS;
     if (describe) this.#describedAt = performance.now();
     CHARTS.forEach((chart, index) => {
       const columns = this.#columns(chart);
       this.#plots[index].setData(columns);
-      if (describe) byId(chart.id).setAttribute("aria-label", inWords(chart, columns, this.#range));
-      if (this.#plots[index].cursor.idx === null) readOut(chart, columns, columns[0].length - 1);
+      if (describe) byId(chart.id).setAttribute("aria-label", description(chart, columns, this.#range));
+      if (this.#plots[index].cursor.idx === null) showValues(chart, columns, columns[0].length - 1);
     });
   }
 
   #rebuild() {
     for (const plot of this.#plots) plot.destroy();
     this.#plots = CHARTS.map((chart) => {
-      const holder = byId(chart.id);
+      const container = byId(chart.id);
       const columns = this.#columns(chart);
-      return new globalThis.uPlot(options(chart, holder), columns, holder);
+      return new globalThis.uPlot(options(chart, container), columns, container);
     });
     this.#describedAt = 0;
   }
 
-  #fit() {
+  #resize() {
     CHARTS.forEach(({ id }, index) => {
       const { clientWidth: width, clientHeight: height } = byId(id);
       const plot = this.#plots[index];
@@ -104,7 +104,7 @@ export class Charts {
   }
 }
 
-/** Add a point; where some are missing before it, a hole. */
+/** Add a point, and before it an empty one if some are missing. */
 function append(history, point, { points, stepMs }) {
   const last = history.at(-1);
   if (last && point[0] <= last[0]) return;
@@ -114,13 +114,13 @@ function append(history, point, { points, stepMs }) {
   while (history.length && history[0][0] < earliest) history.shift();
 }
 
-function options(chart, holder) {
-  const [muted, line] = [colour("muted"), colour("line")];
+function options(chart, container) {
+  const [muted, line] = [themeColour("muted"), themeColour("line")];
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   const axis = { stroke: muted, font, grid: { stroke: line, width: 1 }, ticks: { show: false } };
   return {
-    width: holder.clientWidth || 300,
-    height: holder.clientHeight || 120,
+    width: container.clientWidth || 300,
+    height: container.clientHeight || 120,
     padding: [8, 26, 0, 0],
     legend: { show: false },
     cursor: {
@@ -129,17 +129,17 @@ function options(chart, holder) {
       drag: { x: false, y: false },
       points: { size: 7 },
     },
-    hooks: { setCursor: [(plot) => readOut(chart, plot.data, plot.cursor.idx ?? plot.data[0].length - 1, plot)] },
-    scales: { y: { range: (_plot, low, high) => roomy(low, high) } },
+    hooks: { setCursor: [(plot) => showValues(chart, plot.data, plot.cursor.idx ?? plot.data[0].length - 1, plot)] },
+    scales: { y: { range: (_plot, low, high) => rangeFromZero(low, high) } },
     axes: [
-      { ...axis, size: 26, gap: 4, values: (_plot, splits) => splits.map(label), space: 70, grid: { show: false } },
+      { ...axis, size: 26, gap: 4, values: (_plot, splits) => splits.map(timeLabel), space: 70, grid: { show: false } },
       {
         ...axis,
         size: 52,
         gap: 6,
         space: 30,
         incrs: chart.whole ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6] : undefined,
-        values: (_plot, splits) => splits.map((value) => short(value)),
+        values: (_plot, splits) => splits.map((value) => compact(value)),
       },
     ],
     series: [{}, ...chart.lines.map(series)],
@@ -147,46 +147,46 @@ function options(chart, holder) {
 }
 
 function series({ label: name, tone, fill, dash }) {
-  const stroke = colour(tone);
+  const stroke = themeColour(tone);
   const tint = fill ? stroke.replace(/^rgb\((.*)\)$/, "rgba($1, 0.13)") : undefined;
   return { label: name, stroke, width: 1.5, fill: tint, dash, points: { show: false } };
 }
 
-/** The range of the axis: from zero, with room above. */
-function roomy(_low, high) {
+/** The range of an axis: from zero, with space above the highest value. */
+function rangeFromZero(_low, high) {
   return [0, isNumber(high) && high > 0 ? high * 1.12 : 1];
 }
 
-function label(seconds) {
+function timeLabel(seconds) {
   return timeOfDay(seconds * 1000, { hour: "2-digit", minute: "2-digit", ...(seconds % 60 ? { second: "2-digit" } : {}) });
 }
 
-function short(value) {
+function compact(value) {
   if (value >= 1e6) return `${Number((value / 1e6).toPrecision(3))}M`;
   return value >= 1e4 ? `${Number((value / 1e3).toPrecision(3))}k` : `${Number(value.toPrecision(3))}`;
 }
 
-/** Write the values at a place of the history into the chart's heading. */
-function readOut(chart, columns, index, plot) {
+/** Show the values at an index of the history in the chart's heading. */
+function showValues(chart, columns, index, plot) {
   if (index < 0) return;
   const node = byId(`${chart.id}-now`);
   if (!node.children.length) {
     node.append(element("span"), ...chart.lines.map(({ tone }) => element("span", chart.lines.length > 1 ? { class: "key", "data-tone": tone } : {})));
   }
   const [at, ...values] = node.children;
-  say(at, plot && plot.cursor.idx !== null ? `${timeOfDay(columns[0][index] * 1000)}  ` : "");
+  setText(at, plot && plot.cursor.idx !== null ? `${timeOfDay(columns[0][index] * 1000)}  ` : "");
   chart.lines.forEach(({ label: name }, i) => {
     const value = chart.format(columns[i + 1][index] ?? null);
-    say(values[i], chart.lines.length > 1 ? `${name} ${value}` : value);
+    setText(values[i], chart.lines.length > 1 ? `${name} ${value}` : value);
   });
 }
 
-function inWords(chart, columns, range) {
-  const told = chart.lines.map(({ label: name }, i) => {
+function description(chart, columns, range) {
+  const parts = chart.lines.map(({ label: name }, i) => {
     const values = columns[i + 1].filter(isNumber);
-    if (!values.length) return `${name}: nothing yet`;
+    if (!values.length) return `${name}: no values yet`;
     const [low, high] = [Math.min(...values), Math.max(...values)];
     return `${name}: now ${chart.format(values.at(-1))}, lowest ${chart.format(low)}, highest ${chart.format(high)}`;
   });
-  return `${chart.title} over ${range === "short" ? "10 minutes" : "24 hours"}. ${told.join(". ")}.`;
+  return `${chart.title} over ${range === "short" ? "10 minutes" : "24 hours"}. ${parts.join(". ")}.`;
 }

@@ -1,22 +1,22 @@
 // The server's clock as this page knows it.
 
-const KEPT = 60;
+const MAX_SAMPLES = 60;
 
 /**
- * Each sample says when it was taken. The one that was on its way for the shortest time tells most about
- * the difference of the two clocks; those of the last minute are compared, so that it may also change.
+ * Each sample has the server's time at which it was taken. The sample with the shortest delay shows the
+ * difference of the two clocks best; only those of the last minute count, because the difference may change.
  */
 export class ServerClock {
   #differences = [];
   #difference = Date.now() - performance.now();
 
-  observe(serverMs, arrived = performance.now()) {
-    this.#differences.push(serverMs - arrived);
-    if (this.#differences.length > KEPT) this.#differences.shift();
+  observe(serverMs, receivedAt = performance.now()) {
+    this.#differences.push(serverMs - receivedAt);
+    if (this.#differences.length > MAX_SAMPLES) this.#differences.shift();
     this.#difference = Math.max(...this.#differences);
   }
 
-  /** Forget what another server said. */
+  /** Forget the times of another server. */
   reset() {
     this.#differences = [];
   }

@@ -1,76 +1,76 @@
-// Transitions as they happen. Stands still while somebody points at it or is in it.
+// Live events. The list pauses while the pointer or the focus is in it.
 
-import { byId, element, say, show, stranger } from "./dom.js";
-import { count, reasonInWords, timeOfDay, visible } from "./text.js";
+import { byId, element, setText, setVisible, isolated } from "./dom.js";
+import { count, describeReason, timeOfDay, escapeInvisible } from "./text.js";
 
-const SHOWN = 200;
-const KEPT = 500;
-const SIGNS = { online: "▲", offline: "▼", away: "◐", update: "✎", gap: "!" };
+const MAX_ROWS = 200;
+const MAX_EVENTS = 500;
+const SYMBOLS = { online: "▲", offline: "▼", away: "◐", update: "✎", gap: "!" };
 
 export class Feed {
   #list = byId("feed");
   #events = []; // newest first
-  #waiting = 0;
-  #held = new Set();
-  #past = new Set(); // what was read from the streams, and may come again as it happens
+  #unseen = 0; // events since the list paused
+  #pauseReasons = new Set(); // of pointer, focus, button
+  #fromHistory = new Set(); // keys of events read from the streams, which may arrive live too
   #problem = "";
   #onUser;
 
-  /** Args: `onUser(uid)`: a user was chosen. */
+  /** Args: `onUser(uid)` is called when a user is selected. */
   constructor(onUser) {
     this.#onUser = onUser;
     const area = byId("feed-area");
-    const hold = (why) => () => this.#held.add(why);
-    const release = (why) => () => {
-      this.#held.delete(why);
-      this.#draw();
+    const pause = (reason) => () => this.#pauseReasons.add(reason);
+    const resume = (reason) => () => {
+      this.#pauseReasons.delete(reason);
+      this.#redrawUnlessPaused();
     };
-    // Moved there by somebody; not where the list comes to lie below a pointer that rests.
+    // Only if the pointer moved, not if the list moved below it.
     area.addEventListener("pointermove", (event) => {
       if (event.pointerType !== "mouse" || (!event.movementX && !event.movementY)) return;
-      hold("pointer")();
-      this.#tell();
+      pause("pointer")();
+      this.#showState();
     });
-    area.addEventListener("pointerleave", release("pointer"));
-    area.addEventListener("focusin", hold("focus"));
-    area.addEventListener("focusout", release("focus"));
+    area.addEventListener("pointerleave", resume("pointer"));
+    area.addEventListener("focusin", pause("focus"));
+    area.addEventListener("focusout", resume("focus"));
     byId("feed-pause").addEventListener("click", (event) => {
-      const paused = this.#held.has("button");
-      event.currentTarget.setAttribute("aria-pressed", String(!paused));
-      (paused ? release : hold)("button")();
-      this.#tell();
+      const wasPaused = this.#pauseReasons.has("button");
+      event.currentTarget.setAttribute("aria-pressed", String(!wasPaused));
+      (wasPaused ? resume : pause)("button")();
+      this.#showState();
     });
     for (const id of ["feed-text", "feed-type"]) byId(id).addEventListener("input", () => this.#redraw());
   }
 
   add({ events = [], skipped = 0 }) {
     if (skipped) this.#push({ skipped });
-    const added = events.filter((event) => !this.#past.has(place(event)));
+    const added = events.filter((event) => !this.#fromHistory.has(eventKey(event)));
     for (const event of added) this.#push(event);
-    this.#waiting += added.length;
-    this.#draw();
+    this.#unseen += added.length;
+    this.#redrawUnlessPaused();
   }
 
-  /** The last events before the stream began, or why they cannot be read. */
+  /** Add the last events before the stream began, or show why they cannot be read. */
   begin({ events = [], problem = "" }) {
-    const known = new Set(this.#events.map(place));
-    this.#past = new Set(events.map(place));
+    const known = new Set(this.#events.map(eventKey));
+    this.#fromHistory = new Set(events.map(eventKey));
     this.#problem = problem;
-    for (const event of events) if (!known.has(place(event))) this.#push(event);
-    this.#draw();
+    for (const event of events) if (!known.has(eventKey(event))) this.#push(event);
+    this.#redrawUnlessPaused();
   }
 
-  /** The connection was away: what happened meanwhile is not here. */
+  /** Mark that the connection was lost, so events may be missing. */
   interrupt() {
     if (this.#events.length && !this.#events[0].interrupted) this.#push({ interrupted: true });
   }
 
   #push(event) {
     this.#events.unshift(event);
-    if (this.#events.length > KEPT) this.#events.length = KEPT;
+    if (this.#events.length > MAX_EVENTS) this.#events.length = MAX_EVENTS;
   }
 
-  #wanted(event) {
+  #matchesFilter(event) {
     const type = byId("feed-type").value;
     if (type && event.type !== type) return false;
     const text = byId("feed-text").value.trim().toLowerCase();
@@ -78,64 +78,64 @@ export class Feed {
     return [event.uid, event.reason, event.node, event.device].some((value) => value?.toLowerCase().includes(text));
   }
 
-  #draw() {
-    if (!this.#held.size) this.#redraw();
-    else this.#tell();
+  #redrawUnlessPaused() {
+    if (!this.#pauseReasons.size) this.#redraw();
+    else this.#showState();
   }
 
   #redraw() {
-    this.#waiting = 0;
-    const events = this.#events.filter((event) => this.#wanted(event)).slice(0, SHOWN);
+    this.#unseen = 0;
+    const events = this.#events.filter((event) => this.#matchesFilter(event)).slice(0, MAX_ROWS);
     const known = new Map([...this.#list.children].map((row) => [row.event, row]));
     const rows = events.map((event) => known.get(event) ?? this.#row(event));
     if (rows.length !== this.#list.children.length || rows.some((row, i) => row !== this.#list.children[i])) {
       this.#list.replaceChildren(...rows);
     }
-    show(byId("feed-empty"), !rows.length);
-    const nothing = this.#problem ? `events cannot be read: ${visible(this.#problem)}` : "nothing has happened yet";
-    say(byId("feed-empty"), this.#events.length ? "no event matches the filter" : nothing);
-    this.#tell();
+    setVisible(byId("feed-empty"), !rows.length);
+    const emptyText = this.#problem ? `events cannot be read: ${escapeInvisible(this.#problem)}` : "no events yet";
+    setText(byId("feed-empty"), this.#events.length ? "no event matches the filter" : emptyText);
+    this.#showState();
   }
 
-  #tell() {
-    const paused = this.#held.size > 0;
-    const state = paused ? `paused${this.#waiting ? `, ${count(this.#waiting)} more` : ""}` : "";
-    say(byId("feed-state"), state);
+  #showState() {
+    const paused = this.#pauseReasons.size > 0;
+    const state = paused ? `paused${this.#unseen ? `, ${count(this.#unseen)} more` : ""}` : "";
+    setText(byId("feed-state"), state);
   }
 
   #row(event) {
-    const row = this.#made(event);
+    const row = this.#newRow(event);
     row.event = event;
     return row;
   }
 
-  #made(event) {
+  #newRow(event) {
     if (event.skipped) {
-      return element("li", { class: "feed-note" }, `${count(event.skipped)} more, too many to show`);
+      return element("li", { class: "feed-note" }, `${count(event.skipped)} more events, too many to show`);
     }
-    if (event.interrupted) return element("li", { class: "feed-note" }, "connection lost: some may be missing here");
+    if (event.interrupted) return element("li", { class: "feed-note" }, "connection lost: events may be missing here");
     if (event.type === "gap") {
-      const what = `${count(event.dropped)} transitions are missing (${visible(event.reason ?? "gap")})`;
-      return element("li", { class: "feed-note", "data-type": "gap" }, time(event), ` ${what}`);
+      const text = `${count(event.dropped)} changes are missing (${escapeInvisible(event.reason ?? "gap")})`;
+      return element("li", { class: "feed-note", "data-type": "gap" }, timeElement(event), ` ${text}`);
     }
-    const uid = visible(event.uid ?? "");
-    const user = element("button", { type: "button", class: "feed-user", title: `look at ${uid}` }, stranger(uid));
+    const uid = escapeInvisible(event.uid ?? "");
+    const user = element("button", { type: "button", class: "feed-user", title: `explain ${uid}` }, isolated(uid));
     user.addEventListener("click", () => this.#onUser(event.uid));
-    const device = event.device ? element("span", { class: "feed-device" }, stranger(visible(event.device))) : null;
-    const who = element("span", { class: "feed-who" }, user, device);
-    const node = element("span", { class: "feed-node", title: visible(event.node ?? "") }, visible(event.node ?? "").replace(/^.*-/, ""));
-    const sign = element("span", { class: "feed-sign", "aria-hidden": "true" }, SIGNS[event.type] ?? "·");
-    const type = element("span", { class: "sr-only" }, visible(event.type ?? ""));
-    const reason = element("span", { class: "feed-reason", title: reasonInWords(event.reason) }, visible(event.reason ?? ""));
-    return element("li", { "data-type": event.type }, time(event), sign, type, who, reason, node);
+    const device = event.device ? element("span", { class: "feed-device" }, isolated(escapeInvisible(event.device))) : null;
+    const userCell = element("span", { class: "feed-who" }, user, device);
+    const node = element("span", { class: "feed-node", title: escapeInvisible(event.node ?? "") }, escapeInvisible(event.node ?? "").replace(/^.*-/, ""));
+    const symbol = element("span", { class: "feed-sign", "aria-hidden": "true" }, SYMBOLS[event.type] ?? "·");
+    const type = element("span", { class: "sr-only" }, escapeInvisible(event.type ?? ""));
+    const reason = element("span", { class: "feed-reason", title: describeReason(event.reason) }, escapeInvisible(event.reason ?? ""));
+    return element("li", { "data-type": event.type }, timeElement(event), symbol, type, userCell, reason, node);
   }
 }
 
-function place({ shard, id }) {
+function eventKey({ shard, id }) {
   return `${shard}:${id}`;
 }
 
-function time(event) {
+function timeElement(event) {
   const ms = event.at_ms ?? event.to_ms ?? Number.parseInt(event.id, 10);
   return element("time", {}, timeOfDay(ms));
 }

@@ -1,18 +1,18 @@
-// Wires the page: what comes over the stream goes to the parts, and the state of it all stands on top.
+// Wires the page: passes events of the stream to the panels, and shows the state of the connection.
 
 import { Charts } from "./charts.js";
 import { ServerClock } from "./clock.js";
 import { Delays } from "./delays.js";
-import { byId, say, show } from "./dom.js";
+import { byId, setText, setVisible } from "./dom.js";
 import { Feed } from "./feed.js";
 import { LiveStream } from "./stream.js";
 import { Nodes, Workers, showRedis } from "./tables.js";
-import { count, duration, rate, timeOfDay, visible } from "./text.js";
+import { count, duration, rate, timeOfDay, escapeInvisible } from "./text.js";
 import { User } from "./user.js";
 import { WheelView } from "./wheel.js";
 
 const STALE_MS = 3000;
-const WATCHED_EACH_MS = 250;
+const STATE_INTERVAL_MS = 250;
 
 const clock = new ServerClock();
 const wheel = new WheelView(clock);
@@ -22,15 +22,15 @@ const nodes = new Nodes();
 const workers = new Workers();
 const user = new User(clock, (sessions) => wheel.mark(sessions), () => state === "live");
 const feed = new Feed((uid) => user.open(uid));
-const stream = new LiveStream(received, (state, detail) => become(state, detail));
+const stream = new LiveStream(onEvent, setState);
 
-let state = "connecting"; // connecting, open (no sample yet), live, stale, lost, token, crowded
+let state = "connecting"; // connecting, open (no sample yet), live, stale, lost, token, busy
 let detail = null;
 let latest = null; // the last sample
-let arrived = 0; // when it came, by this browser's own clock
-let seenBefore = false;
+let receivedAt = 0; // when it arrived, by the browser's clock
+let hasConnected = false;
 let version = null;
-let awaySince = null;
+let redisLostMs = null;
 
 const WORDS = {
   connecting: "connecting",
@@ -39,18 +39,18 @@ const WORDS = {
   stale: "stale",
   lost: "reconnecting",
   token: "token needed",
-  crowded: "waiting",
+  busy: "waiting",
 };
 
-function become(next, why = null) {
+function setState(next, reason = null) {
   if (state === "live" || state === "stale") feed.interrupt();
   state = next;
-  detail = why;
-  show(byId("token"), state === "token");
-  tellState();
+  detail = reason;
+  setVisible(byId("token"), state === "token");
+  showState();
 }
 
-function received(name, value) {
+function onEvent(name, value) {
   if (name === "hello") begin(value);
   else if (name === "sample") update(value);
   else if (name === "past") feed.begin(value);
@@ -60,18 +60,18 @@ function received(name, value) {
 function begin(hello) {
   clock.reset();
   clock.observe(hello.now_ms);
-  show(byId("renewed"), version !== null && hello.version !== version);
+  setVisible(byId("renewed"), version !== null && hello.version !== version);
   version ??= hello.version;
   const where = new URL(hello.url ?? location.href).host;
-  say(byId("where"), `${where} · ${visible(hello.version ?? "")} · idle time-out ${duration(hello.idle_timeout_s)}`);
+  setText(byId("where"), `${where} · ${escapeInvisible(hello.version ?? "")} · idle time-out ${duration(hello.idle_timeout_s)}`);
   for (const part of [charts, delays, nodes, user]) part.begin(hello);
-  seenBefore = true;
+  hasConnected = true;
 }
 
 function update(sample) {
   latest = sample;
-  arrived = performance.now();
-  clock.observe(sample.at_ms, arrived);
+  receivedAt = performance.now();
+  clock.observe(sample.at_ms, receivedAt);
   if (state !== "live") {
     state = "live";
     detail = null;
@@ -84,7 +84,7 @@ function update(sample) {
     logins: rate(sample.logins_per_s),
     refusals: rate(sample.refusals_per_s),
   };
-  for (const [name, text] of Object.entries(figures)) say(byId(`figure-${name}`), text);
+  for (const [name, text] of Object.entries(figures)) setText(byId(`figure-${name}`), text);
   byId("figure-refusals").dataset.tone = sample.refusals_per_s > 0 ? "fair" : "";
   document.title = `${count(sample.online)} online · presence`;
   wheel.update(sample);
@@ -93,39 +93,38 @@ function update(sample) {
   nodes.update(sample);
   workers.update(sample);
   showRedis(sample.redis);
-  tellState();
+  showState();
 }
 
-/** Say how things stand: the pill in the heading, and below it what somebody should know. */
-function tellState() {
-  const quiet = performance.now() - arrived;
-  if (state === "live" && quiet > STALE_MS) state = "stale";
-  const age = latest ? duration(quiet / 1000) : null;
-  const pill = byId("state");
-  pill.dataset.state = state;
-  say(byId("state-word"), WORDS[state]);
-  document.documentElement.classList.toggle("stale", seenBefore && state !== "live");
+/** Show the state in the heading, and below it a message if there is a problem. */
+function showState() {
+  const silenceMs = performance.now() - receivedAt;
+  if (state === "live" && silenceMs > STALE_MS) state = "stale";
+  const age = latest ? duration(silenceMs / 1000) : null;
+  byId("state").dataset.state = state;
+  setText(byId("state-word"), WORDS[state]);
+  document.documentElement.classList.toggle("stale", hasConnected && state !== "live");
   const text = message(age);
-  show(byId("message"), text !== "");
+  setVisible(byId("message"), text !== "");
   if (byId("message-state").dataset.state !== state + text.replace(/\d.*/, "")) {
-    // Told aloud once for each state, not each second.
+    // Screen readers announce it once per state, not every second.
     byId("message-state").dataset.state = state + text.replace(/\d.*/, "");
-    say(byId("message-state"), text);
+    setText(byId("message-state"), text);
   }
-  say(byId("message-text"), text);
+  setText(byId("message-text"), text);
 }
 
 function message(age) {
-  const old = age ? ` What is shown is ${age} old.` : "";
+  const dataAge = age ? ` The data shown is ${age} old.` : "";
   switch (state) {
     case "stale":
       return `No sample for ${age}: the server or the connection to it is stalled.`;
     case "lost":
-      return detail ? `The server answers ${detail}; trying again.${old}` : `The server cannot be reached; trying again.${old}`;
-    case "crowded":
-      return `The server has its maximum of viewers, or is just starting; trying again.${old}`;
+      return detail ? `The server answers ${detail}; retrying.${dataAge}` : `The server cannot be reached; retrying.${dataAge}`;
+    case "busy":
+      return `The server has its maximum number of viewers, or is starting; retrying.${dataAge}`;
     case "token":
-      return `The server requires an operator token: enter it in your browser, or here.${old}`;
+      return `The server requires an operator token: enter it in your browser, or here.${dataAge}`;
     case "live":
       return redisMessage();
     default:
@@ -134,14 +133,14 @@ function message(age) {
 }
 
 function redisMessage() {
-  const away = latest.redis && latest.redis.status !== "ok";
-  if (!away) {
-    awaySince = null;
+  const isDown = latest.redis && latest.redis.status !== "ok";
+  if (!isDown) {
+    redisLostMs = null;
     return "";
   }
-  awaySince ??= latest.at_ms;
-  const waiting = (latest.workers ?? []).reduce((sum, { outbox }) => sum + (outbox ?? 0), 0);
-  return `Redis unreachable since ${timeOfDay(awaySince)}: logins and time-outs continue, ${count(waiting)} changes are queued.`;
+  redisLostMs ??= latest.at_ms;
+  const queued = (latest.workers ?? []).reduce((sum, { outbox }) => sum + (outbox ?? 0), 0);
+  return `Redis unreachable since ${timeOfDay(redisLostMs)}: logins and time-outs continue, ${count(queued)} changes are queued.`;
 }
 
 byId("token").addEventListener("submit", (event) => {
@@ -151,11 +150,11 @@ byId("token").addEventListener("submit", (event) => {
 });
 byId("reload").addEventListener("click", () => location.reload());
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, select, textarea, dialog");
-  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+  const isTyping = event.target.closest?.("input, select, textarea, dialog");
+  if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
     event.preventDefault();
     byId("search-uid").focus();
   }
 });
-setInterval(tellState, WATCHED_EACH_MS);
+setInterval(showState, STATE_INTERVAL_MS);
 stream.run();

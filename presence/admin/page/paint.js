@@ -1,19 +1,19 @@
 // Paints a ring of slots on a canvas. Angles run clockwise from the hand at twelve o'clock.
 
-import { colour } from "./dom.js";
+import { themeColour } from "./dom.js";
 
 const TURN = 2 * Math.PI;
 const TOP = -Math.PI / 2;
 const SHADES = 48;
 const LABEL_PX = 11;
 const GAP_PX = 1.5;
-const LEAST_PX = 3; // so that a single session beside a thousand is seen
+const MIN_LENGTH_PX = 3; // so that a single session beside a thousand is visible
 
-/** The colours of the theme, made again when it changes. */
+/** The colours of the present theme. */
 export class Palette {
   constructor() {
     for (const name of ["track", "line", "text", "muted", "fresh", "ageing", "ending", "panel", "mark"]) {
-      this[name] = colour(name);
+      this[name] = themeColour(name);
     }
     const stops = [this.ending, this.ageing, this.fresh, this.fresh].map(channels);
     this.shades = Array.from({ length: SHADES }, (_, index) => {
@@ -24,9 +24,9 @@ export class Palette {
     });
   }
 
-  /** Of a slot that is due after `part` of a turn: 0 now, 1 a whole turn ahead. */
-  shade(part) {
-    const index = Math.round(Math.min(1, Math.max(0, part * 1.6)) * (SHADES - 1));
+  /** The colour of a slot that is due after a fraction of a turn: 0 is now, 1 a full turn ahead. */
+  shade(fraction) {
+    const index = Math.round(Math.min(1, Math.max(0, fraction * 1.6)) * (SHADES - 1));
     return this.shades[index];
   }
 }
@@ -47,8 +47,8 @@ export function labelStep(span) {
 }
 
 /**
- * Args: `scene` = {segments, span, selected: key or null, marked: keys, swept: 0 to 1, how bright the
- * hand is after it ended somebody}.
+ * Args: `scene` = {segments, span, selected: key or null, marked: keys, handGlow: 0 to 1, the brightness of the
+ * hand after sessions expired}.
  */
 export function paint(canvas, size, scene, palette) {
   const ratio = window.devicePixelRatio || 1;
@@ -66,7 +66,7 @@ export function paint(canvas, size, scene, palette) {
   for (const segment of scene.segments) {
     paintSegment(context, segment, { inner, outer, largest }, scene, palette);
   }
-  paintHand(context, inner, outer, scene.swept, palette);
+  paintHand(context, inner, outer, scene.handGlow, palette);
 }
 
 function paintTrack(context, inner, outer, palette) {
@@ -97,13 +97,13 @@ function paintLabels(context, outer, span, palette) {
 }
 
 function sector(context, segment, span, from, to) {
-  // Neighbours are parted by the same width at every radius.
+  // The gap between neighbours has the same width at every radius.
   const start = TOP - (segment.to / span) * TURN;
   const end = TOP - (segment.from / span) * TURN;
-  const [less, more] = [GAP_PX / 2 / to, GAP_PX / 2 / from];
+  const [outerGap, innerGap] = [GAP_PX / 2 / to, GAP_PX / 2 / from];
   context.beginPath();
-  context.arc(0, 0, to, start + less, Math.max(start + less, end - less));
-  context.arc(0, 0, from, Math.max(start + more, end - more), start + more, true);
+  context.arc(0, 0, to, start + outerGap, Math.max(start + outerGap, end - outerGap));
+  context.arc(0, 0, from, Math.max(start + innerGap, end - innerGap), start + innerGap, true);
   context.closePath();
 }
 
@@ -115,15 +115,15 @@ function paintSegment(context, segment, { inner, outer, largest }, scene, palett
     context.fill();
   }
   if (segment.size > 0) {
-    const length = Math.max(LEAST_PX, ((outer - inner - 2) * segment.size) / largest);
+    const length = Math.max(MIN_LENGTH_PX, ((outer - inner - 2) * segment.size) / largest);
     sector(context, segment, scene.span, inner, inner + length);
     context.fillStyle = palette.shade((segment.from + segment.to) / 2 / scene.span);
     context.fill();
   }
-  if (scene.marked.includes(segment.key)) paintMark(context, segment, scene.span, { inner, outer }, palette);
+  if (scene.marked.includes(segment.key)) paintMarker(context, segment, scene.span, { inner, outer }, palette);
 }
 
-function paintMark(context, segment, span, { inner, outer }, palette) {
+function paintMarker(context, segment, span, { inner, outer }, palette) {
   const angle = TOP - ((segment.from + segment.to) / 2 / span) * TURN;
   const [x, y] = [Math.cos(angle), Math.sin(angle)];
   context.strokeStyle = palette.mark;
@@ -138,10 +138,10 @@ function paintMark(context, segment, span, { inner, outer }, palette) {
   context.fill();
 }
 
-function paintHand(context, inner, outer, swept, palette) {
-  if (swept > 0) {
-    const width = 0.02 + 0.1 * (1 - swept);
-    context.globalAlpha = swept * 0.5;
+function paintHand(context, inner, outer, handGlow, palette) {
+  if (handGlow > 0) {
+    const width = 0.02 + 0.1 * (1 - handGlow);
+    context.globalAlpha = handGlow * 0.5;
     context.fillStyle = palette.ending;
     context.beginPath();
     context.arc(0, 0, outer, TOP - width, TOP + width);
@@ -149,7 +149,7 @@ function paintHand(context, inner, outer, swept, palette) {
     context.fill();
     context.globalAlpha = 1;
   }
-  context.strokeStyle = swept > 0 ? palette.ending : palette.text;
+  context.strokeStyle = handGlow > 0 ? palette.ending : palette.text;
   context.fillStyle = context.strokeStyle;
   context.lineWidth = 2;
   context.beginPath();

@@ -1,11 +1,11 @@
-// Figures and texts as people read them. No look at the document.
+// Formats numbers and texts. Does not use the document.
 
-export const NOTHING = "–";
+export const NO_VALUE = "–";
 const numbers = new Intl.NumberFormat("en-GB");
 const INVISIBLE = /[\p{C}\p{Zl}\p{Zp}]/gu;
 
-/** What strangers wrote, with every character that could hide, or turn the line around, spelled out. */
-export function visible(text) {
+/** Text of clients, with every character that could be invisible or reverse the line replaced by its code. */
+export function escapeInvisible(text) {
   return String(text).replace(INVISIBLE, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
 }
 
@@ -14,22 +14,22 @@ export function isNumber(value) {
 }
 
 export function count(value) {
-  return isNumber(value) ? numbers.format(Math.round(value)) : NOTHING;
+  return isNumber(value) ? numbers.format(Math.round(value)) : NO_VALUE;
 }
 
-/** A rate: with a decimal as long as it is small. */
+/** A rate; below 10 with one decimal. */
 export function rate(value) {
-  if (!isNumber(value)) return NOTHING;
+  if (!isNumber(value)) return NO_VALUE;
   return value > 0 && value < 9.95 ? value.toFixed(1) : count(value);
 }
 
 /** "1 session", "3 sessions". */
-export function several(value, noun) {
+export function plural(value, noun) {
   return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 export function bytes(value) {
-  if (!isNumber(value)) return NOTHING;
+  if (!isNumber(value)) return NO_VALUE;
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let size = value;
   let unit = 0;
@@ -40,38 +40,38 @@ export function bytes(value) {
   return `${unit && size < 99.5 ? size.toFixed(1) : count(size)} ${units[unit]}`;
 }
 
-/** A length of time: "0.4 s", "12 s", "3 min 05 s", "2 h 07 min", "4 d 3 h". */
+/** A duration: "0.4 s", "12 s", "3 min 05 s", "2 h 07 min", "4 d 3 h". */
 export function duration(seconds, decimals = 0) {
-  if (!isNumber(seconds)) return NOTHING;
+  if (!isNumber(seconds)) return NO_VALUE;
   const whole = Math.floor(seconds);
   if (seconds < 60) return `${decimals ? seconds.toFixed(decimals) : whole} s`;
-  const two = (value) => String(value).padStart(2, "0");
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole / 60) % 60)} min`;
+  const twoDigits = (value) => String(value).padStart(2, "0");
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${twoDigits(whole % 60)} s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${twoDigits(Math.floor(whole / 60) % 60)} min`;
   return `${Math.floor(whole / 86400)} d ${Math.floor(whole / 3600) % 24} h`;
 }
 
 export function milliseconds(seconds) {
-  if (!isNumber(seconds)) return NOTHING;
+  if (!isNumber(seconds)) return NO_VALUE;
   const ms = seconds * 1000;
   return `${ms > 0 && ms < 9.95 ? ms.toFixed(1) : count(ms)} ms`;
 }
 
-export function percent(part) {
-  if (!isNumber(part)) return NOTHING;
-  const value = part * 100;
+export function percent(fraction) {
+  if (!isNumber(fraction)) return NO_VALUE;
+  const value = fraction * 100;
   if (value > 99.9 && value < 100) return "> 99.9 %";
   return `${value >= 10 && value < 99 ? Math.round(value) : Number(value.toFixed(1))} %`;
 }
 
-/** The time of day, in the reader's zone. */
+/** The time of day in the browser's time zone. */
 export function timeOfDay(ms, options = { hour: "2-digit", minute: "2-digit", second: "2-digit" }) {
-  return isNumber(ms) ? new Date(ms).toLocaleTimeString("en-GB", options) : NOTHING;
+  return isNumber(ms) ? new Date(ms).toLocaleTimeString("en-GB", options) : NO_VALUE;
 }
 
-/** Time of day, and the date too unless it is today. */
-export function moment(ms) {
-  if (!isNumber(ms)) return NOTHING;
+/** The time of day, with the date unless it is today. */
+export function dateTime(ms) {
+  if (!isNumber(ms)) return NO_VALUE;
   const day = new Date(ms);
   if (day.toDateString() === new Date().toDateString()) return timeOfDay(ms);
   return `${day.toLocaleDateString("en-GB", { day: "numeric", month: "short" })}, ${timeOfDay(ms)}`;
@@ -100,7 +100,7 @@ const REASONS = {
   server_error: "internal error of the server",
 };
 
-/** A reason code in words; an unknown one as it is. */
-export function reasonInWords(reason) {
-  return REASONS[reason] ?? visible(reason ?? NOTHING);
+/** A description of a reason; an unknown reason is returned as it is. */
+export function describeReason(reason) {
+  return REASONS[reason] ?? escapeInvisible(reason ?? NO_VALUE);
 }

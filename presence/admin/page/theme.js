@@ -1,4 +1,4 @@
-// Runs before the first paint, so that nobody sees the other theme first.
+// Runs before the first paint, so that the other theme is never visible.
 (() => {
   const KEY = "presence-theme";
   const ORDER = ["auto", "light", "dark"];
@@ -8,11 +8,11 @@
     try {
       return localStorage.getItem(KEY);
     } catch {
-      return null; // storage may be forbidden
+      return null; // storage may be disabled
     }
   }
 
-  function use(theme) {
+  function apply(theme) {
     root.dataset.theme = ORDER.includes(theme) ? theme : "auto";
   }
 
@@ -22,24 +22,24 @@
     button.title = `Colours: ${root.dataset.theme}`;
   }
 
-  function tell() {
+  function notify() {
     document.dispatchEvent(new CustomEvent("themechange"));
   }
 
-  use(stored());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
+  apply(stored());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", notify);
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
     label(button);
     button.addEventListener("click", () => {
-      use(ORDER[(ORDER.indexOf(root.dataset.theme) + 1) % ORDER.length]);
+      apply(ORDER[(ORDER.indexOf(root.dataset.theme) + 1) % ORDER.length]);
       try {
         localStorage.setItem(KEY, root.dataset.theme);
       } catch {
-        // then it holds for this page only
+        // then the choice lasts until this page is closed
       }
       label(button);
-      tell();
+      notify();
     });
   });
 })();

@@ -1,11 +1,11 @@
-// The wheel on the page: turns it, answers pointer and keys, and tells it in words.
+// The wheel on the page: animates it, handles pointer and keys, and describes it in text.
 
-import { byId, element, keep, say, show } from "./dom.js";
+import { byId, element, syncChildren, setText, setVisible } from "./dom.js";
 import { Palette, paint, radii } from "./paint.js";
 import { Ring } from "./ring.js";
-import { count, duration, several } from "./text.js";
+import { count, duration, plural } from "./text.js";
 
-const SWEPT_S = 0.7;
+const HAND_GLOW_S = 0.7;
 const TABLE_ROWS = 16;
 
 export class WheelView {
@@ -13,13 +13,13 @@ export class WheelView {
   #canvas = byId("wheel");
   #clock;
   #palette = null;
-  #worker = "all";
-  #pointed = null; // seconds until due, of the slot that is pointed at: it stays there while the wheel turns
-  #marked = []; // {node, due}: the sessions of the user who was searched; due in Unix seconds
+  #selectedWorker = "all";
+  #pointedDueS = null; // seconds until the pointed slot is due; the pointer keeps its position while the wheel turns
+  #marked = []; // {node, due}: the sessions of the explained user; due in Unix seconds
   #workers = [];
-  #sweptAt = -Infinity;
-  #lastFull = null;
-  #still = matchMedia("(prefers-reduced-motion: reduce)");
+  #expiredAt = -Infinity;
+  #nextFullKey = null;
+  #reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   #visible = true;
   #size = 0;
   #frame = 0;
@@ -33,65 +33,65 @@ export class WheelView {
     new ResizeObserver(() => this.#draw()).observe(this.#canvas);
     new IntersectionObserver(([entry]) => {
       this.#visible = entry.isIntersecting;
-      this.#turn();
+      this.#animate();
     }).observe(this.#canvas);
     byId("wheel-worker").addEventListener("change", (event) => {
-      this.#worker = event.target.value;
+      this.#selectedWorker = event.target.value;
       this.#ring.clear();
     });
-    this.#listen();
+    this.#addListeners();
   }
 
   /** Show a sample. */
   update(sample) {
     this.#workers = sample.workers ?? [];
-    this.#offerWorkers(this.#workers);
-    const worker = this.#workers.find((each) => String(each.worker) === this.#worker);
-    const wheel = this.#worker === "all" ? sample.wheel : worker?.wheel;
+    this.#updateWorkerChoice(this.#workers);
+    const worker = this.#workers.find((each) => String(each.worker) === this.#selectedWorker);
+    const wheel = this.#selectedWorker === "all" ? sample.wheel : worker?.wheel;
     if (!wheel?.sizes?.length) {
       this.#ring.clear();
-    } else this.#ring.absorb(wheel, sample.at_ms / 1000);
-    this.#describe();
-    this.#turn();
-    if (this.#still.matches) this.#draw();
+    } else this.#ring.update(wheel, sample.at_ms / 1000);
+    this.#showSummary();
+    this.#animate();
+    if (this.#reducedMotion.matches) this.#draw();
   }
 
-  /** Mark the slots of these sessions, `{node, due}`, due in Unix seconds; those of other machines stand in none. */
+  /** Mark the slots of sessions, `{node, due}`, due in Unix seconds; sessions of other machines have no slot here. */
   mark(sessions) {
     this.#marked = sessions;
     this.#draw();
   }
 
-  #marks(now) {
+  #markedKeys(now) {
     const nodes = this.#workers
-      .filter(({ worker }) => this.#worker === "all" || String(worker) === this.#worker)
+      .filter(({ worker }) => this.#selectedWorker === "all" || String(worker) === this.#selectedWorker)
       .map(({ node }) => node);
-    const here = this.#marked.filter(({ node }) => nodes.includes(node));
-    return here.map(({ due }) => this.#ring.at(due - now, now)?.key);
+    const marked = this.#marked.filter(({ node }) => nodes.includes(node));
+    return marked.map(({ due }) => this.#ring.segmentAt(due - now, now)?.key);
   }
 
   #now() {
     return this.#clock.now() / 1000;
   }
 
-  #offerWorkers(workers) {
+  #updateWorkerChoice(workers) {
     const select = byId("wheel-worker");
-    show(select.parentElement, workers.length > 1);
+    setVisible(select.parentElement, workers.length > 1);
     const choices = [{ worker: "all" }, ...workers];
-    if (!choices.some(({ worker }) => String(worker) === this.#worker)) this.#worker = "all";
-    const make = ({ worker }) =>
+    if (!choices.some(({ worker }) => String(worker) === this.#selectedWorker)) this.#selectedWorker = "all";
+    const newOption = ({ worker }) =>
       element("option", { value: worker }, worker === "all" ? "all workers" : `worker ${worker}`);
-    keep(select, choices, ({ worker }) => worker, make, () => {});
-    if (select.value !== this.#worker) select.value = this.#worker;
+    syncChildren(select, choices, ({ worker }) => worker, newOption, () => {});
+    if (select.value !== this.#selectedWorker) select.value = this.#selectedWorker;
   }
 
-  /** Draw again and again, as long as somebody looks and may be shown motion. */
-  #turn() {
-    if (this.#frame || !this.#visible || this.#still.matches) return;
+  /** Redraw in each frame, while the wheel is visible and motion is not reduced. */
+  #animate() {
+    if (this.#frame || !this.#visible || this.#reducedMotion.matches) return;
     this.#frame = requestAnimationFrame(() => {
       this.#frame = 0;
       this.#draw();
-      this.#turn();
+      this.#animate();
     });
   }
 
@@ -100,40 +100,40 @@ export class WheelView {
     if (!this.#size) return;
     this.#palette ??= new Palette();
     const now = this.#now();
-    const segments = this.#ring.segments(now, !this.#still.matches);
-    this.#noticeSweep(segments, now);
-    const selected = this.#pointed === null ? null : this.#ring.at(this.#pointed, now);
-    const swept = this.#still.matches ? 0 : Math.max(0, 1 - (now - this.#sweptAt) / SWEPT_S);
-    const marked = this.#marks(now);
-    const scene = { segments, span: this.#ring.span, swept, marked, selected: selected?.key ?? null };
+    const segments = this.#ring.segments(now, !this.#reducedMotion.matches);
+    this.#detectExpiry(segments, now);
+    const selected = this.#pointedDueS === null ? null : this.#ring.segmentAt(this.#pointedDueS, now);
+    const handGlow = this.#reducedMotion.matches ? 0 : Math.max(0, 1 - (now - this.#expiredAt) / HAND_GLOW_S);
+    const marked = this.#markedKeys(now);
+    const scene = { segments, span: this.#ring.span, handGlow, marked, selected: selected?.key ?? null };
     paint(this.#canvas, this.#size, scene, this.#palette);
-    this.#tell(selected);
+    this.#showSelection(selected);
   }
 
-  /** Whether a slot with somebody in it has just passed the hand. */
-  #noticeSweep(segments, now) {
+  /** Notice when a slot that has sessions passes the hand. */
+  #detectExpiry(segments, now) {
     const next = segments.find(({ to }) => to > 0);
-    if (this.#lastFull !== null && next && next.key > this.#lastFull) this.#sweptAt = now;
-    this.#lastFull = next && next.size > 0 ? next.key : null;
+    if (this.#nextFullKey !== null && next && next.key > this.#nextFullKey) this.#expiredAt = now;
+    this.#nextFullKey = next && next.size > 0 ? next.key : null;
   }
 
-  #tell(selected) {
+  #showSelection(selected) {
     if (selected) {
-      say(byId("wheel-figure"), count(selected.size));
-      say(byId("wheel-caption"), `due in ${duration(Math.max(0, selected.to), 1)}`);
+      setText(byId("wheel-figure"), count(selected.size));
+      setText(byId("wheel-caption"), `due in ${duration(Math.max(0, selected.to), 1)}`);
       this.#canvas.setAttribute("aria-valuenow", Math.max(0, selected.to).toFixed(1));
       this.#canvas.setAttribute(
         "aria-valuetext",
-        `${several(Math.round(selected.size), "session")} due in ${duration(Math.max(0, selected.to), 1)}`,
+        `${plural(Math.round(selected.size), "session")} due in ${duration(Math.max(0, selected.to), 1)}`,
       );
     } else {
-      say(byId("wheel-figure"), count(this.#ring.total));
-      say(byId("wheel-caption"), "sessions in the wheel");
+      setText(byId("wheel-figure"), count(this.#ring.total));
+      setText(byId("wheel-caption"), "sessions in the wheel");
     }
   }
 
-  /** The text that stands for the picture, and its figures as a table. */
-  #describe() {
+  /** Update the text alternative of the picture, and the table. */
+  #showSummary() {
     const now = this.#now();
     const segments = this.#ring.segments(now, false).filter(({ to }) => to > 0);
     const span = this.#ring.span;
@@ -141,10 +141,10 @@ export class WheelView {
     const soon = segments.filter(({ to }) => to <= near).reduce((sum, { size }) => sum + size, 0);
     const later = this.#ring.later ? `, ${count(this.#ring.later)} due later` : "";
     const text = `${count(soon)} due within ${duration(near)}${later}`;
-    say(byId("wheel-summary"), text);
+    setText(byId("wheel-summary"), text);
     this.#canvas.setAttribute("aria-valuemax", span.toFixed(0));
-    if (this.#pointed === null) {
-      this.#canvas.setAttribute("aria-valuetext", `${several(this.#ring.total, "session")}, ${text}`);
+    if (this.#pointedDueS === null) {
+      this.#canvas.setAttribute("aria-valuetext", `${plural(this.#ring.total, "session")}, ${text}`);
     }
     if (byId("wheel-table").open) this.#fillTable(segments, span);
   }
@@ -157,42 +157,42 @@ export class WheelView {
         .filter(({ to }) => Math.min(TABLE_ROWS - 1, Math.floor(Math.max(0, to - 1e-6) / width)) === row)
         .reduce((sum, { size }) => sum + size, 0),
     }));
-    const make = ({ row }) =>
+    const newRow = ({ row }) =>
       element("tr", {}, element("td", {}, `${(row * width).toFixed(1)} to ${((row + 1) * width).toFixed(1)} s`), element("td"));
-    const update = (node, { size }) => say(node.lastElementChild, count(size));
-    keep(byId("wheel-rows"), rows, ({ row }) => `${row}/${width}`, make, update);
+    const update = (node, { size }) => setText(node.lastElementChild, count(size));
+    syncChildren(byId("wheel-rows"), rows, ({ row }) => `${row}/${width}`, newRow, update);
   }
 
-  #listen() {
+  #addListeners() {
     const canvas = this.#canvas;
     const point = (event) => {
-      this.#pointed = this.#dueAt(event);
+      this.#pointedDueS = this.#dueAt(event);
       this.#draw();
     };
     canvas.addEventListener("pointermove", point);
     canvas.addEventListener("pointerdown", point);
     canvas.addEventListener("pointerleave", (event) => {
-      if (event.pointerType === "touch") return; // a tap's answer stays
-      this.#pointed = null;
+      if (event.pointerType === "touch") return; // after a tap the selection stays
+      this.#pointedDueS = null;
       this.#draw();
     });
-    canvas.addEventListener("blur", () => (this.#pointed = null));
+    canvas.addEventListener("blur", () => (this.#pointedDueS = null));
     canvas.addEventListener("keydown", (event) => {
       const steps = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
       const { slotS, span } = this.#ring;
-      const from = this.#pointed ?? 0;
+      const from = this.#pointedDueS ?? 0;
       let to = steps[event.key] ? from + steps[event.key] * slotS : null;
       if (event.key === "Home") to = slotS / 2;
       if (event.key === "End") to = span - slotS / 2;
-      if (event.key === "Escape") this.#pointed = null;
+      if (event.key === "Escape") this.#pointedDueS = null;
       if (to === null) return;
       event.preventDefault();
-      this.#pointed = Math.max(slotS / 2, Math.min(span - slotS / 2, to));
+      this.#pointedDueS = Math.max(slotS / 2, Math.min(span - slotS / 2, to));
       this.#draw();
     });
   }
 
-  /** Seconds until the slot below the pointer is due; null: there is none. */
+  /** Seconds until the slot below the pointer is due; null if there is none. */
   #dueAt(event) {
     const box = this.#canvas.getBoundingClientRect();
     const x = event.clientX - box.left - box.width / 2;

@@ -1,16 +1,16 @@
-// Facts about those modules of the page that need no browser; run by test_page_parts.py in a copy of its directory.
+// Tests of the page's modules that need no browser; test_page_parts.py runs them in a copy of its directory.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Ring } from "./ring.js";
 import { EventParser } from "./stream.js";
-import { bytes, count, duration, percent, reasonInWords, visible } from "./text.js";
+import { bytes, count, duration, describeReason, escapeInvisible, percent } from "./text.js";
 
 const wheel = (sizes, next = 0.5, later = 0) => ({ slot_s: 0.5, next_s: next, sizes, later });
 const full = (ring, now) => ring.segments(now, false).filter(({ size }) => size > 0);
 
-test("events come whole, however the text is cut", () => {
+test("events are complete, however the text is cut", () => {
   const text = 'event: hello\ndata: {"a": 1}\n\n: heartbeat\n\nid: 7\nevent: sample\ndata: x\ndata: y\n\n';
   const whole = [
     { name: "hello", data: '{"a": 1}' },
@@ -18,62 +18,62 @@ test("events come whole, however the text is cut", () => {
   ];
   for (let cut = 0; cut <= text.length; cut += 1) {
     const parser = new EventParser();
-    assert.deepEqual([...parser.take(text.slice(0, cut)), ...parser.take(text.slice(cut))], whole);
+    assert.deepEqual([...parser.feed(text.slice(0, cut)), ...parser.feed(text.slice(cut))], whole);
   }
-  assert.deepEqual(new EventParser().take(text.replaceAll("\n", "\r\n")), whole);
+  assert.deepEqual(new EventParser().feed(text.replaceAll("\n", "\r\n")), whole);
 });
 
-test("an event without its end is none yet", () => {
-  assert.deepEqual(new EventParser().take("event: sample\ndata: {}\n"), []);
+test("an event without its end is not returned", () => {
+  assert.deepEqual(new EventParser().feed("event: sample\ndata: {}\n"), []);
 });
 
 test("a slot comes nearer as time passes, and is empty behind the hand", () => {
   const ring = new Ring();
-  ring.absorb(wheel([0, 0, 5, 0]), 100);
+  ring.update(wheel([0, 0, 5, 0]), 100);
   assert.equal(full(ring, 100)[0].to, 1.5);
   assert.equal(full(ring, 100.7)[0].to.toFixed(3), "0.800");
   assert.deepEqual(full(ring, 101.6), []);
 });
 
-test("a slot is the same one in the next sample, though that came at another moment of the tick", () => {
+test("a slot is the same one in the next sample, at another moment of the tick", () => {
   const ring = new Ring();
-  ring.absorb(wheel([0, 0, 5, 0], 0.5), 100);
+  ring.update(wheel([0, 0, 5, 0], 0.5), 100);
   const [before] = full(ring, 100);
-  ring.absorb(wheel([7, 0, 0, 0], 0.46), 101.05); // 10 ms off
+  ring.update(wheel([7, 0, 0, 0], 0.46), 101.05); // 10 ms off
   const [after] = full(ring, 101.05);
   assert.equal(after.key, before.key);
   assert.equal(after.size, 7);
   assert.ok(Math.abs(after.to - 0.46) < 0.02);
 });
 
-test("a size moves from what was shown to what is", () => {
+test("a size changes gradually from the previous one", () => {
   const ring = new Ring();
-  ring.absorb(wheel([0, 0, 0, 10]), 100);
+  ring.update(wheel([0, 0, 0, 10]), 100);
   ring.segments(100.9);
-  ring.absorb(wheel([0, 20, 0, 0]), 101);
+  ring.update(wheel([0, 20, 0, 0]), 101);
   const sizes = [101, 101.1, 101.3].map((now) => ring.segments(now).find(({ size }) => size > 0).size);
   assert.equal(sizes[0], 10);
   assert.ok(sizes[1] > 10 && sizes[1] < 20);
   assert.equal(sizes[2], 20);
 });
 
-test("more slots than can be told apart are drawn in groups, and nobody is lost", () => {
+test("more slots than can be distinguished are drawn in groups, and no session is lost", () => {
   const ring = new Ring();
-  ring.absorb(wheel(Array(603).fill(1), 0.5, 4), 100);
+  ring.update(wheel(Array(603).fill(1), 0.5, 4), 100);
   const segments = ring.segments(100, false);
   assert.ok(segments.length <= 121);
   assert.equal(segments.reduce((sum, { size }) => sum + size, 0), 603);
   assert.equal(ring.total, 607);
 });
 
-test("who is due in so many seconds is found in a slot", () => {
+test("a session that is due in some seconds is found in a slot", () => {
   const ring = new Ring();
-  ring.absorb(wheel([0, 0, 5, 0]), 100);
-  assert.equal(ring.at(1.2, 100).size, 5);
-  assert.equal(ring.at(99, 100), null);
+  ring.update(wheel([0, 0, 5, 0]), 100);
+  assert.equal(ring.segmentAt(1.2, 100).size, 5);
+  assert.equal(ring.segmentAt(99, 100), null);
 });
 
-test("figures read as people write them", () => {
+test("numbers are formatted for people", () => {
   assert.equal(count(1234567), "1,234,567");
   assert.equal(count(null), "–");
   assert.deepEqual([3.21, 65, 3720, 200000].map((s) => duration(s, 1)), ["3.2 s", "1 min 05 s", "1 h 02 min", "2 d 7 h"]);
@@ -81,7 +81,7 @@ test("figures read as people write them", () => {
   assert.deepEqual([1, 0.99999, 0.333, 0].map(percent), ["100 %", "> 99.9 %", "33 %", "0 %"]);
 });
 
-test("what would hide or turn text around is spelled out", () => {
-  assert.equal(visible("a\u202eb\u200bc日本"), "a\\u{202e}b\\u{200b}c日本");
-  assert.equal(reasonInWords("\u202ex"), "\\u{202e}x");
+test("characters that would hide or reverse text are replaced by their codes", () => {
+  assert.equal(escapeInvisible("a\u202eb\u200bc日本"), "a\\u{202e}b\\u{200b}c日本");
+  assert.equal(describeReason("\u202ex"), "\\u{202e}x");
 });
