@@ -54,11 +54,14 @@ class Shard:
         return str(entry_id.decode())
 
     def scheduler(self, rules: Iterable[Rule] | None = None) -> FollowUpScheduler:
-        """Return one more who turns."""
+        """Return one more scheduler."""
         return FollowUpScheduler(self._url, rules=self._rules if rules is None else rules, shards=1)
 
-    def run_scheduler(self, *, times: int = 1, after_ms: int = 0) -> FollowUpScheduler:
-        """Let time pass, and a new runner turn, whoever has turned before; return it, closed."""
+    def run_scheduler(self, *, times: int = 1, after_ms: int = 1) -> FollowUpScheduler:
+        """Let time pass, and a new scheduler run, whichever ran before; return it, closed.
+
+        The default is the resolution of entry ids: a follow-up without delay is due so long after its event.
+        """
         self.pass_time(after_ms)
         with closing(self.scheduler()) as scheduler:
             for _ in range(times):
@@ -69,11 +72,11 @@ class Shard:
         return scheduler
 
     def anybody(self) -> None:
-        """Let the turn be anybody's, as if whoever had it were dead for long."""
+        """Let any scheduler run, as if the last one had been dead for long."""
         self.client.hdel(f"{self.keys.followup_queue(0)}:state", "runner")
 
     def pass_time(self, ms: int) -> None:
-        """Let all that waits be due so much sooner, as if time had passed."""
+        """Make every planned follow-up due so much sooner, as if time had passed."""
         due = f"{self.keys.followup_queue(0)}:due"
         rows: Any = self.client.zrange(due, 0, -1, withscores=True)
         for followup_id, score in rows:
