@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgpack
@@ -154,9 +153,7 @@ class FollowUps:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

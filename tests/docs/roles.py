@@ -22,7 +22,7 @@ from presence.followups.scheduler import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
-from presence.ops.kick import SessionKicker
+from presence.ops.kick import request_kick
 from presence.outbox.queue import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
 from presence.outbox.steps import Compare, Counter
@@ -233,10 +233,10 @@ def operate(stage: Stage) -> None:
     listener = listen(stage.admin, KEYS.control_channel("seed"))
     with (
         PresenceReader(stage.url) as reader,
-        SessionKicker(stage.url, reader.keys()) as kicker,
+        closing(Scripting(stage.url)) as scripting,
         Eraser(stage.url, reader.keys()) as eraser,
     ):
-        assert [target.session for target in kicker.kick(["ann"])] == ["s1"]
+        assert [target.session for target in request_kick(scripting, reader.keys(), ["ann"])] == ["s1"]
         assert listener.get_message(timeout=1)
         listener.close()
         assert reader.state("ann")["status"] == "online"
