@@ -72,12 +72,7 @@ class Sources:
 
 
 class Handlers:
-    """A method for each endpoint.
-
-    Args:
-        context: the configuration of the process.
-        sources: of data.
-    """
+    """A method for each endpoint."""
 
     def __init__(self, context: Context, sources: Sources) -> None:
         self._context = context

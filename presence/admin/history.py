@@ -33,12 +33,7 @@ class HistoryPage(NamedTuple):
 
 
 class EventHistory:
-    """Reads past events, for a few viewers at a time.
-
-    Args:
-        redis_url: of the servers' Redis.
-        prefix: of the keys.
-    """
+    """Reads past events, for a few viewers at a time."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._url = redis_url

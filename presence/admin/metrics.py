@@ -56,9 +56,7 @@ class Scrape:
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
     """Return all metrics, and the content type of the format.
 
-    Args:
-        scrape: the input.
-        accept: header of the request: OpenMetrics if it accepts that, else Prometheus' text format 0.0.4.
+    That is OpenMetrics if the request's header `accept` permits it, else Prometheus' text format 0.0.4.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_Collected(scrape)), content_type

@@ -44,10 +44,6 @@ class WorkerAnswer:
 class Workers:
     """Sends requests to workers. Lines survive the replacement of workers.
 
-    Args:
-        lines: the requesting ends, non-blocking.
-        first_number: the number of the worker of the first line.
-
     Attributes:
         questions, unanswered: requests so far, and those without an answer in time.
         answered_at: time of the last answer by worker, of trio's clock.
@@ -84,11 +80,7 @@ class Workers:
                 nursery.start_soon(self._listen, number, trio.socket.from_stdlib_socket(line))
 
     async def samples(self, max_age_s: float = 0.0) -> list[WorkerAnswer]:
-        """Return the answers of all workers, within about a second.
-
-        Args:
-            max_age_s: reuse the last round if it is no older than this.
-        """
+        """Return the answers of all workers, within about a second; none is older than `max_age_s`."""
         if trio.current_time() - self._last_at <= max_age_s:
             await trio.lowlevel.checkpoint()
             return self._last

@@ -55,12 +55,7 @@ class _FileState(NamedTuple):
 
 
 class KeyRotation:
-    """Keeps an authenticator supplied with the keys of a file.
-
-    Args:
-        user: the authenticator; it has the keys of the file already.
-        path: the file.
-    """
+    """Keeps an authenticator, which has the keys of a file, supplied with the present ones."""
 
     def __init__(self, user: KeyUser, path: Path) -> None:
         self._user = user

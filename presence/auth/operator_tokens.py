@@ -46,11 +46,7 @@ class OperatorToken(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a file.
-
-    Args:
-        tokens: at least one from a file; none without a usable file.
-    """
+    """The tokens of a file; none without a usable file."""
 
     def __init__(self, tokens: tuple[OperatorToken, ...]) -> None:
         self._tokens = tokens

@@ -70,14 +70,8 @@ class AuthStatistics:
 class TokenAuthenticator:
     """Checks tokens; see `presence.core.authenticator.Authenticator`.
 
-    Args:
-        keyring: the keys.
-        rules: what tokens must satisfy.
-        budget: seconds of processor time for checks, see `budget_of`.
-        wall: the machine's clock: Unix seconds.
-
-    Attributes:
-        keyring: as above; assign it to use new keys. Live sessions are not checked again.
+    `budget` is that of `budget_of`, `wall` the machine's clock: Unix seconds. Assign `keyring` to use new
+    keys; live sessions are not checked again.
     """
 
     def __init__(

@@ -102,12 +102,7 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
 
 
 def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
-    """Return the claims of a valid token.
-
-    Args:
-        token: see `parse`.
-        rules: what it must satisfy.
-        wall: Unix seconds.
+    """Return the claims of a valid token; `wall`: Unix seconds.
 
     Raises:
         TokenRefused: it is invalid.

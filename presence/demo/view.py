@@ -88,11 +88,9 @@ class DemoState:
 
 
 class DemoView:
-    """Shows a picture until it is closed.
+    """Redraws the state at every `refresh` until it is closed.
 
-    Args:
-        state: redrawn at every `refresh`.
-        console: the output; if it is not a terminal, a line is printed every few seconds.
+    If the console is not a terminal, a line is printed every few seconds.
     """
 
     LINE_INTERVAL_S = 5.0

@@ -92,12 +92,7 @@ class MachineFacts:
 
 
 def gather(settings: Settings, root: Path = Path("/")) -> MachineFacts:
-    """Collect the facts.
-
-    Args:
-        settings: of the server.
-        root: parent directory of proc and sys.
-    """
+    """Collect the facts; `root` is the parent directory of proc and sys."""
     soft_files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MachineFacts(
         system=sys.platform,

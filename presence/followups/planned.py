@@ -44,9 +44,7 @@ class Added:
 class FollowUps:
     """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
-    Args:
-        url: as `presence.common.redis_url` takes it; nothing is sent yet.
-        prefix: prefix of the server's keys.
+    `url` is as `presence.common.redis_url` takes it, `prefix` that of the server's keys; nothing is sent yet.
     """
 
     def __init__(self, url: str, *, prefix: str = "presence") -> None:

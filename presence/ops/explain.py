@@ -80,15 +80,9 @@ def last_offline(
     entries_max: int = MAX_ENTRIES,
     search_s: float = SEARCH_TIMEOUT_S,
 ) -> EventSearch:
-    """Return the offline event of a user who was last seen at a time.
+    """Return the offline event of a user who was last seen at a time, as stored in Redis.
 
-    Args:
-        access: connections to Redis.
-        keys: the key names.
-        uid: the user.
-        last_seen_ms: Unix milliseconds, as stored in Redis.
-        entries_max: how many entries to read.
-        search_s: how long to search.
+    The search reads at most `entries_max` entries, for at most `search_s`.
 
     Raises:
         RedisError: Redis does not answer.
@@ -164,10 +158,7 @@ class _Known:
 class Explainer:
     """Explains users; calls block, and may be made from any thread.
 
-    Args:
-        url: see `presence.common.redis_url`; nothing is sent yet.
-        prefix: what the servers' keys begin with.
-        wait_s: how long to wait for answers of nodes.
+    Nothing is sent before the first one. `wait_s`: how long to wait for answers of nodes.
 
     Raises:
         ValueError: the URL is invalid.

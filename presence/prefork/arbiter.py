@@ -97,11 +97,8 @@ class PendingSignals(NamedTuple):
 class SignalPipe:
     """Makes signals selectable for the length of a ``with`` block (a self-pipe).
 
-    SIGTERM and SIGINT request a stop, SIGUSR2 a rolling restart, SIGHUP a reload; SIGCHLD only wakes.
-
-    Args:
-        selector: the pipe is registered here, with None as data.
-        reloads: whether to handle SIGHUP; if not, its handler stays.
+    The pipe is registered with None as data. SIGTERM and SIGINT request a stop, SIGUSR2 a rolling restart,
+    SIGHUP a reload; SIGCHLD only wakes. Without `reloads` the handler of SIGHUP stays.
     """
 
     def __init__(self, selector: selectors.BaseSelector, *, reloads: bool = False) -> None:

@@ -11,17 +11,11 @@ class DelayQueue(SharedTimer):
     Never early by Redis' clock, and late by its workers' poll interval. At least once: events claimed by a
     worker that died are handed out again after their lease. Adding and handing out cost O(log n) per event,
     with n waiting events. Events are identified by id, so equal payloads are separate events. On a Redis
-    Cluster one server holds a queue; many queues spread over servers.
+    Cluster one server holds a queue; many queues spread over servers. Arguments: see `SharedTimer`.
 
     The idea, a sorted set of ids by due time with the payloads elsewhere, is the delay queue of
     http://kaito-kidd.com/2016/12/26/delay-queue-based-on-redis/, which removes events before they are handled
     and so loses them with a worker; the lease is that of Amazon's SQS (visibility time-out).
-
-    Args:
-        scripting: the connections.
-        base: prefix of the keys, see `Keys.timer`.
-        leasing: how events are handed out.
-        events_max: maximum of events, including dead letters.
     """
 
     def __init__(

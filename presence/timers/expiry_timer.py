@@ -42,10 +42,7 @@ class ExpiryTimer(SharedTimer):
     thread at a time.
 
     Args:
-        scripting: the connections; the timer listens at the same URL.
-        base: prefix of the keys, see `Keys.timer`.
-        leasing: how events are handed out.
-        events_max: maximum of events, including dead letters.
+        scripting, base, leasing, events_max: see `SharedTimer`; the timer listens at the URL of `scripting`.
         reconcile_s: seconds between two scans.
         heard_max: maximum of names waiting to be claimed.
 

@@ -71,15 +71,7 @@ class WorkerCounters:
 class Leases:
     """The claimed events of one worker, each from its claim until its result is reported.
 
-    Args:
-        timer: their timer.
-        lease_s: length of a lease.
-        caller: makes blocking calls.
-        outage: logs failures.
-        reported: called after each report.
-
-    Attributes:
-        counters: of the worker; failed reports are counted here.
+    `reported` is called after each report; `counters` are those of the worker.
     """
 
     def __init__(

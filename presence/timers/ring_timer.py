@@ -28,13 +28,10 @@ class RingTimer(SharedTimer):
     late.
 
     Args:
-        scripting: the connections.
-        base: prefix of the keys, see `Keys.timer`.
-        leasing: how events are handed out.
+        scripting, base, leasing, events_max: see `SharedTimer`.
         slots: of the ring; delays beyond slots x tick_s take more than one lap. Kept in Redis: a timer has
             one number of slots and one tick, and calls with others are refused.
         tick_s: to the millisecond.
-        events_max: maximum of events, including dead letters.
 
     Raises:
         TimerError: `slots` or `tick_s` is out of bounds. By its calls: the timer in Redis has others.

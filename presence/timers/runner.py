@@ -75,13 +75,7 @@ class WorkerOptions:
 
 
 class Runner:
-    """A worker on one timer.
-
-    Args:
-        timer: used from one thread at a time.
-        handler: called with each event.
-        options: how events are handled.
-        caller: makes the calls of the timer; in a thread by default.
+    """A worker on one timer, which is used from one thread at a time.
 
     Attributes:
         counters: results so far.
@@ -129,8 +123,7 @@ class Runner:
     def report_last(self, timer: LeasedTimer) -> None:
         """Return the events of running plain handlers to the timer; blocks; for the end of the process.
 
-        Args:
-            timer: the same timer with other connections: an abandoned call may occupy the first ones.
+        The timer needs connections of its own: an abandoned call may occupy those of the worker.
         """
         with suppress(*TIMER_FAILURES):
             for due, delay_s in self._running_threads:
@@ -140,11 +133,9 @@ class Runner:
                     timer.retry(due, delay_s)
 
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
-        """Work until `stop`, then drain; cancel it to end immediately.
+        """Work until `stop`, then drain; cancel it to end immediately. Calls `ready` once Redis has answered.
 
-        Args:
-            ready: called once Redis has answered.
-            is_first: give up if Redis is unreachable at first, see `failure`; else wait for it.
+        `is_first`: give up if Redis is unreachable at first, see `failure`; else wait for it.
         """
         async with trio.open_nursery() as background:
             background.start_soon(self._leases.report)
@@ -307,13 +298,9 @@ class Job(NamedTuple):
 
 
 def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
-    """Be worker `number`; return the exit status.
+    """Run as worker `number`, from 1, with its end of the control pipe; return the exit status.
 
-    Args:
-        job: what to do.
-        number: from 1, for the log.
-        line: the worker's end of the control socket.
-        is_first: end if Redis is unreachable at first; else wait for it.
+    `is_first`: end if Redis is unreachable at first; else wait for it.
     """
     with logs.configure(job.log_format, job.log_level) as writer:
         structlog.contextvars.bind_contextvars(worker=number)

@@ -49,14 +49,9 @@ FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 class Watching:
     """Serves requests of clients about other users.
 
-    Args:
-        shard_of: the shard of a user.
-        channel: makes the channel of a shard.
-        max_watches: users that one session may watch.
-        max_shared_watches: watches of all sessions together, beyond `OWN_WATCHES` of each.
-        absence_s: see `ShardView`.
-        runtime: makes blocking calls.
-        faults: contains errors in the handling of one request or connection.
+    `shard_of` gives the shard of a user, `channel` makes the channel of a shard. One session may watch
+    `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
+    `ShardView`. Errors in the handling of one request or connection are contained.
     """
 
     def __init__(
