@@ -14,8 +14,7 @@ from presence.common.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.event_json import entry_values, gap_entry
-from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
+from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, entry_values, gap_entry, id_order
 from presence.subscriber.follower import Follower
 
 JOIN_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s

@@ -26,7 +26,7 @@ from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
-from presence.subscriber.event_json import entry_values
+from presence.subscriber.events import entry_values
 
 WORKER_TIMEOUT_S: Final = 10.0  # a worker that is silent for longer counts as dead
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)

@@ -30,8 +30,7 @@ from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.event_json import entry_values
-from presence.subscriber.events import Entry, decode, id_order, read_entry
+from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
 
 Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
 
