@@ -24,8 +24,7 @@ from presence.config.loading import Settings
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import KINDS, TimerLocation
 from presence.timers.ring_timer import MAX_SLOTS
-from presence.timers.script_batches import MAX_ITEMS_PER_CALL
-from presence.timers.shared_timer import DeadLetter, Leasing, SharedTimer
+from presence.timers.shared_timer import MAX_ITEMS_PER_CALL, DeadLetter, Leasing, SharedTimer
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
 MAX_PROCESSES: Final = 1024

@@ -39,7 +39,7 @@ from presence.protocol import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import TimerError
-from presence.timers.script_batches import checked_id
+from presence.timers.shared_timer import checked_id
 
 MAX_UIDS_PER_CALL: Final = 500  # 2 ms of Redis, in which it serves no other call
 MAX_SLOTS_PER_CALL: Final = 1000  # passed slots: about 1 ms if all are empty

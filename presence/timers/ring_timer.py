@@ -6,8 +6,7 @@ import msgpack
 
 from presence.store.script_runner import Scripting
 from presence.timers.interface import MAX_EVENTS, TimerError
-from presence.timers.script_batches import delay_ms
-from presence.timers.shared_timer import Leasing, SharedTimer
+from presence.timers.shared_timer import Leasing, SharedTimer, delay_ms
 
 MAX_SLOTS: Final = 86_400
 MAX_TICK_S: Final = 3600.0
