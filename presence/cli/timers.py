@@ -22,8 +22,7 @@ from presence.common.logs import configure_directly
 from presence.common.text import json_line, printable
 from presence.config.loading import Settings
 from presence.timers.interface import Event, TimerError
-from presence.timers.kinds import KINDS, TimerLocation
-from presence.timers.ring_timer import MAX_SLOTS
+from presence.timers.kinds import KINDS, MAX_SLOTS, TimerLocation
 from presence.timers.shared_timer import MAX_ITEMS_PER_CALL, DeadLetter, Leasing, SharedTimer
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")

@@ -42,11 +42,10 @@ from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
-from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.interface import Due, Event
+from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
-from presence.timers.ring_timer import RingTimer
 from presence.timers.shared_timer import Leasing, SharedTimer
 from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.states import UserEvent as WatchedEntry
