@@ -79,15 +79,7 @@ def local_sample(scrape: Scrape) -> Sample:
         "nodes": nodes,
         "redis_up": redis is not None,
         "redis": redis,
-        "http": {
-            "requests": http.requests,
-            "durations": http.durations.report(),
-            "refusals": http.refusals,
-            "actions": http.actions,
-            "connections": http.connections,
-            "viewers": http.viewers,
-            "missed": http.missed,
-        },
+        "http": {**vars(http), "durations": http.durations.report()},
         "process": http.process_stats.report(http.connections),
     }
 

@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from presence.cli.options import (
 )
 from presence.cli.redis_errors import handle_redis_errors
 from presence.common.logs import configure_directly
-from presence.common.text import json_line, printable
+from presence.common.text import json_line, printable, utc_time
 from presence.config.loading import Settings
 from presence.timers.interface import Event, TimerError
 from presence.timers.kinds import KINDS, MAX_SLOTS, TimerLocation
@@ -185,7 +184,7 @@ def _dead(args: argparse.Namespace, timer: SharedTimer) -> int:
 def _line(letter: DeadLetter) -> str:
     text = letter.payload[:PAYLOAD_CHARS].decode("utf-8", "backslashreplace")
     more = "…" if len(letter.payload) > PAYLOAD_CHARS else ""
-    died_at = datetime.fromtimestamp(letter.died_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    died_at = utc_time(letter.died_ms).removesuffix(" UTC")
     return f"{died_at}  {letter.attempts:>3} attempts  {printable(letter.id)}  {printable(text)}{more}"
 
 

@@ -65,9 +65,7 @@ def entry_at(access: ShardClients, keys: Keys, shard: int, entry_id: str) -> Eve
     answer: Any = access.at(key).xrange(key, entry_id, entry_id, count=1)
     if answer:
         return EventSearch(read_entry(shard, answer[0]))
-    begins = _first_id(access, key)
-    is_trimmed = begins is None or id_order(entry_id) < id_order(begins)
-    return EventSearch(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+    return _missing(access, key, entry_id)
 
 
 def last_offline(
@@ -102,10 +100,8 @@ def last_offline(
                 return EventSearch(read_entry(shard, raw))
         scanned += len(page)
         if len(page) == ENTRIES_PER_PAGE and (scanned >= entries_max or time.monotonic() >= deadline):
-            return EventSearch(None, "gave_up", _ms(_first_id(access, key)))
-    begins = _first_id(access, key)
-    is_trimmed = begins is None or id_order(begin) < id_order(begins)
-    return EventSearch(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+            return _missing(access, key, begin, why="gave_up")
+    return _missing(access, key, begin)
 
 
 def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
@@ -117,13 +113,12 @@ def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[by
         begin = f"({page[-1][0].decode()}"
 
 
-def _first_id(access: ShardClients, key: str) -> str | None:
+def _missing(access: ShardClients, key: str, entry_id: str, why: Missing | None = None) -> EventSearch:
+    """Return that no event was found from an id on: `why`, or because of where the stream begins."""
     answer: Any = access.at(key).xrange(key, "-", "+", count=1)
-    return answer[0][0].decode() if answer else None
-
-
-def _ms(entry_id: str | None) -> int | None:
-    return None if entry_id is None else id_order(entry_id)[0]
+    begins = id_order(answer[0][0].decode()) if answer else None
+    is_trimmed = begins is None or id_order(entry_id) < begins
+    return EventSearch(None, why or ("trimmed" if is_trimmed else "not_found"), begins and begins[0])
 
 
 ANSWER_TIMEOUT_S: Final = 2.0  # for answers of nodes; a live one answers within milliseconds
