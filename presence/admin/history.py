@@ -19,17 +19,11 @@ T = TypeVar("T")
 
 
 class HistoryPage(NamedTuple):
-    """A page of events.
+    """A page of events."""
 
-    Attributes:
-        items: gaps first, then entries by id.
-        positions: where to continue, by shard.
-        is_complete: whether all shards were read: an unreachable one may have more.
-    """
-
-    items: list[Item]
-    positions: dict[int, str]
-    is_complete: bool
+    items: list[Item]  # gaps first, then entries by id
+    positions: dict[int, str]  # where to continue, by shard
+    is_complete: bool  # whether all shards were read: an unreachable one may have more
 
 
 class EventHistory:

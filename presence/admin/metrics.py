@@ -32,25 +32,15 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The input of one rendering.
+    """The input of one rendering."""
 
-    Attributes:
-        answers: of this machine's workers.
-        now: monotonic seconds, of the clock of `WorkerAnswer.at`.
-        settings: the effective ones.
-        online: users online on all nodes; None: Redis did not answer.
-        nodes: those with a lease; None: Redis did not answer.
-        redis: its health, see `presence.store.health`; None: not read yet.
-        http: this process' own counters.
-    """
-
-    answers: Sequence[WorkerAnswer]
-    now: float
-    settings: Settings
-    online: int | None
-    nodes: Sequence[NodeState] | None
-    redis: Mapping[str, Any] | None
-    http: HttpMetrics
+    answers: Sequence[WorkerAnswer]  # of this machine's workers
+    now: float  # monotonic seconds, of the clock of `WorkerAnswer.at`
+    settings: Settings  # the effective ones
+    online: int | None  # users online on all nodes; None: Redis did not answer
+    nodes: Sequence[NodeState] | None  # those with a lease; None: Redis did not answer
+    redis: Mapping[str, Any] | None  # its health, see `presence.store.health`; None: not read yet
+    http: HttpMetrics  # this process' own counters
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:

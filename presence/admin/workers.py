@@ -28,17 +28,11 @@ _log = structlog.get_logger("presence.admin")
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """The answer of a worker.
+    """The answer of a worker."""
 
-    Attributes:
-        number: of the worker; 0 without a supervisor.
-        sample: see `presence.server.server.Server.sample`; None: it did not answer in time.
-        at: time of the answer, of trio's clock.
-    """
-
-    number: int
-    sample: Sample | None
-    at: float
+    number: int  # of the worker; 0 without a supervisor
+    sample: Sample | None  # see `presence.server.server.Server.sample`; None: it did not answer in time
+    at: float  # time of the answer, of trio's clock
 
 
 class Workers:

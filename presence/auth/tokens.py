@@ -55,15 +55,10 @@ class TokenRefused(Exception):
 
 
 class TokenRules(NamedTuple):
-    """What every token must satisfy.
+    """What every token must satisfy."""
 
-    Attributes:
-        audience: that it must name.
-        leeway_s: allowed difference between the issuer's clock and ours.
-    """
-
-    audience: str
-    leeway_s: float = 0.0
+    audience: str  # that it must name
+    leeway_s: float = 0.0  # allowed difference between the issuer's clock and ours
 
 
 class Claims(NamedTuple):

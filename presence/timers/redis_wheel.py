@@ -48,19 +48,12 @@ MAX_NAME_BYTES: Final = 128
 
 
 class Silence(NamedTuple):
-    """A user who went offline because no touch came.
-
-    Attributes:
-        uid: the user.
-        last_seen_ms: the last touch, Unix milliseconds by the clock of Redis, as all times here.
-        due_ms: the tick at which this was due: at or after the deadline.
-        at_ms: when the user was taken.
-    """
+    """A user who went offline because no touch came."""
 
     uid: str
-    last_seen_ms: int
-    due_ms: int
-    at_ms: int
+    last_seen_ms: int  # the last touch, Unix milliseconds by the clock of Redis, as all times here
+    due_ms: int  # the tick at which this was due: at or after the deadline
+    at_ms: int  # when the user was taken
 
     @property
     def late_ms(self) -> int:

@@ -59,19 +59,12 @@ log = structlog.get_logger("presence.timers")
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker handles events.
+    """How a worker handles events."""
 
-    Attributes:
-        leasing: how the timer hands them out.
-        concurrency: maximum of running handlers.
-        timeout_s: seconds after which a handler has failed.
-        drain_timeout_s: seconds that running handlers have once the worker is to stop.
-    """
-
-    leasing: Leasing = field(default_factory=Leasing)
-    concurrency: int = 1
-    timeout_s: float = 300.0
-    drain_timeout_s: float = 10.0
+    leasing: Leasing = field(default_factory=Leasing)  # how the timer hands them out
+    concurrency: int = 1  # maximum of running handlers
+    timeout_s: float = 300.0  # seconds after which a handler has failed
+    drain_timeout_s: float = 10.0  # seconds that running handlers have once the worker is to stop
 
 
 class Runner:
@@ -281,19 +274,12 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 class Job(NamedTuple):
-    """The work of a worker process.
-
-    Attributes:
-        location: of the timer.
-        handler: name of the handler, see `handlers.load`.
-        options: how events are handled.
-        log_format, log_level: as `presence.common.logs.configure` takes them.
-    """
+    """The work of a worker process."""
 
     location: TimerLocation
-    handler: str
+    handler: str  # its name, see `handlers.load`
     options: WorkerOptions
-    log_format: str = "auto"
+    log_format: str = "auto"  # as `presence.common.logs.configure` takes it
     log_level: str = "info"
 
 
