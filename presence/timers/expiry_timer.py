@@ -70,9 +70,8 @@ class ExpiryTimer(SharedTimer):
         if not 0.01 <= reconcile_s < math.inf:
             raise TimerError(f"reconcile_s {reconcile_s!r} is not 0.01 or more")
         alarms = f"{base}:alarm:"
-        super().__init__(
-            scripting, base, leasing or Leasing(), events_max, index=(msgpack.packb([alarms]), "due")
-        )
+        index = (msgpack.packb([alarms]), "due")
+        super().__init__(scripting, base, leasing, events_max=events_max, index=index)
         self._expiries = KeyExpirations(scripting.url, alarms, heard_max)
         self._reconcile_s = reconcile_s
         self._is_open = False

@@ -36,16 +36,6 @@ class DelayQueue(SharedTimer):
     and so loses them with a worker; the lease is that of Amazon's SQS (visibility time-out).
     """
 
-    def __init__(
-        self,
-        scripting: Scripting,
-        base: str,
-        leasing: Leasing | None = None,
-        *,
-        events_max: int = MAX_EVENTS,
-    ) -> None:
-        super().__init__(scripting, base, leasing or Leasing(), events_max, index=(b"", "due"))
-
 
 class RingTimer(SharedTimer):
     """Events of any delay, in ticks, shared by any number of processes; a `LeasedTimer`.
@@ -86,27 +76,19 @@ class RingTimer(SharedTimer):
         if not 0.001 <= tick_s <= MAX_TICK_S:
             raise TimerError(f"tick_s {tick_s!r} is not between 0.001 and {MAX_TICK_S:.0f}")
         variant = msgpack.packb([slots, delay_ms(tick_s), f"{base}:slot:"])
-        super().__init__(scripting, base, leasing or Leasing(), events_max, index=(variant, "ring"))
+        super().__init__(scripting, base, leasing, events_max=events_max, index=(variant, "ring"))
 
 
 @dataclass(frozen=True, slots=True)
 class TimerLocation:
-    """Location and kind of a timer.
-
-    Attributes:
-        redis_url: URL of Redis.
-        kind: one of `KINDS`.
-        name: of the timer; a name is of one kind.
-        prefix: prefix of all keys.
-        slots, tick_s: of a ring, see `RingTimer`.
-    """
+    """Location and kind of a timer."""
 
     redis_url: str
-    kind: str
-    name: str
-    prefix: str = "presence"
-    slots: int = 60
-    tick_s: float = 1.0
+    kind: str  # one of `KINDS`
+    name: str  # of the timer; a name is of one kind
+    prefix: str = "presence"  # of all keys
+    slots: int = 60  # of a ring, see `RingTimer`
+    tick_s: float = 1.0  # likewise
 
     @property
     def base(self) -> str:

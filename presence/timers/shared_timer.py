@@ -16,6 +16,7 @@ from presence.common.backoff import backoff_s, jittered
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import (
     MAX_DELAY_S,
+    MAX_EVENTS,
     MAX_ID_BYTES,
     MAX_PAYLOAD_BYTES,
     Due,
@@ -80,21 +81,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class TimerState:
-    """The state of a timer.
+    """The state of a timer."""
 
-    Attributes:
-        waiting: events not yet due.
-        leased: events handed out, or pausing before a retry.
-        dead: dead letters.
-        next_s: seconds until something may be due; None: never.
-        counts: totals: scheduled, refused, cancelled, handed (first attempts), again
-            (further attempts), returned (given back), done, dead.
-    """
-
-    waiting: int
-    leased: int
-    dead: int
-    next_s: float | None
+    waiting: int  # events not yet due
+    leased: int  # events handed out, or pausing before a retry
+    dead: int  # letters
+    next_s: float | None  # seconds until something may be due; None: never
+    # totals: scheduled, refused, cancelled, handed (first attempts), again (further attempts), returned
+    # (given back), done, dead
     counts: Mapping[str, int]
 
 
@@ -112,13 +106,20 @@ class SharedTimer:
         base: prefix of the keys, see `Keys.timer`; its hash tag puts them into one slot.
         leasing: how events are handed out; workers of one timer should agree, but need not.
         events_max: maximum of events, including dead letters.
-        index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
+        index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`. By default a sorted
+            set of due times.
     """
 
     def __init__(
-        self, scripting: Scripting, base: str, leasing: Leasing, events_max: int, index: tuple[bytes, str]
+        self,
+        scripting: Scripting,
+        base: str,
+        leasing: Leasing | None = None,
+        *,
+        events_max: int = MAX_EVENTS,
+        index: tuple[bytes, str] = (b"", "due"),
     ) -> None:
-        self.leasing = leasing
+        self.leasing = leasing or Leasing()
         self._scripting = scripting
         self._events_max = events_max
         self._variant, index_name = index
