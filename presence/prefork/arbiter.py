@@ -343,10 +343,8 @@ class Arbiter:
         each.pid, each.is_ready = 0, False
         self._close_pipe(each)
         if self._stopping:
-            if status not in (
-                0,
-                -signal.SIGTERM,
-            ):  # SIGTERM kills a worker that does not handle it yet, or no longer
+            # SIGTERM kills a worker that does not handle it yet, or no longer.
+            if status not in (0, -signal.SIGTERM):
                 self._status = self._status or FAILED
                 log.error("worker exited uncleanly", worker=each.number, **exit_fields(status))
             return

@@ -147,9 +147,7 @@ class ExpiryTimer(SharedTimer):
                 self.trouble = ""
             except (StoreUnavailable, StoreError) as error:
                 self.trouble = str(error)
-        dues, is_more = self._run_claim_script("due", limit)
-        while is_more and not dues:  # it was a slice of dead letters
-            dues, is_more = self._run_claim_script("due", limit)
+        dues, is_more = self._claim_due(limit)
         self.scans += 1
         self.found += len(dues)
         self._next_scan = None if is_more else time.monotonic() + self._reconcile_s

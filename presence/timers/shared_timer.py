@@ -167,11 +167,7 @@ class SharedTimer:
         due.
         """
         self._check_limit(limit)
-        while True:
-            # A call may find only dead letters, or empty slots of a ring: then try again.
-            dues, is_more = self._run_claim_script("due", limit)
-            if dues or not is_more:
-                return dues
+        return self._claim_due(limit)[0]
 
     def done(self, dues: Iterable[Due]) -> int:
         """Remove handled events; see `LeasedTimer.done`."""
@@ -224,6 +220,14 @@ class SharedTimer:
     def _check_limit(self, limit: int) -> None:
         if not 1 <= limit <= MAX_ITEMS_PER_CALL:
             raise TimerError(f"limit {limit!r} is not between 1 and {MAX_ITEMS_PER_CALL}")
+
+    def _claim_due(self, limit: int) -> tuple[list[Due], bool]:
+        """Hand out due events, none only if none is due; return them, and whether more are due."""
+        while True:
+            # A call may find only dead letters, or empty slots of a ring: then try again.
+            dues, is_more = self._run_claim_script("due", limit)
+            if dues or not is_more:
+                return dues, is_more
 
     def _run_claim_script(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
         """Run a script that hands out events; return them, and whether more are due."""
