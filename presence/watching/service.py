@@ -99,7 +99,7 @@ class Watching:
             self._nursery.start_soon(self._timeouts.run)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
-        """See `requests.Desk`."""
+        """See `RequestHandler.handle`."""
         if session.link is None:
             return
         now = trio.current_time()
@@ -123,11 +123,11 @@ class Watching:
         return len(self._watches.watched_by(session))
 
     def drained(self, session: Session) -> None:
-        """See `requests.Desk`."""
+        """See `RequestHandler.drained`."""
         self._pushes.drained(session)
 
     def left(self, session: Session) -> None:
-        """See `requests.Desk`."""
+        """See `RequestHandler.session_disconnected`."""
         self._pushes.discard(session)
         self._budget.drop(session)
         self._quota.set_count(session, 0)
