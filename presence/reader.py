@@ -89,11 +89,8 @@ class PresenceReader:
 
         A user who is online from the first page to the last is in one of them, unless Redis restarts or fails
         over meanwhile. A user who comes or goes meanwhile may be missing, and a user may be in two pages. For
-        an exact view see the snapshots of `presence.subscriber.follow`.
-
-        Args:
-            cursor: of the previous page; None for the first one.
-            size: number of users, roughly; a small shard comes whole.
+        an exact view see the snapshots of `presence.subscriber.follow`. `size` is approximate: a small shard
+        comes whole.
 
         Raises:
             ValueError: the cursor is not one of a page.

@@ -14,11 +14,10 @@ from presence.core.ticks import SLOTS_PER_TICK, Ticks
 from presence.core.wheel import TimingWheel
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer
 from presence.timers.interface import Event
+from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
-from presence.timers.ring_timer import RingTimer
 from presence.timers.service import TimerHandle, TimerService, open_timer_service
 from presence.timers.shared_timer import Leasing, SharedTimer
 

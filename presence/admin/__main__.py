@@ -9,11 +9,8 @@ from presence.admin import startup
 from presence.common.logs import configure
 from presence.store.embedded import die_with_parent
 
-IGNORED: Final = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-)  # the server that started us decides when to stop
+# The server that started us decides when to stop.
+IGNORED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> int:

@@ -42,14 +42,10 @@ def _refused(code: str) -> ApiError:
 
 
 class AccessRules:
-    """The access rules.
+    """The access rules of HTTP that is served at the address `host`.
 
-    Args:
-        tokens: of operators; None: there is no token file. Empty: it cannot be used.
-        host: the address that HTTP is served on.
-
-    Attributes:
-        tokens: those in effect.
+    `tokens` are those of operators, and may be replaced. None: there is no token file. Empty: it cannot be
+    used.
     """
 
     def __init__(self, tokens: Tokens | None, host: str) -> None:
@@ -57,11 +53,9 @@ class AccessRules:
         self._host = host
 
     def admit(self, need: Role | None, headers: Mapping[str, str]) -> OperatorToken:
-        """Return the operator of a request.
+        """Return the operator of a request, whose `headers` have lower-case names.
 
-        Args:
-            need: the role that the endpoint requires; None: open to everyone.
-            headers: of the request, by lower-case name.
+        `need` is the role that the endpoint requires; None: it is open to everyone.
 
         Raises:
             ApiError: access is refused.

@@ -31,16 +31,7 @@ log = structlog.get_logger("presence.admin")
 
 
 class App:
-    """The application and its background tasks.
-
-    Args:
-        context: what the process was started with.
-
-    Attributes:
-        asgi: the ASGI application.
-        endpoints: all endpoints.
-        sources: the sources of data.
-    """
+    """The ASGI application `asgi`, its endpoints, its sources of data, and its background tasks."""
 
     def __init__(self, context: Context) -> None:
         settings, metrics = context.settings, context.http
@@ -117,12 +108,7 @@ def endpoints(handlers: Handlers, page: PageFiles) -> list[Endpoint]:
 
 
 def run(start: Start, line: socket.socket) -> None:
-    """Serve until the line ends.
-
-    Args:
-        start: the start message.
-        line: the connection to the server.
-    """
+    """Serve until the line, the connection to the server, ends."""
     trio.run(_serve, start, line)
 
 

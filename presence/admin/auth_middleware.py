@@ -46,14 +46,10 @@ _CONVERTERS: Final = {"{uid}": "{uid:path}", "{file}": "{file:path}"}  # a uid m
 
 
 class Endpoint(Route):
-    """An endpoint.
+    """An endpoint: a method, ``GET`` (which also answers ``HEAD``) or ``POST``, and a path.
 
-    Args:
-        method: ``GET`` (``HEAD`` is then answered, too) or ``POST``.
-        template: its path as in the OpenAPI description.
-        need: the required role; None: open to everyone.
-        handler: produces the response.
-        act: its name in the log, if it changes anything.
+    `template` is the path as in the OpenAPI description, `need` the required role (None: open to everyone),
+    `act` its name in the log, if it changes anything.
     """
 
     def __init__(
@@ -79,14 +75,7 @@ def header_map(scope: Mapping[str, Any]) -> dict[str, str]:
 
 
 class AuthMiddleware:
-    """The application.
-
-    Args:
-        endpoints: all endpoints.
-        access: the access rules.
-        metrics: where requests are counted.
-        audit: logs refused actions.
-    """
+    """The application: authorises each request, counts it, and passes it to its endpoint."""
 
     def __init__(
         self, endpoints: Sequence[Endpoint], access: AccessRules, metrics: HttpMetrics, audit: "Audit"
@@ -162,13 +151,7 @@ class AuthMiddleware:
 
 
 class _CountedResponse:
-    """Forwards a response with the common headers, and counts it.
-
-    Args:
-        send: of ASGI.
-        metrics: where it is counted.
-        counted_as: the template of its path.
-    """
+    """Forwards a response with the common headers, and counts it under the template of its path."""
 
     def __init__(self, send: Send, metrics: HttpMetrics, counted_as: str) -> None:
         self._send = send
@@ -215,11 +198,7 @@ def operator_of(scope: Any) -> OperatorToken:
 
 
 class Audit:
-    """Logs and counts actions.
-
-    Args:
-        metrics: where actions are counted.
-    """
+    """Logs and counts actions."""
 
     def __init__(self, metrics: HttpMetrics) -> None:
         self._metrics = metrics
@@ -237,16 +216,7 @@ class Audit:
         device: str | None = None,
         **details: object,
     ) -> None:
-        """Log an action of an operator.
-
-        Args:
-            operator: the operator.
-            scope: of the request.
-            verb: the action.
-            outcome: of the action.
-            uid, device: its target; no device: all of them.
-            details: further fields of the log line.
-        """
+        """Log an action of an operator; without a device it concerns all devices of the user."""
         self._metrics.count_action(verb, outcome)
         level = log.info if outcome == "done" else log.warning
         level(

@@ -14,8 +14,7 @@ from presence.common.redaction import redact_text
 from presence.store.client import RedisError
 from presence.store.error_classes import passes
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.event_json import entry_values, gap_entry
-from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order
+from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, entry_values, gap_entry, id_order
 from presence.subscriber.follower import Follower
 
 JOIN_TIMEOUT_S: Final = 1.8  # so that a request is answered or refused within 2 s
@@ -30,15 +29,9 @@ log = structlog.get_logger("presence.admin")
 class BroadcastEvent:
     """An event, encoded once for all subscribers, and only if one needs it.
 
-    Args:
-        entry: the event; for a gap, with the id after which events are missing.
-        goes_on_after: for a gap found while reading, the id after which reading continues: it is lower
-            than before if Redis lost data.
-
-    Attributes:
-        shard: its shard.
-        id: its entry id.
-        type: ``online``, ``offline``, ``away``, ``update``, ``gap``, or an unknown one.
+    `type` is ``online``, ``offline``, ``away``, ``update``, ``gap``, or an unknown one. A gap has the id
+    after which events are missing. For one found while reading, `goes_on_after` is the id after which reading
+    continues: it is lower than before if Redis lost data.
     """
 
     __slots__ = ("_data", "_entry", "goes_on_after", "id", "shard", "type")
@@ -70,12 +63,7 @@ def broadcast_event(item: Item, positions: Positions) -> BroadcastEvent:
 
 
 class EventBroadcaster:
-    """Reads events and publishes them to subscribers.
-
-    Args:
-        redis_url: of the servers' Redis.
-        prefix: of the keys.
-    """
+    """Reads events and publishes them to subscribers."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._url = redis_url

@@ -54,14 +54,10 @@ def position_text(positions: Mapping[int, str]) -> str:
 
 
 class EventFeed:
-    """The events for one viewer.
+    """The events for one viewer, after `after`; None: from now on.
 
-    Args:
-        broadcaster: source of new events.
-        history: source of past events.
-        after: where to begin; None: now.
-        is_seen: whether `after` is the id of an event that the viewer has seen, not just a bound.
-        types: only these; none: all. Gaps are always included.
+    `is_seen`: whether `after` is the id of an event that the viewer has seen, not just a bound. `types`: only
+    these; none: all. Gaps are always included.
     """
 
     def __init__(

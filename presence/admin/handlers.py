@@ -26,7 +26,7 @@ from presence.admin.views import RedisQueries
 from presence.admin.workers import Workers
 from presence.config.settings import Settings
 from presence.server.stats_socket import Readiness
-from presence.subscriber.event_json import entry_values
+from presence.subscriber.events import entry_values
 
 WORKER_TIMEOUT_S: Final = 10.0  # a worker that is silent for longer counts as dead
 SERVING: Final = frozenset(each.value for each in Readiness if each.serves)
@@ -35,23 +35,15 @@ MAX_SAMPLE_AGE_S: Final = 0.5  # so that a scrape shares answers with the live p
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The configuration of the process.
+    """The configuration of the process."""
 
-    Attributes:
-        settings: checked settings; ports may be zeros.
-        redis_url: where Redis is; `settings.redis`, or the embedded server's.
-        lines: the requesting ends for workers 1, 2, …, or the only one, see `presence.server.stats_socket`.
-        host: where HTTP is served.
-        url: the same as a URL: ``http://127.0.0.1:7480/``.
-        http: metrics of connections and requests.
-    """
-
-    settings: Settings
-    redis_url: str
+    settings: Settings  # checked; ports may be zeros
+    redis_url: str  # where Redis is; `settings.redis`, or the embedded server's
+    # the requesting ends for workers 1, 2, …, or the only one, see `presence.server.stats_socket`
     lines: tuple[socket.socket, ...]
-    host: str
-    url: str
-    http: HttpMetrics = field(default_factory=HttpMetrics)
+    host: str  # where HTTP is served
+    url: str  # the same as a URL: ``http://127.0.0.1:7480/``
+    http: HttpMetrics = field(default_factory=HttpMetrics)  # metrics of connections and requests
 
     @property
     def first_number(self) -> int:
@@ -72,12 +64,7 @@ class Sources:
 
 
 class Handlers:
-    """A method for each endpoint.
-
-    Args:
-        context: the configuration of the process.
-        sources: of data.
-    """
+    """A method for each endpoint."""
 
     def __init__(self, context: Context, sources: Sources) -> None:
         self._context = context

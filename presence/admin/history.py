@@ -9,8 +9,8 @@ from presence.admin.responses import ApiError
 from presence.admin.views import ask_redis
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import RedisConnections, Shards
-from presence.subscriber.events import ZERO_ID, Entry, Item, id_order, read_entry
-from presence.subscriber.follower import Follower
+from presence.subscriber.events import Entry, Item, id_order, read_entry
+from presence.subscriber.follower import Follower, newest_ids
 
 THREADS: Final = 8
 PAGE_EVENTS: Final = 200  # of all shards; a viewer that reads nothing holds one page, some 300 KB
@@ -19,26 +19,15 @@ T = TypeVar("T")
 
 
 class HistoryPage(NamedTuple):
-    """A page of events.
+    """A page of events."""
 
-    Attributes:
-        items: gaps first, then entries by id.
-        positions: where to continue, by shard.
-        is_complete: whether all shards were read: an unreachable one may have more.
-    """
-
-    items: list[Item]
-    positions: dict[int, str]
-    is_complete: bool
+    items: list[Item]  # gaps first, then entries by id
+    positions: dict[int, str]  # where to continue, by shard
+    is_complete: bool  # whether all shards were read: an unreachable one may have more
 
 
 class EventHistory:
-    """Reads past events, for a few viewers at a time.
-
-    Args:
-        redis_url: of the servers' Redis.
-        prefix: of the keys.
-    """
+    """Reads past events, for a few viewers at a time."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self._url = redis_url
@@ -55,18 +44,14 @@ class EventHistory:
 
         def find(link: RedisConnections) -> dict[int, str]:
             shards = Shards(self._prefix)
-            found: dict[int, str] = {}
 
-            def fetch(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> dict[int, str]:
                 shards.new_shards(0, access)
-                if isinstance(after, str):
-                    found.update(_entries_up_to(access, shards, after))
+                return newest_ids(access, shards.keys, up_to=after) if isinstance(after, str) else dict(after)
 
-            link.run_on_reachable(fetch, shards)
-            if not isinstance(after, str):
-                if any(shard >= shards.keys.shards for shard in after):
-                    raise ApiError(400, "bad_place", "there is no such shard")
-                found.update(after)
+            found = link.run_on_reachable(fetch, shards)
+            if any(shard >= shards.keys.shards for shard in found):
+                raise ApiError(400, "bad_place", "there is no such shard")
             return found
 
         return await self._call(find)
@@ -81,15 +66,13 @@ class EventHistory:
         def read(link: RedisConnections) -> HistoryPage:
             per_read = max(1, PAGE_EVENTS // max(1, len(positions)))
             follower = Follower(link, self._prefix, dict(positions), per_read=per_read)
-            found: list[Item] = []
-            whole: list[bool] = []
 
-            def fetch(access: ShardClients) -> None:
-                found[:] = follower.read(access)
-                whole[:] = [len(access.reachable(follower.shards.keys)) == follower.shards.keys.shards]
+            def fetch(access: ShardClients) -> HistoryPage:
+                items, keys = follower.read(access), follower.shards.keys
+                is_complete = len(access.reachable(keys)) == keys.shards
+                return HistoryPage(items, {**positions, **follower.positions}, is_complete)
 
-            link.run_on_reachable(fetch, follower.shards)
-            return HistoryPage(found, {**positions, **follower.positions}, whole[0])
+            return link.run_on_reachable(fetch, follower.shards)
 
         return await self._call(read)
 
@@ -102,18 +85,17 @@ class EventHistory:
 
         def read(link: RedisConnections) -> list[Entry]:
             shards = Shards(self._prefix)
-            found: list[Entry] = []
 
-            def fetch(access: ShardClients) -> None:
+            def fetch(access: ShardClients) -> list[Entry]:
                 shards.new_shards(0, access)
                 answers = access.ask(
                     shards.keys,
                     access.reachable(shards.keys),
                     lambda pipe, shard: pipe.xrevrange(shards.keys.events(shard), count=count),
                 )
-                found[:] = [read_entry(shard, each) for shard, (raw,) in answers.items() for each in raw]
+                return [read_entry(shard, each) for shard, (raw,) in answers.items() for each in raw]
 
-            link.run_on_reachable(fetch, shards)
+            found = link.run_on_reachable(fetch, shards)
             return sorted(found, key=lambda entry: id_order(entry.id))[-count:]
 
         return await self._call(read)
@@ -131,14 +113,3 @@ class EventHistory:
             return found
 
         return await ask_redis(call, self._limiter)
-
-
-def _entries_up_to(access: ShardClients, shards: Shards, after: str) -> dict[int, str]:
-    """Return the last entry of each shard at or before an id; ``0-0`` if none is kept."""
-    keys = shards.keys
-    answers = access.ask(
-        keys,
-        range(keys.shards),
-        lambda pipe, shard: pipe.xrevrange(keys.events(shard), max=after, count=1),
-    )
-    return {shard: newest[0][0].decode() if newest else ZERO_ID for shard, (newest,) in answers.items()}

@@ -51,12 +51,7 @@ async def serve_http(
 ) -> None:
     """Serve until `stop`, then for `STOP_GRACE_S` the requests in progress.
 
-    Args:
-        app: receives ``http`` only, with the whole body in one message, and no lifespan events.
-        listeners: listening sockets.
-        metrics: where connections and refusals are counted.
-        stop: set in order to stop.
-        write_s: see `WRITE_TIMEOUT_S`.
+    `app` receives ``http`` only, with the whole body in one message, and no lifespan events.
     """
     server = _Server(app, metrics, write_s)
     accepting = []

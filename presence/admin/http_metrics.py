@@ -76,12 +76,9 @@ class HttpMetrics:
         self.process_stats = ProcessStats()
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request.
+        """Count a request, by the template of its path as in the OpenAPI description.
 
-        Args:
-            route: its template, as in the OpenAPI description.
-            status: of the response.
-            seconds: until the response was sent; for a stream, its head.
+        `seconds`: until the response was sent; for a stream, its head.
         """
         self.requests[_known(route, ROUTES), _known(f"{status // 100}xx", STATUSES)] += 1
         self.durations.observe(seconds)

@@ -41,14 +41,7 @@ log = structlog.get_logger("presence.admin.launcher")
 
 
 class AdminProcess:
-    """The admin process, and the sockets that it shares with the server.
-
-    Args:
-        settings: checked settings.
-        redis_url: where Redis is.
-        listeners: listening sockets; closed at the end.
-        workers: number of workers.
-    """
+    """The admin process, and the sockets that it shares with the server; `stop` closes them."""
 
     def __init__(
         self, settings: Settings, redis_url: str, listeners: list[socket.socket], workers: int
@@ -191,11 +184,7 @@ def running_admin_process(
 ) -> Iterator[AdminProcess]:
     """Run the admin process for the duration of a ``with`` block.
 
-    Args:
-        settings: checked settings.
-        redis_url: where Redis is.
-        asked_for: whether `settings.admin` was given; otherwise another port may be used.
-        workers: number of workers.
+    `asked_for`: whether `settings.admin` was given; otherwise another port may be used.
 
     Raises:
         CannotListen: the given address is not available.

@@ -74,27 +74,19 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: including the suffix `_total` or `_info`.
-        kind: its type.
-        help: one phrase, without a full stop.
-        labels: names; the first is `worker` if each worker has its own series.
-        places: by the values of the first labels after `worker`: the path of the value, or of a map from the
-            values of the remaining labels to values.
-        known: label values that exist from the start, if a path has a map; further keys of the map count as
-            `other`. None: each key has a series.
-        measure: converts the raw value.
-    """
-
-    name: str
+    name: str  # including the suffix `_total` or `_info`
     kind: MetricKind
-    help: str
-    labels: Labels
+    help: str  # one phrase, without a full stop
+    labels: Labels  # names; the first is `worker` if each worker has its own series
+    # by the values of the first labels after `worker`: the path of the value, or of a map from the values of
+    # the remaining labels to values
     places: Mapping[Labels, Place]
+    # label values that exist from the start, if a path has a map; further keys of the map count as `other`.
+    # None: each key has a series.
     known: tuple[Labels, ...] | None = None
-    measure: Callable[[Any], float] = float
+    measure: Callable[[Any], float] = float  # converts the raw value
 
     @property
     def is_of_workers(self) -> bool:

@@ -32,33 +32,21 @@ Sample = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """The input of one rendering.
+    """The input of one rendering."""
 
-    Attributes:
-        answers: of this machine's workers.
-        now: monotonic seconds, of the clock of `WorkerAnswer.at`.
-        settings: the effective ones.
-        online: users online on all nodes; None: Redis did not answer.
-        nodes: those with a lease; None: Redis did not answer.
-        redis: its health, see `presence.store.health`; None: not read yet.
-        http: this process' own counters.
-    """
-
-    answers: Sequence[WorkerAnswer]
-    now: float
-    settings: Settings
-    online: int | None
-    nodes: Sequence[NodeState] | None
-    redis: Mapping[str, Any] | None
-    http: HttpMetrics
+    answers: Sequence[WorkerAnswer]  # of this machine's workers
+    now: float  # monotonic seconds, of the clock of `WorkerAnswer.at`
+    settings: Settings  # the effective ones
+    online: int | None  # users online on all nodes; None: Redis did not answer
+    nodes: Sequence[NodeState] | None  # those with a lease; None: Redis did not answer
+    redis: Mapping[str, Any] | None  # its health, see `presence.store.health`; None: not read yet
+    http: HttpMetrics  # this process' own counters
 
 
 def render(scrape: Scrape, accept: str = "") -> tuple[bytes, str]:
     """Return all metrics, and the content type of the format.
 
-    Args:
-        scrape: the input.
-        accept: header of the request: OpenMetrics if it accepts that, else Prometheus' text format 0.0.4.
+    That is OpenMetrics if the request's header `accept` permits it, else Prometheus' text format 0.0.4.
     """
     encode, content_type = choose_encoder(accept)
     return encode(_Collected(scrape)), content_type
@@ -81,15 +69,7 @@ def local_sample(scrape: Scrape) -> Sample:
         "nodes": nodes,
         "redis_up": redis is not None,
         "redis": redis,
-        "http": {
-            "requests": http.requests,
-            "durations": http.durations.report(),
-            "refusals": http.refusals,
-            "actions": http.actions,
-            "connections": http.connections,
-            "viewers": http.viewers,
-            "missed": http.missed,
-        },
+        "http": {**vars(http), "durations": http.durations.report()},
         "process": http.process_stats.report(http.connections),
     }
 

@@ -33,11 +33,7 @@ def description() -> dict[str, Any]:
 
 
 class PageFiles:
-    """Serves files.
-
-    Args:
-        folder: their directory.
-    """
+    """Serves the files of a folder."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files = {

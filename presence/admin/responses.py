@@ -41,15 +41,10 @@ RETRY_AFTER_S: Final = 2  # short outages of Redis are over by then
 
 
 class ApiError(Exception):
-    """A request that is refused or failed.
+    """A request that is refused or failed; `code` is for programs, `message` for people, without secrets.
 
-    Args:
-        status: of HTTP.
-        code: for programs.
-        message: for people, without secrets.
-        headers: further ones.
-        reason: of `presence.admin.http_metrics.REFUSALS`, if an access rule or a limit refused it.
-        retry_after: seconds.
+    `reason`: of `presence.admin.http_metrics.REFUSALS`, if an access rule or a limit refused it.
+    `retry_after`: seconds.
     """
 
     def __init__(

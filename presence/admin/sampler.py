@@ -31,17 +31,7 @@ log = structlog.get_logger("presence.admin")
 
 
 class Sampler:
-    """Builds the snapshots.
-
-    Args:
-        workers: the workers to ask.
-        redis_url: of the servers' Redis.
-        prefix: of the keys.
-
-    Attributes:
-        history: of the past day.
-        cluster: the last values from Redis.
-    """
+    """Builds the snapshots; `history` is of the past day, `cluster` has the last values from Redis."""
 
     def __init__(self, workers: Workers, redis_url: str, prefix: str) -> None:
         self._workers = workers

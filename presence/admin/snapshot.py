@@ -124,17 +124,11 @@ def total(counts: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RedisStatus:
-    """The last values from Redis; None: it did not answer.
+    """The last values from Redis; None: it did not answer."""
 
-    Attributes:
-        online: number of users online.
-        nodes: those with a lease.
-        redis: its health; None: not read yet.
-    """
-
-    online: int | None = None
-    nodes: Sequence[NodeState] | None = None
-    redis: RedisHealth | None = None
+    online: int | None = None  # number of users online
+    nodes: Sequence[NodeState] | None = None  # those with a lease
+    redis: RedisHealth | None = None  # its health; None: not read yet
 
 
 def point_of(at_ms: int, answers: Sequence[WorkerAnswer], speeds: Speeds, online: int | None) -> Point:

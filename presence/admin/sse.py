@@ -31,12 +31,9 @@ def message(event: str, data: bytes, identity: str | None = None) -> bytes:
 
 
 class EventStream(Response):
-    """A streaming response.
+    """A streaming response; its viewer is counted as `view`.
 
-    Args:
-        chunks: the content. An `ApiError` before the first one becomes the response.
-        view: as which the viewer is counted.
-        metrics: where.
+    An `ApiError` before the first chunk becomes the response.
     """
 
     def __init__(self, chunks: AsyncGenerator[bytes, None], view: str, metrics: HttpMetrics) -> None:
@@ -93,11 +90,7 @@ class EncodedEvent(Protocol):
 
 
 class ViewerMailbox:
-    """The pending data of a viewer of the live page: the newest snapshot, and the newest events.
-
-    Args:
-        metrics: counts the events that were not shown.
-    """
+    """The pending data of a viewer of the live page: the newest snapshot, and the newest events."""
 
     def __init__(self, metrics: HttpMetrics) -> None:
         self._metrics = metrics

@@ -20,23 +20,15 @@ _SIZE: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The message.
-
-    Attributes:
-        settings: checked settings.
-        redis_url: where Redis is.
-        listeners: descriptors of sockets that listen.
-        lines: descriptors of the requesting ends, one per worker, see `presence.server.stats_socket`.
-        address: where the listeners listen.
-        url: the same as a URL.
-    """
+    """The message."""
 
     settings: Settings
     redis_url: str
-    listeners: tuple[int, ...]
+    listeners: tuple[int, ...]  # descriptors of sockets that listen
+    # descriptors of the requesting ends, one per worker, see `presence.server.stats_socket`
     lines: tuple[int, ...]
-    address: ListenAddress
-    url: str
+    address: ListenAddress  # where the listeners listen
+    url: str  # the same as a URL
 
     def packed(self) -> bytes:
         """Return the message in the form that `read` takes."""

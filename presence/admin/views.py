@@ -28,12 +28,7 @@ T = TypeVar("T")
 
 
 class RedisQueries:
-    """Queries of Redis, and kicks. All raise `ApiError` if Redis does not answer.
-
-    Args:
-        redis_url: of the servers' Redis.
-        prefix: of the keys.
-    """
+    """Queries of Redis, and kicks. All raise `ApiError` if Redis does not answer."""
 
     def __init__(self, redis_url: str, prefix: str) -> None:
         self.reader = PresenceReader(redis_url, prefix=prefix)
@@ -111,13 +106,9 @@ async def ask_redis(
     *,
     is_asked: bool = False,
 ) -> T:
-    """Run a blocking call in a thread, with a time-out.
+    """Run a blocking call in a thread, with a time-out that includes the wait for a thread.
 
-    Args:
-        ask: the call.
-        limiter: of the threads.
-        within_s: time-out, including the wait for a thread.
-        is_asked: whether a `ValueError` is about the request, not about data in Redis.
+    With `is_asked` a `ValueError` is about the request, not about data in Redis, and is passed on.
 
     Raises:
         ApiError: Redis does not answer, or refuses.

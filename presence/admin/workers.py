@@ -28,25 +28,15 @@ _log = structlog.get_logger("presence.admin")
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """The answer of a worker.
+    """The answer of a worker."""
 
-    Attributes:
-        number: of the worker; 0 without a supervisor.
-        sample: see `presence.server.server.Server.sample`; None: it did not answer in time.
-        at: time of the answer, of trio's clock.
-    """
-
-    number: int
-    sample: Sample | None
-    at: float
+    number: int  # of the worker; 0 without a supervisor
+    sample: Sample | None  # see `presence.server.server.Server.sample`; None: it did not answer in time
+    at: float  # time of the answer, of trio's clock
 
 
 class Workers:
     """Sends requests to workers. Lines survive the replacement of workers.
-
-    Args:
-        lines: the requesting ends, non-blocking.
-        first_number: the number of the worker of the first line.
 
     Attributes:
         questions, unanswered: requests so far, and those without an answer in time.
@@ -84,11 +74,7 @@ class Workers:
                 nursery.start_soon(self._listen, number, trio.socket.from_stdlib_socket(line))
 
     async def samples(self, max_age_s: float = 0.0) -> list[WorkerAnswer]:
-        """Return the answers of all workers, within about a second.
-
-        Args:
-            max_age_s: reuse the last round if it is no older than this.
-        """
+        """Return the answers of all workers, within about a second; none is older than `max_age_s`."""
         if trio.current_time() - self._last_at <= max_age_s:
             await trio.lowlevel.checkpoint()
             return self._last

@@ -49,9 +49,6 @@ def public_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 class Signer:
     """Signs tokens with one key; make it once for many tokens, because reading an RS256 key takes 50 ms.
 
-    Args:
-        entry: the key, see `make_key`.
-
     Raises:
         CannotSign: the entry has no private part.
         InvalidKey: the entry is no key.
@@ -74,14 +71,9 @@ class Signer:
         return self._algorithm.sign(data, self._key)
 
     def token(self, uid: str, *, audience: str, now: float, ttl_s: float, **claims: Any) -> str:
-        """Return a token for `uid`.
+        """Return a token that identifies the user `uid` for `ttl_s` seconds, rounded up.
 
-        Args:
-            uid: the user whom the token identifies.
-            audience: of the servers that accept it.
-            now: Unix seconds.
-            ttl_s: seconds until it expires, rounded up.
-            claims: further claims, or replacements of these.
+        `now` is in Unix seconds; `claims` are further claims, or replacements of these.
 
         Raises:
             CannotSign: the token is longer than the protocol allows.

@@ -30,17 +30,11 @@ class KeyUser(Protocol):
 
 @dataclass(slots=True)
 class RotationStatistics:
-    """Counters since the start, and whether the keys in use are those of the file.
+    """Counters since the start, and whether the keys in use are those of the file."""
 
-    Attributes:
-        renewed: how often the keys in use were replaced.
-        failed: how often the file became invalid, or invalid in another way.
-        is_current: whether it is valid now.
-    """
-
-    renewed: int = 0
-    failed: int = 0
-    is_current: bool = False
+    renewed: int = 0  # how often the keys in use were replaced
+    failed: int = 0  # how often the file became invalid, or invalid in another way
+    is_current: bool = False  # whether it is valid now
 
 
 class _FileState(NamedTuple):
@@ -55,12 +49,7 @@ class _FileState(NamedTuple):
 
 
 class KeyRotation:
-    """Keeps an authenticator supplied with the keys of a file.
-
-    Args:
-        user: the authenticator; it has the keys of the file already.
-        path: the file.
-    """
+    """Keeps an authenticator, which has the keys of a file, supplied with the present ones."""
 
     def __init__(self, user: KeyUser, path: Path) -> None:
         self._user = user

@@ -36,15 +36,10 @@ class SignatureRefused(Exception):
 
 
 class Key:
-    """One key. Its `repr` shows none of its material.
+    """One key, of an algorithm of `ALGORITHMS`. Its `repr` shows none of its material.
 
-    Args:
-        kid: its name.
-        alg: one of `ALGORITHMS`.
-        material: members of a JSON Web Key, those of `PUBLIC` among them.
-
-    Attributes:
-        cost_s: processor time of one check, see `measure`.
+    `material` has members of a JSON Web Key, those of `PUBLIC` among them. `cost_s` is the processor time of
+    one check, see `measure`.
 
     Raises:
         InvalidKey: the material is invalid.
@@ -108,12 +103,7 @@ class Key:
 
 
 class Keyring:
-    """Keys by name and algorithm.
-
-    Args:
-        keys: with distinct names.
-        digest: `key_file.digest` of their file.
-    """
+    """Keys with distinct names, by name and algorithm; `digest`: `key_file.digest` of their file."""
 
     def __init__(self, keys: Iterable[Key], digest: bytes = b"") -> None:
         self.digest = digest

@@ -32,25 +32,15 @@ class TokenFileError(Exception):
 
 
 class OperatorToken(NamedTuple):
-    """The token of an operator.
+    """The token of an operator."""
 
-    Attributes:
-        role: ``read``, or ``act``, which includes reading.
-        name: for the log.
-        digest: SHA-256 of the secret.
-    """
-
-    role: Role
-    name: str
-    digest: bytes
+    role: Role  # ``read``, or ``act``, which includes reading
+    name: str  # for the log
+    digest: bytes  # SHA-256 of the secret
 
 
 class Tokens:
-    """The tokens of a file.
-
-    Args:
-        tokens: at least one from a file; none without a usable file.
-    """
+    """The tokens of a file; none without a usable file."""
 
     def __init__(self, tokens: tuple[OperatorToken, ...]) -> None:
         self._tokens = tokens

@@ -44,40 +44,23 @@ class CallerTrust(Enum):
 
 @dataclass(slots=True)
 class AuthStatistics:
-    """Results of token checks, counted since the start.
+    """Results of token checks, counted since the start."""
 
-    Attributes:
-        keys: in use at present.
-        granted: logins.
-        renewed: fresh tokens of logged-in clients.
-        refused: logins, by reason.
-        renewals_refused: by reason.
-        unchecked: logins and renewals without a check, because the budget was spent.
-        addresses_kept, addresses_forgotten: addresses that have sent bad tokens: tracked, and dropped for
-            room.
-    """
-
-    keys: int = 0
-    granted: int = 0
-    renewed: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    renewals_refused: dict[str, int] = field(default_factory=dict)
-    unchecked: int = 0
-    addresses_kept: int = 0
-    addresses_forgotten: int = 0
+    keys: int = 0  # in use at present
+    granted: int = 0  # logins
+    renewed: int = 0  # fresh tokens of logged-in clients
+    refused: dict[str, int] = field(default_factory=dict)  # logins, by reason
+    renewals_refused: dict[str, int] = field(default_factory=dict)  # fresh tokens, by reason
+    unchecked: int = 0  # logins and renewals without a check, because the budget was spent
+    addresses_kept: int = 0  # tracked, because they have sent bad tokens
+    addresses_forgotten: int = 0  # of these, dropped for room
 
 
 class TokenAuthenticator:
     """Checks tokens; see `presence.core.authenticator.Authenticator`.
 
-    Args:
-        keyring: the keys.
-        rules: what tokens must satisfy.
-        budget: seconds of processor time for checks, see `budget_of`.
-        wall: the machine's clock: Unix seconds.
-
-    Attributes:
-        keyring: as above; assign it to use new keys. Live sessions are not checked again.
+    `budget` is that of `budget_of`, `wall` the machine's clock: Unix seconds. Assign `keyring` to use new
+    keys; live sessions are not checked again.
     """
 
     def __init__(

@@ -55,15 +55,10 @@ class TokenRefused(Exception):
 
 
 class TokenRules(NamedTuple):
-    """What every token must satisfy.
+    """What every token must satisfy."""
 
-    Attributes:
-        audience: that it must name.
-        leeway_s: allowed difference between the issuer's clock and ours.
-    """
-
-    audience: str
-    leeway_s: float = 0.0
+    audience: str  # that it must name
+    leeway_s: float = 0.0  # allowed difference between the issuer's clock and ours
 
 
 class Claims(NamedTuple):
@@ -102,12 +97,7 @@ def parse(text: object, keyring: Keyring) -> UncheckedToken:
 
 
 def check(token: UncheckedToken, rules: TokenRules, wall: float) -> Claims:
-    """Return the claims of a valid token.
-
-    Args:
-        token: see `parse`.
-        rules: what it must satisfy.
-        wall: Unix seconds.
+    """Return the claims of a valid token; `wall`: Unix seconds.
 
     Raises:
         TokenRefused: it is invalid.

@@ -16,11 +16,11 @@ from presence.cli.options import (
     DataLocation,
     UsageError,
     add_json,
+    add_number,
+    add_seconds,
     add_settings,
     plain_text,
-    positive_seconds,
     seconds,
-    whole_number,
 )
 from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
@@ -31,6 +31,7 @@ from presence.timers.handlers import HandlerError
 from presence.timers.handlers import load as load_handler
 from presence.timers.interface import TimerError
 
+MAX_NUMBER: Final = 10**6  # of attempts, and of follow-ups in a list
 STOP_WAIT_S = 3.0  # for a call in progress; closing the connection ends it
 
 
@@ -41,8 +42,6 @@ _RUN: Final = (
     "least once, sharing the work with the others of the group. A failed one is retried after --retry and "
     "becomes a dead letter after --attempts."
 )
-
-_number = whole_number(10**6)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,27 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="followups",
         help="consumer group that shares them (default followups)",
     )
-    run.add_argument(
-        "--attempts",
-        type=_number,
-        default=5,
-        metavar="N",
-        help="attempts before it becomes a dead letter (default 5)",
-    )
-    run.add_argument(
-        "--retry",
-        type=positive_seconds,
-        default=60.0,
-        metavar="S",
-        help="time until a failed one is retried (default 60 s)",
-    )
+    add_number(run, "--attempts", 5, "attempts before it becomes a dead letter", most=MAX_NUMBER)
+    add_seconds(run, "--retry", 60.0, "time until a failed one is retried")
     add_settings(run, (*READER_SETTINGS, "stream_maxlen"))
 
     show = actions.add_parser("list", help="print pending follow-ups")
     show.add_argument("--uid", type=plain_text, help="only those of this user")
-    show.add_argument(
-        "--limit", type=_number, default=1000, metavar="N", help="at most this many (default 1000)"
-    )
+    add_number(show, "--limit", 1000, "at most this many", most=MAX_NUMBER)
     add_json(show, "print one JSON object per line")
     add_settings(show, READER_SETTINGS)
 

@@ -114,6 +114,20 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", action="store_true", help=what)
 
 
+def add_number(parser: argparse.ArgumentParser, flag: str, default: int, text: str, *, most: int) -> None:
+    """Add a flag for a whole number from 1 to `most`; its help ends with the default."""
+    help_text = f"{text} (default {default})"
+    parser.add_argument(flag, type=whole_number(most), default=default, metavar="N", help=help_text)
+
+
+def add_seconds(
+    parser: argparse.ArgumentParser, flag: str, default: float, text: str, *, dest: str | None = None
+) -> None:
+    """Add a flag for a time above 0; its help ends with the default."""
+    help_text = f"{text} (default {default:g} s)"
+    parser.add_argument(flag, dest=dest, type=positive_seconds, default=default, metavar="S", help=help_text)
+
+
 def add_reader(parser: argparse.ArgumentParser, json_help: str) -> None:
     """Add the arguments of commands that read the servers' Redis: JSON output, and where the data is."""
     add_json(parser, json_help)

@@ -47,11 +47,7 @@ def check_files(loaded: Loaded) -> None:
 
 
 def run(_args: argparse.Namespace, load_again: Load) -> int:
-    """Serve until a signal comes; return the exit status.
-
-    Args:
-        load_again: loads the settings, now and again at SIGHUP.
-    """
+    """Serve until a signal comes; return the exit status. SIGHUP loads the settings again."""
     loaded = load_again()
     check_files(loaded)
     settings = loaded.settings

@@ -12,8 +12,7 @@ from presence.cli.redis_errors import subscriber_errors, with_redis
 from presence.common.text import json_line, printable
 from presence.ops.explain_text import moment
 from presence.subscriber import Entries, entries_sync
-from presence.subscriber.event_json import entry_values, gap_entry, parsed_number
-from presence.subscriber.events import Entry, Gap
+from presence.subscriber.events import Entry, Gap, entry_values, gap_entry, parsed_number
 
 _TYPES = ("online", "offline", "away", "update")
 

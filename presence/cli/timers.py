@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -11,20 +10,19 @@ from presence.cli.options import (
     READER_SETTINGS,
     Load,
     add_json,
+    add_number,
+    add_seconds,
     add_settings,
     locate_data,
-    positive_seconds,
     seconds,
-    whole_number,
 )
 from presence.cli.redis_errors import handle_redis_errors
 from presence.common.logs import configure_directly
-from presence.common.text import json_line, printable
+from presence.common.text import json_line, printable, utc_time
 from presence.config.loading import Settings
 from presence.timers.interface import Event, TimerError
-from presence.timers.kinds import KINDS, TimerLocation
-from presence.timers.script_batches import MAX_ITEMS_PER_CALL
-from presence.timers.shared_timer import DeadLetter, Leasing, SharedTimer
+from presence.timers.kinds import KINDS, MAX_SLOTS, TimerLocation
+from presence.timers.shared_timer import MAX_ITEMS_PER_CALL, DeadLetter, Leasing, SharedTimer
 
 RUNNER_SETTINGS: Final = ("redis", "prefix", "drain_timeout", "log_format", "log_level")
 MAX_PROCESSES: Final = 1024
@@ -37,11 +35,6 @@ _RUN = (
     "SIGINT running handlers may finish within --drain-timeout; other events are returned to the timer."
 )
 _NAME = "name of the timer; it keeps its kind, and a ring its slots and tick"
-_NUMBERS: Final = (
-    ("processes", 1, MAX_PROCESSES, "number of worker processes"),
-    ("concurrency", 1, 1000, "concurrent handlers per process; plain functions run in threads"),
-    ("attempts", 5, 1000, "failures after which an event becomes a dead letter"),
-)
 _TIMES: Final = (
     ("lease", 30.0, "time after which an event of a dead process is handed out again"),
     ("timeout", 300.0, "time-out of a handler; a plain function is only stopped with its process"),
@@ -56,16 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--handler", required=True, metavar="MODULE:FUNCTION", help="function to call with each event"
     )
-    for name, default, most, text in _NUMBERS:
-        help_text = f"{text} (default {default})"
-        run.add_argument(f"--{name}", type=whole_number(most), default=default, metavar="N", help=help_text)
+    add_number(run, "--processes", 1, "number of worker processes", most=MAX_PROCESSES)
+    about = "concurrent handlers per process; plain functions run in threads"
+    add_number(run, "--concurrency", 1, about, most=1000)
+    add_number(run, "--attempts", 5, "failures after which an event becomes a dead letter", most=1000)
     for name, default_s, text in _TIMES:
-        help_text = f"{text} (default {default_s:g} s)"
         # Names of their own: --lease is a setting of the server, too.
-        dest = f"{name}_s"
-        run.add_argument(
-            f"--{name}", dest=dest, type=positive_seconds, default=default_s, metavar="S", help=help_text
-        )
+        add_seconds(run, f"--{name}", default_s, text, dest=f"{name}_s")
     add = actions.add_parser("add", help="schedule an event")
     add.add_argument("id", metavar="ID", help="id of the event, unique in its timer")
     add.add_argument(
@@ -89,17 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", required=True, choices=KINDS, help="kind of timer")
     parser.add_argument("--name", required=True, type=_name, help=_NAME)
-    parser.add_argument(
-        "--slots", type=whole_number(86_400), default=60, metavar="N", help="slots of a ring (default 60)"
-    )
-    parser.add_argument(
-        "--tick",
-        dest="tick_s",
-        type=positive_seconds,
-        default=1.0,
-        metavar="S",
-        help="tick of a ring (default 1 s)",
-    )
+    add_number(parser, "--slots", 60, "slots of a ring", most=MAX_SLOTS)
+    add_seconds(parser, "--tick", 1.0, "tick of a ring", dest="tick_s")
 
 
 def _name(text: str) -> str:
@@ -203,7 +184,7 @@ def _dead(args: argparse.Namespace, timer: SharedTimer) -> int:
 def _line(letter: DeadLetter) -> str:
     text = letter.payload[:PAYLOAD_CHARS].decode("utf-8", "backslashreplace")
     more = "…" if len(letter.payload) > PAYLOAD_CHARS else ""
-    died_at = datetime.fromtimestamp(letter.died_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    died_at = utc_time(letter.died_ms).removesuffix(" UTC")
     return f"{died_at}  {letter.attempts:>3} attempts  {printable(letter.id)}  {printable(text)}{more}"
 
 

@@ -22,7 +22,7 @@ from presence.auth.keys import HS256, InvalidKey
 from presence.auth.operator_tokens import TokenFileError
 from presence.auth.tokens import TokenRefused, TokenRules
 from presence.cli.errors import FAILED, OK, print_error
-from presence.cli.options import Load, UsageError, add_json, add_settings, positive_seconds, secret_source
+from presence.cli.options import Load, UsageError, add_json, add_seconds, add_settings, secret_source
 from presence.common.text import json_line, printable
 from presence.config.settings import Settings
 
@@ -67,13 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_keys(sign)
     sign.add_argument("--uid", required=True, help="user of the token")
     sign.add_argument("--kid", metavar="NAME", help="key to sign with (default: the last one of the file)")
-    sign.add_argument(
-        "--ttl",
-        type=positive_seconds,
-        default=3600.0,
-        metavar="S",
-        help="lifetime of the token (default 3600 s)",
-    )
+    add_seconds(sign, "--ttl", 3600.0, "lifetime of the token")
     add_settings(sign, ("token_audience",))
 
     verify = actions.add_parser(

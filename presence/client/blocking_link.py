@@ -12,8 +12,8 @@ from errno import EINPROGRESS
 from typing import Any, NamedTuple
 
 from presence.client.errors import PresenceError
-from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
+from presence.client.pushes import Inbox
 from presence.client.session import Effects, RequestResult
 from presence.client.shell import READ_BYTES, error_text
 from presence.client.types import BlockingTokenSource, Payload, State

@@ -38,8 +38,7 @@ from typing import Any
 from presence import protocol
 from presence.client.connection import TOKEN_TIMEOUT_S, Connection
 from presence.client.errors import ENDED, ConnectionLost, Ended, NotConnected, NoToken, PresenceError
-from presence.client.inbox import Inbox
-from presence.client.pushes import Connected, Disconnected, Goodbye
+from presence.client.pushes import Connected, Disconnected, Goodbye, Inbox
 from presence.client.reconnect import Chance, Loss, ReconnectPolicy
 from presence.client.session import ASK_EVERY, Effects, Keepalives, RequestResult
 from presence.client.state import PersistentState

@@ -58,10 +58,8 @@ class Loss(NamedTuple):
 class ReconnectPolicy:
     """Decides after each loss whether the client reconnects, and counts attempts.
 
-    Args:
-        server: its address, for people.
-        persistent: whether a failed first attempt is repeated like any later one.
-        fetches: whether the program may have another token than the refused one.
+    `server`: its address, for people. `persistent`: whether a failed first attempt is repeated like any later
+    one. `fetches`: whether the program may have another token than the refused one.
     """
 
     def __init__(self, server: str, persistent: bool, fetches: bool, chance: Chance) -> None:

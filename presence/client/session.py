@@ -103,10 +103,8 @@ class _PendingRequest(NamedTuple):
 class ClientSession:
     """A connection from the login's answer to its end.
 
-    Args:
-        ids: request ids, shared by all connections of a client.
-        outgoing: bytes to send are appended here.
-        persistent_state: records requests and grants, and filters changes of presence.
+    `ids` are request ids, shared by all connections of a client. Bytes to send are appended to `outgoing`;
+    `persistent_state` records requests and grants, and filters changes of presence.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ import trio
 from trio.abc import Stream
 
 from presence.client.errors import PresenceError
-from presence.client.inbox import Inbox
 from presence.client.machine import ClientMachine
+from presence.client.pushes import Inbox
 from presence.client.session import Effects, RequestResult, Result
 from presence.client.shell import READ_BYTES, error_text
 from presence.client.types import Payload, State, TokenSource

@@ -61,13 +61,10 @@ def checked_token(token: object) -> str:
 
 
 def remaining_lifetime_s(token: str, server_time_s: float | None) -> float | None:
-    """Return the seconds until a token expires; None if that cannot be read from it.
+    """Return the seconds until a JSON Web Token expires; None for any other token, or if it does not say.
 
-    Nothing is verified, and the client's clock, which may be wrong by hours, is not used.
-
-    Args:
-        token: a JSON Web Token; of any other token the expiry is unknown.
-        server_time_s: Unix seconds by the server's clock; None if unknown: then the token counts as new.
+    Nothing is verified, and the client's clock, which may be wrong by hours, is not used. `server_time_s`:
+    Unix seconds by the server's clock; None if unknown: then the token counts as new.
     """
     try:
         body = token.split(".")[1]

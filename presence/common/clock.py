@@ -10,15 +10,7 @@ from collections.abc import Callable
 
 
 class Clock:
-    """A monotonic clock with conversion to Unix milliseconds.
-
-    Args:
-        monotonic: seconds that never go back; tests pass their own.
-        wall: Unix seconds, read once.
-
-    Attributes:
-        now: the monotonic clock itself.
-    """
+    """A monotonic clock, `now`, with conversion to Unix milliseconds; `wall` is read once."""
 
     __slots__ = ("_offset_s", "now")
 

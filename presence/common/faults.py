@@ -28,14 +28,9 @@ def _leave_alone(_session: Any) -> None:
 
 
 class Faults:
-    """The faults of one server.
+    """The faults of one server, counted since the start by kind of work.
 
-    Args:
-        disconnect: ends the connection of a session with `server_error`, so that its client returns.
-
-    Attributes:
-        disconnect: as above.
-        counts: faults since the start, by kind of work.
+    `disconnect` ends the connection of a session with `server_error`, so that its client returns.
     """
 
     def __init__(self, disconnect: Callable[[Any], object] = _leave_alone) -> None:
@@ -47,10 +42,8 @@ class Faults:
     def contained(self, work: str, failed: Callable[[], object] | None = None) -> Iterator[None]:
         """Log and count an exception of the block instead of raising it.
 
-        Args:
-            work: the kind of work, for log and counter.
-            failed: called after an exception, to answer the request or close the connection. An exception of
-                it is contained too.
+        After one `failed` is called, to answer the request or close the connection; its exceptions are
+        contained too.
         """
         try:
             yield

@@ -40,10 +40,7 @@ class FileLimits(NamedTuple):
 
 
 def raise_file_limit(max_connections: int) -> FileLimits:
-    """Raise the file limit as far as allowed; return it, and the number of connections.
-
-    Args:
-        max_connections: the requested number; 0: as many as fit.
+    """Raise the file limit as far as allowed; return it, and the number of connections; 0: as many as fit.
 
     Raises:
         FileLimitError: the requested number does not fit, or not even one connection does.

@@ -23,9 +23,8 @@ OUTBOX_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class Histogram:
     """Counts of values, by bucket, and their sum.
 
-    Args:
-        bounds: the upper bound of each bucket, rising and inclusive. Values above the last one have a bucket
-            of their own.
+    `bounds` are the upper bounds of the buckets, rising and inclusive. Higher values have a bucket of their
+    own.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")

@@ -31,18 +31,10 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class LogWriter:
-    """Writes log lines to a file descriptor, from one thread.
+    """Writes log lines to a file descriptor, which it does not close, from one thread.
 
     Lines of one thread keep their order. `line` never blocks: when `capacity_lines` are queued, the line is
-    dropped and counted, and a later line reports the number.
-
-    Args:
-        fd: where to write; it is not closed.
-        capacity_lines: maximum of queued lines.
-        notice: makes the line that reports dropped lines from their number.
-
-    Attributes:
-        dropped: lines dropped since the start.
+    dropped and counted, and a later line, made by `notice`, reports the number.
     """
 
     def __init__(
@@ -128,12 +120,9 @@ def _has_room(fd: int, timeout_ms: int | None) -> bool:
 
 
 class DirectWriter:
-    """Writes log lines without a thread, for a process that forks.
+    """Writes log lines without a thread, for a process that forks; does not close the descriptor.
 
     A line is written if the reader has room at this moment (a pipe then takes 4 KiB), else it is dropped.
-
-    Args:
-        fd: where to write; it is not closed.
     """
 
     def __init__(self, fd: int = STDERR) -> None:
@@ -152,13 +141,7 @@ class DirectWriter:
 class RateLimited:
     """Logs at most one line per interval and event; the next line has the number of suppressed ones.
 
-    Args:
-        log: a structlog logger, or an object with its methods.
-        interval_s: the least time between two lines of one event.
-        clock: monotonic seconds.
-
-    Attributes:
-        info, warning, error: log an event, unless one of this name was logged less than an interval ago.
+    `log` is a structlog logger. `info`, `warning` and `error` are as its methods.
     """
 
     def __init__(
@@ -192,10 +175,8 @@ def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mu
 def configure(log_format: str = "auto", level: str = "info", *, fd: int = STDERR) -> LogWriter:
     """Send the log lines of structlog and of the standard library to `fd`, through the returned writer.
 
-    Args:
-        log_format: ``console``, ``json`` or ``auto``: console on a terminal, JSON otherwise.
-        level: the least severe level that is written: ``debug``, ``info``, ``warning`` or ``error``.
-        fd: a file descriptor, standard error by default.
+    `log_format`: ``console``, ``json``, or ``auto``: console on a terminal, JSON otherwise. `level`: the
+    least severe level that is written.
     """
     render, stamp = _renderer(log_format, fd), _structlog().processors.TimeStamper(fmt="iso", utc=True)
 

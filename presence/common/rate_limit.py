@@ -30,13 +30,7 @@ _TIDIED_PER_CHANGE: Final = 2  # more than one, so that full buckets become fewe
 class TokenBucket:
     """A token bucket: `burst` tokens at once, refilled at `rate` per second.
 
-    Args:
-        rate: tokens refilled per second.
-        burst: tokens at the start, and the maximum.
-        now: monotonic seconds.
-
-    Attributes:
-        refused: number of refusals since the start.
+    Times are monotonic seconds. `refused` counts refusals since the start.
     """
 
     __slots__ = ("_at", "_backlog", "_burst", "_rate", "_tokens", "refused")
@@ -76,15 +70,9 @@ class TokenBucket:
 
 
 class KeyedRateLimiter(Generic[K]):
-    """Token buckets of one rate and burst, by key.
+    """Token buckets of one rate and burst, by key, in a table of at most `size`; see `TokenBucket`.
 
-    Args:
-        rate: tokens refilled per second.
-        burst: tokens at the start, and the maximum.
-        size: maximum of buckets in the table.
-
-    Attributes:
-        refused, forgotten: counters since the start: tokens refused, buckets dropped for room.
+    `refused` and `forgotten` count the tokens refused and the buckets dropped for room since the start.
     """
 
     def __init__(self, rate: float, burst: float, size: int = TABLE_SIZE) -> None:

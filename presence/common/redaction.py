@@ -34,10 +34,7 @@ def redact_text(text: str) -> str:
 def plain(value: object, key: object = None, depth: int = 0) -> object:
     """Return `value` as plain JSON data without secrets; never raises.
 
-    Args:
-        value: any object.
-        key: its key; a value is hidden if its key names a secret.
-        depth: how deeply it is nested.
+    It is hidden if its `key` names a secret; `depth` is how deeply it is nested.
     """
     if _names_secret(key) and value is not None:
         return REDACTED

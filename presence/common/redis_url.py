@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
-DEFAULT_PORT: Final = 6379
 CLUSTER_SHARDS: Final = 16  # default number of shards in a cluster; one server needs only one
 _TLS_OPTIONS: Final = (
     "ssl_ca_certs",

@@ -76,13 +76,7 @@ class Runtime(Protocol):
 
 
 class TimedCaller:
-    """Measures the duration of another caller's calls.
-
-    Args:
-        caller: makes the calls.
-        took: observes the duration of each call, including failed ones, in seconds.
-        clock: monotonic seconds.
-    """
+    """Lets a histogram observe the seconds that another caller's calls take, failed ones included."""
 
     def __init__(self, caller: ThreadCaller, took: Histogram, clock: Callable[[], float]) -> None:
         self._caller = caller

@@ -57,12 +57,7 @@ def is_name(text: object) -> bool:
 
 
 def read_rules(raw: object, hint: Hint) -> tuple[tuple[Rule, ...], list[str]]:
-    """Return the rules of the file, and its problems, one line each.
-
-    Args:
-        raw: the value of the key: a list of tables.
-        hint: see `Hint`.
-    """
+    """Return the rules of the file from its list of tables, and its problems, one line each."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
         return (), ["must be tables: [[followups]]"]
     if len(raw) > MAX_RULES:

@@ -150,17 +150,10 @@ def _setting(
     expert: bool = False,
     group: str,
 ) -> Any:
-    """Declare a field of `Settings`.
+    """Declare a field of `Settings` in a group of the help; see `SettingField`.
 
-    Args:
-        default: its value if it is not set.
-        help_text: what it does, in one line.
-        unit: of the number.
-        bounds: inclusive.
-        choices: all values, if they are few.
-        form: raises ValueError if a text is invalid.
-        expert: whether to omit it from the short help, because its default suits nearly everyone.
-        group: the heading under which it is listed.
+    Bounds are inclusive, `form` raises ValueError for invalid text, and `expert` omits it from the short
+    help, because its default suits nearly everyone.
     """
     metadata: dict[str, object] = {
         "help": help_text,

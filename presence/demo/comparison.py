@@ -37,37 +37,23 @@ class TimelineEvent(NamedTuple):
 
 @dataclass
 class DemoClient:
-    """What one client did.
-
-    Attributes:
-        uid: of the client.
-        action: its planned action.
-        logged_in: whether its login was answered with ok.
-        last_act: Unix seconds right before its last packet or close.
-        done: whether it has performed its action.
-    """
+    """What one client did."""
 
     uid: str
-    action: Action
-    logged_in: bool = False
-    last_act: float = 0.0
-    done: bool = False
+    action: Action  # planned
+    logged_in: bool = False  # whether its login was answered with ok
+    last_act: float = 0.0  # Unix seconds right before its last packet or close
+    done: bool = False  # whether it has performed its action
 
 
 @dataclass(frozen=True)
 class OfflineBounds:
-    """When an offline event is due after a client's last act, seconds.
+    """When an offline event is due after a client's last act, seconds."""
 
-    Attributes:
-        idle_timeout: T.
-        tick: the greatest delay by design.
-        grace: of a closed connection.
-        slack: for the time between reading the client's clock and the server's receipt of the packet.
-    """
-
-    idle_timeout: float
-    tick: float
-    grace: float
+    idle_timeout: float  # T
+    tick: float  # the greatest delay by design
+    grace: float  # of a closed connection
+    # for the time between reading the client's clock and the server's receipt of the packet
     slack: float = 0.5
 
     def window(self, action: Action) -> tuple[float, float]:

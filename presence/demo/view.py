@@ -20,25 +20,15 @@ DIFFERENCES_SHOWN = 20
 
 @dataclass
 class DemoState:
-    """The data that is shown.
-
-    Attributes:
-        elapsed_s, seconds: progress of the demo.
-        online: users online according to the server.
-        slots: sessions in each slot of the wheel, soonest first.
-        slot_s: seconds that a slot covers.
-        counts: events by type and reason.
-        latest: the last events.
-        url: of the live page; "" for none.
-    """
+    """The data that is shown."""
 
     seconds: float
-    slot_s: float
-    url: str = ""
-    elapsed_s: float = 0.0
-    online: int = 0
-    slots: list[int] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    slot_s: float  # seconds that a slot covers
+    url: str = ""  # of the live page; "" for none
+    elapsed_s: float = 0.0  # of `seconds`
+    online: int = 0  # users online according to the server
+    slots: list[int] = field(default_factory=list)  # sessions in each slot of the wheel, soonest first
+    counts: dict[str, int] = field(default_factory=dict)  # events by type and reason
     latest: deque[TimelineEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
 
     def add(self, event: TimelineEvent) -> None:
@@ -88,11 +78,9 @@ class DemoState:
 
 
 class DemoView:
-    """Shows a picture until it is closed.
+    """Redraws the state at every `refresh` until it is closed.
 
-    Args:
-        state: redrawn at every `refresh`.
-        console: the output; if it is not a terminal, a line is printed every few seconds.
+    If the console is not a terminal, a line is printed every few seconds.
     """
 
     LINE_INTERVAL_S = 5.0

@@ -16,11 +16,7 @@ RENEWED_BEFORE: Final = timedelta(days=14)  # automatic renewal happens earlier
 
 
 def settings(problems: Sequence[str]) -> list[CheckResult]:
-    """Return the problems of flags, variables and file.
-
-    Args:
-        problems: of `presence.config.loading.ConfigError`, with their sources.
-    """
+    """Return the problems of a `ConfigError`, or that there are none."""
     check, need = "settings", "known, valid and without contradictions"
     fix = "correct it at its source; presence config check reports what is left"
     return [fail(check, need, problem, fix) for problem in problems] or [

@@ -37,17 +37,11 @@ FEW_CONNECTIONS: Final = 10_000  # per worker: fewer suggest a forgotten limit
 
 
 class ConnectionCounts(NamedTuple):
-    """Connections that a server should hold.
-
-    Attributes:
-        per_worker: of one worker.
-        total: of all workers.
-        is_asked: whether `max_connections` is set; else the file limit determines it.
-    """
+    """Connections that a server should hold."""
 
     per_worker: int
-    total: int
-    is_asked: bool
+    total: int  # of all workers
+    is_asked: bool  # whether `max_connections` is set; else the file limit determines it
 
 
 class Port(NamedTuple):
@@ -67,37 +61,21 @@ class MemoryNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """Facts of this machine.
+    """Facts of this machine."""
 
-    Attributes:
-        system: as `sys.platform`.
-        has_epoll: whether the system has epoll.
-        redis_binary: path of a Redis binary; "" if there is none.
-        data_dir: problem with the directory of the embedded Redis; "" for none.
-        is_time_set: whether the clock is synchronised; None if unknown.
-        soft_files, hard_files: the file limits of this process; a server raises the soft one by itself.
-        memory_bytes: of the machine, or the limit of the control group if that is less.
-        unbound: addresses on which this user cannot listen now, and why.
-    """
-
-    system: str
-    has_epoll: bool
-    redis_binary: str
-    data_dir: str
-    is_time_set: bool | None
-    soft_files: int
-    hard_files: int
-    memory_bytes: int
-    unbound: Mapping[Port, OSError]
+    system: str  # as `sys.platform`
+    has_epoll: bool  # whether the system has epoll
+    redis_binary: str  # path of a Redis binary; "" if there is none
+    data_dir: str  # problem with the directory of the embedded Redis; "" for none
+    is_time_set: bool | None  # whether the clock is synchronised; None if unknown
+    soft_files: int  # file limit of this process; a server raises it by itself
+    hard_files: int  # up to this one
+    memory_bytes: int  # of the machine, or the limit of the control group if that is less
+    unbound: Mapping[Port, OSError]  # addresses on which this user cannot listen now, and why
 
 
 def gather(settings: Settings, root: Path = Path("/")) -> MachineFacts:
-    """Collect the facts.
-
-    Args:
-        settings: of the server.
-        root: parent directory of proc and sys.
-    """
+    """Collect the facts; `root` is the parent directory of proc and sys."""
     soft_files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MachineFacts(
         system=sys.platform,

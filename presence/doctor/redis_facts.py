@@ -25,17 +25,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisServer:
-    """One server that holds keys.
+    """One server that holds keys."""
 
-    Attributes:
-        name: its address.
-        info: the answer to INFO.
-        pings_ms: durations of pings.
-    """
-
-    name: str
-    info: Mapping[str, Any] | Unknown
-    pings_ms: Sequence[float]
+    name: str  # its address
+    info: Mapping[str, Any] | Unknown  # the answer to INFO
+    pings_ms: Sequence[float]  # durations of pings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +43,19 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisFacts:
-    """Facts about Redis.
+    """Facts about Redis."""
 
-    Attributes:
-        url: without passwords.
-        is_cluster: whether it is a Redis Cluster.
-        failure: why it cannot be reached; then there are no other facts. "" if it can.
-        servers: those that hold keys.
-        slots: of a cluster.
-        missing: missing permissions, with the fix; "" if none.
-        too_much: unneeded permissions.
-        no_events: the command that permits the live page to read events; "" if it may.
-        data: version and number of shards; None each if there is no data.
-        nodes: the table of leases.
-    """
-
-    url: str
+    url: str  # without passwords
     is_cluster: bool
-    failure: str
-    servers: Sequence[RedisServer] = ()
-    slots: Sequence[Slots] | Unknown = ()
-    missing: str | Unknown = ""
-    too_much: Sequence[str] = ()
-    no_events: str = ""
+    failure: str  # why it cannot be reached; then there are no other facts; "" if it can
+    servers: Sequence[RedisServer] = ()  # those that hold keys
+    slots: Sequence[Slots] | Unknown = ()  # of a cluster
+    missing: str | Unknown = ""  # missing permissions, with the fix; "" if none
+    too_much: Sequence[str] = ()  # unneeded permissions
+    no_events: str = ""  # the command that permits the live page to read events; "" if it may
+    # version and number of shards; None each if there is no data
     data: tuple[str | None, str | None] | Unknown = (None, None)
-    nodes: Sequence[NodeState] | Unknown = ()
+    nodes: Sequence[NodeState] | Unknown = ()  # the table of leases
 
 
 def gather(settings: Settings, redis_url: str) -> RedisFacts:

@@ -47,30 +47,18 @@ class CheckStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        check: its name in `CHECKS`.
-        status: the outcome.
-        need: what a server needs.
-        have: what is present; for a check that was not tried, the reason.
-        fix: what to do; "" for nothing.
-    """
-
-    check: str
+    check: str  # its name in `CHECKS`
     status: CheckStatus
-    need: str
-    have: str
-    fix: str = ""
+    need: str  # what a server needs
+    have: str  # what is present; for a check that was not tried, the reason
+    fix: str = ""  # what to do; "" for nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Stands for a fact that could not be determined.
-
-    Attributes:
-        why: the reason.
-    """
+    """Stands for a fact that could not be determined, and says why."""
 
     why: str
 

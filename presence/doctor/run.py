@@ -15,17 +15,11 @@ _NEED_NO_SETTINGS: Final = {"settings", "platform", "time"}
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """The input of all checks.
+    """The input of all checks."""
 
-    Attributes:
-        load: loads the settings, and raises `ConfigError` with all problems.
-        handlers: functions for follow-ups, as ``module:function``.
-        root: parent directory of proc and sys.
-    """
-
-    load: Callable[[], Loaded]
-    handlers: Sequence[str] = ()
-    root: Path = Path("/")
+    load: Callable[[], Loaded]  # loads the settings, and raises `ConfigError` with all problems
+    handlers: Sequence[str] = ()  # functions for follow-ups, as ``module:function``
+    root: Path = Path("/")  # parent directory of proc and sys
 
 
 def run_checks(context: CheckContext) -> list[CheckResult]:

@@ -58,9 +58,8 @@ def packed_rules(rules: Iterable[Rule] | None) -> bytes:
 def run_call(keys: Keys, shard: int, scheduler: str, rules: bytes, *, has_begun: bool, kept: int) -> Call:
     """Return the call of one run by a scheduler, with rules as of `packed_rules`.
 
-    Args:
-        has_begun: whether this scheduler knows that the shard had runs before.
-        kept: cap of the stream of follow-ups, roughly.
+    `has_begun`: whether this scheduler knows that the shard had runs before. `kept`: cap of the stream of
+    follow-ups, roughly.
     """
     begun = "1" if has_begun else ""
     bounds = [MAX_EVENTS_PER_RUN, MAX_DUE_PER_RUN, kept, MAX_PENDING_PER_SHARD]

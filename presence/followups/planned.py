@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgpack
@@ -45,9 +44,7 @@ class Added:
 class FollowUps:
     """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
 
-    Args:
-        url: as `presence.common.redis_url` takes it; nothing is sent yet.
-        prefix: prefix of the server's keys.
+    `url` is as `presence.common.redis_url` takes it, `prefix` that of the server's keys; nothing is sent yet.
     """
 
     def __init__(self, url: str, *, prefix: str = "presence") -> None:
@@ -154,9 +151,7 @@ class FollowUps:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -14,16 +14,12 @@ class OutgoingMessage(NamedTuple):
 
 
 class RouteResult(NamedTuple):
-    """Where a message was sent on other nodes.
+    """Where a message was sent on other nodes."""
 
-    Attributes:
-        handed: number of devices; in a cluster those whose node may receive it, which no server knows for
-            sure.
-        elsewhere: all devices that the record has on other nodes, whether these receive it or not; without
-            those of fenced nodes.
-    """
-
+    # number of devices; in a cluster those whose node may receive it, which no server knows for sure
     handed: int
+    # all devices that the record has on other nodes, whether these receive it or not; without those of fenced
+    # nodes
     elsewhere: tuple[str, ...] = ()
 
 

@@ -129,12 +129,10 @@ class FailingShards:
 class MessageRouter:
     """See the header. Everything except `run` is called from the event loop and never waits.
 
-    Args:
-        shard_of: the shard of a uid: shards may be on several servers, of which one may be unreachable.
-        bus: carries messages to other nodes; used by this router only.
-        node: this node's id at present.
-        ends_at: when a session that lost its connection ends, monotonic seconds.
-        faults: contains errors: the message is answered with `server_error`.
+    `shard_of` gives the shard of a uid: shards may be on several servers, of which one may be unreachable.
+    `bus` is used by this router only. `node` gives this node's id at present, `ends_at` when a session that
+    lost its connection ends, monotonic seconds. If a message causes an error, `faults` contains it, and the
+    answer is `server_error`.
     """
 
     def __init__(

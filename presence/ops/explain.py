@@ -30,8 +30,7 @@ from presence.store.error_classes import passes
 from presence.store.keys import Keys
 from presence.store.nodes import NodeState
 from presence.store.shard_clients import ShardClients
-from presence.subscriber.event_json import entry_values
-from presence.subscriber.events import Entry, decode, id_order, read_entry
+from presence.subscriber.events import Entry, decode, entry_values, id_order, read_entry
 
 Missing = Literal["trimmed", "gave_up", "not_found", "never_seen", "redis"]
 
@@ -66,9 +65,7 @@ def entry_at(access: ShardClients, keys: Keys, shard: int, entry_id: str) -> Eve
     answer: Any = access.at(key).xrange(key, entry_id, entry_id, count=1)
     if answer:
         return EventSearch(read_entry(shard, answer[0]))
-    begins = _first_id(access, key)
-    is_trimmed = begins is None or id_order(entry_id) < id_order(begins)
-    return EventSearch(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+    return _missing(access, key, entry_id)
 
 
 def last_offline(
@@ -80,15 +77,9 @@ def last_offline(
     entries_max: int = MAX_ENTRIES,
     search_s: float = SEARCH_TIMEOUT_S,
 ) -> EventSearch:
-    """Return the offline event of a user who was last seen at a time.
+    """Return the offline event of a user who was last seen at a time, as stored in Redis.
 
-    Args:
-        access: connections to Redis.
-        keys: the key names.
-        uid: the user.
-        last_seen_ms: Unix milliseconds, as stored in Redis.
-        entries_max: how many entries to read.
-        search_s: how long to search.
+    The search reads at most `entries_max` entries, for at most `search_s`.
 
     Raises:
         RedisError: Redis does not answer.
@@ -109,10 +100,8 @@ def last_offline(
                 return EventSearch(read_entry(shard, raw))
         scanned += len(page)
         if len(page) == ENTRIES_PER_PAGE and (scanned >= entries_max or time.monotonic() >= deadline):
-            return EventSearch(None, "gave_up", _ms(_first_id(access, key)))
-    begins = _first_id(access, key)
-    is_trimmed = begins is None or id_order(begin) < id_order(begins)
-    return EventSearch(None, "trimmed" if is_trimmed else "not_found", _ms(begins))
+            return _missing(access, key, begin, why="gave_up")
+    return _missing(access, key, begin)
 
 
 def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[bytes, Any]]]:
@@ -124,13 +113,12 @@ def _pages(access: ShardClients, key: str, begin: str) -> Iterator[list[tuple[by
         begin = f"({page[-1][0].decode()}"
 
 
-def _first_id(access: ShardClients, key: str) -> str | None:
+def _missing(access: ShardClients, key: str, entry_id: str, why: Missing | None = None) -> EventSearch:
+    """Return that no event was found from an id on: `why`, or because of where the stream begins."""
     answer: Any = access.at(key).xrange(key, "-", "+", count=1)
-    return answer[0][0].decode() if answer else None
-
-
-def _ms(entry_id: str | None) -> int | None:
-    return None if entry_id is None else id_order(entry_id)[0]
+    begins = id_order(answer[0][0].decode()) if answer else None
+    is_trimmed = begins is None or id_order(entry_id) < begins
+    return EventSearch(None, why or ("trimmed" if is_trimmed else "not_found"), begins and begins[0])
 
 
 ANSWER_TIMEOUT_S: Final = 2.0  # for answers of nodes; a live one answers within milliseconds
@@ -164,10 +152,7 @@ class _Known:
 class Explainer:
     """Explains users; calls block, and may be made from any thread.
 
-    Args:
-        url: see `presence.common.redis_url`; nothing is sent yet.
-        prefix: what the servers' keys begin with.
-        wait_s: how long to wait for answers of nodes.
+    Nothing is sent before the first one. `wait_s`: how long to wait for answers of nodes.
 
     Raises:
         ValueError: the URL is invalid.

@@ -45,10 +45,8 @@ def disagree(state: State | None, answers: Answers) -> bool:
 def notes(state: State | None, answers: Answers, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each irregularity.
 
-    Args:
-        state: of the user; None if Redis could not be reached.
-        answers: of the nodes.
-        nodes: all nodes, as `presence.ops.explain` reports them.
+    `state` is None if Redis could not be reached; `nodes` are all nodes as `presence.ops.explain` reports
+    them.
     """
     return [
         *_lost(answers),
@@ -145,15 +143,12 @@ def why(
     *,
     end: Values | None = None,
 ) -> str:
-    """Return one sentence that explains a user's state.
+    """Return one sentence that explains a user's state, as `PresenceReader.state` gives it.
 
-    Args:
-        state: as `PresenceReader.state` gives it.
-        event: that led to the current state; None if it is missing.
-        online_event: of this online period, if it is another.
-        missing: why the event is missing, see `presence.ops.explain.EventSearch`.
-        begins_ms: in that case, time of the stream's first entry; None: it is empty.
-        end: what a node remembers of the end of that session, if any does.
+    `event` led to this state, and is None if it is missing: `missing` says why, see
+    `presence.ops.explain.EventSearch`, and `begins_ms` is the time of the stream's first entry, None if it is
+    empty. `online_event`: of this online period, if it is another. `end`: what a node remembers of the end of
+    that session, if any does.
     """
     begins = "is empty" if begins_ms is None else f"begins at {moment(begins_ms)}"
     lost = _LOST.get(missing or "", "").format(begins=begins)

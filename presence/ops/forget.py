@@ -7,7 +7,6 @@ trimmed.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from presence.followups.keys import FollowupKeys, cancel_call
@@ -35,12 +34,7 @@ class Forgotten:
 
 
 class Eraser(Scripting):
-    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
-
-    Args:
-        url: see `Scripting`.
-        keys: the key names.
-    """
+    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`."""
 
     def __init__(self, url: str, keys: Keys) -> None:
         super().__init__(url)
@@ -132,9 +126,7 @@ class Eraser(Scripting):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 from presence.reader import PresenceReader
 from presence.store.keys import Keys
@@ -46,44 +46,27 @@ class KickResult:
         }
 
 
-class SessionKicker(Scripting):
-    """Blocking calls, made from one thread at a time; all raise `StoreUnavailable` or `StoreError`.
+def request_kick(
+    scripting: Scripting, keys: Keys, uids: Iterable[str], device: str | None = None, *, by: str = ""
+) -> list[Target]:
+    """Ask the nodes of all sessions of these users to end them; return the sessions.
 
-    Args:
-        url: see `Scripting`.
-        keys: the key names.
+    A node receives this immediately, or within seconds if its control channel is broken. A user who is
+    offline has no sessions. `device`: only this one; None: all. `by`: the caller, for the nodes' logs.
+
+    Raises:
+        StoreUnavailable, StoreError: Redis does not answer, or refuses.
     """
-
-    def __init__(self, url: str, keys: Keys) -> None:
-        super().__init__(url)
-        self._keys = keys
-        self._shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
-
-    def kick(self, uids: Iterable[str], device: str | None = None, *, by: str = "") -> list[Target]:
-        """Ask the nodes of all sessions of these users to end them; return the sessions.
-
-        A node receives this immediately, or within seconds if its control channel is broken. A user who is
-        offline has no sessions. `device`: only this one; None: all. `by`: the caller, for the nodes' logs.
-        """
-        wanted = list(dict.fromkeys(uids))
-        which = [] if device is None else [device]
-        calls = [
-            self._shape.operator_call("kick", self._keys.shard(uid), [uid, by, *which]) for uid in wanted
-        ]
-        targets: list[Target] = []
-        for uid, answer in zip(wanted, self.evaluate(calls), strict=True):
-            if isinstance(answer, Exception):
-                raise answer
-            targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
-        return targets
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    wanted = list(dict.fromkeys(uids))
+    which = [] if device is None else [device]
+    shape = Shape(keys, maxlen=0, seen_retention_ms=0)  # nothing is trimmed here
+    calls = [shape.operator_call("kick", keys.shard(uid), [uid, by, *which]) for uid in wanted]
+    targets: list[Target] = []
+    for uid, answer in zip(wanted, scripting.evaluate(calls), strict=True):
+        if isinstance(answer, Exception):
+            raise answer
+        targets += [Target(uid, *row) for row in unpacked(answer[0])["sessions"]]
+    return targets
 
 
 def kick(
@@ -97,19 +80,13 @@ def kick(
 ) -> KickResult:
     """Kick users and wait until their sessions have ended, for at most `wait_s`.
 
-    Args:
-        redis_url: of the servers' Redis.
-        reader: of the same Redis.
-        uids: the users.
-        wait_s: time-out; sessions of fenced nodes are not waited for.
-        by: the caller, for the logs of the nodes.
-        device: only sessions of this device; None: all.
+    Sessions of fenced nodes are not waited for. For `by` and `device` see `request_kick`.
 
     Raises:
         RedisError, StoreUnavailable, StoreError: Redis does not answer.
     """
-    with SessionKicker(redis_url, reader.keys()) as kicker:
-        targets = kicker.kick(uids, device, by=by)
+    with closing(Scripting(redis_url)) as scripting:
+        targets = request_kick(scripting, reader.keys(), uids, device, by=by)
     left = _wait(reader, targets, wait_s)
     silent = {each.node for each in reader.nodes() if each.status != "alive"} if left else set()
     return KickResult(targets, {target: _reason(target, silent) for target in left})

@@ -97,11 +97,8 @@ class PendingSignals(NamedTuple):
 class SignalPipe:
     """Makes signals selectable for the length of a ``with`` block (a self-pipe).
 
-    SIGTERM and SIGINT request a stop, SIGUSR2 a rolling restart, SIGHUP a reload; SIGCHLD only wakes.
-
-    Args:
-        selector: the pipe is registered here, with None as data.
-        reloads: whether to handle SIGHUP; if not, its handler stays.
+    The pipe is registered with None as data. SIGTERM and SIGINT request a stop, SIGUSR2 a rolling restart,
+    SIGHUP a reload; SIGCHLD only wakes. Without `reloads` the handler of SIGHUP stays.
     """
 
     def __init__(self, selector: selectors.BaseSelector, *, reloads: bool = False) -> None:
@@ -346,10 +343,8 @@ class Arbiter:
         each.pid, each.is_ready = 0, False
         self._close_pipe(each)
         if self._stopping:
-            if status not in (
-                0,
-                -signal.SIGTERM,
-            ):  # SIGTERM kills a worker that does not handle it yet, or no longer
+            # SIGTERM kills a worker that does not handle it yet, or no longer.
+            if status not in (0, -signal.SIGTERM):
                 self._status = self._status or FAILED
                 log.error("worker exited uncleanly", worker=each.number, **exit_fields(status))
             return

@@ -33,12 +33,8 @@ def interval_s(timeout_s: float) -> float:
 class SilenceWatch:
     """Measures the silence of a process, counting only time in which the watcher ran.
 
-    Args:
-        timeout_s: how long the process may hang; infinity: it is not watched.
-        now: monotonic seconds.
-
-    Attributes:
-        silent_s: seconds since its last heartbeat.
+    `timeout_s`: how long the process may hang; infinity: it is not watched. `silent_s`: seconds since its
+    last heartbeat. Times are monotonic seconds.
     """
 
     def __init__(self, timeout_s: float, now: float) -> None:
@@ -71,11 +67,9 @@ RELOAD = b"h"
 
 
 class ControlPipe:
-    """The worker's end of the control pipe; see `presence.server.process.Lifecycle`.
+    """The worker's end of the control pipe, a socket pair; see `presence.server.process.Lifecycle`.
 
-    Args:
-        pipe: the worker's end of the socket pair.
-        hang_timeout_s: see `SilenceWatch`; infinity: no heartbeats are sent.
+    If `hang_timeout_s` is infinite, no heartbeats are sent; see `SilenceWatch`.
     """
 
     def __init__(self, pipe: socket.socket, *, hang_timeout_s: float = math.inf) -> None:
@@ -93,9 +87,8 @@ class ControlPipe:
     ) -> AsyncIterator[AsyncIterator[None]]:
         """Open the stream of stop requests: the first asks for a drain, the second for an immediate exit.
 
-        Args:
-            reload: called to read files again; None: there are no files.
-            retire: called before a drain if a successor is ready.
+        `reload` is called to read files again (None: there are none), `retire` before a drain if a successor
+        is ready.
         """
         self._socket.setblocking(False)
         sender, requests = trio.open_memory_channel[None](2)

@@ -58,11 +58,7 @@ SILENT: Final = Notifier()
 
 
 def from_environment(environ: MutableMapping[str, str] | None = None) -> Notifier:
-    """Return the notifier for this process, and remove the variables from the environment.
-
-    Args:
-        environ: `os.environ` by default.
-    """
+    """Return the notifier for this process, and remove the variables from its environment."""
     environ = os.environ if environ is None else environ
     name, period_us, pid = (environ.pop(variable, "") for variable in _VARIABLES)
     if name[:1] not in {"/", "@"}:  # sockets of other kinds are for virtual machines

@@ -55,12 +55,7 @@ def load_modules(settings: Settings) -> None:
 def load_authenticator(
     settings: Settings, clock: Clock, wall: Callable[[], float] = time.time
 ) -> "TokenAuthenticator | None":
-    """Return the authenticator; None if `token_keys` is not set.
-
-    Args:
-        settings: checked settings.
-        clock: monotonic time.
-        wall: wall-clock time in Unix seconds.
+    """Return the authenticator; None if `token_keys` is not set. `wall`: Unix seconds.
 
     Raises:
         CredentialsError: the keys cannot be used.
@@ -120,13 +115,8 @@ def operator_token_problems(settings: Settings) -> Iterator[CredentialsError]:
 class Credentials:
     """Token keys and certificate of one server.
 
-    Args:
-        settings: checked settings.
-        clock: monotonic time.
-
-    Attributes:
-        authenticator: checks tokens; None: clients are not authenticated.
-        certificate: None: no TLS is served.
+    Without keys `authenticator` is None: clients are not authenticated. Without a `certificate` no TLS is
+    served.
 
     Raises:
         CredentialsError: a file cannot be used.

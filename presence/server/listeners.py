@@ -56,9 +56,7 @@ class Listeners:
 def open_listeners(settings: Settings, *, shared: bool = False) -> Listeners:
     """Return sockets that listen on the addresses of the settings.
 
-    Args:
-        settings: checked settings.
-        shared: let other processes of this user share the addresses; the kernel distributes connections.
+    With `shared` other processes of this user may share the addresses; the kernel distributes connections.
 
     Raises:
         CannotListen: an address is unavailable; no socket stays open.

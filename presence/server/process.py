@@ -44,9 +44,7 @@ class Lifecycle(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[None]]:
         """Open the stream of stop requests: the first asks for a drain, the second for an immediate exit.
 
-        Args:
-            reload: called to read files again.
-            retire: called before a drain if a successor is ready.
+        `reload` is called to read files again, `retire` before a drain if a successor is ready.
         """
 
 
@@ -137,14 +135,7 @@ def run(
     stats_socket: socket.socket | None = None,
     worker: int = 0,
 ) -> int:
-    """Run the server until a stop is requested.
-
-    Args:
-        settings: checked settings.
-        redis_url: `settings.redis`, or the URL of the embedded server.
-        lifecycle: see `Lifecycle`.
-        family: common prefix of the ids of the workers that share the port; "" for a single server.
-        stats_socket, worker: see `Server`.
+    """Run the server until `lifecycle` requests a stop; for the other arguments see `Server`.
 
     Returns:
         The exit status: 0 after a clean stop, 2 if the settings cannot be satisfied, 1 otherwise.

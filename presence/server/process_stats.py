@@ -25,11 +25,7 @@ class ProcessStats:
         self._first = _listed()
 
     def report(self, connections: int) -> dict[str, Any]:
-        """Return the current usage.
-
-        Args:
-            connections: number of open ones, for kernels that do not count descriptors.
-        """
+        """Return the current usage; the open connections are for kernels that do not count descriptors."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {

@@ -82,11 +82,6 @@ def question(number: int, verb: str, arguments: Mapping[str, Any]) -> bytes:
 class StatsResponder:
     """Answers questions ``[id, verb, arguments]`` on the stats socket with ``[id, result]``.
 
-    Args:
-        line: the worker's end.
-        answers: see `Answers`.
-        faults: contains errors of a question.
-
     Attributes:
         asked: number of questions.
         dropped: number of answers that did not fit into the socket buffer.

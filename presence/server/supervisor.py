@@ -42,17 +42,9 @@ def run(
     *,
     admin_process: AdminSupervision | None = None,
 ) -> int:
-    """Run `settings.workers` workers until a stop signal arrives or a worker cannot start.
+    """Run `settings.workers` workers until a stop signal or a worker cannot start; return the exit status.
 
-    Args:
-        settings: checked settings.
-        writer: for the ready line.
-        reread: logs settings that SIGHUP cannot change; never raises.
-        notifier: to the service manager.
-        admin_process: already running; None: there is none.
-
-    Returns:
-        The exit status.
+    `reread` logs settings that SIGHUP cannot change, and never raises; `admin_process` is already running.
     """
     try:
         reserved = listeners.reserve_addresses(settings)
@@ -93,15 +85,7 @@ def _work(
     *,
     stats_socket: socket.socket | None = None,
 ) -> int:
-    """Run as worker `number`; return the exit status.
-
-    Args:
-        settings: checked settings; all workers share `port`.
-        number: from 1, for the log.
-        family: common prefix of the node ids of all workers.
-        pipe: the worker's end of the control pipe.
-        stats_socket: see `presence.server.server.Server`.
-    """
+    """Run as worker `number`, from 1, on the port of all workers; return the exit status."""
     lifecycle = ControlPipe(pipe, hang_timeout_s=settings.hang_timeout)
     with logs.configure(settings.log_format, settings.log_level):
         structlog.contextvars.bind_contextvars(worker=number)

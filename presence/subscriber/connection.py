@@ -73,8 +73,8 @@ class RedisConnections:
             self.close()
             raise
 
-    def run_on_reachable(self, work: Callable[[ShardClients], None], shards: "Shards") -> None:
-        """Run `work` on the reachable shards; if a server fails, run it again without that server.
+    def run_on_reachable(self, work: Callable[[ShardClients], T], shards: "Shards") -> T:
+        """Return the result of `work` on the reachable shards; repeat it without a server that fails.
 
         So an unreachable server of a cluster delays the events of its own shards only. Excluded servers are
         tried again soon. Raises `RedisError` if no shard is reachable, or for an error that is no lost
@@ -84,12 +84,12 @@ class RedisConnections:
             clients.readmit()
             while True:
                 try:
-                    work(clients)
+                    result = work(clients)
                 except CONNECTION_LOST as error:
                     self._exclude_lost_shards(clients, error, shards.keys)
                 else:
                     self._log_restored(clients.reachable(shards.keys))
-                    return
+                    return result
 
     def _exclude_lost_shards(self, clients: ShardClients, error: RedisError, keys: Keys) -> None:
         if not clients.is_cluster or not passes(error):

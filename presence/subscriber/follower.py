@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from presence.store.client import RedisError
+from presence.store.keys import Keys
 from presence.store.shard_clients import ShardClients
 from presence.subscriber.connection import BLOCK_MS, PollInterval, RedisConnections, Shards, Source, log
 from presence.subscriber.events import ZERO_ID, Entry, Gap, Item, id_order, read_entry
@@ -117,11 +118,8 @@ class Follower(Source[Item]):
 
     def ends(self, clients: ShardClients, shards: range | None = None) -> dict[int, str]:
         """Return the id of the newest entry of each shard; ``0-0`` if there is none."""
-        shards = range(self.shards.keys.shards) if shards is None else shards
         # Concrete ids instead of "$", which would miss what is written between two reads.
-        keys = self.shards.keys
-        answers = clients.ask(keys, shards, lambda pipe, shard: pipe.xrevrange(keys.events(shard), count=1))
-        return {shard: newest[0][0].decode() if newest else ZERO_ID for shard, (newest,) in answers.items()}
+        return newest_ids(clients, self.shards.keys, shards)
 
     def discard_buffer(self) -> None:
         """Discard items that were read and not yet returned."""
@@ -180,6 +178,17 @@ class Follower(Source[Item]):
             came = clients.at(keys.events(0)).xread(places, count=1, block=BLOCK_MS)
             return self.read(clients) if came else []
         return self._poll_interval.wait(BLOCK_MS / 1000, clients, lambda: self.read(clients))
+
+
+def newest_ids(
+    clients: ShardClients, keys: Keys, shards: range | None = None, up_to: str = "+"
+) -> dict[int, str]:
+    """Return the id of each shard's newest entry at or before `up_to`; ``0-0`` if there is none."""
+    shards = range(keys.shards) if shards is None else shards
+    answers = clients.ask(
+        keys, shards, lambda pipe, shard: pipe.xrevrange(keys.events(shard), max=up_to, count=1)
+    )
+    return {shard: newest[0][0].decode() if newest else ZERO_ID for shard, (newest,) in answers.items()}
 
 
 def _last_generated(info: Any) -> str:

@@ -3,9 +3,9 @@
 Redis keeps a delivered entry as *pending* for its consumer until it is acknowledged. A pending entry ends in
 one of three ways:
 
-- its consumer acknowledges it; - its consumer dies or abandons it: after `claim_idle_s` without a sign of
-life any consumer claims it. Entries in
-  the memory of a live consumer are renewed meanwhile, so they are not claimed;
+- its consumer acknowledges it;
+- its consumer dies or abandons it: after `claim_idle_s` without a sign of life any consumer claims it.
+  Entries in the memory of a live consumer are renewed meanwhile, so they are not claimed;
 - it was delivered `max_deliveries` times and is still pending: it becomes a dead letter, in one transaction.
 
 Redis counts deliveries. New entries are read ahead, which counts as a delivery before a handler has seen

@@ -42,10 +42,7 @@ class ExpiryTimer(SharedTimer):
     thread at a time.
 
     Args:
-        scripting: the connections; the timer listens at the same URL.
-        base: prefix of the keys, see `Keys.timer`.
-        leasing: how events are handed out.
-        events_max: maximum of events, including dead letters.
+        scripting, base, leasing, events_max: see `SharedTimer`; the timer listens at the URL of `scripting`.
         reconcile_s: seconds between two scans.
         heard_max: maximum of names waiting to be claimed.
 
@@ -73,9 +70,8 @@ class ExpiryTimer(SharedTimer):
         if not 0.01 <= reconcile_s < math.inf:
             raise TimerError(f"reconcile_s {reconcile_s!r} is not 0.01 or more")
         alarms = f"{base}:alarm:"
-        super().__init__(
-            scripting, base, leasing or Leasing(), events_max, index=(msgpack.packb([alarms]), "due")
-        )
+        index = (msgpack.packb([alarms]), "due")
+        super().__init__(scripting, base, leasing, events_max=events_max, index=index)
         self._expiries = KeyExpirations(scripting.url, alarms, heard_max)
         self._reconcile_s = reconcile_s
         self._is_open = False
@@ -151,9 +147,7 @@ class ExpiryTimer(SharedTimer):
                 self.trouble = ""
             except (StoreUnavailable, StoreError) as error:
                 self.trouble = str(error)
-        dues, is_more = self._run_claim_script("due", limit)
-        while is_more and not dues:  # it was a slice of dead letters
-            dues, is_more = self._run_claim_script("due", limit)
+        dues, is_more = self._claim_due(limit)
         self.scans += 1
         self.found += len(dues)
         self._next_scan = None if is_more else time.monotonic() + self._reconcile_s

@@ -40,17 +40,11 @@ class RetryLater(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that handles events.
+    """A function that handles events."""
 
-    Attributes:
-        name: ``module:function``, or the function's name.
-        function: a plain function, called in a thread, or an ``async def``, which runs on trio.
-        is_async: which of the two.
-    """
-
-    name: str
-    function: Function
-    is_async: bool
+    name: str  # ``module:function``, or the function's name
+    function: Function  # a plain function, called in a thread, or an ``async def``, which runs on trio
+    is_async: bool  # which of the two
 
     def call(self, due: Due) -> None:
         """Call a plain function; its exceptions propagate.

@@ -35,35 +35,24 @@ def check_delay(delay_s: float) -> None:
 
 
 class Event(NamedTuple):
-    """An event to schedule.
+    """An event to schedule."""
 
-    Attributes:
-        id: unique in its timer; at most `MAX_ID_BYTES` bytes of UTF-8.
-        delay_s: seconds from the moment it is added; 0 is due immediately.
-        payload: for the handler; at most `MAX_PAYLOAD_BYTES` bytes. Equal payloads are separate events.
-    """
-
-    id: str
-    delay_s: float
+    id: str  # unique in its timer; at most `MAX_ID_BYTES` bytes of UTF-8
+    delay_s: float  # seconds from the moment it is added; 0 is due immediately
+    # for the handler; at most `MAX_PAYLOAD_BYTES` bytes. Equal payloads are separate events.
     payload: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A due event that was handed out.
-
-    Attributes:
-        id, payload: see `Event`.
-        due_ms: when it was due, Unix milliseconds by the clock of Redis.
-        late_ms: how much later it was handed out, by the same clock; never below 0.
-        attempt: 1, or more if it was handed out before and not done. It identifies this claim: reports of a
-            worker whose lease has ended are ignored once the event is claimed by another.
-    """
+    """A due event that was handed out."""
 
     id: str
     payload: bytes
-    due_ms: int
-    late_ms: int
+    due_ms: int  # when it was due, Unix milliseconds by the clock of Redis
+    late_ms: int  # how much later it was handed out, by the same clock; never below 0
+    # 1, or more if it was handed out before and not done. It identifies this claim: reports of a worker whose
+    # lease has ended are ignored once the event is claimed by another.
     attempt: int
 
 

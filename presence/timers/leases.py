@@ -27,31 +27,18 @@ log = structlog.get_logger("presence.timers")
 
 @dataclass(slots=True)
 class WorkerCounters:
-    """Counters of one worker's events since its start.
+    """Counters of one worker's events since its start."""
 
-    Attributes:
-        taken: handed out to it.
-        handled: the handler returned.
-        failed: the handler raised or took too long.
-        put_off: the handler raised `RetryLater`.
-        dead: of both, those without an attempt left.
-        returned: not begun, or cut off at the end of the drain; handed out again.
-        lapsed: not begun, because their lease had ended by then.
-        void: claimed by another worker before their result was reported.
-        unsaid: not reported in time; handed out again once their lease ends.
-        late_ms_sum, late_ms_max: how late they were handed out.
-    """
-
-    taken: int = 0
-    handled: int = 0
-    failed: int = 0
-    put_off: int = 0
-    dead: int = 0
-    returned: int = 0
-    lapsed: int = 0
-    void: int = 0
-    unsaid: int = 0
-    late_ms_sum: int = 0
+    taken: int = 0  # handed out to it
+    handled: int = 0  # the handler returned
+    failed: int = 0  # the handler raised or took too long
+    put_off: int = 0  # the handler raised `RetryLater`
+    dead: int = 0  # of both, those without an attempt left
+    returned: int = 0  # not begun, or cut off at the end of the drain; handed out again
+    lapsed: int = 0  # not begun, because their lease had ended by then
+    void: int = 0  # claimed by another worker before their result was reported
+    unsaid: int = 0  # not reported in time; handed out again once their lease ends
+    late_ms_sum: int = 0  # of how late each was handed out
     late_ms_max: int = 0
 
     def add_claimed(self, dues: Iterable[Due]) -> None:
@@ -71,15 +58,7 @@ class WorkerCounters:
 class Leases:
     """The claimed events of one worker, each from its claim until its result is reported.
 
-    Args:
-        timer: their timer.
-        lease_s: length of a lease.
-        caller: makes blocking calls.
-        outage: logs failures.
-        reported: called after each report.
-
-    Attributes:
-        counters: of the worker; failed reports are counted here.
+    `reported` is called after each report; `counters` are those of the worker.
     """
 
     def __init__(

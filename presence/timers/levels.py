@@ -13,9 +13,9 @@ beginning at most one tick's moves are left.
 
 Invariants:
 
-* An entry is in exactly one slot, `entry.slot`, or in none (None: it was handed out, or cancelled). * A level
-holds the ticks before its `horizon` that the levels below do not hold; the horizon is the beginning of
-  the first window above that has not cascaded. So an entry added to a window after the cascade comes after
+* An entry is in exactly one slot, `entry.slot`, or in none (None: it was handed out, or cancelled).
+* A level holds the ticks before its `horizon` that the levels below do not hold; the horizon is the beginning
+  of the first window above that has not cascaded. So an entry added to a window after the cascade comes after
   the cascaded ones: entries of one tick are handed out in the order of adding.
 * No entry is due at or before the cursor, the last tick that was handed out or passed.
 

@@ -15,18 +15,17 @@ user. They have the form of a presence server's events, so `presence.subscriber`
 
 Guarantees, by the clock of Redis (if it is set, time-outs are longer or shorter by that much):
 
-* Never early: a user is offline `idle_timeout_s` after the last touch, and no sooner. * Late by at most a
-tick plus the time between two calls of `due`. Without calls no user goes offline; the next
-  call takes every slot that has passed, in slices.
+* Never early: a user is offline `idle_timeout_s` after the last touch, and no sooner.
+* Late by at most a tick plus the time between two calls of `due`. Without calls no user goes offline; the
+  next call takes every slot that has passed, in slices.
 * Nothing is lost when a caller dies: a user is on the wheel, or the offline event is in the stream. The
-result of
-  `due` is for logs and counters; to act on events, read the stream with a consumer group (at least once).
+  result of `due` is for logs and counters; to act on events, read the stream with a consumer group (at least
+  once).
 * A touch before the call that takes the user prevents the offline event. After that call, an online event
-follows
-  the offline one, in order.
-* A call whose answer was lost may be repeated: each event is written once. * If Redis loses its data, its
-users are unknown: users who continue come online again, users who had just fallen
-  silent are not reported.
+  follows the offline one, in order.
+* A call whose answer was lost may be repeated: each event is written once.
+* If Redis loses its data, its users are unknown: users who continue come online again, users who had just
+  fallen silent are not reported.
 
 Memory: an entry of a hash and one of a set for each user online, and one of the capped stream for each event.
 `python -m loadtest.compare` measures it, and the cost of a touch.
@@ -40,7 +39,7 @@ from presence.protocol import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call, Scripting
 from presence.timers.interface import TimerError
-from presence.timers.script_batches import checked_id
+from presence.timers.shared_timer import checked_id
 
 MAX_UIDS_PER_CALL: Final = 500  # 2 ms of Redis, in which it serves no other call
 MAX_SLOTS_PER_CALL: Final = 1000  # passed slots: about 1 ms if all are empty
@@ -49,19 +48,12 @@ MAX_NAME_BYTES: Final = 128
 
 
 class Silence(NamedTuple):
-    """A user who went offline because no touch came.
-
-    Attributes:
-        uid: the user.
-        last_seen_ms: the last touch, Unix milliseconds by the clock of Redis, as all times here.
-        due_ms: the tick at which this was due: at or after the deadline.
-        at_ms: when the user was taken.
-    """
+    """A user who went offline because no touch came."""
 
     uid: str
-    last_seen_ms: int
-    due_ms: int
-    at_ms: int
+    last_seen_ms: int  # the last touch, Unix milliseconds by the clock of Redis, as all times here
+    due_ms: int  # the tick at which this was due: at or after the deadline
+    at_ms: int  # when the user was taken
 
     @property
     def late_ms(self) -> int:

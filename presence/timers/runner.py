@@ -59,29 +59,16 @@ log = structlog.get_logger("presence.timers")
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker handles events.
+    """How a worker handles events."""
 
-    Attributes:
-        leasing: how the timer hands them out.
-        concurrency: maximum of running handlers.
-        timeout_s: seconds after which a handler has failed.
-        drain_timeout_s: seconds that running handlers have once the worker is to stop.
-    """
-
-    leasing: Leasing = field(default_factory=Leasing)
-    concurrency: int = 1
-    timeout_s: float = 300.0
-    drain_timeout_s: float = 10.0
+    leasing: Leasing = field(default_factory=Leasing)  # how the timer hands them out
+    concurrency: int = 1  # maximum of running handlers
+    timeout_s: float = 300.0  # seconds after which a handler has failed
+    drain_timeout_s: float = 10.0  # seconds that running handlers have once the worker is to stop
 
 
 class Runner:
-    """A worker on one timer.
-
-    Args:
-        timer: used from one thread at a time.
-        handler: called with each event.
-        options: how events are handled.
-        caller: makes the calls of the timer; in a thread by default.
+    """A worker on one timer, which is used from one thread at a time.
 
     Attributes:
         counters: results so far.
@@ -129,8 +116,7 @@ class Runner:
     def report_last(self, timer: LeasedTimer) -> None:
         """Return the events of running plain handlers to the timer; blocks; for the end of the process.
 
-        Args:
-            timer: the same timer with other connections: an abandoned call may occupy the first ones.
+        The timer needs connections of its own: an abandoned call may occupy those of the worker.
         """
         with suppress(*TIMER_FAILURES):
             for due, delay_s in self._running_threads:
@@ -140,11 +126,9 @@ class Runner:
                     timer.retry(due, delay_s)
 
     async def run(self, ready: Callable[[], None] = lambda: None, *, is_first: bool = True) -> None:
-        """Work until `stop`, then drain; cancel it to end immediately.
+        """Work until `stop`, then drain; cancel it to end immediately. Calls `ready` once Redis has answered.
 
-        Args:
-            ready: called once Redis has answered.
-            is_first: give up if Redis is unreachable at first, see `failure`; else wait for it.
+        `is_first`: give up if Redis is unreachable at first, see `failure`; else wait for it.
         """
         async with trio.open_nursery() as background:
             background.start_soon(self._leases.report)
@@ -290,30 +274,19 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 class Job(NamedTuple):
-    """The work of a worker process.
-
-    Attributes:
-        location: of the timer.
-        handler: name of the handler, see `handlers.load`.
-        options: how events are handled.
-        log_format, log_level: as `presence.common.logs.configure` takes them.
-    """
+    """The work of a worker process."""
 
     location: TimerLocation
-    handler: str
+    handler: str  # its name, see `handlers.load`
     options: WorkerOptions
-    log_format: str = "auto"
+    log_format: str = "auto"  # as `presence.common.logs.configure` takes it
     log_level: str = "info"
 
 
 def run_worker(job: Job, number: int, line: socket.socket, is_first: bool) -> int:
-    """Be worker `number`; return the exit status.
+    """Run as worker `number`, from 1, with its end of the control pipe; return the exit status.
 
-    Args:
-        job: what to do.
-        number: from 1, for the log.
-        line: the worker's end of the control socket.
-        is_first: end if Redis is unreachable at first; else wait for it.
+    `is_first`: end if Redis is unreachable at first; else wait for it.
     """
     with logs.configure(job.log_format, job.log_level) as writer:
         structlog.contextvars.bind_contextvars(worker=number)

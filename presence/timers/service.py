@@ -66,26 +66,17 @@ class TimerHandle(TimerEntry):
 
 @dataclass(slots=True)
 class TimerStatistics:
-    """Counters of a service.
+    """Counters of a service."""
 
-    Attributes:
-        pending: waiting timers, including queued async callbacks.
-        fired, cancelled: timers so far.
-        running, held: async callbacks that run as tasks, and that are queued.
-        errors, handler_errors: exceptions of callbacks, and of `on_error` itself.
-        slice_max_s: the longest time for which callbacks occupied the event loop.
-        late_sum_s, late_max_s: callback after deadline; one reading of the clock serves some callbacks.
-    """
-
-    pending: int = 0
-    fired: int = 0
+    pending: int = 0  # waiting timers, including queued async callbacks
+    fired: int = 0  # timers so far
     cancelled: int = 0
-    running: int = 0
-    held: int = 0
-    errors: int = 0
-    handler_errors: int = 0
-    slice_max_s: float = 0.0
-    late_sum_s: float = 0.0
+    running: int = 0  # async callbacks that run as tasks
+    held: int = 0  # async callbacks that are queued
+    errors: int = 0  # exceptions of callbacks
+    handler_errors: int = 0  # exceptions of `on_error` itself
+    slice_max_s: float = 0.0  # the longest time for which callbacks occupied the event loop
+    late_sum_s: float = 0.0  # callback after deadline; one reading of the clock serves some callbacks
     late_max_s: float = 0.0
 
 

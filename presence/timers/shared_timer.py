@@ -6,7 +6,7 @@ and `done` called again returns 0.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,18 +14,22 @@ import msgpack
 
 from presence.common.backoff import backoff_s, jittered
 from presence.store.script_runner import Call, Scripting
-from presence.timers.interface import MAX_DELAY_S, Due, Event, TimerError, TimerFull
-from presence.timers.script_batches import (
-    MAX_ITEMS_PER_CALL,
-    checked_id,
-    claim_batches,
-    delay_ms,
-    event_batches,
-    id_batches,
+from presence.timers.interface import (
+    MAX_DELAY_S,
+    MAX_EVENTS,
+    MAX_ID_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Due,
+    Event,
+    TimerError,
+    TimerFull,
+    check_delay,
 )
 
 MAX_LEASE_S: Final = 86_400.0
 MAX_ATTEMPTS: Final = 1000
+MAX_ITEMS_PER_CALL: Final = 1000  # a few milliseconds of Redis
+MAX_BYTES_PER_CALL: Final = 1 << 20  # of ids and payloads, roughly; one event more may exceed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +81,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class TimerState:
-    """The state of a timer.
+    """The state of a timer."""
 
-    Attributes:
-        waiting: events not yet due.
-        leased: events handed out, or pausing before a retry.
-        dead: dead letters.
-        next_s: seconds until something may be due; None: never.
-        counts: totals: scheduled, refused, cancelled, handed (first attempts), again
-            (further attempts), returned (given back), done, dead.
-    """
-
-    waiting: int
-    leased: int
-    dead: int
-    next_s: float | None
+    waiting: int  # events not yet due
+    leased: int  # events handed out, or pausing before a retry
+    dead: int  # letters
+    next_s: float | None  # seconds until something may be due; None: never
+    # totals: scheduled, refused, cancelled, handed (first attempts), again (further attempts), returned
+    # (given back), done, dead
     counts: Mapping[str, int]
 
 
@@ -109,13 +106,20 @@ class SharedTimer:
         base: prefix of the keys, see `Keys.timer`; its hash tag puts them into one slot.
         leasing: how events are handed out; workers of one timer should agree, but need not.
         events_max: maximum of events, including dead letters.
-        index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`.
+        index: ARGV 1 of the scripts, and the name of KEYS 2; see `timers/prelude.lua`. By default a sorted
+            set of due times.
     """
 
     def __init__(
-        self, scripting: Scripting, base: str, leasing: Leasing, events_max: int, index: tuple[bytes, str]
+        self,
+        scripting: Scripting,
+        base: str,
+        leasing: Leasing | None = None,
+        *,
+        events_max: int = MAX_EVENTS,
+        index: tuple[bytes, str] = (b"", "due"),
     ) -> None:
-        self.leasing = leasing
+        self.leasing = leasing or Leasing()
         self._scripting = scripting
         self._events_max = events_max
         self._variant, index_name = index
@@ -163,11 +167,7 @@ class SharedTimer:
         due.
         """
         self._check_limit(limit)
-        while True:
-            # A call may find only dead letters, or empty slots of a ring: then try again.
-            dues, is_more = self._run_claim_script("due", limit)
-            if dues or not is_more:
-                return dues
+        return self._claim_due(limit)[0]
 
     def done(self, dues: Iterable[Due]) -> int:
         """Remove handled events; see `LeasedTimer.done`."""
@@ -221,6 +221,14 @@ class SharedTimer:
         if not 1 <= limit <= MAX_ITEMS_PER_CALL:
             raise TimerError(f"limit {limit!r} is not between 1 and {MAX_ITEMS_PER_CALL}")
 
+    def _claim_due(self, limit: int) -> tuple[list[Due], bool]:
+        """Hand out due events, none only if none is due; return them, and whether more are due."""
+        while True:
+            # A call may find only dead letters, or empty slots of a ring: then try again.
+            dues, is_more = self._run_claim_script("due", limit)
+            if dues or not is_more:
+                return dues, is_more
+
     def _run_claim_script(self, script: str, what: int | bytes) -> tuple[list[Due], bool]:
         """Run a script that hands out events; return them, and whether more are due."""
         _, now_ms, is_more, flat = self._run_script(script, what, self._lease_ms(), self.leasing.attempts_max)
@@ -243,3 +251,60 @@ class SharedTimer:
         if answer[0] == b"ring":
             raise TimerError(f"this ring has {answer[1]} slots of {answer[2]} ms: the settings differ")
         return answer
+
+
+# Arguments of the scripts, checked and packed in bounded batches
+
+
+def delay_ms(delay_s: float) -> int:
+    """Return a delay in whole milliseconds, rounded up; raises TimerError if it is out of bounds."""
+    check_delay(delay_s)
+    # 0.07 * 1000 is a little more than 70: a rounding error must not add a millisecond.
+    return math.ceil(round(delay_s * 1000, 6))
+
+
+def checked_id(event_id: str) -> str:
+    """Return a valid id; raises TimerError for an invalid one."""
+    try:
+        size = len(event_id.encode())
+    except UnicodeEncodeError:
+        raise TimerError(f"an id that is no UTF-8: {event_id[:40]!r}") from None
+    if not 1 <= size <= MAX_ID_BYTES:
+        raise TimerError(f"an id has 1 to {MAX_ID_BYTES} bytes: {event_id[:40]!r}")
+    return event_id
+
+
+def event_batches(events: Iterable[Event]) -> Iterator[bytes]:
+    """Pack events for schedule.lua, in batches bounded in items and bytes."""
+    flat: list[object] = []
+    size = 0
+    for event_id, delay_s, payload in events:
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise TimerError(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes: {event_id!r}: {len(payload)}")
+        flat += (checked_id(event_id), delay_ms(delay_s), payload)
+        size += len(event_id) + len(payload)
+        if len(flat) == 3 * MAX_ITEMS_PER_CALL or size >= MAX_BYTES_PER_CALL:
+            yield _pack(flat)
+            flat, size = [], 0
+    if flat:
+        yield _pack(flat)
+
+
+def _pack(values: Sequence[object]) -> bytes:
+    packed: bytes = msgpack.packb(values, use_bin_type=False)  # Redis' Lua knows one kind of string
+    return packed
+
+
+def _packed(values: Sequence[object], step: int) -> Iterator[bytes]:
+    return (_pack(values[first : first + step]) for first in range(0, len(values), step))
+
+
+def claim_batches(dues: Iterable[Due]) -> Iterator[bytes]:
+    """Pack id, due time and attempt of events that were handed out, in bounded batches."""
+    flat = [value for due in dues for value in (due.id, due.due_ms, due.attempt)]
+    return _packed(flat, 3 * MAX_ITEMS_PER_CALL)
+
+
+def id_batches(event_ids: Iterable[str]) -> Iterator[bytes]:
+    """Pack ids, in bounded batches."""
+    return _packed([checked_id(each) for each in event_ids], MAX_ITEMS_PER_CALL)

@@ -32,10 +32,7 @@ W = TypeVar("W", bound=Settleable)
 class RequestTimeouts(Generic[W]):
     """Times out requests after a fixed number of seconds, even while a call to Redis hangs.
 
-    Args:
-        seconds: the time-out, the same for all.
-        on_timeout: refuses a request; errors in it are contained.
-        work: the kind of work, see `Faults`.
+    `on_timeout` refuses a request; errors in it are contained, as of `work`, see `Faults`.
     """
 
     def __init__(self, seconds: float, on_timeout: Callable[[W], None], faults: Faults, work: str) -> None:

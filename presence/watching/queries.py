@@ -75,7 +75,7 @@ class Queries:
         self.statistics = QueryStatistics()
 
     def take(self, session: Session, query: Query) -> None:
-        """See `requests.Desk`."""
+        """Queue a query, or refuse it."""
         self.statistics.taken += 1
         uids = list(dict.fromkeys(query.uids))
         if not uids:

@@ -49,14 +49,9 @@ FULL_RETRY_S: Final = 15.0  # on average, after a refusal for lack of room
 class Watching:
     """Serves requests of clients about other users.
 
-    Args:
-        shard_of: the shard of a user.
-        channel: makes the channel of a shard.
-        max_watches: users that one session may watch.
-        max_shared_watches: watches of all sessions together, beyond `OWN_WATCHES` of each.
-        absence_s: see `ShardView`.
-        runtime: makes blocking calls.
-        faults: contains errors in the handling of one request or connection.
+    `shard_of` gives the shard of a user, `channel` makes the channel of a shard. One session may watch
+    `max_watches` users, all together `max_shared_watches` beyond the `OWN_WATCHES` of each. `absence_s`: see
+    `ShardView`. Errors in the handling of one request or connection are contained.
     """
 
     def __init__(
@@ -104,7 +99,7 @@ class Watching:
             self._nursery.start_soon(self._timeouts.run)
 
     def take(self, session: Session, request: Query | Watch | Unwatch) -> None:
-        """See `requests.Desk`."""
+        """See `RequestHandler.handle`."""
         if session.link is None:
             return
         now = trio.current_time()
@@ -128,11 +123,11 @@ class Watching:
         return len(self._watches.watched_by(session))
 
     def drained(self, session: Session) -> None:
-        """See `requests.Desk`."""
+        """See `RequestHandler.drained`."""
         self._pushes.drained(session)
 
     def left(self, session: Session) -> None:
-        """See `requests.Desk`."""
+        """See `RequestHandler.session_disconnected`."""
         self._pushes.discard(session)
         self._budget.drop(session)
         self._quota.set_count(session, 0)

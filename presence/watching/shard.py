@@ -56,14 +56,10 @@ class ShardStatistics:
 
 
 class ShardWatch:
-    """Watches the users of one shard.
+    """Watches the users of one shard, over a channel that only this object uses.
 
-    Args:
-        channel: used by this object only.
-        absence_s: see `ShardView`.
-        push: called with each change.
-        ready: called with users whose states have become known.
-        faults: contains errors: a message is skipped, anything else counts as a loss.
+    `push` is called with each change, `ready` with users whose states have become known. `absence_s`: see
+    `ShardView`. Of errors, those in a message skip it, and all others count as a loss.
     """
 
     def __init__(

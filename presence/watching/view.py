@@ -87,8 +87,7 @@ class ViewStatistics:
 class ShardView:
     """The watched users of one shard. All entries up to `position` are applied.
 
-    Args:
-        absence_s: seconds between two reads without a record that make a user known online offline.
+    A user known online is offline after two reads without a record, `absence_s` seconds apart.
     """
 
     def __init__(self, absence_s: float) -> None:
@@ -237,11 +236,9 @@ class ShardView:
         }
 
     def apply_snapshot(self, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
-        """Apply a read; return the changes to push. Users not known before are known afterwards.
+        """Apply the read begun last; return the changes to push. Users not known before are known afterwards.
 
-        Args:
-            snapshot: the result of the read begun last; users not subscribed to ever since are skipped.
-            now: monotonic seconds.
+        Users not subscribed to ever since are skipped. `now`: monotonic seconds.
         """
         told = []
         reading, self._reading = self._reading, set()
@@ -274,8 +271,7 @@ class ShardView:
     def finish_recovery(self, position: EntryId | None = None) -> list[UserEvent]:
         """Finish the recovery of missed events; return the held changes to push.
 
-        Args:
-            position: the position in the stream, if the stream is another one than before.
+        `position` is that in the stream, if the stream is another one than before.
         """
         if position is not None:
             self.position = position

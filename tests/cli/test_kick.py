@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ import trio
 
 from presence.common.clock import Clock
 from presence.config.settings import Settings
-from presence.ops.kick import SessionKicker
+from presence.ops.kick import request_kick
 from presence.protocol import Code
 from presence.server.server import Server
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
+from presence.store.script_runner import Scripting
 from tests.cli.conftest import Command
 from tests.server.test_control import serving
 from tests.store.driving import Hand, events, login, record
@@ -100,8 +102,9 @@ async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printa
         await until(lambda: pair.hears(0))
         session = await pair.log_in(0)
         assert session
-        with structlog.testing.capture_logs() as logs, SessionKicker(redis_server.url, Keys()) as kicker:
-            await trio.to_thread.run_sync(lambda: kicker.kick(["ann"], by="\x1b[2J" + 1000 * "x"))
+        by = "\x1b[2J" + 1000 * "x"
+        with structlog.testing.capture_logs() as logs, closing(Scripting(redis_server.url)) as scripting:
+            await trio.to_thread.run_sync(lambda: request_kick(scripting, Keys(), ["ann"], by=by))
             await until(lambda: any(line["event"] == "session kicked" for line in logs))
     (by,) = [line["by"] for line in logs if line["event"] == "session kicked"]
     assert by.startswith("\\x1b[2Jx")

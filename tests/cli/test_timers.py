@@ -8,8 +8,8 @@ import pytest
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.timers.delay_queue import DelayQueue
 from presence.timers.interface import Due, Event
+from presence.timers.kinds import DelayQueue
 from presence.timers.shared_timer import Leasing
 from tests.cli.conftest import Command, Said
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from presence.client import Delivered, PresenceChanged, Push, UserState
-from presence.client.inbox import Inbox
+from presence.client.pushes import Inbox
 
 
 def change(uid: str, number: int) -> PresenceChanged:

@@ -4,8 +4,7 @@ import pytest
 
 from presence import protocol
 from presence.common import meta_json
-from presence.subscriber.event_json import entry_values, gap_entry, parsed_number
-from presence.subscriber.events import Entry, Gap
+from presence.subscriber.events import Entry, Gap, entry_values, gap_entry, parsed_number
 
 MAPS = [
     {},

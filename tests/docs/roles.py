@@ -22,7 +22,7 @@ from presence.followups.scheduler import FollowUpScheduler
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.ops.explain import Explainer
 from presence.ops.forget import Eraser
-from presence.ops.kick import SessionKicker
+from presence.ops.kick import request_kick
 from presence.outbox.queue import SkippedChanges as Skipped
 from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyStatus
 from presence.outbox.steps import Compare, Counter
@@ -42,11 +42,10 @@ from presence.subscriber.events import Item as Told
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
-from presence.timers.delay_queue import DelayQueue
 from presence.timers.expiry_timer import ExpiryTimer, NotificationsOff
 from presence.timers.interface import Due, Event
+from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
-from presence.timers.ring_timer import RingTimer
 from presence.timers.shared_timer import Leasing, SharedTimer
 from presence.watching.channel import Pong, Subscribed, Unsubscribed
 from presence.watching.states import UserEvent as WatchedEntry
@@ -233,10 +232,10 @@ def operate(stage: Stage) -> None:
     listener = listen(stage.admin, KEYS.control_channel("seed"))
     with (
         PresenceReader(stage.url) as reader,
-        SessionKicker(stage.url, reader.keys()) as kicker,
+        closing(Scripting(stage.url)) as scripting,
         Eraser(stage.url, reader.keys()) as eraser,
     ):
-        assert [target.session for target in kicker.kick(["ann"])] == ["s1"]
+        assert [target.session for target in request_kick(scripting, reader.keys(), ["ann"])] == ["s1"]
         assert listener.get_message(timeout=1)
         listener.close()
         assert reader.state("ann")["status"] == "online"

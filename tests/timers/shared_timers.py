@@ -8,9 +8,8 @@ import msgpack
 from presence.store.client import Redis
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.timers.delay_queue import DelayQueue
 from presence.timers.interface import Due
-from presence.timers.ring_timer import RingTimer
+from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.shared_timer import Leasing, SharedTimer
 
 KINDS = ("queue", "ring")

@@ -9,7 +9,7 @@ import pytest
 from presence.store.client import Redis
 from presence.store.script_runner import Scripting
 from presence.timers.interface import Event, TimerError
-from presence.timers.ring_timer import RingTimer
+from presence.timers.kinds import RingTimer
 from tests.timers.shared_timers import BASE, wait_for
 
 SLOTS, TICK_S = 8, 0.01

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from presence.timers.interface import MAX_DELAY_S, MAX_ID_BYTES, MAX_PAYLOAD_BYTES, Event, TimerError
-from presence.timers.script_batches import MAX_ITEMS_PER_CALL, delay_ms, event_batches, id_batches
+from presence.timers.shared_timer import MAX_ITEMS_PER_CALL, delay_ms, event_batches, id_batches
 
 
 @pytest.mark.parametrize(

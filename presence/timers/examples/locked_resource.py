@@ -6,10 +6,10 @@ not wait, because there is other work, and must not drop the update: it postpone
 
     presence timers run --kind queue --name updates --handler presence.timers.examples.locked_resource:apply
 
-* No update is lost: the queue hands it out until the handler has returned, even if writers die. * Each is
-applied once: the database records its id in the transaction that applies it. * None is overwritten: the
-lock's fencing token rises, and the database refuses a writer whose token is older than
-  the last one's. A lock alone cannot guarantee that: it expires, also while its owner is suspended.
+* No update is lost: the queue hands it out until the handler has returned, even if writers die.
+* Each is applied once: the database records its id in the transaction that applies it.
+* None is overwritten: the lock's fencing token rises, and the database refuses a writer whose token is older
+  than the last one's. A lock alone cannot guarantee that: it expires, also while its owner is suspended.
 * In no order: postponed updates come later.
 """
 

@@ -17,8 +17,8 @@ import pytest
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
-from presence.timers.delay_queue import DelayQueue
 from presence.timers.interface import Due, Event
+from presence.timers.kinds import DelayQueue
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
