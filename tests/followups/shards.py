@@ -57,14 +57,15 @@ class Shard:
         """Return one more scheduler."""
         return FollowUpScheduler(self._url, rules=self._rules if rules is None else rules, shards=1)
 
-    def run_scheduler(self, *, times: int = 1, after_ms: int = 1) -> FollowUpScheduler:
+    def run_scheduler(self, *, times: int = 1, after_ms: int = 0) -> FollowUpScheduler:
         """Let time pass, and a new scheduler run, whichever ran before; return it, closed.
 
-        The default is the resolution of entry ids: a follow-up without delay is due so long after its event.
+        Before each run a millisecond passes: a follow-up without delay is due so long after its event.
         """
         self.pass_time(after_ms)
         with closing(self.scheduler()) as scheduler:
             for _ in range(times):
+                self.pass_time(1)
                 self.anybody()
                 scheduler._due.clear()
                 scheduler.run_once()
