@@ -111,7 +111,11 @@ _CERTIFICATE: Final = (
     ),
 )
 _TOMBSTONE: Final = (
-    SourceChange("sweep", "redis.call('PEXPIRE', dead_key, ARGV[15])", "redis.call('DEL', dead_key)"),
+    SourceChange(
+        "sweep",
+        "redis.call('PEXPIRE', node_prefix .. dead, ARGV[15])",
+        "redis.call('DEL', node_prefix .. dead)",
+    ),
 )
 
 GUARDS: Final = (
