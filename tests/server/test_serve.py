@@ -103,7 +103,7 @@ def test_data_of_another_version_refuses_to_start(
 ) -> None:
     with open_client(redis_server.url) as client:
         write_version_1(lambda _key: client)
-        client.execute_command(*words)  # type: ignore[no-untyped-call]  # redis-py's
+        client.execute_command(*words)
     status, said, _ = failed_start("--redis", redis_server.url, "--shards", "2")
     assert status == 1
     assert refusal in said

@@ -11,7 +11,7 @@ from presence.outbox.replies import ReplyStatus
 from presence.store import conversion
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
-from presence.store.script_arguments import Shape
+from presence.store.script_arguments import MAX_FIELDS_PER_CALL, Shape
 from presence.store.script_runner import Call
 from tests.store.driving import (
     Hand,
@@ -107,8 +107,8 @@ def test_a_conversion_that_broke_off_continues(
 def test_a_large_node_is_converted_in_bounded_calls(
     server: Server, wide: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sessions = {f"u{i} ": f"1 s{i}" for i in range(5000)}
-    server.client.hset(KEYS.node(0, "node-a"), mapping={"gen": 1, **sessions})
+    fields: dict[Any, Any] = {"gen": 1} | {f"u{i} ": f"1 s{i}" for i in range(5000)}
+    server.client.hset(KEYS.node(0, "node-a"), mapping=fields)
     server.client.hset(KEYS.traces(0), "node-a", "1 1 0 -")
     evaluate, rounds = wide.evaluate, 0
 
@@ -121,7 +121,7 @@ def test_a_large_node_is_converted_in_bounded_calls(
     wide.check_meta(SHARDS)
     assert server.client.hlen(KEYS.sessions(0, "node-a")) == 5000
     assert server.client.hlen(KEYS.node(0, "node-a")) == 2
-    assert rounds > 5000 / (2 * conversion.MAX_FIELDS_PER_CALL)
+    assert rounds > 5000 / (2 * MAX_FIELDS_PER_CALL)
 
 
 @pytest.mark.parametrize(
