@@ -56,7 +56,7 @@ class Keys:
         return f"{self.prefix}:{{{shard}}}:meta"
 
     def holding(self, shard: int) -> str:
-        """Set: ids of the nodes with pending logins; asking for the hash of each node would cost more."""
+        """Set: ids of the nodes with pending logins, so that a batch need not look for the hash of each."""
         return f"{self.prefix}:{{{shard}}}:holding"
 
     def absent(self, shard: int) -> str:

@@ -88,7 +88,6 @@ def test_a_conversion_that_broke_off_continues(
 ) -> None:
     wanted = [online_sessions(former.client, shard) for shard in SHARDS]
     evaluate, rounds = wide.evaluate, iter(range(99))
-    monkeypatch.setattr(conversion, "MAX_FIELDS_PER_CALL", 1)
     monkeypatch.setattr(
         wide, "evaluate", lambda calls: [StoreError("no more")] if next(rounds) == 1 else evaluate(calls)
     )
