@@ -42,8 +42,8 @@ class Records:
 
     def owned(self, keys: Keys, node: str) -> int:
         """Return how many sessions a node owns."""
-        hashes = [keys.node(shard, node) for shard in range(keys.shards)]
-        return sum(b" " in name for key in hashes for name in self._client_of(key).hkeys(key))
+        hashes = [keys.sessions(shard, node) for shard in range(keys.shards)]
+        return sum(self._client_of(key).hlen(key) for key in hashes)
 
     def events(self, keys: Keys) -> list[StreamEvent]:
         """Return all that stands in the streams now."""

@@ -53,7 +53,7 @@ class RedisFacts:
     missing: str | Unknown = ""  # missing permissions, with the fix; "" if none
     too_much: Sequence[str] = ()  # unneeded permissions
     no_events: str = ""  # the command that permits the live page to read events; "" if it may
-    # version and number of shards; None each if there is no data
+    # version, the highest of any shard, and number of shards; None each if there is no data
     data: tuple[str | None, str | None] | Unknown = (None, None)
     nodes: Sequence[NodeState] | Unknown = ()  # the table of leases
 
@@ -125,7 +125,12 @@ def _rights(settings: Settings, redis_url: str, keys: Keys) -> tuple[str | Unkno
 
 def _data(access: ShardClients, keys: Keys) -> tuple[str | None, str | None]:
     version, shards = access.at(keys.meta).hmget(keys.meta, "version", "shards")
-    return _text_or_none(version), _text_or_none(shards)
+    versions = access.ask(
+        keys, range(keys.shards), lambda pipe, shard: pipe.hget(keys.shard_meta(shard), "version")
+    )
+    present = [each for each in (version, *(each for (each,) in versions.values())) if each is not None]
+    highest = max(present, key=lambda each: (len(each), each), default=None)
+    return _text_or_none(highest), _text_or_none(shards)
 
 
 def _text_or_none(value: Any) -> str | None:

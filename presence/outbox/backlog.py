@@ -161,18 +161,13 @@ class Plan:
 
 @dataclass(eq=False, repr=False)
 class Backlog:
-    """The pending items of one shard.
-
-    Attributes:
-        has_pending_logins: whether pending logins are announced in Redis.
-    """
+    """The pending items of one shard."""
 
     shard: int
     outbox: Outbox  # the source of changes
     live: Live
 
     def __post_init__(self) -> None:
-        self.has_pending_logins = False
         self._plan: Plan | None = None  # of a resync, until it is complete; then the deques below are empty
         self._unscanned: Iterator[Item | None] | None = None  # sessions of a resync that were not scanned yet
         self._registrations: deque[Item] = deque()  # of a resync; sent before the sequence
@@ -233,7 +228,7 @@ class Backlog:
         )
         self._unscanned, self._registrations, self._sequence = None, deque(), deque()
         self._held, self._held_uids = [], set()
-        self._has_more = self.has_pending_logins = False
+        self._has_more = False
 
     def continue_planning(self) -> None:
         """Plan a slice of the resync; at most a few milliseconds."""
@@ -303,7 +298,6 @@ class Backlog:
             self._held.append(item)
             self._held_uids.add(item.change.uid)
             if item.change.op not in (Op.END, Op.UPDATE):
-                self.has_pending_logins = True
                 items.append(Item(item.change._replace(op=Op.PENDING_LOGIN), snapshot=True))
         else:
             self._has_more = True

@@ -140,7 +140,8 @@ class Relay:
             StoreMismatch: its data has another version or number of shards.
             StoreError: it answered with another error.
         """
-        await self._thread.call(self.store.check_meta)
+        shards = range(len(self.writers))
+        await self._thread.call(lambda: self.store.check_meta(shards))
         failures = await self._probe(self.writers)
         if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
             raise first_of(failures)
@@ -316,8 +317,9 @@ class Relay:
         openings = [writer for writer, step in planned if _is_opening(step)]
         if not openings:
             return planned, []
+        shards = [writer.shard for writer in openings]
         try:
-            await self._thread.call(self.store.check_meta)
+            await self._thread.call(lambda: self.store.check_meta(shards))
         except StoreUnavailable:
             pass  # it may be on another server than these shards; the comparison checks it later
         except StoreError as error:

@@ -191,14 +191,10 @@ class ShardWriter:
         return 0 if self._clock_offset_ms is None else int(now * 1000 + self._clock_offset_ms)
 
     def _make_batch(self, items: tuple[Item, ...], now: float) -> None:
-        is_replaying = self._backlog.is_replaying
-        complete = self.phase is Phase.RESYNCING and not is_replaying
-        settled = self._backlog.has_pending_logins and not self._backlog.has_held_items and not is_replaying
-        if items or complete or settled:
+        complete = self.phase is Phase.RESYNCING and not self._backlog.is_replaying
+        if items or complete:
             counter = replace(self._acknowledged, n=self._acknowledged.n + 1)
-            self._in_flight = Batch(
-                self.shard, counter, self._replication_id, items, now, complete=complete, settled=settled
-            )
+            self._in_flight = Batch(self.shard, counter, self._replication_id, items, now, complete=complete)
 
     def accept_reply(self, step: Batch | Retirement, reply: Reply) -> tuple[Superseded, ...]:
         """Handle the answer to the step of `next_step`; return sessions that lost to another node's."""
@@ -215,8 +211,6 @@ class ShardWriter:
             self._resync_unfinished = self.lost_to_fence = False
             if self.phase is Phase.RESYNCING:
                 self.phase = Phase.COMPLETE
-        if step.settled:
-            self._backlog.has_pending_logins = False
         self._acknowledge(step.items)
         superseded = reply.superseded
         if reply.opened is not None:

@@ -54,7 +54,6 @@ class Batch(_Step):
     opening: Opening | None = None  # makes this the batch that opens the generation
     # whether all live sessions of the node are registered, or announced as pending logins, with this batch
     complete: bool = False
-    settled: bool = False  # whether no login is held back after this batch
     sent_ms: int = 0  # lower bound of the shard's clock at this sending; 0: not known
 
 

@@ -1,6 +1,6 @@
 """The interface of Redis that the relay uses; imports no Redis client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from presence.common.errors import StoreError, StoreUnavailable
@@ -16,8 +16,11 @@ class Store(Protocol):
     a new connection. Shards may be on several servers, so that one fails and another does not.
     """
 
-    def check_meta(self) -> None:
-        """Compare version and shards with those in Redis, or write them; `StoreMismatch` if they differ."""
+    def check_meta(self, shards: Collection[int] = ()) -> None:
+        """Compare version and shards with those in Redis, or write them; `StoreMismatch` if they differ.
+
+        Before a node opens a generation in `shards`, their data is converted if it has an earlier version.
+        """
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
         """Perform each step atomically, at most once per number; answers in order.

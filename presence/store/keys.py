@@ -36,15 +36,27 @@ class Keys:
         return f"{self.prefix}:{{{shard}}}:seen"
 
     def node(self, shard: int, node: str) -> str:
-        """Hash: a node's sessions in the shard, its generation, last batch number, fence and inbox."""
+        """Hash: a node's generation in the shard, its last batch number, fence and inbox."""
         return f"{self.prefix}:{{{shard}}}:node:{node}"
+
+    def sessions(self, shard: int, node: str) -> str:
+        """Hash: the sessions that a node owns in the shard; see `lib/shard.lua`."""
+        return f"{self.node(shard, node)}:sessions"
+
+    def pending(self, shard: int, node: str) -> str:
+        """Hash: uid to a node's pending logins; see `lib/changes.lua`."""
+        return f"{self.node(shard, node)}:pending"
 
     def traces(self, shard: int) -> str:
         """Hash: ids of the nodes with a `node` hash in the shard, to a summary of it; see `lib/shard.lua`."""
         return f"{self.prefix}:{{{shard}}}:traces"
 
+    def shard_meta(self, shard: int) -> str:
+        """Hash: the version of the form of the shard's data."""
+        return f"{self.prefix}:{{{shard}}}:meta"
+
     def holding(self, shard: int) -> str:
-        """Set: ids of the nodes with pending logins in their `node` hash, see `lib/changes.lua`."""
+        """Set: ids of the nodes with pending logins, so that a batch need not look for the hash of each."""
         return f"{self.prefix}:{{{shard}}}:holding"
 
     def absent(self, shard: int) -> str:

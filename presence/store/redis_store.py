@@ -3,7 +3,7 @@
 Each class has its own connections, see `Scripting`, for the thread that uses it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,8 +17,10 @@ from presence.outbox.replies import Probe, Reply
 from presence.outbox.steps import Step
 from presence.store.client import open_client
 from presence.store.cluster_routes import Connect
+from presence.store.conversion import CONVERTIBLE, convert, end_version_1, unknown_version
 from presence.store.keys import Keys
 from presence.store.script_arguments import (
+    DATA_VERSION,
     FENCE_TTL_S,
     Shape,
     is_name,
@@ -31,7 +33,6 @@ from presence.store.script_runner import Call, Scripting
 
 T = TypeVar("T")
 
-DATA_VERSION: Final = "1"
 _NOBODY: Final = RouteResult(0)
 
 
@@ -47,16 +48,19 @@ class RedisStore(Scripting):
         super().__init__(url, connect)
         self._shape = shape
 
-    def check_meta(self) -> None:
+    def check_meta(self, shards: Collection[int] = ()) -> None:
         """Compare version and shards with those in Redis, or write them; see `Store.check_meta`."""
-        key, ours = self._shape.keys.meta, {"version": DATA_VERSION, "shards": str(self._shape.keys.shards)}
-        commands = [("HSETNX", key, name, value) for name, value in ours.items()]
-        found = self.commands(key, [*commands, ("HMGET", key, *ours)])[-1]
-        present = [value.decode("utf-8", "replace") for value in found]
-        for (name, value), found in zip(ours.items(), present, strict=True):
-            if value != found:
-                url = redacted(self.url)
-                raise StoreMismatch(f"{url}: {key} has {name} {found}, this node is set to {name} {value}")
+        key, ours, url = self._shape.keys.meta, str(self._shape.keys.shards), redacted(self.url)
+        writes = [("HSETNX", key, "version", DATA_VERSION), ("HSETNX", key, "shards", ours)]
+        found = self.commands(key, [*writes, ("HMGET", key, "version", "shards")])[-1]
+        version, present = (value.decode("utf-8", "replace") for value in found)
+        if version not in {DATA_VERSION, CONVERTIBLE}:
+            raise unknown_version(f"{url}: {key}", version)
+        if present != ours:
+            raise StoreMismatch(f"{url}: {key} has shards {present}, this node is set to shards {ours}")
+        if version == CONVERTIBLE:
+            end_version_1(self, self._shape.keys)
+        convert(self, self._shape, shards)
 
     def apply(self, steps: Sequence[Step]) -> list[Reply | StoreUnavailable | StoreError]:
         """Perform the steps in one round trip; see `Store.apply`."""

@@ -31,6 +31,8 @@ from presence.protocol.constants import Code
 from presence.store.keys import Keys
 from presence.store.script_runner import Call
 
+DATA_VERSION: Final = "2"  # of the form of the data; docs/redis.md has all
+
 _FORGOTTEN: Final = "forgotten"  # a kind of message on control channels
 
 MAX_FIELDS_PER_CALL: Final = 512  # of a retirement or a sweep: as much work as a batch
@@ -61,6 +63,7 @@ class Shape:
             keys.node(shard, node),
             keys.traces(shard),
             keys.holding(shard),
+            keys.shard_meta(shard),
             keys.absent(shard),
         ]
 
@@ -101,7 +104,7 @@ def _own_arguments(step: Step) -> list[Any]:
         case Batch():
             items, reasons = _packed_items(step.items, step.now)
             opening = _packed_opening(step.opening) if step.opening else b""
-            return [step.counter.n, items, opening, reasons, _flags(step)]
+            return [step.counter.n, items, opening, reasons, "complete" if step.complete else ""]
         case Retirement():
             return [step.cursor, MAX_FIELDS_PER_CALL, step.latest_ms]
         case Fencing():
@@ -113,10 +116,6 @@ def _own_arguments(step: Step) -> list[Any]:
         case Sweep():
             kept_ms = FENCE_TTL_S * 1000
             return [step.other, step.cursor, MAX_FIELDS_PER_CALL, step.waited_ms, step.latest_ms, kept_ms]
-
-
-def _flags(batch: Batch) -> str:
-    return ("c" if batch.complete else "") + ("s" if batch.settled else "")
 
 
 def _packed_items(items: Iterable[Item], now: float) -> tuple[bytes, bytes]:
@@ -157,7 +156,9 @@ def _fingerprint(profile: Profile) -> str:
 def _packed_opening(opening: Opening) -> bytes:
     gap = opening.gap or SkippedChanges(0, 0, 0, 0.0)
     skipped = {"dropped": gap.dropped, "from_ms": gap.from_ms, "to_ms": gap.to_ms}
-    packed: bytes = msgpack.packb({**skipped, "floor": opening.floor, "before": opening.before})
+    packed: bytes = msgpack.packb(
+        {**skipped, "floor": opening.floor, "before": opening.before, "version": DATA_VERSION}
+    )
     return packed
 
 

@@ -31,9 +31,11 @@ from presence.store.ask_nodes import AnswerKeys
 from presence.store.client import Redis
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
+from presence.store.records import count_online
 from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Scripting
+from presence.store.shard_clients import ShardClients
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
 from presence.subscriber.connection import RedisConnections
@@ -73,13 +75,13 @@ class Stage:
 
 
 def serve(stage: Stage) -> None:
-    """What servers do: batches, probes, marks, resyncs, fences, sweeps, leases, messages, watches.
+    """What servers do: batches, probes, pending logins, resyncs, fences, sweeps, leases, messages, watches.
 
     And answers to what operators ask.
     """
     channel = ControlChannel(stage.url, KEYS)
     with closing(RedisStore(stage.url, SHAPE)) as store, closing(channel):
-        store.check_meta()
+        store.check_meta([0])
         a, b = Hand(store, "a"), Hand(store, "b")
         a.open(floor="5-0")
         b.open(gap=Skipped(3, 1, 2, NOW_S))
@@ -105,8 +107,8 @@ def serve(stage: Stage) -> None:
         assert listener.get_message(timeout=1)
         listener.close()
         a.apply(login("bob", "s4"), change(Op.PENDING_LOGIN, "cy", "s5", code=1))
-        settled = replace(a.batch([end("bob", "s4")], a.n + 1), complete=True, settled=True)
-        assert a.send(settled).status is ReplyStatus.OK
+        complete = replace(a.batch([end("bob", "s4")], a.n + 1), complete=True)
+        assert a.send(complete).status is ReplyStatus.OK
         assert probed(store, "a").inbox
         assert a.retire().status is ReplyStatus.OK
         counter = Counter("a", a.generation, a.n)
@@ -125,7 +127,9 @@ def serve(stage: Stage) -> None:
 
 
 def show(stage: Stage) -> None:
-    """What the live page asks of the streams."""
+    """What the admin process asks: the number of users online, and the events of the live page."""
+    with ShardClients(stage.url) as clients:
+        assert count_online(clients, KEYS) == 2
     pages = EventHistory(stage.url, KEYS.prefix)
     with closing(pages):
         assert trio.run(pages.newest, 10)

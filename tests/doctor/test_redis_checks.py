@@ -14,7 +14,7 @@ from presence.doctor.results import CheckResult, CheckStatus, Unknown
 from tests.doctor.contexts import INFO, NODE, REFUSED, SERVER, cluster
 
 WANTED = ConnectionCounts(19_000, 19_000, is_asked=False)
-SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("1", "1"), nodes=[NODE])
+SOUND = RedisFacts(url="redis://a", is_cluster=False, failure="", data=("2", "1"), nodes=[NODE])
 SETTINGS = Settings(lease=10.0, idle_timeout=30.0)
 LACKS = "the user u lacks rights: fix it with ACL SETUSER u +xadd"
 OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.NOT_TRIED
@@ -120,9 +120,10 @@ def other(**changed: Any) -> dict[str, Any]:
         (checks.rights, {"too_much": ["FLUSHALL"]}, WARN, "deploy/redis/users.acl"),
         (checks.rights, {"missing": Unknown("ConnectionError")}, NOT_TRIED, ""),
         (data, {"data": (None, None)}, OK, ""),
-        (data, {"data": ("1", "16")}, OK, ""),
-        (data, {"data": ("1", "1")}, FAIL, "--shards 1, as in the data"),
-        (data, {"data": ("2", "16")}, FAIL, "another --prefix"),
+        (data, {"data": ("2", "16")}, OK, ""),
+        (data, {"data": ("2", "1")}, FAIL, "--shards 1, as in the data"),
+        (data, {"data": ("1", "16")}, WARN, "stop all servers of version 1"),
+        (data, {"data": ("3", "16")}, FAIL, "another --prefix"),
         (data, {"data": Unknown("WRONGTYPE")}, NOT_TRIED, ""),
         (checks.nodes, {"nodes": []}, OK, "none yet"),
         (checks.nodes, {}, OK, "1"),

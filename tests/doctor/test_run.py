@@ -54,7 +54,7 @@ def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: s
 
 def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
     sound = RedisFacts(
-        url="redis://a", is_cluster=False, failure="", servers=[SERVER], data=("1", "1"), nodes=[NODE]
+        url="redis://a", is_cluster=False, failure="", servers=[SERVER], data=("2", "1"), nodes=[NODE]
     )
     told = list(redis(Settings(redis="redis://a"), sound, ConnectionCounts(9, 9, is_asked=True)))
     assert worst(told) is CheckStatus.OK

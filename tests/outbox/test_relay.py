@@ -1,6 +1,6 @@
 """The relay against a small fake store, in mock time, and once against a real server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -43,7 +43,7 @@ class FakeStore:
         self.probed: list[int] = []  # shards
         self.checks = 0
 
-    def check_meta(self) -> None:
+    def check_meta(self, shards: Collection[int] = ()) -> None:
         self._fail()
         if self.meta_away:
             raise StoreUnavailable("away")

@@ -15,7 +15,9 @@ import pytest
 from presence import protocol
 from presence.config.loading import FIELDS
 from presence.protocol import Code, Kind
+from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis, find_binary
+from tests.store.driving import write_version_1
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
 from tests.support.server_process import ServerProcess, running_server
@@ -71,6 +73,40 @@ def test_other_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) ->
     assert "shards" in said
     assert "2" in said
     assert "3" in said
+
+
+def test_data_of_version_1_is_converted_before_clients_are_accepted(redis_server: EmbeddedRedis) -> None:
+    with open_client(redis_server.url) as client:
+        write_version_1(lambda _key: client)
+    with running_server("--redis", redis_server.url, "--shards", "2") as server:
+        pass
+    assert {line["shard"] for line in server.said("shard converted")} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (["HSET", "presence:meta", "version", "3"], "has data of version 3, this release knows version 2"),
+        (
+            ["HSET", "presence:{1}:meta", "version", "3"],
+            "{1}:meta has data of version 3, this release",
+        ),
+        (
+            ["ZADD", "presence:nodes", "9e15", "node-a"],
+            "a server of that version is running: node-a; stop all",
+        ),
+    ],
+    ids=["a later version", "a later version of a shard", "a server of version 1 runs"],
+)
+def test_data_of_another_version_refuses_to_start(
+    redis_server: EmbeddedRedis, words: list[str], refusal: str
+) -> None:
+    with open_client(redis_server.url) as client:
+        write_version_1(lambda _key: client)
+        client.execute_command(*words)
+    status, said, _ = failed_start("--redis", redis_server.url, "--shards", "2")
+    assert status == 1
+    assert refusal in said
 
 
 def test_port_in_use_is_reported(redis_server: EmbeddedRedis) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Kind = tuple[str, str]  # of an event: type and reason
 Owned = dict[tuple[str, str], tuple[str, str]]  # uid and device: node id and session
-BOOKKEEPING = frozenset({"gen", "n", "reply", "trail", "complete", "fence", "inbox", "inbox_n"})
 
 
 def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
@@ -83,13 +82,10 @@ def _records(world: SimulatedWorld) -> Owned:
 def _owned(world: SimulatedWorld) -> Owned:
     owned: Owned = {}
     for key, value in world.redis.data.items():
-        _, colon, node = key.decode().partition("}:node:")
-        if not colon or not isinstance(value, Hash):
-            continue
-        for field, text in value.items():
-            if field.decode() not in BOOKKEEPING:
-                uid, _, device = field.decode().partition(" ")
-                owned[uid, device] = node, text.decode().partition(" ")[2]
+        node, is_sessions, _ = key.decode().partition("}:node:")[2].partition(":sessions")
+        for field, text in value.items() if is_sessions and isinstance(value, Hash) else ():
+            uid, _, device = field.decode().partition(" ")
+            owned[uid, device] = node, text.decode().partition(" ")[2]
     return owned
 
 

@@ -111,7 +111,11 @@ _CERTIFICATE: Final = (
     ),
 )
 _TOMBSTONE: Final = (
-    SourceChange("sweep", "redis.call('PEXPIRE', dead_key, ARGV[15])", "redis.call('DEL', dead_key)"),
+    SourceChange(
+        "sweep",
+        "redis.call('PEXPIRE', node_prefix .. dead, ARGV[15])",
+        "redis.call('DEL', node_prefix .. dead)",
+    ),
 )
 
 GUARDS: Final = (
@@ -178,7 +182,7 @@ GUARDS: Final = (
         seed=136,
     ),
     Guard("probe", attributes={(Relay, "_probe"): _probe_once}, seed=16),
-    Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_TIMEOUT_S"): 0.0}, seed=11),
+    Guard("hold-after-resync", attributes={(peer_barrier, "SETTLE_TIMEOUT_S"): 0.0}, seed=72),
     Guard("fence", _FENCE, seed=8),
     Guard(
         "wait-before-sweep",  # the observer's and the script's: each covers the other
@@ -189,7 +193,7 @@ GUARDS: Final = (
         seed=416,
     ),
     Guard("patience", attributes={(failure_detector.ContactClock, "answered"): _answered_always}, seed=6),
-    Guard("tombstone", _TOMBSTONE, seed=194),
+    Guard("tombstone", _TOMBSTONE, seed=201),
     Guard("certificate", _CERTIFICATE, covered_by="fence"),
     Guard("certificate+fence", (*_CERTIFICATE, *_FENCE), seed=8),
     Guard(
@@ -241,5 +245,5 @@ GUARDS: Final = (
         ),
         seed=10928,
     ),
-    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=22499),
+    Guard("missed-news-compared", attributes={(Reconciler, "run_soon"): lambda _self: None}, seed=1899),
 )

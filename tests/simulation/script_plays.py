@@ -45,7 +45,7 @@ NOW_S: Final = 1000.0  # monotonic
 # By the method that makes a call: how often it is made.
 CALLS: Final = {
     **{"apply": 40, "open": 12, "retire": 5, "fence": 2, "sweep": 5, "probe": 8},
-    **{"kick": 4, "forget": 2, "compare": 5, "lease": 8, "claim": 4, "damage": 4},
+    **{"kick": 4, "forget": 2, "convert": 2, "compare": 5, "lease": 8, "claim": 4, "damage": 4},
 }
 
 
@@ -168,6 +168,10 @@ class ScriptPlay:
     def forget(self) -> Call:
         return self._shape.operator_call("forget", 0, self._random.sample(UIDS, 3))
 
+    def convert(self) -> Call:
+        place = self._random.choice(("", "1 0"))
+        return self._shape.operator_call("convert", 0, ["2", place, MAX_FIELDS_PER_CALL])
+
     def compare(self) -> Call:
         """Make one page of all that the node owns: where a page ends, servers are free to choose."""
         counter = self._present()
@@ -205,7 +209,11 @@ class ScriptPlay:
                 ["HDEL", its, "fence", "gen"],
                 ["DEL", its],
                 ["HSET", its, "inbox", "{broken"],
-                ["HSET", its, f"{uid} ", "1 s1"],
+                ["HSET", its, f"{uid} phone", "1 s2", f"{uid}  held", "[]"],
+                ["DEL", KEYS.sessions(0, node)],
+                ["HSET", KEYS.sessions(0, node), f"{uid} ", "1 s1"],
+                ["HSET", KEYS.pending(0, node), uid, "[[7]]"],
+                ["DEL", KEYS.shard_meta(0)],
                 ["HDEL", KEYS.traces(0), node],
                 ["HDEL", KEYS.online(0), uid],
                 ["HSET", KEYS.online(0), uid, '{"id": "1-1"}'],

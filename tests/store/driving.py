@@ -1,8 +1,9 @@
 """Nodes driven by hand by tests, and what they read back from Redis."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -50,7 +51,7 @@ def change(
 login, end, register, reclaim, update, hold = (
     partial(change, op) for op in (Op.LOGIN, Op.END, Op.REGISTER, Op.RECLAIM, Op.UPDATE, Op.PENDING_LOGIN)
 )
-"""Changes of a session: ``login(uid, session, device="", …)``; `hold` is a login that waits: a mark."""
+"""Changes of a session: ``login(uid, session, device="", …)``; `hold` is a pending login."""
 
 
 class Hand:
@@ -153,13 +154,9 @@ def online_sessions(client: "redis.Redis", shard: int = 0) -> set[tuple[str, str
 
 
 def owned(client: "redis.Redis", node: str, shard: int = 0) -> set[tuple[str, str, str]]:
-    """Every (uid, device, session) in a node's hash."""
-    raw: Any = client.hgetall(Keys(shards=16).node(shard, node))
-    return {
-        (*field.decode().split(" "), value.decode().split(" ")[1])
-        for field, value in raw.items()
-        if field.count(b" ") == 1
-    }
+    """Every (uid, device, session) that a node owns."""
+    raw: Any = client.hgetall(Keys(shards=16).sessions(shard, node))
+    return {(*field.decode().split(" "), value.decode().split(" ")[1]) for field, value in raw.items()}
 
 
 def check_alternation(stream: Iterable[Event]) -> set[str]:
@@ -186,6 +183,17 @@ def check_alternation(stream: Iterable[Event]) -> set[str]:
             assert event["since_ms"] == before["since_ms"], (before, event)
         last[event["uid"]] = event
     return {uid for uid, event in last.items() if event["type"] == "online"}
+
+
+def write_version_1(client_of: Callable[[str], Any]) -> None:
+    """Write two shards of data of version 1, of the nodes node-a and node-b, which were killed.
+
+    Args:
+        client_of: given a key, returns a client of the Redis that has it.
+    """
+    for line in (Path(__file__).parent / "data" / "version_1.jsonl").read_text("ascii").splitlines():
+        command, key, *words = json.loads(line)
+        client_of(key).execute_command(command, key, *(word.encode("latin-1") for word in words))
 
 
 def listen(client: "redis.Redis", *channels: str) -> Any:

@@ -425,18 +425,31 @@ def test_the_order_is_sure_if_the_clock_had_come_so_far_when_the_later_login_cam
 def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(register("u", "s1"))
-    server.client.hset(KEYS.node(0, "a"), "u ", "1 s1")  # as if the hash had not been kept in step
+    server.client.hset(KEYS.sessions(0, "a"), "u ", "1 s1")  # as if the hash had not been kept in step
     a.open(2)
     a.retire()
     assert online_sessions(server.client) == {("u", "", "s1")}
     assert owned(server.client, "a") == set()
 
 
-def test_marks_go_with_the_login_and_the_last_batch_that_was_held(a: Hand, server: Server) -> None:
-    a.apply(hold("u", "s1"), hold("v", "s2"))
+def test_a_pending_login_goes_with_the_login(a: Hand, server: Server) -> None:
+    a.apply(hold("u", "s1"), hold("v", "s2"), hold("u", "s3", "tv"))
+    assert server.client.hlen(KEYS.pending(0, "a")) == 2
     assert server.client.smembers(KEYS.holding(0)) == {b"a"}
-    a.apply(login("u", "s1"))
-    a.send(replace(a.batch([login("v", "s2")], a.n + 1), settled=True))
-    assert server.client.smembers(KEYS.holding(0)) == set()
-    names: Any = server.client.hkeys(KEYS.node(0, "a"))
-    assert [name for name in names if name.endswith(b"held")] == []
+    a.apply(login("u", "s1"), login("u", "s3", "tv"))
+    a.apply(register("v", "s2"))
+    assert not server.client.exists(KEYS.pending(0, "a"), KEYS.holding(0))
+
+
+@pytest.mark.parametrize("by", ["retirement", "sweep"])
+def test_pending_logins_that_came_back_with_lost_writes_are_removed(
+    a: Hand, b: Hand, server: Server, by: str
+) -> None:
+    a.apply(hold("u", "s1"))
+    if by == "retirement":
+        a.open(2)
+        a.retire()
+    else:
+        b.fence("a")
+        assert b.sweep("a").done
+    assert not server.client.exists(KEYS.pending(0, "a"), KEYS.holding(0))

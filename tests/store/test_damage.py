@@ -61,7 +61,7 @@ def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
 def test_a_damaged_mark_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
     b.apply(login("u", "sb"))
     a.apply(hold("u", "sa", "desk"))
-    server.client.hset(KEYS.node(0, "a"), "u  held", '[["desk"], 7, {"x": 1}]')
+    server.client.hset(KEYS.pending(0, "a"), "u", '[["desk"], 7, {"x": 1}]')
     b.apply(end("u", "sb"))
     assert [event["type"] for event in events(server.client)] == ["online", "offline"]
 
@@ -83,7 +83,7 @@ def test_a_field_nobody_knows_does_not_keep_a_sweep_from_its_end(
     a: Hand, b: Hand, server: Server, by: str
 ) -> None:
     a.apply(login("u", "s1"))
-    server.client.hset(KEYS.node(0, "a"), mapping={"what": "ever", "v ": "garbage", b"\xff": b"\xff"})
+    server.client.hset(KEYS.sessions(0, "a"), mapping={"what": "ever", "v ": "garbage", b"\xff": b"\xff"})
     if by == "retirement":
         a.open(2)
         assert a.retire().ended == 1
@@ -130,7 +130,7 @@ def test_a_damaged_answer_that_was_kept_is_refused(a: Hand, server: Server, kept
     assert isinstance(answer, StoreError)
 
 
-@pytest.mark.parametrize("stored", [b"\xff", b"2"])
+@pytest.mark.parametrize("stored", [b"\xff", b"3"])
 def test_a_damaged_version_is_no_ours(store: RedisStore, server: Server, stored: bytes) -> None:
     server.client.hset(KEYS.meta, "version", stored)
     with pytest.raises(StoreMismatch):

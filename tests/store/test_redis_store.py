@@ -37,11 +37,13 @@ def answer(hand: Hand) -> Reply | StoreUnavailable | StoreError:
 def test_first_contact_writes_version_and_shards_and_others_are_a_mismatch(server: Server) -> None:
     store, wide = RedisStore(server.url, SHAPE), RedisStore(server.url, Shape(Keys(shards=16), 1000, 10**13))
     store.check_meta()
-    assert server.client.hgetall("presence:meta") == {b"version": b"1", b"shards": b"1"}
+    assert server.client.hgetall("presence:meta") == {b"version": b"2", b"shards": b"1"}
     with pytest.raises(StoreMismatch, match=r"has shards 1, this node is set to shards 16"):
         wide.check_meta()
-    server.client.hset("presence:meta", "version", "2")
-    with pytest.raises(StoreMismatch, match=r"has version 2, this node is set to version 1"):
+    server.client.hset("presence:meta", "version", "3")
+    with pytest.raises(
+        StoreMismatch, match=r"has data of version 3, this release knows version 2: use the release"
+    ):
         store.check_meta()
     server.client.config_set("requirepass", "hunter3")
     for password, refusal in (

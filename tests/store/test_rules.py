@@ -128,33 +128,33 @@ a node that takes a new id keeps its users
 a second device keeps the user online through a sweep
     a login u s1 phone; b login u s2 desk; a is fenced; a is swept
     online u login -> u/desk/s2
-# Logins held back behind ends that wait
-a mark tells nothing by itself
+# Pending logins: held back behind ends that wait
+a pending login tells nothing by itself
     a hold u s1
     ->
-by its node the end of the last session gives over to a marked one
+by its node the end of the last session gives over to a pending login
     b login u sb phone; a hold u sa desk age=5; b end u sb phone age=1
     online u login -> u/desk/sa
-by a retirement the end of the last session gives over to a marked one
+by a retirement the end of the last session gives over to a pending login
     b login u sb phone; a hold u sa desk age=5; b anew; b retires
     online u login -> u/desk/sa
-by a sweep the end of the last session gives over to a marked one
+by a sweep the end of the last session gives over to a pending login
     b login u sb phone; a hold u sa desk age=5; b is fenced; b is swept
     online u login -> u/desk/sa
-what was marked ends as any
+a session that was a pending login ends as any
     b login u sb phone; a hold u sa desk age=5; b end u sb phone age=1;
     a end u before tv & login u sa desk age=5 & end u sa desk
     online u login; offline u logout ->
-a period that Redis lost goes on in a marked session
+a period that Redis lost goes on in a pending login
     a hold u sa desk age=5; b restoring end u sb phone age=1
     online u returned -> u/desk/sa
-an end before the marked login makes the user offline
+an end before the pending login makes the user offline
     b login u sb phone; a hold u sa desk age=2; b end u sb phone age=5; a login u sa desk age=2
     online u login; offline u logout; online u login -> u/desk/sa
-a node's own mark holds up none of its ends
+a node's own pending login holds up none of its ends
     a login u s1; a hold u s2 age=1; a end u s1 age=2 & login u s2 age=1
     online u login; offline u logout; online u login -> u//s2
-marks of a fenced node count for nothing
+pending logins of a fenced node count for nothing
     b login u sb; a hold u sa desk; a is fenced; b end u sb
     online u login; offline u logout ->
 # How users show themselves
@@ -196,11 +196,11 @@ a session that is replaced takes what it showed with it
 a sweep tells what is shown afterwards
     a login u s1 phone as=away; b login u s2 desk; b is fenced; b is swept
     online u login away; away u back online; away u away away -> u/phone/s1
-a marked session shows itself as the mark says
+a pending login shows itself as it will once it is there
     b login u sb phone; a hold u sa desk age=5 as=away,m; b end u sb phone age=1;
     a login u sa desk age=5 as=away,m
     online u login; away u away away m -> u/desk/sa
-a lost period that a marked session goes on with shows it
+a lost period that a pending login goes on with shows it
     a hold u sa desk age=5 as=m; b restoring end u sb phone
     online u returned; update u updated online m -> u/desk/sa
 """

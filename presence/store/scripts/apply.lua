@@ -10,12 +10,12 @@
 --      "end" or "restore" (an end that may have to write its whole online period), uid, device, session, code, at_ms,
 --      last_seen_ms, age_ms, grace_ms
 --      where code, at_ms and last_seen_ms are digits, and grace_ms is digits or ""
---   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before}. `dropped`: skipped
+--   12 "" or, in the opening batch, MessagePack: {dropped, from_ms, to_ms, floor, before, version}. `dropped`: skipped
 --      changes (0: no gap entry). `floor`: highest entry id that the node has seen. `before`: the node id of the
---      caller in its previous generation
+--      caller in its previous generation. `version`: of the data, as the node knows it
 --   13 reasons, MessagePack: {code: reason} of the codes that occur
---   14 flags: "c": with this batch all live sessions of the node are registered under this generation, or pending;
---      "s": with it no login is pending any more
+--   14 "complete" if with this batch all live sessions of the node are registered under this generation, or pending;
+--      otherwise ""
 --   15 most sessions of a user
 --   16 sessions to end if there are more: "oldest" or "newest"
 --   17 ms that this shard's clock had surely reached when the call was sent; 0: unknown
@@ -48,6 +48,11 @@ if n <= last_n then return {counter[3], history} end
 if n > last_n + 1 then return refuse('gap', present_generation) end
 local unpermitted = refuse_unpermitted()
 if unpermitted then return unpermitted end
+-- A shard without a version has data of version 1 if it has traces: see convert.lua.
+local version = opens and (redis.call('HGET', meta_key, 'version') or redis.call('EXISTS', traces_key) == 1 and '1')
+if version and version ~= opening.version then
+  return redis.error_reply('the data of this shard has version ' .. version .. ', not ' .. opening.version)
+end
 
 local superseded = {}
 
@@ -68,6 +73,7 @@ end
 -- `before`: gen, n, reply and trail of the previous generation. If it had another node id, that id is fenced: its
 -- delayed calls must not be applied after this answer.
 local function open_generation(before)
+  redis.call('HSET', meta_key, 'version', opening.version)
   write_trace(node)
   if opening.before ~= node then fence(opening.before) end
   raise_floor(opening.floor)
@@ -105,15 +111,12 @@ local function yields_to(present, op, login_ms, age_ms)
   return age_ms > LATE_LOGIN_MS and present.login_ms > login_ms
 end
 
-local has_pending_logins = false
-for _, id in ipairs(nodes_with_pending_logins()) do has_pending_logins = has_pending_logins or id == node end
+local has_pending_logins = redis.call('EXISTS', pending_key(node)) == 1
 
 local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, profile)
-  local pending = read_pending_logins(node, uid)
-  pending[#pending + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile}
-  set_owned(node_key, pending_field(uid), cjson.encode(pending))
-  if not has_pending_logins then redis.call('SADD', holding_key, node) end
-  has_pending_logins = true
+  local logins = read_pending_logins(node, uid)
+  logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile}
+  pending[uid], has_pending_logins = cjson.encode(logins), true
 end
 
 -- Whether a session surely lives: its node is not fenced, and has registered it in its present generation.
@@ -147,7 +150,7 @@ end
 
 local function add_session(op, uid, device, session, code, reason, at_ms, age_ms, idle_timeout_ms, profile)
   local field, login_ms = uid .. ' ' .. device, now_ms - age_ms
-  if has_pending_logins then set_owned(node_key, pending_field(uid), false) end
+  if has_pending_logins then pending[uid] = false end
   local record = read_record(uid)
   local present = record and record.sessions[device]
   local entry = {session = session, node = node, generation = generation, login_ms = login_ms,
@@ -161,7 +164,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     return
   end
   if present and present.node ~= node then
-    set_owned(node_prefix .. present.node, field, false)
+    set_owned(present.node, field, false)
     if present.session ~= session and not is_fenced(present.node) then
       notify(present.node, {type = 'displaced', uid = uid, device = device, session = present.session,
         by = node, return_allowed = login_order_uncertain(present, login_ms, age_ms)})
@@ -179,7 +182,7 @@ local function add_session(op, uid, device, session, code, reason, at_ms, age_ms
     enforce_session_limit(uid, record)
   end
   write_record(uid, record)
-  set_owned(node_key, field, digits(generation) .. ' ' .. session)
+  set_owned(node, field, digits(generation) .. ' ' .. session)
 end
 
 -- Changes the profile of a session in the record.
@@ -201,7 +204,7 @@ local function end_session(op, uid, device, session, code, reason, at_ms, last_s
   end
   if since_id then
     if its_device == device and its_session == session then
-      set_owned(node_prefix .. its_node, uid .. ' ' .. device, false)
+      set_owned(its_node, uid .. ' ' .. device, false)
       go_offline(since_id, since_ms, uid, device, session, code, reason, at_ms, last_seen_ms, grace_ms)
     end
     return
@@ -249,11 +252,10 @@ for i = 1, #items, ITEM_VALUES do
 end
 write_back()
 trim_seen(16 + 2 * #uids)
-if string.find(ARGV[14], 'c', 1, true) then
+if ARGV[14] == 'complete' then
   redis.call('HSET', node_key, 'complete', generation)
   write_trace(node, history)
 end
-if string.find(ARGV[14], 's', 1, true) then redis.call('SREM', holding_key, node) end
 
 local reply = {status = 'ok', last_id = highest_id, superseded = superseded, told = event_counts}
 if opens then reply.traces, reply.trail = redis.call('HGETALL', traces_key), trail end

@@ -32,7 +32,7 @@ for i = 1, #sessions, 4 do
 end
 
 local owned_here = {}
-local scan = redis.call('HSCAN', node_key, ARGV[10], 'COUNT', ARGV[11])
+local scan = redis.call('HSCAN', sessions_key(node), ARGV[10], 'COUNT', ARGV[11])
 for i = 1, #scan[2], 2 do
   local uid, device = string.match(scan[2][i], '^(%S+) (%S*)$')
   local session = uid and string.match(scan[2][i + 1], '^%d+ (.*)$')

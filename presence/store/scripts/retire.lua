@@ -22,11 +22,7 @@ local function retire(field, uid, device, owned_generation, session)
   end
 end
 
--- Pending logins are removed: none is held back any more.
-local function is_not_pending(field)
-  return not string.find(field, '  held$')
-end
-
-local cursor = scan_owned(node_key, ARGV[10], ARGV[11], retire, is_not_pending)
+local cursor = scan_owned(node, ARGV[10], ARGV[11], retire)
 write_back()
+drop_pending_logins(node)  -- none is held back any more
 return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended}), history}

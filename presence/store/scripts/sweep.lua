@@ -18,12 +18,7 @@ local refusal = refuse_outdated() or refuse_unpermitted()
 if refusal then return refusal end
 
 local dead, waited_ms, last_renewal_ms = ARGV[10], tonumber(ARGV[13]), tonumber(ARGV[14])
-local dead_key = node_prefix .. dead
 if not is_fenced(dead) then return refuse('unfenced', 0) end
-
--- Fields of a node that are no sessions, and are kept.
-local COUNTERS = {gen = true, n = true, reply = true, trail = true, complete = true, fence = true, inbox = true,
-  inbox_n = true}
 
 node = dead  -- in the events
 local ended, wait_ms = 0, 0
@@ -42,16 +37,14 @@ local function sweep(field, uid, device, owned_generation, session)
   if end_owned(dead, field, uid, device, owned_generation, session, latest_ms) then ended = ended + 1 end
 end
 
-local cursor = scan_owned(dead_key, ARGV[11], ARGV[12], sweep, function(field) return COUNTERS[field] end)
+local cursor = scan_owned(dead, ARGV[11], ARGV[12], sweep)
 write_back()
 
-local kept = 0
-for name in pairs(COUNTERS) do kept = kept + redis.call('HEXISTS', dead_key, name) end
-local done = redis.call('HLEN', dead_key) <= kept
+local done = redis.call('EXISTS', sessions_key(dead)) == 0
 if done then
   redis.call('HDEL', traces_key, dead)
-  redis.call('SREM', holding_key, dead)
-  redis.call('PEXPIRE', dead_key, ARGV[15])
+  drop_pending_logins(dead)
+  redis.call('PEXPIRE', node_prefix .. dead, ARGV[15])
 end
 return {cmsgpack.pack({status = 'ok', last_id = highest_id, told = event_counts, cursor = cursor, ended = ended,
   wait_ms = wait_ms, done = done}), history}

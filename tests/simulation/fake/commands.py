@@ -67,6 +67,8 @@ def exists(db: FakeRedis, key: bytes) -> Reply:
 def pexpire(db: FakeRedis, key: bytes, ms: bytes) -> Reply:
     if key not in db.data:
         return 0
+    if int(ms) <= 0:
+        return int(db.remove(key))
     db.set_deadline(key, db.now_us // 1000 + int(ms))
     return 1
 

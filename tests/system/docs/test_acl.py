@@ -19,7 +19,18 @@ from tests.store.driving import Hand
 from tests.store.servers import Server
 from tests.support.redis_cluster import Cluster
 
-SERVERS_SCRIPTS = ["apply", "claim", "compare", "deliver", "fence", "lease", "probe", "retire", "sweep"]
+SERVERS_SCRIPTS = [
+    "apply",
+    "claim",
+    "compare",
+    "convert",
+    "deliver",
+    "fence",
+    "lease",
+    "probe",
+    "retire",
+    "sweep",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -48,11 +48,11 @@ local function write_record(uid, record)
   written[uid] = encode_record(record)
 end
 
-local function set_owned(key, field, value)
-  local fields = owned[key]
+local function set_owned(id, field, value)
+  local fields = owned[id]
   if not fields then
     fields = {}
-    owned[key] = fields
+    owned[id] = fields
   end
   fields[field] = value
 end
@@ -67,16 +67,14 @@ local function nodes_with_pending_logins()
   return pending_nodes
 end
 
-local function pending_field(uid)
-  return uid .. '  held'
-end
+local pending = {}  -- uid -> JSON of the pending logins at the calling node, as this call will write it; false: none
 
 local function read_pending_logins(id, uid)
-  local key, field = node_prefix .. id, pending_field(uid)
-  local text = owned[key] and owned[key][field]
-  if text == nil then text = redis.call('HGET', key, field) end
-  local ok, marks = pcall(cjson.decode, text or '[]')
-  return ok and type(marks) == 'table' and marks or {}
+  local text
+  if id == node then text = pending[uid] end
+  if text == nil then text = redis.call('HGET', pending_key(id), uid) end
+  local ok, logins = pcall(cjson.decode, text or '[]')
+  return ok and type(logins) == 'table' and logins or {}
 end
 
 -- Puts pending logins of other nodes from before `ended_ms` into the record; returns false if there are none.
@@ -91,7 +89,7 @@ local function hand_to_pending_login(record, uid, ended_ms)
       if type(login[1]) == 'string' and is_session(entry) and login[3] == present and login[4] <= ended_ms then
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry
-        set_owned(node_prefix .. id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
+        set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
       end
     end
   end
@@ -103,7 +101,7 @@ local function remove_session(record, uid, device, code, reason, at_ms, last_see
   local present = record.sessions[device]
   local status, meta = shown(record)
   record.sessions[device] = nil
-  set_owned(node_prefix .. present.node, uid .. ' ' .. device, false)
+  set_owned(present.node, uid .. ' ' .. device, false)
   if next(record.sessions) or hand_to_pending_login(record, uid, ended_ms) then
     emit_if_shown_changed(uid, record, status, meta, device, present.session, at_ms)
     write_record(uid, record)
@@ -120,7 +118,7 @@ local function end_owned(of_node, field, uid, device, owned_generation, session,
   local present = record and record.sessions[device]
   if not (present and present.session == session and present.node == of_node
       and present.generation == owned_generation) then
-    set_owned(node_prefix .. of_node, field, false)
+    set_owned(of_node, field, false)
     return false
   end
   if latest_ms == 0 or latest_ms > now_ms then latest_ms = now_ms end
@@ -151,10 +149,10 @@ local function write_all(key, changes, set, remove, value_first)
   end
 end
 
--- Scans some of the fields of a node from an HSCAN cursor on; returns the next cursor. Calls `visit` with each session:
--- field, uid, device, generation, session. Removes damaged fields, and other fields unless `is_kept`.
-local function scan_owned(key, cursor, limit, visit, is_kept)
-  local scan = redis.call('HSCAN', key, cursor, 'COUNT', limit)
+-- Scans some of the sessions that a node owns from an HSCAN cursor on; returns the next cursor. Calls `visit` with each:
+-- field, uid, device, generation, session. Removes damaged fields.
+local function scan_owned(id, cursor, limit, visit)
+  local scan = redis.call('HSCAN', sessions_key(id), cursor, 'COUNT', limit)
   local found, uids = scan[2], {}
   for i = 1, #found, 2 do uids[#uids + 1] = string.match(found[i], '^(%S+) %S*$') end
   read_ahead(uids)
@@ -164,18 +162,28 @@ local function scan_owned(key, cursor, limit, visit, is_kept)
     local owned_generation, session = string.match(found[i + 1], '^(%d+) (.*)$')
     if uid and owned_generation then
       visit(found[i], uid, device, tonumber(owned_generation), session)
-    elseif uid or not is_kept(found[i]) then
-      set_owned(key, found[i], false)
+    else
+      set_owned(id, found[i], false)
     end
   end
   return scan[1]
 end
 
--- Writes the changes of a call to records, `seen` and owned sessions, then trims the stream.
+-- Deletes all pending logins of a node.
+local function drop_pending_logins(id)
+  redis.call('PEXPIRE', pending_key(id), 0)
+  redis.call('SREM', holding_key, id)
+end
+
+-- Writes the changes of a call to records, `seen`, owned sessions and pending logins, then trims the stream.
 local function write_back()
   write_all(online_key, written, 'HSET', 'HDEL')
   write_all(seen_key, seen, 'ZADD', 'ZREM', true)
-  for key, fields in pairs(owned) do write_all(key, fields, 'HSET', 'HDEL') end
+  for id, fields in pairs(owned) do write_all(sessions_key(id), fields, 'HSET', 'HDEL') end
+  write_all(pending_key(node), pending, 'HSET', 'HDEL')
+  if next(pending) then
+    redis.call(redis.call('EXISTS', pending_key(node)) == 1 and 'SADD' or 'SREM', holding_key, node)
+  end
   write_notices()
   if highest_id ~= '' then redis.call('XTRIM', events_key, 'MAXLEN', '~', ARGV[8]) end
 end

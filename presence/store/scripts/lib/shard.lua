@@ -7,22 +7,24 @@
 --              a session has `away` (true) and `meta` (a text, opaque here), the record has `state`: {id, since_ms},
 --              its latest "away" or "update" entry and the start of the present status
 --   3 seen     sorted set: uid -> ms last seen, of users offline
---   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n, and the sessions it owns:
---              "<uid> <device>" -> "<generation> <session>". `trail`: the counters of previous
---              generations; `complete`: the generation in which all its live sessions have been registered; `fence`:
---              ms since when no writes of this id are accepted. "<uid>  held" (two spaces) -> JSON of pending logins
+--   4 node     hash of the calling node: gen, n, reply, trail, complete, fence, inbox, inbox_n. `trail`: the counters of
+--              previous generations; `complete`: the generation in which all its live sessions have been registered;
+--              `fence`: ms since when no writes of this id are accepted
 --   5 traces   hash: ids of the nodes that have such a hash -> "<gen> <complete> <0 or 1: fenced> <history>"; a
 --              summary of that hash, so that all can be read together. `history`: the replication id under which it
 --              became complete, or "-"
 --   6 holding  set: ids of the nodes with pending logins
---   7 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
+--   7 meta     hash: version, that of the form of this shard's data
+--   8 absent   never exists. While a cluster moves a slot key by key, its servers refuse calls with a missing key, so no
 --              script works on half of a shard: undeclared keys would fail it midway
 -- ARGV
 --   1 node id
 --   2 generation
 --   3 replication id under which the caller opened the generation; "" in an opening call only
---   4 prefix of the keys of node hashes in this shard. The hash of another node (the owner of a displaced session) is
---     computed from it: not declared in KEYS, but in the same slot by the same tag
+--   4 prefix of the keys of nodes in this shard: <prefix><id> is the `node` hash of another node. Two more hashes of each
+--     node are <prefix><id>:sessions, of the sessions that it owns: "<uid> <device>" -> "<generation> <session>"; and
+--     <prefix><id>:pending, of its pending logins (see lib/changes.lua): uid -> JSON. These keys are computed: not
+--     declared in KEYS, but in the same slot by the same tag
 --   5 channel of online events   6 channel of offline events   7 prefix of control channels
 --   8 approximate maximum of entries in the stream   9 retention of `seen`, ms
 --   10... the script's own
@@ -31,9 +33,17 @@
 -- value cannot stop a shard.
 
 local events_key, online_key, seen_key, node_key, traces_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local holding_key, absent_key = KEYS[6], KEYS[7]
+local holding_key, meta_key, absent_key = KEYS[6], KEYS[7], KEYS[8]
 local node, generation = ARGV[1], tonumber(ARGV[2])
 local node_prefix = ARGV[4]
+
+local function sessions_key(id)
+  return node_prefix .. id .. ':sessions'
+end
+
+local function pending_key(id)
+  return node_prefix .. id .. ':pending'
+end
 
 -- Returns the number in a field; 0 if none.
 local function count(text)
