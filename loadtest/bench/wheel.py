@@ -39,7 +39,7 @@ class Wheel:
 def wheel_table(wheels: list[Wheel]) -> str:
     """Return what wheels of several sizes cost."""
     head = (
-        "keys | touch, ns | … in a heap with lazy deletion | tick with nobody due, µs "
+        "keys | touch, ns | … in a heap with lazy deletion | tick without a due key, µs "
         "| … by looking at every deadline | each key taken, ns"
     )
     rows = (

@@ -190,7 +190,7 @@ class Player:
         """Play to the end, and fill the row."""
         plan, row, meter = self._row.plan, self._row, self._meter
         # What the first call loads is charged to no user.
-        self._technique.touch_many(["nobody"], time.monotonic())
+        self._technique.touch_many(["warm-up"], time.monotonic())
         before = meter.memory()
         self._begin = begin = time.monotonic()
         await self._until(begin + WARM_BEATS * BEAT_SHARE * plan.idle_timeout_s)
@@ -258,7 +258,7 @@ class Player:
     def _look(self) -> None:
         try:
             for uid, at in self._technique.due(time.monotonic()):
-                if uid != "nobody":
+                if uid != "warm-up":
                     user = int(uid.removeprefix("user-"))
                     self._told.append(Telling(user, at - self._begin, at - self._touched[user]))
         except (StoreUnavailable, StoreError):

@@ -57,7 +57,7 @@ def _follow(entries: Entries, kind: str | None, *, as_json: bool) -> NoReturn:
     while True:
         item = entries.poll()
         if item is None:
-            if _nobody_reads():
+            if _is_unread():
                 raise BrokenPipeError
             continue
         entry = gap_entry(item) if isinstance(item, Gap) else item
@@ -92,7 +92,7 @@ def _time(event: Entry) -> str:
     return moment(at_ms).removesuffix(" UTC") if isinstance(at_ms, int) else f"{'?':<23}"
 
 
-def _nobody_reads() -> bool:
+def _is_unread() -> bool:
     """Whether standard output is a pipe whose reader has gone."""
     with suppress(OSError, ValueError):  # standard output may be no descriptor at all
         poll = select.poll()

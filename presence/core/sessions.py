@@ -156,8 +156,8 @@ class Sessions:
     def pop_due(self, tick: int, now: float, limit: int) -> DueSessions:
         """Take sessions that are due at `tick` out of the wheels, at most `limit` of each kind.
 
-        A session that is still due later, see `is_idle` and the others, has to be ended, shown as away, or
-        disconnected; a packet or token that arrives first puts it back into its wheel.
+        Before the caller acts on one it asks again, with `is_idle` and the like: a packet or a token that has
+        arrived since has put the session back into its wheel.
         """
         idle = self._wheel.pop_due(tick, limit)
         inattentive = self._auto_away.pop_due(tick, limit)

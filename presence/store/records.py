@@ -157,5 +157,5 @@ def seen_ms(score: float | None) -> int | None:
 def _state(
     status: str, since_ms: int | None, last_seen_ms: int | None, entry_id: str | None, sessions: list[State]
 ) -> State:
-    told = {"status": status, "since_ms": since_ms, "last_seen_ms": last_seen_ms}
-    return {**told, "id": entry_id, "sessions": sessions}
+    state = {"status": status, "since_ms": since_ms, "last_seen_ms": last_seen_ms}
+    return {**state, "id": entry_id, "sessions": sessions}

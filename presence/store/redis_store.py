@@ -33,7 +33,7 @@ from presence.store.script_runner import Call, Scripting
 
 T = TypeVar("T")
 
-_NOBODY: Final = RouteResult(0)
+_NO_RECIPIENTS: Final = RouteResult(0)
 
 
 class RedisStore(Scripting):
@@ -154,7 +154,7 @@ class Deliveries(Scripting):
             # Lua's MessagePack knows one kind of string: old raw.
             packed = [msgpack.packb(each, use_bin_type=False) for each in (flat, ours)]
             calls.append(self._shape.operator_call("deliver", shard, [node, in_cluster, *packed]))
-        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NOBODY] * len(messages)
+        answers: list[RouteResult | StoreUnavailable | StoreError] = [_NO_RECIPIENTS] * len(messages)
         for some, answer in zip(places.values(), self.evaluate(calls), strict=True):
             if isinstance(answer, (StoreUnavailable, StoreError)):
                 for place in some:

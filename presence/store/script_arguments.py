@@ -166,7 +166,7 @@ def _superseded(rows: list[list[Any]]) -> tuple[Superseded, ...]:
     return tuple(Superseded(*row) for row in rows)
 
 
-def _told(flat: Iterable[Any]) -> tuple[EventCount, ...]:
+def _event_counts(flat: Iterable[Any]) -> tuple[EventCount, ...]:
     values = list(flat)  # an empty Lua table may arrive as a map
     return tuple(
         EventCount(*each) for each in zip(values[::3], map(int, values[1::3]), values[2::3], strict=True)
@@ -190,7 +190,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
     opened = None
     if "trail" in reply and isinstance(step, Batch) and step.opening:
         stands = tuple(
-            CounterSnapshot(Counter(node, generation, n), _superseded(rows), _told(told))
+            CounterSnapshot(Counter(node, generation, n), _superseded(rows), _event_counts(told))
             for node, generation, n, rows, told in reply["trail"]
         )
         opened = Opened(stands, _traces(reply["traces"], step.counter.node))
@@ -199,7 +199,7 @@ def read_reply(step: Step, answer: Answer) -> Reply:
         status=ReplyStatus(reply["status"]),
         replication_id=answer[1].decode(),
         superseded=_superseded(reply.get("superseded", [])),
-        event_counts=_told(reply.get("told", [])),
+        event_counts=_event_counts(reply.get("told", [])),
         opened=opened,
         owned=_session_names(reply.get("owned", [])),
         missing=tuple(reply.get("missing", [])),

@@ -180,8 +180,8 @@ def _read_message(text: bytes) -> Sequence[NodeNotice | Delivery | Question | Er
         return read_deliveries(text)
     if (message := read_message(text)) is None:
         return []
-    told = read_notice(message) or read_question(message) or read_erasure(message)
-    return [] if told is None else [told]
+    notice = read_notice(message) or read_question(message) or read_erasure(message)
+    return [] if notice is None else [notice]
 
 
 def read_deliveries(packed: bytes) -> list[Delivery]:

@@ -240,7 +240,7 @@ class ShardView:
 
         Users not subscribed to ever since are skipped. `now`: monotonic seconds.
         """
-        told = []
+        changes = []
         reading, self._reading = self._reading, set()
         for uid, state in snapshot.states.items():
             if uid not in reading:
@@ -248,25 +248,25 @@ class ShardView:
             user = self._users[uid]
             if user.state is not None:
                 if (change := self._compare(uid, user, state, snapshot.as_of, now)) is not None:
-                    told.append(change)
+                    changes.append(change)
             else:
                 self._to_read.pop(uid, None)
                 user.state, user.as_of = state, max(snapshot.as_of, _entry_of(state))
                 if self.phase is ViewPhase.LIVE:
                     self._take_held(user)
-        return told
+        return changes
 
     # After a loss
 
     def apply_replay(self, entries: Iterable[UserEvent], position: EntryId) -> list[UserEvent]:
         """Apply part of the stream, up to `position`; return the changes to push."""
-        told = []
+        changes = []
         for entry in entries:
             user = self._users.get(entry.uid)
             if user is not None and user.state is not None and (change := self._apply(user, entry)):
-                told.append(change)
+                changes.append(change)
         self.position = max(self.position, position)
-        return told
+        return changes
 
     def finish_recovery(self, position: EntryId | None = None) -> list[UserEvent]:
         """Finish the recovery of missed events; return the held changes to push.

@@ -74,7 +74,7 @@ PRINTED: Table[list[str]] = {
         ],
         "ca.pem": ["bob is offline"],
         '"status": "at lunch"': ["away at lunch"],
-        "within a second": ["bob offline", "eve offline", "nobody came or went within a second"],
+        "within a second": ["bob offline", "eve offline", "no change within a second"],
     },
     "docs/timers.md": {
         "open_timer_service()": ["first"],
