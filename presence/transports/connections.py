@@ -3,9 +3,16 @@
 `reader.py` reads connections; everything else that happens to them is here. A connection has an entry in
 `unsent` only while its peer reads slowly.
 
-Each connection is watched by one of three epoll sets, its *latency class*. What the client sends moves it: to
-a faster class immediately, to the next slower one after `DEMOTE_AFTER_BEATS` keepalives in a row that the
-slower class would have served as well. Class and count take a byte each, indexed by descriptor.
+Each connection is watched by one of three epoll sets, its *latency class*. What the client sends moves it.
+`DEMOTE_AFTER_BEATS` keepalives in a row move it to the next slower class, which would have served them too:
+
+    accept -> (HANDSHAKING ->) IMMEDIATE -> login -> BATCHED
+    anything but a keepalive:            any class -> IMMEDIATE
+    a keepalive that wants an answer:    BATCHED   -> SHORT
+    keepalives in a row:                 IMMEDIATE -> SHORT
+    the same, none wants an answer:      SHORT     -> BATCHED
+
+Class and count take a byte each, indexed by descriptor.
 
 A TLS connection has an entry in `tls`, whose `read` and `write` replace `os.read` and `os.write`. A fourth
 set watches it until its handshake is over. The event mask that the kernel reports for it has one bit more
@@ -25,7 +32,7 @@ import select
 import socket
 from collections import OrderedDict
 from contextlib import suppress
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import TypeAlias
 
 import trio
@@ -50,18 +57,25 @@ from presence.transports.limits import (
 )
 from presence.transports.tls_connection import TlsConnectionState
 
-IMMEDIATE = 0  # not logged in, or has recently sent more than keepalives: served without a pause
-SHORT = 1  # keepalives that want an answer: gathered for a few milliseconds
-BATCHED = 2  # keepalives without an answer: gathered for longer
-LATENCY_CLASSES = (IMMEDIATE, SHORT, BATCHED)
-HANDSHAKING = 3  # TLS, handshake not finished: see `tls_handshake.py`
-_UNWATCHED = 4
 TIMEOUT_RESOLUTION_S = 0.1  # of deadlines
 # About two minutes; a client that wants every third keepalive answered keeps its class.
 DEMOTE_AFTER_BEATS = 12
 
 READ, WRITE = 0x001, 0x004  # EPOLLIN, EPOLLOUT of linux/eventpoll.h; a system without epoll can import this
 TLS_READ = READ | 0x040  # EPOLLRDNORM: the kernel's `tcp_poll` sets both or none
+
+
+class LatencyClass(IntEnum):
+    """Which epoll set watches a connection; the head of this file has the transitions."""
+
+    IMMEDIATE = 0  # not logged in, or has recently sent more than keepalives: served without a pause
+    SHORT = 1  # keepalives that want an answer: gathered for a few milliseconds
+    BATCHED = 2  # keepalives without an answer: gathered for longer
+    HANDSHAKING = 3  # TLS, handshake not finished: see `tls_handshake.py`
+    UNWATCHED = 4  # none
+
+
+SERVED_CLASSES = (LatencyClass.IMMEDIATE, LatencyClass.SHORT, LatencyClass.BATCHED)
 
 
 class CloseState(Enum):
@@ -211,7 +225,7 @@ class Connections:
     def __init__(self, engine: Engine, limits: Limits, clock: Clock, admission: Admission) -> None:
         self._engine = engine
         self._limits = limits
-        self.sets = [select.epoll() for _ in (*LATENCY_CLASSES, HANDSHAKING)]
+        self.sets = [select.epoll() for _ in (*SERVED_CLASSES, LatencyClass.HANDSHAKING)]
         self.fd_states: list[FdState] = []
         self.latency_class = bytearray()
         self.quiet_beats = bytearray()
@@ -230,7 +244,7 @@ class Connections:
         """Add an accepted descriptor, not watched yet, and start its login time-out."""
         if (missing := fd + 1 - len(self.fd_states)) > 0:
             self.fd_states.extend([None] * missing)
-            self.latency_class.extend(bytes([_UNWATCHED]) * missing)
+            self.latency_class.extend(bytes([LatencyClass.UNWATCHED]) * missing)
             self.quiet_beats.extend(bytes(missing))
         self.fd_states[fd] = guest
         if is_tls:
@@ -246,10 +260,10 @@ class Connections:
         """
         if self.fd_states[fd] is None:
             return
-        if self.latency_class[fd] == _UNWATCHED:
+        if self.latency_class[fd] == LatencyClass.UNWATCHED:
             self.watch(fd, READ)
-        elif self.latency_class[fd] == HANDSHAKING:
-            self.set_latency_class(fd, IMMEDIATE)
+        elif self.latency_class[fd] == LatencyClass.HANDSHAKING:
+            self.set_latency_class(fd, LatencyClass.IMMEDIATE)
 
     def watch_for_handshake(self, fd: int) -> None:
         """Watch a new TLS connection for its handshake.
@@ -257,8 +271,8 @@ class Connections:
         Raises:
             OSError: as in `watch_for_login`.
         """
-        if self.latency_class[fd] == _UNWATCHED and isinstance(self.fd_states[fd], Guest):
-            self.set_latency_class(fd, HANDSHAKING)
+        if self.latency_class[fd] == LatencyClass.UNWATCHED and isinstance(self.fd_states[fd], Guest):
+            self.set_latency_class(fd, LatencyClass.HANDSHAKING)
 
     def handshake_pending(self, fd: int) -> bool:
         """Whether nothing can be sent on a connection because its handshake is not finished."""
@@ -273,7 +287,7 @@ class Connections:
         """
         self.fd_states[fd] = session
         self.deadlines.cancel(fd)
-        self.set_latency_class(fd, BATCHED)
+        self.set_latency_class(fd, LatencyClass.BATCHED)
 
     def set_latency_class(self, fd: int, latency_class: int) -> None:
         """Let the set of a latency class watch a connection.
@@ -281,9 +295,9 @@ class Connections:
         Raises:
             OSError: as in `log_in`.
         """
-        if self.latency_class[fd] != _UNWATCHED:
+        if self.latency_class[fd] != LatencyClass.UNWATCHED:
             self.sets[self.latency_class[fd]].unregister(fd)
-            self.latency_class[fd] = _UNWATCHED
+            self.latency_class[fd] = LatencyClass.UNWATCHED
         self.sets[latency_class].register(fd, self._mask(fd, READ | WRITE if fd in self.unsent else READ))
         self.latency_class[fd] = latency_class
         self.quiet_beats[fd] = 0
@@ -440,7 +454,7 @@ class Connections:
     def close(self, fd: int) -> None:
         """Close a descriptor and remove all its state."""
         self.fd_states[fd] = None
-        self.latency_class[fd] = _UNWATCHED
+        self.latency_class[fd] = LatencyClass.UNWATCHED
         self.unsent.pop(fd, None)
         self.largest_packet.pop(fd, None)
         self.unsent_progress.pop(fd, None)
@@ -464,14 +478,14 @@ class Connections:
 
     def count_by_latency_class(self) -> tuple[int, ...]:
         """Return the number of connections in each latency class; O(descriptors)."""
-        return tuple(map(self.latency_class.count, LATENCY_CLASSES))
+        return tuple(map(self.latency_class.count, SERVED_CLASSES))
 
     def watch(self, fd: int, mask: int) -> None:
         """Change the watched events; a connection not watched yet becomes `IMMEDIATE`."""
         mask = self._mask(fd, mask)
-        if self.latency_class[fd] == _UNWATCHED:
-            self.sets[IMMEDIATE].register(fd, mask)
-            self.latency_class[fd] = IMMEDIATE
+        if self.latency_class[fd] == LatencyClass.UNWATCHED:
+            self.sets[LatencyClass.IMMEDIATE].register(fd, mask)
+            self.latency_class[fd] = LatencyClass.IMMEDIATE
         else:
             self.sets[self.latency_class[fd]].modify(fd, mask)
 

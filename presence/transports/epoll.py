@@ -31,12 +31,7 @@ from presence.core.engine import Engine
 from presence.core.registry import ConnectionInfo, Guest, Session
 from presence.transports import sockets
 from presence.transports.acceptor import Acceptor
-from presence.transports.connections import (
-    IMMEDIATE,
-    LATENCY_CLASSES,
-    SHORT,
-    Connections,
-)
+from presence.transports.connections import SERVED_CLASSES, Connections, LatencyClass
 from presence.transports.limits import (
     MAX_CONNECTIONS_PER_TURN,
     MAX_LOGINS_PER_TURN,
@@ -106,7 +101,7 @@ class EpollTransport:
         """Serve until cancelled; then close every descriptor."""
         try:
             async with trio.open_nursery() as nursery:
-                for latency_class in LATENCY_CLASSES:
+                for latency_class in SERVED_CLASSES:
                     nursery.start_soon(self._serve_set, latency_class)
                 nursery.start_soon(self._run_timeouts)
                 nursery.start_soon(self._send_closes)
@@ -118,7 +113,7 @@ class EpollTransport:
 
     async def _serve_set(self, latency_class: int) -> None:
         epoll = self._connections.sets[latency_class]
-        turn = MAX_LOGINS_PER_TURN if latency_class == IMMEDIATE else MAX_CONNECTIONS_PER_TURN
+        turn = MAX_LOGINS_PER_TURN if latency_class == LatencyClass.IMMEDIATE else MAX_CONNECTIONS_PER_TURN
         while True:
             events = epoll.poll(0, turn)
             if not events:
@@ -134,9 +129,9 @@ class EpollTransport:
 
     def _window_after(self, latency_class: int, now: float) -> float:
         """Return the seconds from the start of a batch to the start of the next."""
-        if latency_class == IMMEDIATE:
+        if latency_class == LatencyClass.IMMEDIATE:
             return 0.0
-        if latency_class == SHORT:
+        if latency_class == LatencyClass.SHORT:
             return min(ANSWER_WINDOW_S, self._window_s)
         if self._reader.late_answer_seen:
             self._reader.late_answer_seen = False

@@ -18,15 +18,13 @@ from presence.core.engine import Engine
 from presence.core.registry import Peer, Session
 from presence.protocol import KEEPALIVE, Code, keepalive_answer
 from presence.transports.connections import (
-    BATCHED,
     DEMOTE_AFTER_BEATS,
-    IMMEDIATE,
     READ,
-    SHORT,
     TLS_READ,
     WRITE,
     Closing,
     Connections,
+    LatencyClass,
 )
 from presence.transports.limits import (
     GUEST_READ_BYTES,
@@ -146,7 +144,7 @@ class ConnectionReader:
         self._engine.keepalives_received(plain)
         if answered:
             self._engine.keepalives_received(answered)
-        if answered or latency_class != BATCHED:
+        if answered or latency_class != LatencyClass.BATCHED:
             self._adapt_latency_classes(latency_class, plain, answered)
 
     def _adapt_latency_classes(
@@ -154,17 +152,17 @@ class ConnectionReader:
     ) -> None:
         """Move connections to the latency class that their keepalives allow."""
         connections = self._connections
-        if latency_class == BATCHED:
+        if latency_class == LatencyClass.BATCHED:
             self.late_answer_seen = True
             for session in answered:
-                self._reclassify(session, SHORT)
+                self._reclassify(session, LatencyClass.SHORT)
             return
         quiet_beats = connections.quiet_beats
-        if latency_class == SHORT:
+        if latency_class == LatencyClass.SHORT:
             for session in answered:
                 if session.link is not None:
                     quiet_beats[session.handle] = 0
-        for session in plain if latency_class == SHORT else plain + answered:
+        for session in plain if latency_class == LatencyClass.SHORT else plain + answered:
             if session.link is None:
                 continue
             fd = session.handle
@@ -244,10 +242,10 @@ class ConnectionReader:
             if (
                 peer_after is peer
                 and isinstance(peer_after, Session)
-                and (latency_class := self._connections.latency_class[fd]) != IMMEDIATE
+                and (latency_class := self._connections.latency_class[fd]) != LatencyClass.IMMEDIATE
             ):
-                self.late_answer_seen |= latency_class == BATCHED
-                self._reclassify(peer_after, IMMEDIATE)
+                self.late_answer_seen |= latency_class == LatencyClass.BATCHED
+                self._reclassify(peer_after, LatencyClass.IMMEDIATE)
         if outcome.requests and (failure := self._engine.dispatch_requests(outcome)) is not None:
             self._log_failure(failure)
         if outcome.unfinished and self._connections.fd_states[fd] is peer_after:

@@ -19,7 +19,7 @@ import trio
 from presence import protocol
 from presence.core.registry import Guest
 from presence.protocol import Code
-from presence.transports.connections import HANDSHAKING, READ, WRITE, Connections
+from presence.transports.connections import READ, WRITE, Connections, LatencyClass
 from presence.transports.tls import TlsListening
 from presence.transports.tls_connection import NotTls, TlsConnectionState
 
@@ -55,7 +55,7 @@ class Handshakes:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        epoll = self._connections.sets[HANDSHAKING]
+        epoll = self._connections.sets[LatencyClass.HANDSHAKING]
         while True:
             events = epoll.poll(0, MAX_STEPS_PER_TURN)
             if not events:

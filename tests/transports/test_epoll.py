@@ -16,7 +16,7 @@ import trio
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports.acceptor import MAX_ADMISSIONS_PER_TURN
-from presence.transports.connections import BATCHED, DEMOTE_AFTER_BEATS, HANDSHAKING, IMMEDIATE, SHORT
+from presence.transports.connections import DEMOTE_AFTER_BEATS, LatencyClass
 from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.support.cells import brief
 from tests.support.desks import NotingDesk
@@ -182,23 +182,23 @@ async def test_who_calms_down_is_watched_with_more_patience_step_by_step(kind: T
     async with serving(kind, window_s=0.03) as server:
         server.engine.request_handler = desk = NotingDesk()
         client = await server.logged_in()
-        assert class_of(server) == BATCHED
+        assert class_of(server) == LatencyClass.BATCHED
         await client.beat()
-        await server.until(lambda: class_of(server) == SHORT)
+        await server.until(lambda: class_of(server) == LatencyClass.SHORT)
         await client.send(protocol.message("bob", "hello"))
         await server.until(lambda: desk.taken)
-        assert class_of(server) == IMMEDIATE, "though no answer is there yet"
+        assert class_of(server) == LatencyClass.IMMEDIATE, "though no answer is there yet"
         for _ in range(DEMOTE_AFTER_BEATS - 1):
             await client.beat()
-        assert class_of(server) == IMMEDIATE
+        assert class_of(server) == LatencyClass.IMMEDIATE
         await client.beat()
-        assert class_of(server) == SHORT
+        assert class_of(server) == LatencyClass.SHORT
         await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
         await client.beat()  # asks for an answer, and so for more of the same
         await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
-        assert class_of(server) == SHORT
+        assert class_of(server) == LatencyClass.SHORT
         await plain_beats(server, client, 2)
-        assert class_of(server) == BATCHED
+        assert class_of(server) == LatencyClass.BATCHED
 
 
 async def test_a_guest_is_served_at_once_whatever_the_window() -> None:
@@ -328,7 +328,9 @@ def fill(server: Harness, latency_class: int) -> FullSet:
     return full
 
 
-@pytest.mark.parametrize(("kind", "latency_class"), [("epoll", IMMEDIATE), ("tls", HANDSHAKING)])
+@pytest.mark.parametrize(
+    ("kind", "latency_class"), [("epoll", LatencyClass.IMMEDIATE), ("tls", LatencyClass.HANDSHAKING)]
+)
 async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow(
     kind: TransportKind, latency_class: int
 ) -> None:
@@ -344,7 +346,7 @@ async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow(
 async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() -> None:
     async with serving("epoll", grace=0.2) as server:
         other = await server.logged_in("other")
-        fill(server, BATCHED)
+        fill(server, LatencyClass.BATCHED)
         client = await server.connect()
         await client.send(protocol.login("ada"))
         assert await client.rest() == []

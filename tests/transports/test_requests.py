@@ -12,7 +12,7 @@ from presence.core.admission import PacketRate
 from presence.core.registry import Session
 from presence.core.requests import Message, Query, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
-from presence.transports.connections import BATCHED
+from presence.transports.connections import LatencyClass
 from presence.transports.limits import MAX_PACKETS_PER_SLICE, MIN_PROGRESS_BYTES, READ_BYTES, Limits
 from tests.support.cells import brief
 from tests.support.desks import NotingDesk
@@ -340,7 +340,7 @@ async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has
         for client, data in ((slow, KEEPALIVE), (other, protocol.encode(protocol.query(["x"])))):
             os.write(client.tcp.socket.fileno(), data)
         before = server.counted.slow_readers
-        server.epoll._reader.serve([(each.handle, 1) for each in sessions], BATCHED)
+        server.epoll._reader.serve([(each.handle, 1) for each in sessions], LatencyClass.BATCHED)
         assert server.counted.slow_readers == before + 1
         await server.until(server.ends, 3.0)
         assert [each.uid for each in server.ends()] == ["slow"]

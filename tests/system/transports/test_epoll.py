@@ -14,7 +14,7 @@ import trio
 
 from presence import protocol
 from presence.protocol import Code, Kind, Other
-from presence.transports.connections import IMMEDIATE, SHORT
+from presence.transports.connections import LatencyClass
 from presence.transports.epoll import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
 from tests.support.cells import AT_TRANSPORT, Cell, brief
@@ -96,8 +96,8 @@ async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_
         client = await server.logged_in()
         message = protocol.encode(protocol.message("bob", "hello", id=1))
         for packet, latency_class, most_s in (
-            (protocol.encode(protocol.keepalive(1)), SHORT, 2 * ANSWER_WINDOW_S),
-            (message, IMMEDIATE, ANSWER_WINDOW_S / 2),
+            (protocol.encode(protocol.keepalive(1)), LatencyClass.SHORT, 2 * ANSWER_WINDOW_S),
+            (message, LatencyClass.IMMEDIATE, ANSWER_WINDOW_S / 2),
         ):
             waits = []
             for _ in range(21):
