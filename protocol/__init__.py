@@ -47,8 +47,8 @@ from presence.protocol.packet import (
     update,
     watch,
 )
+from presence.protocol.reactions import TABLE, ConnectionState, Other, Reaction, ServerAnswer
 from presence.protocol.schema import check_payload
-from presence.protocol.states import TABLE, ConnectionState, Other, Reaction, ServerAnswer
 
 __all__ = [
     "DEPTH_MAX",

@@ -13,7 +13,7 @@ import trio
 import uvloop
 
 from presence import protocol
-from presence.core.ticks import Ticks
+from presence.core.slots import Ticks
 from presence.core.wheel import TimingWheel
 from presence.protocol import KEEPALIVE, keepalive_answer
 from presence.transports.sockets import open_listeners

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from presence.core.ticks import SLOTS_PER_TICK, Ticks
+from presence.core.slots import SLOTS_PER_TICK, Ticks
 from presence.core.wheel import TimingWheel
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting

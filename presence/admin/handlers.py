@@ -18,7 +18,7 @@ from presence.admin.broadcast import EventBroadcaster
 from presence.admin.event_feed import TYPES, EventFeed, parse_position
 from presence.admin.history import EventHistory
 from presence.admin.http_metrics import HttpMetrics
-from presence.admin.metrics import Scrape, render
+from presence.admin.prometheus import Scrape, render
 from presence.admin.responses import NO_STORE, ApiError, bad_request, json_answer, to_json
 from presence.admin.sampler import Sampler
 from presence.admin.sse import MAX_EVENTS_SHOWN, EventStream, ViewerMailbox, message

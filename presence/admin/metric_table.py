@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from presence.common.faults import WORK
-from presence.core.ticks import SLOTS_PER_TICK
+from presence.core.slots import SLOTS_PER_TICK
 from presence.protocol import Code
 
 Labels = tuple[str, ...]

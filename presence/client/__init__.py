@@ -48,7 +48,7 @@ from presence.client.pushes import (
     UserState,
     WatchEnded,
 )
-from presence.client.types import BlockingTokenSource, State, Statistics, TokenSource
+from presence.client.tokens import BlockingTokenSource, State, Statistics, TokenSource
 from presence.protocol import EncodeError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from presence.client.errors import ConnectionLost, Ended, NotConnected, Presence
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
-from presence.client.types import BlockingTokenSource, Payload, State, Statistics
+from presence.client.tokens import BlockingTokenSource, Payload, State, Statistics
 from presence.protocol import Packet
 
 

@@ -16,7 +16,7 @@ from presence.client.machine import ClientMachine
 from presence.client.pushes import Inbox
 from presence.client.session import Effects, RequestResult
 from presence.client.shell import READ_BYTES, error_text
-from presence.client.types import BlockingTokenSource, Payload, State
+from presence.client.tokens import BlockingTokenSource, Payload, State
 
 READABLE = select.POLLIN
 WRITABLE = select.POLLOUT

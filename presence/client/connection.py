@@ -14,7 +14,7 @@ from presence.client.pushes import WatchEnded
 from presence.client.reconnect import Backoff, Chance
 from presence.client.session import ClientSession, Effects, Keepalives, Result
 from presence.client.state import PersistentState, WatchedUsers
-from presence.client.types import checked_token, remaining_lifetime_s
+from presence.client.tokens import checked_token, remaining_lifetime_s
 from presence.protocol import Code
 
 TOKEN_TIMEOUT_S = 30.0  # for the program's token function

@@ -42,7 +42,7 @@ from presence.client.pushes import Connected, Disconnected, Goodbye, Inbox
 from presence.client.reconnect import Chance, Loss, ReconnectPolicy
 from presence.client.session import ASK_EVERY, Effects, Keepalives, RequestResult
 from presence.client.state import PersistentState
-from presence.client.types import CONNECTED, State, Statistics, checked_token, remaining_lifetime_s
+from presence.client.tokens import CONNECTED, State, Statistics, checked_token, remaining_lifetime_s
 from presence.protocol import Code, Kind, Packet, ProtocolError
 
 CONNECT_TIMEOUT_S = 10.0  # name, TCP and TLS; a SYN that got lost is repeated after 1, 3 and 7 s

@@ -7,7 +7,7 @@ from typing import Any
 
 from presence import protocol
 from presence.client.machine import ClientMachine
-from presence.client.types import Payload, TokenSource
+from presence.client.tokens import Payload, TokenSource
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_PUSHES = 1000  # queued for the program

@@ -13,8 +13,8 @@ from presence.client.errors import ConnectionLost, Ended, NotConnected, RequestE
 from presence.client.pushes import Push, UserState, user_states
 from presence.client.session import ASK_EVERY
 from presence.client.shell import MAX_PUSHES, REQUEST_TIMEOUT_S, delivered_count, new_machine, tls_context
+from presence.client.tokens import Payload, State, Statistics, TokenSource
 from presence.client.trio_link import OpenStream, TrioLink, open_tcp
-from presence.client.types import Payload, State, Statistics, TokenSource
 from presence.protocol import Packet
 
 

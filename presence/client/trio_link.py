@@ -17,7 +17,7 @@ from presence.client.machine import ClientMachine
 from presence.client.pushes import Inbox
 from presence.client.session import Effects, RequestResult, Result
 from presence.client.shell import READ_BYTES, error_text
-from presence.client.types import Payload, State, TokenSource
+from presence.client.tokens import Payload, State, TokenSource
 
 OpenStream = Callable[[], Awaitable[Stream]]
 T = TypeVar("T")

@@ -24,8 +24,8 @@ from presence.core.registry import Guest, Link, Peer, Registry, Session
 from presence.core.requests import Message, RequestHandler
 from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
+from presence.core.slots import StallGuard
 from presence.core.termination import EngineCounters, SessionTerminator
-from presence.core.ticks import StallGuard
 from presence.protocol import Code
 
 KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out: two keepalives are due within it

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from presence.core.changes import Change, Profile
 from presence.core.registry import Guest, LoginResult, Registry, Session, SessionKey
-from presence.core.ticks import Ticks
+from presence.core.slots import Ticks
 from presence.core.token_expiry import TokenExpiry
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code

@@ -17,7 +17,7 @@ from presence.admin.launcher import AdminProcess, running_admin_process
 from presence.common import files
 from presence.common.clock import Clock
 from presence.config.loading import Settings
-from presence.core.ticks import SLOTS_PER_TICK
+from presence.core.slots import SLOTS_PER_TICK
 from presence.demo.comparison import (
     Action,
     ComparisonResult,

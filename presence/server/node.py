@@ -30,7 +30,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy, SessionQuota
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.sessions import Sessions
-from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.outbox.backlog import ByShard
 from presence.outbox.queue import Outbox, PendingAges
 from presence.outbox.reconciler import LocalSessions

@@ -34,9 +34,9 @@ from presence.server.statistics import ServerStatistics
 from presence.server.stats_socket import Answers, ExplainResponder, Readiness, StatsResponder
 from presence.server.ticker import watch_lag
 from presence.store.ask_nodes import AnswerKeys
+from presence.store.channels import ControlChannel
 from presence.store.redis_store import Deliveries
-from presence.store.snapshots import StoredStates
-from presence.store.subscription import ControlChannel
+from presence.store.watch_reads import StoredStates
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport

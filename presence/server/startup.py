@@ -14,11 +14,11 @@ from presence.followups.scheduler import FollowUpScheduler
 from presence.followups.scheduler_task import SchedulerTask
 from presence.server.node import Node
 from presence.store import privileges
+from presence.store.channels import WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.snapshots import StoredStates
-from presence.store.subscription import WatchChannel
+from presence.store.watch_reads import StoredStates
 from presence.watching.service import Watching
 
 REDIS_TIMEOUT_S: Final = 5.0  # while Redis loads its data; a server has to be ready or fail within 10 s

@@ -1,6 +1,6 @@
 """The task that drives the timing wheel: absolute ticks, slices, and credit for stalls.
 
-The arithmetic of slots and the stall policy, which need no task, are in `presence/core/ticks.py`.
+The arithmetic of slots and the stall policy, which need no task, are in `presence/core/slots.py`.
 """
 
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -11,7 +11,7 @@ import structlog
 from presence.common.clock import Clock
 from presence.common.histogram import QUICK_S, Histogram
 from presence.common.runtime import Runtime, TrioRuntime
-from presence.core.ticks import StallGuard, Ticks
+from presence.core.slots import StallGuard, Ticks
 
 LAG_INTERVAL_S: Final = 0.25
 LAG_LOGGED_S: Final = 2.0  # clients that wait for replies do not notice less

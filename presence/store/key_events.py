@@ -17,10 +17,10 @@ from redis.exceptions import RedisError
 
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
+from presence.store.channels import RedisSubscription
 from presence.store.client import Redis, open_client, open_listener
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import as_failure, passes
-from presence.store.subscription import RedisSubscription
 
 SETTING: Final = "notify-keyspace-events"
 RETRY_FIRST_S: Final = 0.1

@@ -21,7 +21,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from presence.core.ticks import Ticks
+from presence.core.slots import Ticks
 from presence.timers.interface import MAX_DELAY_S, MAX_EVENTS, TimerError, TimerFull, check_delay
 from presence.timers.levels import Levels, TimerEntry
 

@@ -10,7 +10,7 @@ from presence.core import requests
 from presence.core.registry import Session
 from presence.protocol import Code
 from presence.protocol.prepacked import pack_state, states_answer
-from presence.watching.states import OFFLINE, UNKNOWN, WatchedState
+from presence.watching.user_states import OFFLINE, UNKNOWN, WatchedState
 
 MAX_CACHED_STATES: Final = 10_000  # packed, some 5 MB: many clients ask about the same users
 RETRY_S: Final = 2.0  # on average; randomized, so that clients do not retry together

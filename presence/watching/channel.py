@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-from presence.watching.states import EntryId, ShardSnapshot, UserEvent
+from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent
 
 
 class Subscribed(NamedTuple):

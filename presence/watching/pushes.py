@@ -23,7 +23,7 @@ from presence.core.registry import Session
 from presence.protocol import UID_MAX_BYTES
 from presence.protocol.prepacked import STATE_MAX_BYTES
 from presence.watching.answers import encodable
-from presence.watching.states import REASON_CHARS, UserEvent, WatchedState
+from presence.watching.user_states import REASON_CHARS, UserEvent, WatchedState
 from presence.watching.watches import Watches
 
 MAX_PACKETS_PER_SLICE: Final = 256  # packets sent without a turn for other tasks: a millisecond or two

@@ -19,7 +19,7 @@ from presence.core.registry import Session
 from presence.core.requests import Query
 from presence.watching.answers import refuse_busy, refuse_failed, send, states_packet
 from presence.watching.pending_watches import RequestTimeouts
-from presence.watching.states import WatchedState
+from presence.watching.user_states import WatchedState
 
 GATHER_S: Final = 0.003
 MAX_USERS_PER_READ: Final = 2_000  # some milliseconds of Redis and of this process

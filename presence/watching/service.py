@@ -33,7 +33,7 @@ from presence.watching.channel import ShardChannel
 from presence.watching.pending_watches import PendingWatch, PendingWatches, RequestTimeouts
 from presence.watching.pushes import Pushes
 from presence.watching.queries import Queries, States
-from presence.watching.shard import ShardWatch
+from presence.watching.shard_watch import ShardWatch
 from presence.watching.watches import Watches, WatchQuota
 
 WATCH_TIMEOUT_S: Final = 5.0

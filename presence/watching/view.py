@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from presence.watching.states import (
+from presence.watching.user_states import (
     NO_ENTRY,
     OFFLINE,
     EntryId,

@@ -5,7 +5,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from presence.admin.http_metrics import HttpMetrics
-from presence.admin.metrics import Scrape
+from presence.admin.prometheus import Scrape
 from presence.admin.workers import WorkerAnswer
 from presence.config.settings import Settings
 from presence.store.nodes import NodeState, NodeStatus

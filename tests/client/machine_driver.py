@@ -9,7 +9,7 @@ from presence import protocol
 from presence.client.machine import ClientMachine
 from presence.client.pushes import PresenceChanged, Push
 from presence.client.session import RequestResult
-from presence.client.types import State
+from presence.client.tokens import State
 from presence.protocol import Packet
 
 T = 30.0

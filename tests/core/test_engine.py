@@ -13,7 +13,7 @@ from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
 from tests.auth.gates import WordAuthenticator
-from tests.support.cells import brief
+from tests.support.state_table import brief
 from tests.support.worlds import GRACE, LOGIN, MAX_IDLE_TIMEOUT, START, TICK, T, World, ended
 
 SLOT = TICK / 2

@@ -5,8 +5,8 @@ import pytest
 from presence import protocol
 from presence.core.changes import Op
 from presence.protocol import TABLE, Code, ConnectionState, Kind
-from tests.support.cells import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
 from tests.support.desks import NotingDesk, nobody_is_there
+from tests.support.state_table import AT_CORE, AT_TRANSPORT, Cell, answers_expected, frames
 from tests.support.worlds import GRACE, LOGIN, World, ended
 
 LOGIN_ADA = protocol.encode(protocol.login("ada"))

@@ -6,11 +6,11 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
+from presence.core.slots import SLOTS_PER_TICK
 from presence.core.termination import MAX_EXPIRED_PER_TURN
-from presence.core.ticks import SLOTS_PER_TICK
 from presence.protocol import Code, Kind, Packet
 from tests.auth.gates import WordAuthenticator
-from tests.support.cells import brief
+from tests.support.state_table import brief
 from tests.support.worlds import GRACE, LOGIN, TICK, T, World, ended
 
 SLOT_S = TICK / SLOTS_PER_TICK

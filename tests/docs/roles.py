@@ -28,6 +28,7 @@ from presence.outbox.replies import NodeNotice, NodeNoticeKind, Question, ReplyS
 from presence.outbox.steps import Compare, Counter
 from presence.reader import PresenceReader
 from presence.store.ask_nodes import AnswerKeys
+from presence.store.channels import ControlChannel, WatchChannel
 from presence.store.client import Redis
 from presence.store.key_events import SETTING
 from presence.store.keys import Keys
@@ -36,8 +37,7 @@ from presence.store.redis_store import Deliveries, RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 from presence.store.script_runner import Scripting
 from presence.store.shard_clients import ShardClients
-from presence.store.snapshots import StoredStates
-from presence.store.subscription import ControlChannel, WatchChannel
+from presence.store.watch_reads import StoredStates
 from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Entry, Gap
 from presence.subscriber.events import Item as Told
@@ -50,7 +50,7 @@ from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.redis_wheel import RedisWheel
 from presence.timers.shared_timer import Leasing, SharedTimer
 from presence.watching.channel import Pong, Subscribed, Unsubscribed
-from presence.watching.states import UserEvent as WatchedEntry
+from presence.watching.user_states import UserEvent as WatchedEntry
 from tests.store.driving import NOW_MS, NOW_S, Hand, change, end, listen, login, probed
 
 KEYS = Keys()

@@ -35,7 +35,7 @@ CONSTANTS = {
     "presence.store.client.CALL_TIMEOUT_S": "time-out of a Redis call in seconds",
     "presence.outbox.relay.GATHER_S": "seconds that a change may wait for others in its batch",
     "presence.transports.epoll.ANSWER_WINDOW_S": "seconds between two batches while clients wait for replies",
-    "presence.core.ticks.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
+    "presence.core.slots.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
     "presence.outbox.queue.CHANGE_BYTES": "bytes of a change in the outbox, without its texts",
     "presence.common.runtime.CALL_TIMEOUT_S": "seconds after which reading a file that hangs is given up",
     "presence.subscriber.connection.RETRY_MAX_S": "maximum seconds between two attempts of a subscriber",

@@ -20,7 +20,7 @@ from presence.core.registry import Link, Peer, Registry, Session
 from presence.core.requests import Message, Request
 from presence.core.server_protocol import Outcome
 from presence.core.sessions import Sessions
-from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, ConnectionState, Kind, Packet
 from tests.fuzz import foresight
 from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate

@@ -7,8 +7,8 @@ import pytest
 
 from presence.core.engine import Engine
 from presence.core.registry import Profiles, Registry
+from presence.core.slots import Ticks
 from presence.core.termination import SessionTerminator
-from presence.core.ticks import Ticks
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code, scan
 from presence.protocol import codec as protocol_codec

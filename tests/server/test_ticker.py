@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
 from presence.common.runtime import TrioRuntime
-from presence.core.ticks import StallGuard, Ticks
+from presence.core.slots import StallGuard, Ticks
 from presence.server.ticker import LAG_INTERVAL_S, Ticker, watch_lag
 
 

@@ -145,7 +145,7 @@ def _heeded(
     is_away = said.away
     if settings.away_after and not said.away:
         silent_s = (world.agenda.now - connection.said_at) * host.clock.rate
-        # A tick that is late credits up to a time-out, see `presence.core.ticks`.
+        # A tick that is late credits up to a time-out, see `presence.core.slots`.
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
         is_away = silent_s > settings.away_after

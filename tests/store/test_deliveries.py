@@ -13,10 +13,10 @@ from presence import protocol
 from presence.common.errors import StoreError, StoreInterrupted, StoreUnavailable
 from presence.messaging.letters import Delivery, OutgoingMessage, RouteResult
 from presence.outbox.replies import Erasure, NodeNotice, NodeNoticeKind, Question
+from presence.store.channels import MAX_MESSAGES_PER_READ, ControlChannel, read_deliveries
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries, RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.subscription import MAX_MESSAGES_PER_READ, ControlChannel, read_deliveries
 from tests.store.driving import Hand, login
 from tests.store.servers import Server
 from tests.support.proxy import Proxy

@@ -8,12 +8,12 @@ from contextlib import closing
 import pytest
 
 from presence.outbox.replies import NodeNotice, NodeNoticeKind
+from presence.store.channels import ControlChannel
 from presence.store.client import open_client
 from presence.store.embedded import EmbeddedRedis
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.subscription import ControlChannel
 from presence.subscriber import Online, subscribe_sync
 from tests.store.driving import Hand, login
 from tests.subscriber.streams import Streams

@@ -11,10 +11,10 @@ import pytest
 from presence.common.errors import StoreError, StoreMismatch, StoreUnavailable
 from presence.outbox.replies import Reply
 from presence.outbox.steps import NO_ENTRY_ID
+from presence.store.channels import ControlChannel, WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.subscription import ControlChannel, WatchChannel
 from tests.store.driving import Hand, login, probed, story
 from tests.store.servers import Server
 

@@ -8,11 +8,11 @@ import pytest
 
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.core.changes import Profile
+from presence.store.channels import WatchChannel
 from presence.store.client import open_client
 from presence.store.keys import Keys
-from presence.store.subscription import WatchChannel
 from presence.watching.channel import ChannelMessage, Pong, Subscribed, Unsubscribed
-from presence.watching.states import UserEvent, WatchedState, id_text
+from presence.watching.user_states import UserEvent, WatchedState, id_text
 from tests.store.driving import NOW_MS, Hand, end, login, update
 from tests.store.servers import Server
 
@@ -135,7 +135,7 @@ def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, a: Hand
 
 
 def test_a_stream_is_read_in_parts(channel: WatchChannel, a: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("presence.store.snapshots.REPLAY_PAGE", 2)
+    monkeypatch.setattr("presence.store.watch_reads.REPLAY_PAGE", 2)
     a.apply(login("zoe", "s0"))
     position = channel.check()
     a.apply(*(login(uid, uid) for uid in ("ann", "bob", "cy", "dee", "eve")))

@@ -10,8 +10,8 @@ import msgpack
 from presence.common.errors import StoreUnavailable
 from presence.outbox.replies import Question
 from presence.store.ask_nodes import AnswerKeys
+from presence.store.channels import ControlChannel
 from presence.store.keys import Keys
-from presence.store.subscription import ControlChannel
 
 NOW_MS = 1_700_000_030_000
 

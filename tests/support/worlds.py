@@ -14,9 +14,9 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import NO_LIMIT, LoginPolicy, SessionQuota
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.sessions import Sessions
-from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, Decoder, Kind, Packet
-from tests.support.cells import brief
+from tests.support.state_table import brief
 
 T = 30.0
 TICK = 1.0

@@ -4,8 +4,8 @@ import pytest
 import structlog
 
 from presence.common.errors import StoreUnavailable
+from presence.store.channels import ControlChannel
 from presence.store.embedded import EmbeddedRedis
-from presence.store.subscription import ControlChannel
 from tests.server.test_control import serving
 
 INBOX_S = 2.5 + 0.5  # a probe's interval, and what a busy machine takes

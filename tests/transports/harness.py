@@ -20,7 +20,7 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.sessions import Sessions
-from presence.core.ticks import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
 from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
 from presence.transports import sockets

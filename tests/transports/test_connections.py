@@ -19,7 +19,7 @@ from presence.protocol import KEEPALIVE, TABLE, Code, ConnectionState, Kind, Oth
 from presence.transports import connections, sockets, stream
 from presence.transports.connections import Connections
 from presence.transports.limits import MAX_PACKETS_PER_SLICE, Limits
-from tests.support.cells import AT_TRANSPORT, Cell, brief, frames
+from tests.support.state_table import AT_TRANSPORT, Cell, brief, frames
 from tests.transports.harness import (
     FAILING_WISH_S,
     PATIENCE_S,

@@ -18,8 +18,8 @@ from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports.acceptor import MAX_ADMISSIONS_PER_TURN
 from presence.transports.connections import DEMOTE_AFTER_BEATS, LatencyClass
 from presence.transports.limits import DRAIN_TIMEOUT_S
-from tests.support.cells import brief
 from tests.support.desks import NotingDesk
+from tests.support.state_table import brief
 from tests.transports import certificates
 from tests.transports.harness import Client, Harness, TransportKind, serving
 

@@ -14,8 +14,8 @@ from presence.core.requests import Message, Query, Request, send_ok
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
 from presence.transports.connections import LatencyClass
 from presence.transports.limits import MAX_PACKETS_PER_SLICE, MIN_PROGRESS_BYTES, READ_BYTES, Limits
-from tests.support.cells import brief
 from tests.support.desks import NotingDesk
+from tests.support.state_table import brief
 from tests.transports.harness import PATIENCE_S, Client, Harness, TransportKind, every_kind, serving
 
 BIG = protocol.encode(protocol.deliver("bob", b"x" * 2000, 1))

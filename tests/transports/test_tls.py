@@ -14,7 +14,7 @@ from presence.core.admission import AdmissionLimits
 from presence.protocol import Code, Kind
 from presence.transports.limits import Limits
 from presence.transports.tls_connection import RECORD_BYTES, TlsConnectionState
-from tests.support.cells import brief
+from tests.support.state_table import brief
 from tests.transports import certificates
 from tests.transports.certificates import client_hello
 from tests.transports.harness import PATIENCE_S, TransportKind, serving

@@ -5,7 +5,7 @@ from typing import Any
 from presence import protocol
 from presence.core.registry import Session
 from presence.protocol import Decoder, Packet
-from presence.watching.states import UserEvent, WatchedState, id_text
+from presence.watching.user_states import UserEvent, WatchedState, id_text
 
 
 class Line:

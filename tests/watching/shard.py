@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from presence.common.errors import StoreUnavailable
 from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
-from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_text
+from presence.watching.user_states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_text
 
 PAGE = 2
 

@@ -4,7 +4,7 @@ import json
 
 from presence.protocol import SERVER_FRAME_LIMIT_BYTES, Decoder, Packet
 from presence.watching.answers import states_packet
-from presence.watching.states import WatchedState
+from presence.watching.user_states import WatchedState
 from tests.watching.fakes import entry
 
 ANN = entry("ann", 1).state

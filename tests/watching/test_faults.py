@@ -11,7 +11,7 @@ from presence.common.faults import Faults
 from presence.core.requests import Query
 from presence.protocol import Code, Kind, Packet
 from presence.watching.service import WATCH_TIMEOUT_S
-from presence.watching.states import ShardSnapshot, WatchedState
+from presence.watching.user_states import ShardSnapshot, WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel
 from tests.watching.test_service import Node, Records, running, told

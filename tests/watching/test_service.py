@@ -19,8 +19,8 @@ from presence.protocol import Code, Kind
 from presence.watching import service
 from presence.watching.queries import QUERY_TIMEOUT_S as QUERY_PATIENCE_S
 from presence.watching.service import OWN_WATCHES, WATCH_TIMEOUT_S, Watching
-from presence.watching.shard import CHECK_INTERVAL_S, COMPARE_CYCLE_S, LINGER_S
-from presence.watching.states import WatchedState
+from presence.watching.shard_watch import CHECK_INTERVAL_S, COMPARE_CYCLE_S, LINGER_S
+from presence.watching.user_states import WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel, Shard
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from presence.watching.states import ShardSnapshot, UserEvent, WatchedState
+from presence.watching.user_states import ShardSnapshot, UserEvent, WatchedState
 from presence.watching.view import ShardView, ViewPhase
 from tests.watching.fakes import entry
 

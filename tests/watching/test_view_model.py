@@ -12,7 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import booleans, integers, sampled_from, sets
 
 from presence.watching.channel import Pong, Replay, Subscribed, Unsubscribed
-from presence.watching.states import NO_ENTRY, EntryId, ShardSnapshot, UserEvent, WatchedState, id_of, id_text
+from presence.watching.user_states import (
+    NO_ENTRY,
+    EntryId,
+    ShardSnapshot,
+    UserEvent,
+    WatchedState,
+    id_of,
+    id_text,
+)
 from presence.watching.view import ShardView, ViewPhase
 from tests.watching.shard import Shard
 

@@ -14,7 +14,7 @@ import pytest
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from presence.store.embedded import find_binary
-from presence.watching.states import UserEvent, id_of, read_entry
+from presence.watching.user_states import UserEvent, id_of, read_entry
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
 from tests.support.server_process import running_server

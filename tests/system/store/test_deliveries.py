@@ -5,10 +5,10 @@ from contextlib import closing
 
 from presence import protocol
 from presence.messaging.letters import RouteResult
+from presence.store.channels import ControlChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import Deliveries
 from presence.store.script_arguments import Shape
-from presence.store.subscription import ControlChannel
 from tests.store.test_deliveries import delivered, message
 from tests.support.redis_cluster import Cluster
 

@@ -3,10 +3,10 @@
 import pytest
 
 from presence.common.errors import StoreUnavailable
+from presence.store.channels import WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.subscription import WatchChannel
 from tests.store.driving import Hand, login
 from tests.store.test_watch_channel import entries, hear
 from tests.support.redis_cluster import Cluster

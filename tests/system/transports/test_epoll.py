@@ -17,7 +17,7 @@ from presence.protocol import Code, Kind, Other
 from presence.transports.connections import LatencyClass
 from presence.transports.epoll import ANSWER_WINDOW_S
 from presence.transports.limits import Limits
-from tests.support.cells import AT_TRANSPORT, Cell, brief
+from tests.support.state_table import AT_TRANSPORT, Cell, brief
 from tests.transports.harness import serving
 from tests.transports.test_connections import try_cell
 from tests.transports.test_epoll import class_of, many

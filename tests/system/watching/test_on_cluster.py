@@ -9,11 +9,11 @@ from presence.core.registry import Session
 from presence.core.requests import Watch
 from presence.outbox.replies import ReplyStatus
 from presence.protocol import Packet
+from presence.store.channels import WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from presence.store.snapshots import StoredStates
-from presence.store.subscription import WatchChannel
+from presence.store.watch_reads import StoredStates
 from presence.watching.service import Watching
 from tests.store.driving import Hand, end, login
 from tests.support.redis_cluster import Cluster

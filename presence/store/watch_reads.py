@@ -12,7 +12,7 @@ from presence.store.keys import Keys
 from presence.store.records import online_state, read_states, seen_ms
 from presence.store.shard_clients import ShardClients
 from presence.watching.channel import Replay
-from presence.watching.states import (
+from presence.watching.user_states import (
     NO_ENTRY,
     OFFLINE,
     EntryId,

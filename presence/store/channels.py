@@ -28,9 +28,9 @@ from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import calling
 from presence.store.keys import Keys
 from presence.store.script_arguments import read_erasure, read_message, read_notice
-from presence.store.snapshots import read_last_id, read_replay, read_snapshot
+from presence.store.watch_reads import read_last_id, read_replay, read_snapshot
 from presence.watching.channel import ChannelMessage, Pong, Replay, Subscribed, Unsubscribed
-from presence.watching.states import EntryId, ShardSnapshot, id_of, id_text, read_hint
+from presence.watching.user_states import EntryId, ShardSnapshot, id_of, id_text, read_hint
 
 T = TypeVar("T")
 

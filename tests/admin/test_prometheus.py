@@ -9,8 +9,8 @@ from prometheus_client.openmetrics import parser as openmetrics
 
 from presence.admin.http_metrics import ROUTES, HttpMetrics
 from presence.admin.metric_table import TABLE, TOKEN_REASONS, MetricKind
-from presence.admin.metrics import Scrape, local_sample, render, worker_sample
 from presence.admin.page_files import description
+from presence.admin.prometheus import Scrape, local_sample, render, worker_sample
 from presence.admin.workers import WorkerAnswer
 from presence.auth.tokens import Reason
 from presence.config.followup_rules import Rule

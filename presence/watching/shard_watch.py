@@ -26,7 +26,7 @@ from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.faults import Faults
 from presence.common.runtime import Runtime
 from presence.watching.channel import ChannelMessage, Pong, ShardChannel, Subscribed, Unsubscribed
-from presence.watching.states import EntryId, ShardSnapshot, UserEvent
+from presence.watching.user_states import EntryId, ShardSnapshot, UserEvent
 from presence.watching.view import ShardView, ViewPhase
 
 GATHER_S: Final = 0.002  # users watched at about the same time are read together

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from presence.watching.states import UserEvent, WatchedState, id_of, read_entry, read_hint
+from presence.watching.user_states import UserEvent, WatchedState, id_of, read_entry, read_hint
 
 COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "reason": "login"}
 
