@@ -96,7 +96,7 @@ def _expire_unread() -> None:
     collect_expired = Engine.collect_expired
 
     def collect_expired_unread(engine: Engine, tick: int) -> bool:
-        engine.terminator.poll_before_expiry = False
+        engine.expiry.poll_before_expiry = False
         return collect_expired(engine, tick)
 
     Engine.collect_expired = collect_expired_unread  # type: ignore[assignment,method-assign]

@@ -13,7 +13,7 @@ import trio
 import uvloop
 
 from presence import protocol
-from presence.core.slots import Ticks
+from presence.core.slots import SlotClock
 from presence.core.wheel import TimingWheel
 from presence.protocol import KEEPALIVE, keepalive_answer
 from presence.transports.sockets import open_listeners
@@ -26,7 +26,7 @@ class Presence:
     """What these servers share: the wheel, and the answer to a login."""
 
     def __init__(self) -> None:
-        self.ticks = Ticks(SLOT_S, time.monotonic())
+        self.ticks = SlotClock(SLOT_S, time.monotonic())
         self.wheel: TimingWheel[str] = TimingWheel(128)
 
     def touch(self, uid: str) -> None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from presence.core.slots import SLOTS_PER_TICK, Ticks
+from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.wheel import TimingWheel
 from presence.store.keys import Keys
 from presence.store.script_runner import Scripting
@@ -78,7 +78,7 @@ def nothing(_timeout_s: float) -> Technique:
 
 def presence_wheel(timeout_s: float) -> Technique:
     """Return the presence wheel, driven as the server's ticker drives it: looked at when a slot begins."""
-    ticks = Ticks(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
+    ticks = SlotClock(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
     wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
 
     def due(now: float) -> Iterator[IdleUser]:

@@ -7,6 +7,8 @@ ended) is decided by the store's script, because only Redis sees the sessions of
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from presence.core.profiles import PLAIN, Profile
+
 
 class Op(Enum):
     """Kinds of change; the values are those of the store script."""
@@ -26,16 +28,6 @@ class SessionName(NamedTuple):
     uid: str
     device: str
     session: str
-
-
-class Profile(NamedTuple):
-    """What a session shows to others."""
-
-    away: bool = False
-    meta: str = ""  # the client's own metadata as JSON text; "" if none. Opaque from here to the readers.
-
-
-PLAIN = Profile()
 
 
 class Change(NamedTuple):

@@ -17,6 +17,8 @@ from presence.common.histogram import DETECTION_S, Histogram
 from presence.core.admission import PacketRate
 from presence.core.authenticator import Refusal
 from presence.core.changes import Change, ChangeSink
+from presence.core.engine_counters import EngineCounters
+from presence.core.expiry import ExpiryBatch
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.registration import RegistrationPolicy
@@ -24,8 +26,8 @@ from presence.core.registry import Guest, Link, Peer, Registry, Session
 from presence.core.requests import Message, RequestHandler
 from presence.core.server_protocol import Answered, Event, Login, Logout, Outcome, ServerProtocol, Update
 from presence.core.sessions import Sessions
-from presence.core.slots import StallGuard
-from presence.core.termination import EngineCounters, SessionTerminator
+from presence.core.stall_guard import StallGuard
+from presence.core.termination import SessionTerminator
 from presence.protocol import Code
 
 KEEPALIVE_SHARE: Final = 0.4  # of the idle time-out: two keepalives are due within it
@@ -43,6 +45,7 @@ class Engine:
     """What happens to connections and sessions.
 
     Attributes:
+        expiry: sessions whose deadline has passed.
         registration: which sessions may be registered in Redis.
         terminator: ends sessions; other nodes and operators end them there.
     """
@@ -75,8 +78,8 @@ class Engine:
             outbox=self.outbox,
             clock=self.clock,
             disconnected=self._disconnected,
-            poll_before_expiry=poll_before_expiry,
         )
+        self.expiry = ExpiryBatch(self.sessions, self._counters, poll_before_expiry)
         self._request_handler: RequestHandler | None = None
 
     # What transports call
@@ -293,7 +296,7 @@ class Engine:
 
     def collect_expired(self, tick: int) -> bool:
         """Collect a batch of what is due and read its connections; return whether more may be due."""
-        return self.terminator.collect_expired(tick, self.clock.now())
+        return self.expiry.collect(tick, self.clock.now())
 
     def expire_idle(self, now: float) -> int:
         """End the sessions of the batch that stayed idle; return how many. A touch has rescued the others.
@@ -301,18 +304,18 @@ class Engine:
         Sessions without activity become away, and those with an expired token lose their connection.
         """
         ended = 0
-        for session in self.terminator.idle_sessions():
+        for session in self.expiry.idle_sessions():
             if session.end_code is Code.IDLE_TIMEOUT:
                 self.detection_delay.observe(now - session.last_seen - session.idle_timeout)
             self.terminator.end(session, session.end_code, now)
             if session.link is not None:
                 self.terminator.hang_up(session, _IDLE_GOODBYE)
             ended += 1
-        for session in self.terminator.inattentive_sessions():
+        for session in self.expiry.inattentive_sessions():
             self._report_update(self.registry.set_auto_away(session, now))
-        for session in self.terminator.token_expired_sessions():
+        for session in self.expiry.token_expired_sessions():
             self._expire_token(session)
-        self.terminator.clear_batch()
+        self.expiry.clear()
         return ended
 
     def _expire_token(self, session: Session) -> None:
@@ -350,7 +353,7 @@ class Engine:
     @property
     def needs_reader_turn(self) -> bool:
         """Whether tasks have yet to read connections of the batch."""
-        return self.terminator.needs_reader_turn
+        return self.expiry.needs_reader_turn
 
     def statistics(self) -> EngineCounters:
         """Return the counters."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from presence import protocol
 from presence.common import meta_json
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.core.registry import Guest, Peer, Session
 from presence.core.requests import REQUEST_KINDS, Request, parse_request
 from presence.protocol import Code, Kind, Packet, ProtocolError

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from presence.core.changes import Change, Profile
+from presence.core.changes import Change
+from presence.core.profiles import Profile
 from presence.core.registry import Guest, LoginResult, Registry, Session, SessionKey
-from presence.core.slots import Ticks
+from presence.core.slots import SlotClock
 from presence.core.token_expiry import TokenExpiry
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code
@@ -38,7 +39,7 @@ class SessionTimers(NamedTuple):
 
     # the wheel's absolute slot in which it is due; None: it has expired, and is being ended
     slot: int | None
-    swept_slot: int  # the last slot that was swept to its end
+    passed_slot: int  # the last slot that has passed, and holds no session
     slot_s: float  # seconds that a slot covers
     due_at: float | None  # when its slot begins; None without one
     away_at: float | None  # when it is shown as away, if nothing but keepalives comes; None: never
@@ -50,7 +51,7 @@ class Sessions:
 
     Args:
         registry: the sessions by key; read-only for everything else.
-        ticks: converts time to slots of the wheels.
+        slot_clock: converts time to slots of the wheels.
         now: the present time.
         idle_timeout: T, seconds, of a session that requested no other.
         max_idle_timeout: seconds; with it and `away_after` the rings need not grow.
@@ -60,7 +61,7 @@ class Sessions:
     def __init__(
         self,
         registry: Registry,
-        ticks: Ticks,
+        slot_clock: SlotClock,
         now: float,
         *,
         idle_timeout: float,
@@ -69,10 +70,10 @@ class Sessions:
     ) -> None:
         self.registry = registry
         self.idle_timeout = idle_timeout
-        self._ticks = ticks
+        self._slot_clock = slot_clock
         self._away_after = away_after
-        slots = int(max(idle_timeout, max_idle_timeout, away_after) / ticks.slot_s) + 2
-        cursor = ticks.at_or_before(now)
+        slots = int(max(idle_timeout, max_idle_timeout, away_after) / slot_clock.slot_s) + 2
+        cursor = slot_clock.at_or_before(now)
         self._wheel: TimingWheel[SessionKey] = TimingWheel(slots, cursor)
         self._auto_away: TimingWheel[SessionKey] = TimingWheel(slots if away_after else 0, cursor)
         self._token_expiry: TokenExpiry[SessionKey] = TokenExpiry(now)
@@ -94,9 +95,9 @@ class Sessions:
             expires_at: when its token expires; None without a token.
         """
         result = self.registry.login(guest, key, idle_timeout, arrived, now, profile=profile)
-        self._wheel.touch(key, self._ticks.at_or_after(now + idle_timeout))
+        self._wheel.touch(key, self._slot_clock.at_or_after(now + idle_timeout))
         if self._away_after:
-            self._auto_away.touch(key, self._ticks.at_or_after(now + self._away_after))
+            self._auto_away.touch(key, self._slot_clock.at_or_after(now + self._away_after))
         if expires_at is not None:
             self._token_expiry.set(key, expires_at)
         return result
@@ -104,7 +105,7 @@ class Sessions:
     def packet_received(self, session: Session, now: float) -> None:
         """Extend a live session that sent a packet."""
         session.last_seen = now
-        self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
+        self._wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
 
     def keepalives_received(self, sessions: Iterable[Session], now: float) -> int:
         """Extend sessions that sent exactly one keepalive each; return how many.
@@ -120,16 +121,16 @@ class Sessions:
             if session.idle_timeout == usual:
                 keys.append(session.key)
             else:
-                self._wheel.touch(session.key, self._ticks.at_or_after(now + session.idle_timeout))
+                self._wheel.touch(session.key, self._slot_clock.at_or_after(now + session.idle_timeout))
                 extended += 1
         if keys:
-            self._wheel.touch_all(keys, self._ticks.at_or_after(now + usual))
+            self._wheel.touch_all(keys, self._slot_clock.at_or_after(now + usual))
         return extended + len(keys)
 
     def user_active(self, session: Session, now: float) -> Change | None:
         """Record that a live session's user was active; ends auto-away."""
         if self._away_after:
-            self._auto_away.touch(session.key, self._ticks.at_or_after(now + self._away_after))
+            self._auto_away.touch(session.key, self._slot_clock.at_or_after(now + self._away_after))
         return self.registry.clear_auto_away(session, now)
 
     def token_renewed(self, session: Session, expires_at: float) -> None:
@@ -140,7 +141,7 @@ class Sessions:
         """Have a live session end in `grace` seconds, unless its idle time-out comes first."""
         idle_deadline = self._wheel.tick_of(session.key)
         if idle_deadline is not None:  # None: it has expired, and is in the batch that ends now
-            self._wheel.touch(session.key, min(idle_deadline, self._ticks.at_or_after(now + grace)))
+            self._wheel.touch(session.key, min(idle_deadline, self._slot_clock.at_or_after(now + grace)))
 
     def end(self, session: Session, code: Code, now: float) -> Change | None:
         """Remove a session; None if it was superseded or has ended before."""
@@ -196,15 +197,15 @@ class Sessions:
             `slot_s`; `next_s`: seconds until the first of `sizes` is due, 0 if overdue; `sizes`: sessions in
             each of the next slots, soonest first, up to T; `later`: sessions that are due after these.
         """
-        slot_s = self._ticks.slot_s
+        slot_s = self._slot_clock.slot_s
         sizes = self.slot_sizes(min(math.ceil(self.idle_timeout / slot_s) + SPARE_SLOTS, MAX_REPORTED_SLOTS))
-        next_s = max(0.0, self._ticks.start_of(self._wheel.cursor + 1) - now)
+        next_s = max(0.0, self._slot_clock.start_of(self._wheel.cursor + 1) - now)
         return {"slot_s": slot_s, "next_s": next_s, "sizes": sizes, "later": len(self._wheel) - sum(sizes)}
 
     def ends_at(self, session: Session) -> float:
         """Return when a session ends if nothing more is received from its client."""
         slot = self._wheel.tick_of(session.key)
-        return self._ticks.start_of(self._wheel.cursor if slot is None else slot)
+        return self._slot_clock.start_of(self._wheel.cursor if slot is None else slot)
 
     def timers(self, session: Session) -> SessionTimers:
         """Return the deadlines of a session; changes nothing."""
@@ -212,8 +213,8 @@ class Sessions:
         return SessionTimers(
             slot,
             self._wheel.cursor,
-            self._ticks.slot_s,
-            None if slot is None else self._ticks.start_of(slot),
-            None if away is None else self._ticks.start_of(away),
+            self._slot_clock.slot_s,
+            None if slot is None else self._slot_clock.start_of(slot),
+            None if away is None else self._slot_clock.start_of(away),
             self._token_expiry.expires_at(session.key),
         )

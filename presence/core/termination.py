@@ -4,50 +4,24 @@ The engine, other nodes and operators end sessions here. No method waits. The ca
 or its id, so a late notice about a superseded session ends nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 
 from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import ChangeSink
-from presence.core.flap_damping import FlapDamping, FlapDampingCounters
+from presence.core.engine_counters import EngineCounters
+from presence.core.flap_damping import FlapDamping
 from presence.core.registry import Session, SessionKey
-from presence.core.sessions import NOTHING_DUE, Sessions
+from presence.core.sessions import Sessions
 from presence.protocol import Code
 
-
-@dataclass(slots=True)
-class EngineCounters:
-    """Counters since the start, and current sessions."""
-
-    sessions: int = 0  # live ones; `away` of them are shown as away
-    logins: int = 0  # granted
-    # sessions superseded by another login, here or on another node, while they were connected
-    taken_over: int = 0
-    returned_in_grace: int = 0  # sessions superseded after they had lost their connection
-    # keepalives of sessions, including those that request an answer; `frames` are all other valid packets
-    beats: int = 0
-    frames: int = 0
-    refused: dict[str, int] = field(default_factory=dict)  # connections, by reason
-    ended: dict[str, int] = field(default_factory=dict)  # sessions, by reason
-    saved_by_a_last_look: int = 0  # sessions kept because an unread packet was found at expiry
-    away: int = 0
-    updates: int = 0  # of profiles
-    flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)
-    expiring: int = 0  # sessions with a token that expires
-    tokens_expired: int = 0  # connections closed because their token had expired
-    packet_floods: int = 0  # connections closed because they sent too many packets
-    packet_buckets_kept: int = 0  # users in the table of packet rates
-
-
-MAX_EXPIRED_PER_TURN: Final = 256  # sessions of each kind before other tasks run: a few milliseconds
 _LIMIT_GOODBYE = protocol.encode(protocol.goodbye(Code.SESSION_LIMIT))
 
 
 @dataclass(eq=False, repr=False)
 class SessionTerminator:
-    """Ends sessions, and collects those that have expired."""
+    """Ends sessions."""
 
     sessions: Sessions  # the live sessions and their deadlines
     counters: EngineCounters  # the engine's counters
@@ -56,55 +30,9 @@ class SessionTerminator:
     outbox: ChangeSink  # where changes go
     clock: Clock  # monotonic time
     disconnected: Callable[[Session], None]  # notified when a session loses its connection
-    # whether connections are read once more before their sessions end; tests switch it off
-    poll_before_expiry: bool = True
-    # whether some connections of the batch are read by tasks of their own, which need a turn
-    needs_reader_turn: bool = False
 
     def __post_init__(self) -> None:
         self._registry = self.sessions.registry
-        self._batch = NOTHING_DUE
-
-    def collect_expired(self, tick: int, now: float) -> bool:
-        """Collect the next batch of what is due, and read its connections; return whether more may be due.
-
-        The batch is checked again when it is handed out: a packet found by the read has put its session back
-        into the wheel, and a new token has extended its expiry.
-        """
-        self.needs_reader_turn = False
-        self.clear_batch()
-        batch = self._batch = self.sessions.pop_due(tick, now, MAX_EXPIRED_PER_TURN)
-        if self.poll_before_expiry:
-            for session in [*batch.idle, *batch.inattentive, *batch.token_expired]:
-                if session.link is not None and not session.link.poll_now(session.handle):
-                    self.needs_reader_turn = True
-        return batch.more
-
-    def idle_sessions(self) -> Iterator[Session]:
-        """Yield sessions of the batch that are still idle; the caller ends each before it takes the next."""
-        for session in self._batch.idle:
-            if session not in self._registry:
-                continue
-            if not self.sessions.is_idle(session):
-                self.counters.saved_by_a_last_look += 1
-                continue
-            yield session
-
-    def inattentive_sessions(self) -> Iterator[Session]:
-        """Yield live sessions of the batch that sent nothing but keepalives."""
-        for session in self._batch.inattentive:
-            if session in self._registry and self.sessions.is_inattentive(session):
-                yield session
-
-    def token_expired_sessions(self) -> Iterator[Session]:
-        """Yield live sessions of the batch that sent no new token."""
-        for session in self._batch.token_expired:
-            if session in self._registry and self.sessions.has_expired_token(session):
-                yield session
-
-    def clear_batch(self) -> None:
-        """Drop the batch."""
-        self._batch = NOTHING_DUE
 
     def end(self, session: Session, code: Code, now: float) -> None:
         """End a session unless it has ended already; leaves its connection open."""

@@ -10,7 +10,7 @@ After Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), s
 
 Invariants: every key is in exactly one set, that of `tick_of(key)`; a set holds keys of one tick only
 (the ring grows before two ticks would share a slot); no key has a tick at or before the cursor, the last
-tick that was swept completely.
+tick that has passed and holds no key.
 
 Costs: `touch` and `discard` O(1); `pop_due` O(keys taken + slots passed). Memory per key: an entry of a dict
 and one of a set, about 100 to 150 bytes beside the key itself.
@@ -31,7 +31,7 @@ class TimingWheel(Generic[K]):
 
     Args:
         slots: ticks that the ring covers at first; it grows when a key is due further ahead.
-        cursor: the last tick that counts as swept.
+        cursor: the last tick that counts as passed.
     """
 
     __slots__ = ("_cursor", "_ring", "_tick_of")
@@ -49,7 +49,7 @@ class TimingWheel(Generic[K]):
 
     @property
     def cursor(self) -> int:
-        """The last tick that was swept completely."""
+        """The last tick that has passed and holds no key."""
         return self._cursor
 
     def tick_of(self, key: K) -> int | None:
@@ -62,7 +62,7 @@ class TimingWheel(Generic[K]):
         return [len(ring[(self._cursor + n) % size]) if n < size else 0 for n in range(1, ticks + 1)]
 
     def touch(self, key: K, tick: int) -> None:
-        """Make `key` due at `tick`, wherever it was before; a tick already swept becomes the next one."""
+        """Make `key` due at `tick`, wherever it was before; a tick that has passed becomes the next one."""
         old = self._tick_of.get(key)
         if old == tick:
             return
@@ -99,7 +99,7 @@ class TimingWheel(Generic[K]):
     def pop_due(self, tick: int, limit: int) -> list[K]:
         """Take keys that are due at or before `tick`, oldest slots first, at most `limit` of them.
 
-        Every slot that passed is swept, however many. Keys that are left for the next call stay in their
+        Every slot that passed is emptied, however many. Keys that are left for the next call stay in their
         slots, where a touch still rescues them. An empty list means that nothing more is due at `tick`.
         """
         taken: list[K] = []
@@ -121,7 +121,7 @@ class TimingWheel(Generic[K]):
         return taken
 
     def _clamp(self, tick: int) -> int:
-        """Return `tick`, or the next one if it has been swept; grow the ring if it has no slot for it."""
+        """Return `tick`, or the next one if it has passed; grow the ring if it has no slot for it."""
         ahead = tick - self._cursor
         if ahead <= 0:
             return self._cursor + 1

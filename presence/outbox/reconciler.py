@@ -16,7 +16,8 @@ import structlog
 
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.runtime import ThreadCaller
-from presence.core.changes import PLAIN, Profile, SessionName
+from presence.core.changes import SessionName
+from presence.core.profiles import PLAIN, Profile
 from presence.outbox.outage_log import Failures
 from presence.outbox.queue import Outbox
 from presence.outbox.replies import Reply, ReplyStatus

@@ -47,7 +47,8 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
-from presence.core.changes import Op, Profile, SessionName
+from presence.core.changes import Op, SessionName
+from presence.core.profiles import Profile
 from presence.outbox.backlog import Backlog, Live
 from presence.outbox.event_counts import Transitions
 from presence.outbox.peer_barrier import PeerBarrier

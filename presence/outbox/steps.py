@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from presence.core.changes import Change, Profile, SessionName
+from presence.core.changes import Change, SessionName
+from presence.core.profiles import Profile
 from presence.outbox.queue import SkippedChanges
 
 NO_ENTRY_ID = "0-0"

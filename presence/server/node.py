@@ -24,13 +24,15 @@ from presence.common.text import printable
 from presence.config.settings import Settings
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.authenticator import Authenticator
-from presence.core.changes import Change, Profile, SessionName
+from presence.core.changes import Change, SessionName
 from presence.core.engine import Engine
 from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy, SessionQuota
+from presence.core.profiles import Profile
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.sessions import Sessions
-from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, SlotClock
+from presence.core.stall_guard import StallGuard
 from presence.outbox.backlog import ByShard
 from presence.outbox.queue import Outbox, PendingAges
 from presence.outbox.reconciler import LocalSessions
@@ -93,7 +95,7 @@ class Node:
         self.renamed = runtime.wake_event()  # rung when `relay.node` is about to change
         self.delays = LatencyHistograms()
         now = clock.now()
-        ticks = Ticks(settings.tick / SLOTS_PER_TICK, now)
+        slot_clock = SlotClock(settings.tick / SLOTS_PER_TICK, now)
         self._guard = StallGuard(settings.tick, settings.idle_timeout, now)
         self._pending_ages = PendingAges(lambda: clock.decided_ms(clock.now()), self.delays.outbox_age)
         max_items = settings.outbox_items or max(OUTBOX_MIN_ITEMS, 2 * max_connections)
@@ -122,7 +124,7 @@ class Node:
         registry = Registry(boot_id, clock)
         sessions = Sessions(
             registry,
-            ticks,
+            slot_clock,
             now,
             idle_timeout=settings.idle_timeout,
             max_idle_timeout=settings.max_idle_timeout,
@@ -152,7 +154,7 @@ class Node:
         self.faults = Faults(self.engine.fail)
         self.ticker = Ticker(
             self.engine,
-            ticks,
+            slot_clock,
             self._guard,
             clock,
             runtime=runtime,

@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Any, Final
 
 from presence.common.clock import Clock
-from presence.core.changes import PLAIN, Change, ChangeSink, Op
+from presence.core.changes import Change, ChangeSink, Op
 from presence.core.engine import Engine
+from presence.core.profiles import PLAIN
 from presence.core.registry import ConnectionInfo, Session
 from presence.protocol import Code
 
@@ -102,7 +103,7 @@ class SessionReporter:
             "deadline_ms": clock.decided_ms(session.last_seen + session.idle_timeout),
             "slot": at.slot,
             "slot_s": at.slot_s,
-            "slots_from_hand": None if at.slot is None else at.slot - at.swept_slot,
+            "slots_from_hand": None if at.slot is None else at.slot - at.passed_slot,
             "due_ms": None if at.due_at is None else clock.decided_ms(at.due_at),
             "due_in_s": _seconds(at.due_at, now),
             "ends_as": {"code": int(session.end_code), "reason": session.end_code.reason},

@@ -11,7 +11,8 @@ import structlog
 from presence.common.clock import Clock
 from presence.common.histogram import QUICK_S, Histogram
 from presence.common.runtime import Runtime, TrioRuntime
-from presence.core.slots import StallGuard, Ticks
+from presence.core.slots import SlotClock
+from presence.core.stall_guard import StallGuard
 
 LAG_INTERVAL_S: Final = 0.25
 LAG_LOGGED_S: Final = 2.0  # clients that wait for replies do not notice less
@@ -67,7 +68,7 @@ class Ticker:
     READER_TURNS = 4
 
     expiring: Expiring  # expires sessions that are due at a tick
-    ticks: Ticks  # the slots, shared with the code that sets deadlines
+    slot_clock: SlotClock  # the slots, shared with the code that sets deadlines
     guard: StallGuard  # the stall policy
     clock: Clock  # monotonic time
     _: KW_ONLY
@@ -87,20 +88,20 @@ class Ticker:
         """Tick until cancelled, on absolute deadlines: a late tick does not delay the next one."""
         now = self.clock.now()
         self.guard.start(now)
-        tick = self.ticks.at_or_before(now)
+        tick = self.slot_clock.at_or_before(now)
         while True:
-            due = self.ticks.start_of(tick + 1)
+            due = self.slot_clock.start_of(tick + 1)
             # A credit may have moved the deadline by up to T. Sleeping that long would count as the next
             # stall, and the lease of a node with few clients would expire.
-            await self.runtime.sleep(min(due - self.clock.now(), self.ticks.slot_s))
+            await self.runtime.sleep(min(due - self.clock.now(), self.slot_clock.slot_s))
             now = self.clock.now()
             self._note_overrun(max(0.0, now - due))
             self.guard.loop_ran(now)
             credit = self.guard.take_credit(now)
             if self.credit and credit:
-                self.ticks.credit(credit)
+                self.slot_clock.credit(credit)
             # A credit can move the clock back before the tick that was due: then nothing is due.
-            tick = max(tick, self.ticks.at_or_before(now))
+            tick = max(tick, self.slot_clock.at_or_before(now))
             await self._expire(tick)
 
     def _note_overrun(self, overrun_s: float) -> None:

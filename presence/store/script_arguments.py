@@ -10,7 +10,8 @@ from typing import Any, Final
 import msgpack
 
 from presence.cluster.leases import LEFT, LeaseRow
-from presence.core.changes import PLAIN, Op, Profile, SessionName
+from presence.core.changes import Op, SessionName
+from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import EventCount
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.replies import (

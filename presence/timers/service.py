@@ -21,7 +21,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from presence.core.slots import Ticks
+from presence.core.slots import SlotClock
 from presence.timers.interface import MAX_DELAY_S, MAX_EVENTS, TimerError, TimerFull, check_delay
 from presence.timers.levels import Levels, TimerEntry
 
@@ -137,7 +137,7 @@ class TimerService:
         self, nursery: trio.Nursery, tick_s: float, pending_max: int, async_max: int, on_error: ErrorHandler
     ) -> None:
         self._now = trio.lowlevel.current_clock().current_time
-        self._ticks = Ticks(tick_s, self._now())
+        self._ticks = SlotClock(tick_s, self._now())
         self._wheel: Levels[TimerHandle] = Levels(moves_per_tick=max(1, int(MOVES_PER_S * tick_s)))
         self._pending_max = self._free = pending_max
         self._closed = False

@@ -11,7 +11,7 @@ from openapi_spec_validator import validate
 from presence.admin.event_feed import TYPES
 from presence.admin.page_files import description
 from presence.admin.requests import MAX_UIDS, MAX_USERS, USERS_DEFAULT
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.server.stats_socket import Readiness
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.asking import Answered, Operators, operators

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.ops.explain import Explainer
 from presence.store.client import Redis
 from presence.store.embedded import EmbeddedRedis

@@ -8,8 +8,8 @@ import trio
 from presence import protocol
 from presence.common.clock import Clock
 from presence.core.changes import Op
+from presence.core.expiry import MAX_EXPIRED_PER_TURN
 from presence.core.sessions import MAX_REPORTED_SLOTS
-from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind
 from presence.server.ticker import Ticker
 from tests.auth.gates import WordAuthenticator

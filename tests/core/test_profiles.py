@@ -6,7 +6,8 @@ import pytest
 
 from presence import protocol
 from presence.common import meta_json
-from presence.core.changes import PLAIN, Op, Profile
+from presence.core.changes import Op
+from presence.core.profiles import PLAIN, Profile
 from presence.protocol import Code, Kind, Packet
 from tests.support.desks import NotingDesk
 from tests.support.worlds import TICK, World

@@ -6,8 +6,8 @@ import pytest
 
 from presence import protocol
 from presence.core.changes import Op
+from presence.core.expiry import MAX_EXPIRED_PER_TURN
 from presence.core.slots import SLOTS_PER_TICK
-from presence.core.termination import MAX_EXPIRED_PER_TURN
 from presence.protocol import Code, Kind, Packet
 from tests.auth.gates import WordAuthenticator
 from tests.support.state_table import brief

@@ -15,7 +15,8 @@ import trio
 import presence
 from presence.admin.history import EventHistory
 from presence.config.followup_rules import Rule
-from presence.core.changes import PLAIN, Op, Profile, SessionName
+from presence.core.changes import Op, SessionName
+from presence.core.profiles import PLAIN, Profile
 from presence.followups import FollowUps
 from presence.followups.keys import script_keys
 from presence.followups.scheduler import FollowUpScheduler

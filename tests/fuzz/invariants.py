@@ -39,7 +39,7 @@ def check_after_tick(stage: ServerUnderTest) -> None:
             assert stage.now < heard.lost_at + GRACE_S + stage.credited + _LATEST, "lost, and still here"
         if heard.expires_at is not None and session.link is not None:
             assert stage.now < heard.expires_at + EXPIRY_SLOT_S + ROUNDING_S, "its token has expired"
-    assert engine.terminator._batch == NOTHING_DUE
+    assert engine.expiry._batch == NOTHING_DUE
 
 
 def _sessions(stage: ServerUnderTest) -> None:

@@ -8,7 +8,8 @@ come and go with the first and the last of their sessions, so their transitions 
 from dataclasses import dataclass
 from typing import Final
 
-from presence.core.changes import Change, Op, Profile
+from presence.core.changes import Change, Op
+from presence.core.profiles import Profile
 from presence.protocol import Code
 
 _OPS: Final = {Op.LOGIN, Op.END, Op.UPDATE, Op.REGISTER}

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from presence.common.clock import Clock
-from presence.core import termination
+from presence.core import expiry
 from presence.core.admission import Admission, AdmissionLimits, PacketRate
 from presence.core.changes import Change, Op
 from presence.core.engine import Engine
@@ -20,7 +20,8 @@ from presence.core.registry import Link, Peer, Registry, Session
 from presence.core.requests import Message, Request
 from presence.core.server_protocol import Outcome
 from presence.core.sessions import Sessions
-from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, SlotClock
+from presence.core.stall_guard import StallGuard
 from presence.protocol import Code, ConnectionState, Kind, Packet
 from tests.fuzz import foresight
 from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate
@@ -115,7 +116,7 @@ class ServerUnderTest(Link):
         self.now = START_S
         self.scene = scene
         self.clock = Clock(lambda: self.now, lambda: WALL_S)
-        self.ticks = Ticks(SLOT_S, self.now)
+        self.ticks = SlotClock(SLOT_S, self.now)
         self.guard = StallGuard(TICK_S, IDLE_TIMEOUT_S, self.now)
         self.registry = Registry("boot", self.clock)
         self.ledger = Ledger()
@@ -160,7 +161,7 @@ class ServerUnderTest(Link):
 
     def collect_expired(self) -> bool:
         """Collect a small batch of what is due."""
-        with mock.patch.object(termination, "MAX_EXPIRED_PER_TURN", FEW_EXPIRED):
+        with mock.patch.object(expiry, "MAX_EXPIRED_PER_TURN", FEW_EXPIRED):
             return self.engine.collect_expired(self.tick)
 
     # The outbox

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from presence.core.engine import Engine
-from presence.core.registry import Profiles, Registry
-from presence.core.slots import Ticks
+from presence.core.profiles import Profiles
+from presence.core.registry import Registry
+from presence.core.slots import SlotClock
 from presence.core.termination import SessionTerminator
 from presence.core.wheel import TimingWheel
 from presence.protocol import Code, scan
@@ -73,13 +74,13 @@ def a_profile_outlives_its_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_wheel_fires_a_slot_early(patch: pytest.MonkeyPatch) -> None:
-    rightly = Ticks.at_or_after
-    patch.setattr(Ticks, "at_or_after", lambda self, deadline: rightly(self, deadline) - 1)
+    rightly = SlotClock.at_or_after
+    patch.setattr(SlotClock, "at_or_after", lambda self, deadline: rightly(self, deadline) - 1)
 
 
 def the_wheel_fires_late(patch: pytest.MonkeyPatch) -> None:
-    rightly = Ticks.at_or_after
-    patch.setattr(Ticks, "at_or_after", lambda self, deadline: rightly(self, deadline) + 3)
+    rightly = SlotClock.at_or_after
+    patch.setattr(SlotClock, "at_or_after", lambda self, deadline: rightly(self, deadline) + 3)
 
 
 def a_replaced_connection_stays_open(patch: pytest.MonkeyPatch) -> None:

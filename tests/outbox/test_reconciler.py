@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
+from presence.core.changes import Change, Op, SessionName
+from presence.core.profiles import PLAIN, Profile
 from presence.outbox import reconciler as comparison_module
 from presence.outbox import relay as relay_module
 from presence.outbox.queue import Outbox

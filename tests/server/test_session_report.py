@@ -6,7 +6,8 @@ import msgpack
 import pytest
 
 from presence import protocol
-from presence.core.changes import PLAIN, Change, Op, Profile
+from presence.core.changes import Change, Op
+from presence.core.profiles import PLAIN, Profile
 from presence.core.registry import ConnectionInfo
 from presence.protocol import DEVICE_MAX_BYTES, META_MAX_BYTES, UID_MAX_BYTES, Code
 from presence.server.session_report import (

@@ -10,7 +10,8 @@ from trio.testing import MockClock
 from presence.common.clock import Clock
 from presence.common.histogram import Histogram
 from presence.common.runtime import TrioRuntime
-from presence.core.slots import StallGuard, Ticks
+from presence.core.slots import SlotClock
+from presence.core.stall_guard import StallGuard
 from presence.server.ticker import LAG_INTERVAL_S, Ticker, watch_lag
 
 
@@ -20,7 +21,7 @@ from presence.server.ticker import LAG_INTERVAL_S, Ticker, watch_lag
 def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
     origin: float, slot_s: float, after_s: float
 ) -> None:
-    ticks, at = Ticks(slot_s, origin), origin + after_s
+    ticks, at = SlotClock(slot_s, origin), origin + after_s
     due, begun = ticks.at_or_after(at), ticks.at_or_before(at)
     assert ticks.start_of(due - 1) < at <= ticks.start_of(due)
     assert ticks.start_of(begun) <= at < ticks.start_of(begun + 1)
@@ -28,7 +29,7 @@ def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
 
 
 def test_credit_delays_existing_deadlines_and_not_later_ones() -> None:
-    ticks = Ticks(0.5, 0.0)
+    ticks = SlotClock(0.5, 0.0)
     before = ticks.at_or_after(10.0)
     ticks.credit(4.0)
     assert ticks.start_of(before) == 14.0
@@ -67,7 +68,7 @@ class Ticking:
         self.lags = Histogram((0.1, 1.0))
         self.guard = StallGuard(1.0, 30.0, trio.current_time())
         clock = Clock(trio.current_time, lambda: 0.0)
-        self.ticker = Ticker(self, Ticks(0.5, clock.now()), self.guard, clock, lags=self.lags)
+        self.ticker = Ticker(self, SlotClock(0.5, clock.now()), self.guard, clock, lags=self.lags)
 
     def collect_expired(self, tick: int) -> bool:
         return False

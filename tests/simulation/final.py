@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadtest.checker.comparison import RemainingEvent, differences, last_events
 from presence.common import meta_json
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.core.registry import Session
 from presence.store.records import online_state
 from tests.simulation.fake.values import Hash, Members, Stream

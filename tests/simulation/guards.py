@@ -68,7 +68,7 @@ _fenced = failure_detector.FailureDetector.fence_seen
 
 
 def _collect_expired_unread(engine: Engine, tick: int) -> bool:
-    engine.terminator.poll_before_expiry = False
+    engine.expiry.poll_before_expiry = False
     return _collect_expired(engine, tick)
 
 

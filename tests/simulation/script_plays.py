@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import msgpack
 
-from presence.core.changes import PLAIN, Change, Op, Profile, SessionName
+from presence.core.changes import Change, Op, SessionName
+from presence.core.profiles import PLAIN, Profile
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.steps import Batch, Compare, Counter, Fencing, Item, Opening, Retirement, Sweep
 from presence.store.keys import Keys

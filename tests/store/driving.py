@@ -8,7 +8,8 @@ from typing import Any
 
 import redis
 
-from presence.core.changes import PLAIN, Change, Op, Profile
+from presence.core.changes import Change, Op
+from presence.core.profiles import PLAIN, Profile
 from presence.outbox.event_counts import TYPES
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.replies import Probe, Reply, ReplyStatus

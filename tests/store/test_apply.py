@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreError
-from presence.core.changes import PLAIN, Profile
+from presence.core.profiles import PLAIN, Profile
 from presence.outbox.queue import SkippedChanges
 from presence.outbox.replies import (
     NodeNotice,

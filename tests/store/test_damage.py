@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from presence.common.errors import StoreError, StoreMismatch
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.outbox.replies import ReplyStatus
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisLeaseTable, RedisStore

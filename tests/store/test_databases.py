@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.core.changes import Profile
+from presence.core.profiles import Profile
 from presence.store.channels import WatchChannel
 from presence.store.client import open_client
 from presence.store.keys import Keys

@@ -14,7 +14,8 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import NO_LIMIT, LoginPolicy, SessionQuota
 from presence.core.registry import Guest, Peer, Registry, Session, SessionKey
 from presence.core.sessions import Sessions
-from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, SlotClock
+from presence.core.stall_guard import StallGuard
 from presence.protocol import Code, Decoder, Kind, Packet
 from tests.support.state_table import brief
 
@@ -134,7 +135,7 @@ class World:
         self.sockets = FakeSockets()
         self.delays = Histogram((0.0, TICK / SLOTS_PER_TICK, TICK))
         self.clock = Clock(lambda: self.now, wall)
-        self.ticks = Ticks(TICK / SLOTS_PER_TICK, self.now)
+        self.ticks = SlotClock(TICK / SLOTS_PER_TICK, self.now)
         self.guard = StallGuard(TICK, idle_timeout, self.now)
         self.registry = Registry("boot", self.clock)
 

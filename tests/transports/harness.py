@@ -20,7 +20,8 @@ from presence.core.flap_damping import FlapDamping
 from presence.core.login import LoginPolicy
 from presence.core.registry import Registry, Session, SessionKey
 from presence.core.sessions import Sessions
-from presence.core.slots import SLOTS_PER_TICK, StallGuard, Ticks
+from presence.core.slots import SLOTS_PER_TICK, SlotClock
+from presence.core.stall_guard import StallGuard
 from presence.protocol import Code, Decoder, Kind, Packet
 from presence.server.ticker import Ticker
 from presence.transports import sockets
@@ -140,7 +141,7 @@ class Harness:
         self.clock = Clock(trio.current_time, lambda: 0.0)
         now = self.clock.now()
         tick = idle_timeout / 10
-        ticks = Ticks(tick / SLOTS_PER_TICK, now)
+        ticks = SlotClock(tick / SLOTS_PER_TICK, now)
         guard = StallGuard(tick, idle_timeout, now)
         self.registry = Registry("boot", self.clock)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from presence.core.changes import Op, Profile
+from presence.core.changes import Op
+from presence.core.profiles import Profile
 from presence.reader import PresenceReader
 from presence.store.client import Redis, open_client
 from presence.store.keys import Keys

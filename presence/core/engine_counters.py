@@ -1,0 +1,29 @@
+"""What the engine counts."""
+
+from dataclasses import dataclass, field
+
+from presence.core.flap_damping import FlapDampingCounters
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Counters since the start, and current sessions."""
+
+    sessions: int = 0  # live ones; `away` of them are shown as away
+    logins: int = 0  # granted
+    # sessions superseded by another login, here or on another node, while they were connected
+    taken_over: int = 0
+    returned_in_grace: int = 0  # sessions superseded after they had lost their connection
+    # keepalives of sessions, including those that request an answer; `frames` are all other valid packets
+    beats: int = 0
+    frames: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # connections, by reason
+    ended: dict[str, int] = field(default_factory=dict)  # sessions, by reason
+    saved_by_a_last_look: int = 0  # sessions kept because an unread packet was found at expiry
+    away: int = 0
+    updates: int = 0  # of profiles
+    flapping: FlapDampingCounters = field(default_factory=FlapDampingCounters)
+    expiring: int = 0  # sessions with a token that expires
+    tokens_expired: int = 0  # connections closed because their token had expired
+    packet_floods: int = 0  # connections closed because they sent too many packets
+    packet_buckets_kept: int = 0  # users in the table of packet rates
