@@ -7,7 +7,7 @@ import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./e
 import { Link, type Server } from "./link.js";
 import type { Change, Identity } from "./login.js";
 import { Machine, type State } from "./machine.js";
-import type { Chance } from "./pacing.js";
+import type { Chance } from "./reconnect.js";
 import {
   type Connected,
   type Delivered,
@@ -19,7 +19,7 @@ import {
   userStates,
   type WatchEnded,
 } from "./pushes.js";
-import { Rewatching } from "./rewatching.js";
+import { Rewatching } from "./resubscription.js";
 import type { Caused } from "./session.js";
 import type { TokenSource } from "./tokens.js";
 import type { Value, ValueMap } from "./values.js";

@@ -25,10 +25,10 @@ import {
   ProtocolError,
 } from "./errors.js";
 import { type Identity, Login, LOGIN_ID } from "./login.js";
-import { ASK_EVERY, Beats, type Chance } from "./pacing.js";
+import { ASK_EVERY, Beats } from "./keepalives.js";
 import { connected, goodbye } from "./pushes.js";
 import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
-import { type Loss, Returning } from "./returning.js";
+import { type Chance, type Loss, Returning } from "./reconnect.js";
 import { type Caused, refusalOf, Session } from "./session.js";
 import { given, leftMs } from "./tokens.js";
 

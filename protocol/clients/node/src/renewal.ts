@@ -2,7 +2,7 @@
 
 import { Code, Kind } from "./constants.js";
 import { PresenceError, RequestFailed, Unsupported } from "./errors.js";
-import { Backoff, type Chance } from "./pacing.js";
+import { Backoff, type Chance } from "./reconnect.js";
 import type { Caused, Session } from "./session.js";
 import { given, leftMs } from "./tokens.js";
 

@@ -9,8 +9,9 @@ import {
   requestFailed,
   RequestTimeout,
 } from "./errors.js";
-import type { Beats, Chance } from "./pacing.js";
+import type { Beats } from "./keepalives.js";
 import { delivered, milliseconds, presenceChanged, type Push } from "./pushes.js";
+import type { Chance } from "./reconnect.js";
 import type { ValueMap } from "./values.js";
 
 /** What became of a request: the payload of its ok, or an error. Each request gets exactly one. */

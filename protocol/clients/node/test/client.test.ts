@@ -23,8 +23,8 @@ import {
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
-import { token } from "./driving.js";
-import { Peer, ScriptedServer } from "./server.js";
+import { token } from "./driver.js";
+import { Peer, ScriptedServer } from "./scripted-server.js";
 
 interface Stage {
   readonly server: ScriptedServer;

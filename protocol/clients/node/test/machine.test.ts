@@ -24,7 +24,7 @@ import {
 } from "../src/index.js";
 import { CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS, Machine } from "../src/machine.js";
 import { RETRY_MS } from "../src/session.js";
-import { Driven, KEEPALIVE_MS, packet } from "./driving.js";
+import { Driven, KEEPALIVE_MS, packet } from "./driver.js";
 
 const CODES = Object.entries(Code).map(([name, code]) => ({
   code: code as number,

@@ -7,7 +7,7 @@ import { Code, Kind, LoginRefused, NoToken, type Packet, type ValueMap } from ".
 import { CONNECT_TIMEOUT_MS } from "../src/machine.js";
 import { ANSWER_TIMEOUT_MS, RETRY_MIN_MS, TOKEN_TIMEOUT_MS } from "../src/renewal.js";
 import { leftMs } from "../src/tokens.js";
-import { Driven, packet, SERVER_TIME_S, token } from "./driving.js";
+import { Driven, packet, SERVER_TIME_S, token } from "./driver.js";
 
 const LIFE_MS = 3_600_000;
 const [FIRST, SECOND, THIRD] = [1, 2, 3].map((hours) =>

@@ -1,40 +1,12 @@
 /** When to beat and to come back. Time (ms) and chance are arguments: `chance()` is uniform in [0, 1). */
 
-export type Chance = () => number;
+import type { Chance } from "./reconnect.js";
 
 const BEAT_JITTER = 0.1; // a beat comes up to this share of the interval early, never late
 const BEAT_MIN_MS = 20; // whatever a server dictates, a client is no flood
 // Each beat asks. A server that stops is then noticed within two intervals, 0.8 of the idle time-out, so that
 // a client whose path broke is back before it counts as offline. One of three would take four intervals.
 export const ASK_EVERY = 1;
-const RETURN_FIRST_MS = 1000;
-const RETURN_MAX_MS = 60_000;
-const STABLE_MS = 60_000; // so long online, and the next return is quick again
-
-/**
- * Full jitter: the n-th return since the last stable time, n from 0, waits up to min(60, 2^n) s.
- *
- * The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
- */
-export class Backoff {
-  private returns = 0;
-
-  /**
-   * Return how long to stay away.
-   *
-   * @param onlineMs how long the connection that was lost had been logged in.
-   * @param retryAfterMs what the server asked for. The jitter comes on top, or all clients that were told the
-   *   same would come at the same moment.
-   */
-  nextMs(chance: Chance, onlineMs = 0, retryAfterMs: number | null = null): number {
-    if (onlineMs >= STABLE_MS) {
-      this.returns = 0;
-    }
-    const mostMs = Math.min(RETURN_MAX_MS, RETURN_FIRST_MS * 2 ** Math.min(this.returns, 16));
-    this.returns += 1;
-    return (retryAfterMs ?? 0) + mostMs * chance();
-  }
-}
 
 /**
  * The beats of one logged-in connection, and whether the server is still there.

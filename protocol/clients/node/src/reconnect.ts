@@ -2,7 +2,37 @@
 
 import { Code, mayReturn } from "./constants.js";
 import { LoginRefused, PresenceError, type Refusal, Unreachable } from "./errors.js";
-import { Backoff, type Chance } from "./pacing.js";
+
+export type Chance = () => number;
+
+const RETURN_FIRST_MS = 1000;
+const RETURN_MAX_MS = 60_000;
+const STABLE_MS = 60_000; // so long online, and the next return is quick again
+
+/**
+ * Full jitter: the n-th return since the last stable time, n from 0, waits up to min(60, 2^n) s.
+ *
+ * The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
+ */
+export class Backoff {
+  private returns = 0;
+
+  /**
+   * Return how long to stay away.
+   *
+   * @param onlineMs how long the connection that was lost had been logged in.
+   * @param retryAfterMs what the server asked for. The jitter comes on top, or all clients that were told the
+   *   same would come at the same moment.
+   */
+  nextMs(chance: Chance, onlineMs = 0, retryAfterMs: number | null = null): number {
+    if (onlineMs >= STABLE_MS) {
+      this.returns = 0;
+    }
+    const mostMs = Math.min(RETURN_MAX_MS, RETURN_FIRST_MS * 2 ** Math.min(this.returns, 16));
+    this.returns += 1;
+    return (retryAfterMs ?? 0) + mostMs * chance();
+  }
+}
 
 /** Why a connection ended, or could not be had; what `disconnected` tells. */
 export interface Loss {

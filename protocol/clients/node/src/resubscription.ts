@@ -2,7 +2,7 @@
 
 import { mayReturn } from "./constants.js";
 import { RequestFailed, RequestTimeout } from "./errors.js";
-import { Backoff, type Chance } from "./pacing.js";
+import { Backoff, type Chance } from "./reconnect.js";
 import type { WatchEnded } from "./pushes.js";
 import { lists, type Watches } from "./watches.js";
 
