@@ -29,7 +29,7 @@ const client = new PresenceClient({
 });
 
 /** What JSON has no form for: Maps become objects, binary becomes hex, errors their names. */
-function plain(_key: string, value: unknown): unknown {
+function toJson(_key: string, value: unknown): unknown {
   if (value instanceof Map) {
     return Object.fromEntries(value as Map<string, unknown>);
   }
@@ -43,10 +43,10 @@ function plain(_key: string, value: unknown): unknown {
 }
 
 function print(what: Record<string, unknown>): void {
-  process.stdout.write(`${JSON.stringify(what, plain)}\n`);
+  process.stdout.write(`${JSON.stringify(what, toJson)}\n`);
 }
 
-function carryOut([verb, ...rest]: readonly unknown[]): Promise<unknown> {
+function execute([verb, ...rest]: readonly unknown[]): Promise<unknown> {
   const [first, second] = rest;
   switch (verb) {
     case "query":
@@ -84,7 +84,7 @@ client.on("end", (error) => {
 const lines = createInterface({ input: process.stdin });
 lines.on("line", (line) => {
   const command = JSON.parse(line) as unknown[];
-  carryOut(command).then(
+  execute(command).then(
     (answer) => {
       print({ verb: command[0], answer: answer ?? null });
     },

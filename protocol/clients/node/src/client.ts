@@ -4,9 +4,9 @@ import { EventEmitter } from "node:events";
 
 import { Kind } from "./constants.js";
 import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./errors.js";
-import { Link, type Server } from "./link.js";
+import { Link, type Endpoint } from "./link.js";
 import type { Change, Identity } from "./login.js";
-import { Machine, type State } from "./machine.js";
+import { ClientMachine, type State } from "./machine.js";
 import type { Chance } from "./reconnect.js";
 import {
   type Connected,
@@ -16,18 +16,18 @@ import {
   type PresenceChanged,
   type Push,
   type UserState,
-  userStates,
+  parseUserStates,
   type WatchEnded,
 } from "./pushes.js";
-import { Rewatching } from "./resubscription.js";
-import type { Caused } from "./session.js";
+import { Resubscription } from "./resubscription.js";
+import type { Effects } from "./session.js";
 import type { TokenSource } from "./tokens.js";
 import type { Value, ValueMap } from "./values.js";
-import { Watches } from "./watches.js";
+import { WatchedUsers } from "./watches.js";
 
 const REQUEST_TIMEOUT_MS = 10_000;
 
-export interface Options extends Omit<Identity, "token">, Server {
+export interface Options extends Omit<Identity, "token">, Endpoint {
   /**
    * Proof of who it is, where the server asks for one; or a function that makes one. It is called before each
    * login, and again before a token that tells its end (`exp` of a JSON Web Token) is over: the fresh one is
@@ -62,9 +62,9 @@ export interface Events {
 
 type Listener<Name extends keyof Events> = (event: Events[Name]) => void;
 
-interface Waiting {
-  grant(payload: ValueMap): void;
-  refuse(error: PresenceError): void;
+interface PendingRequest {
+  resolve(payload: ValueMap): void;
+  reject(error: PresenceError): void;
 }
 
 /**
@@ -78,15 +78,15 @@ interface Waiting {
  */
 export class PresenceClient {
   private readonly emitter = new EventEmitter();
-  private readonly machine: Machine;
+  private readonly machine: ClientMachine;
   private readonly link: Link;
-  private readonly watches = new Watches();
-  private readonly waiting = new Map<number, Waiting>();
-  private readonly rewatching: Rewatching;
-  private readonly caused: Caused = []; // what listeners and those who wait are still to be told
-  private telling = false;
-  private begun: Promise<Connected> | null = null;
-  private over = false;
+  private readonly watchedUsers = new WatchedUsers();
+  private readonly pendingRequests = new Map<number, PendingRequest>();
+  private readonly resubscription: Resubscription;
+  private readonly effects: Effects = []; // what listeners and those who wait are still to be told
+  private dispatching = false;
+  private connecting: Promise<Connected> | null = null;
+  private endEmitted = false;
 
   /** @throws EncodeError the login would break a rule of the protocol. */
   constructor(private readonly options: Options) {
@@ -94,14 +94,14 @@ export class PresenceClient {
     const source = typeof token === "function" ? token : null;
     const login = typeof token === "function" ? rest : { ...rest, token };
     const persistent = options.persistent ?? false;
-    this.machine = new Machine(login, { ...rest, chance, persistent, fetches: source !== null });
-    this.link = new Link(this.machine, options, source, (caused) => {
-      this.caused.push(...caused);
-      this.tell();
+    this.machine = new ClientMachine(login, { ...rest, chance, persistent, fetchesTokens: source !== null });
+    this.link = new Link(this.machine, options, source, (effects) => {
+      this.effects.push(...effects);
+      this.dispatch();
     });
-    this.rewatching = new Rewatching(
-      this.watches,
-      (uids) => this.ask(Kind.WATCH, { uids }, (answer) => void this.snapshot(answer)),
+    this.resubscription = new Resubscription(
+      this.watchedUsers,
+      (uids) => this.request(Kind.WATCH, { uids }, (answer) => void this.applySnapshot(answer)),
       (event) => {
         this.emit("watchEnded", event);
       },
@@ -131,14 +131,14 @@ export class PresenceClient {
    * with `LoginRefused`, where the server forbids a return), with `Ended` if it is closed meanwhile.
    */
   connect(): Promise<Connected> {
-    this.begun ??= new Promise((resolve, reject) => {
+    this.connecting ??= new Promise((resolve, reject) => {
       this.emitter.once("connected", resolve);
       this.emitter.once("end", () => {
-        reject(this.machine.over());
+        reject(this.machine.endError());
       });
-      this.link.begin();
+      this.link.start();
     });
-    return this.begun;
+    return this.connecting;
   }
 
   // Requests
@@ -155,12 +155,12 @@ export class PresenceClient {
    */
   sendMessage(to: string, body: Value, { retry = true }: { retry?: boolean } = {}): Promise<number> {
     const count = (payload: ValueMap): number => Number(payload["delivered"] ?? 0);
-    return this.ask(Kind.MESSAGE, { to, body }, count, retry);
+    return this.request(Kind.MESSAGE, { to, body }, count, retry);
   }
 
   /** Resolves with the states of at most 500 users. */
   query(uids: Iterable<string>): Promise<Map<string, UserState>> {
-    return this.ask(Kind.QUERY, { uids: [...uids] }, userStates);
+    return this.request(Kind.QUERY, { uids: [...uids] }, parseUserStates);
   }
 
   /**
@@ -169,13 +169,13 @@ export class PresenceClient {
    */
   async watch(uids: Iterable<string>): Promise<Map<string, UserState>> {
     const list = [...new Set(uids)];
-    const request = this.watches.begin(list);
+    const request = this.watchedUsers.requestSent(list);
     try {
-      return await this.ask(Kind.WATCH, { uids: list }, (answer) => this.snapshot(answer));
+      return await this.request(Kind.WATCH, { uids: list }, (answer) => this.applySnapshot(answer));
     } catch (error) {
-      const gone = this.watches.failed(request);
-      if (error instanceof RequestTimeout && gone.length > 0) {
-        this.unwatch(gone).catch(() => undefined); // it may have been granted
+      const dropped = this.watchedUsers.requestFailed(request);
+      if (error instanceof RequestTimeout && dropped.length > 0) {
+        this.unwatch(dropped).catch(() => undefined); // it may have been granted
       }
       throw error;
     }
@@ -184,9 +184,9 @@ export class PresenceClient {
   /** Watch some users no more, or nobody. Nothing of them is told from the moment of the call. */
   async unwatch(uids?: Iterable<string>): Promise<void> {
     const list = uids && [...uids];
-    this.watches.remove(list);
+    this.watchedUsers.remove(list);
     try {
-      await this.ask(Kind.UNWATCH, { uids: list }, () => undefined);
+      await this.request(Kind.UNWATCH, { uids: list }, () => undefined);
     } catch (error) {
       if (!(error instanceof NotConnected || error instanceof ConnectionLost)) {
         throw error;
@@ -196,7 +196,7 @@ export class PresenceClient {
 
   /** The newest states of all who are watched. */
   watched(): Map<string, UserState> {
-    return this.watches.known();
+    return this.watchedUsers.states();
   }
 
   /**
@@ -205,7 +205,7 @@ export class PresenceClient {
    */
   async update(change: Change): Promise<void> {
     this.machine.login.check(change);
-    await this.ask(Kind.UPDATE, { ...change }, () => {
+    await this.request(Kind.UPDATE, { ...change }, () => {
       this.machine.login.change(change);
     });
   }
@@ -237,16 +237,16 @@ export class PresenceClient {
     return new Promise((resolve, reject) => {
       try {
         const id = this.machine.logOut(reason, performance.now());
-        this.waiting.set(id, { grant: () => resolve(), refuse: reject });
+        this.pendingRequests.set(id, { resolve: () => resolve(), reject });
       } finally {
-        this.link.settle();
+        this.link.update();
       }
     });
   }
 
   /** End without a logout, as if the network broke: the user is offline after the server's grace. */
   close(): void {
-    this.link.settle(this.machine.close());
+    this.link.update(this.machine.close());
   }
 
   // State
@@ -257,89 +257,89 @@ export class PresenceClient {
 
   /** How often it came online, how often a connection was lost or not to be had, and the last round trip. */
   statistics(): { logins: number; losses: number; roundTripMs: number | null } {
-    const { logins, losses } = this.machine.returns;
+    const { logins, losses } = this.machine.reconnectPolicy;
     return { logins, losses, roundTripMs: this.machine.roundTripMs };
   }
 
   // Between the machine and those who wait
 
-  private ask<Result>(
+  private request<Result>(
     kind: number,
     payload: Readonly<Record<string, unknown>>,
-    grant: (payload: ValueMap) => Result,
-    retries = false,
+    parse: (payload: ValueMap) => Result,
+    retry = false,
   ): Promise<Result> {
     return new Promise((resolve, reject) => {
       const timeoutMs = this.options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS;
-      const id = this.machine.request(kind, payload, timeoutMs, performance.now(), retries);
+      const id = this.machine.request(kind, payload, timeoutMs, performance.now(), retry);
       const settle = (answer: ValueMap): void => {
         try {
-          resolve(grant(answer));
+          resolve(parse(answer));
         } catch (error) {
           reject(error);
         }
       };
-      this.waiting.set(id, { grant: settle, refuse: reject });
-      this.link.settle();
+      this.pendingRequests.set(id, { resolve: settle, reject });
+      this.link.update();
     });
   }
 
   /** Tell what was caused, in order, whatever listeners do meanwhile. */
-  private tell(): void {
-    if (this.telling) {
+  private dispatch(): void {
+    if (this.dispatching) {
       return;
     }
-    this.telling = true;
-    for (let each = this.caused.shift(); each; each = this.caused.shift()) {
-      if (each.type !== "answer") {
-        this.tellPush(each);
-      } else if (this.tellAnswer(each.id, each.result)) {
+    this.dispatching = true;
+    for (let each = this.effects.shift(); each; each = this.effects.shift()) {
+      if (each.type !== "result") {
+        this.handlePush(each);
+      } else if (this.handleResult(each.id, each.result)) {
         // Whoever awaits states runs before the changes that follow them are told.
         setImmediate(() => {
-          this.telling = false;
-          this.tell();
+          this.dispatching = false;
+          this.dispatch();
         });
         return;
       }
     }
-    this.telling = false;
-    if (this.machine.state === "ended" && !this.over) {
-      this.over = true;
-      this.rewatching.stop();
+    this.dispatching = false;
+    if (this.machine.state === "ended" && !this.endEmitted) {
+      this.endEmitted = true;
+      this.resubscription.stop();
       this.emit("end", this.machine.error);
     }
   }
 
-  private tellPush(push: Push): void {
-    if (push.type !== "presence" || this.watches.changed(push)) {
+  private handlePush(push: Push): void {
+    if (push.type !== "presence" || this.watchedUsers.applyChange(push)) {
       this.emit(push.type, push);
     }
     if (push.type === "connected" && push.again) {
-      this.rewatching.begin();
+      this.resubscription.start();
     } else if (push.type === "disconnected") {
-      this.rewatching.stop();
+      this.resubscription.stop();
     }
   }
 
   /** Return whether the answer told states. */
-  private tellAnswer(id: number, result: ValueMap | PresenceError): boolean {
-    const waiting = this.waiting.get(id);
-    this.waiting.delete(id);
+  private handleResult(id: number, result: ValueMap | PresenceError): boolean {
+    const pending = this.pendingRequests.get(id);
+    this.pendingRequests.delete(id);
     if (result instanceof PresenceError) {
-      waiting?.refuse(result);
+      pending?.reject(result);
       return false;
     }
-    waiting?.grant(result);
+    pending?.resolve(result);
     return "presence" in result;
   }
 
   /** Take the answer to a watch: tell what it changes, and return the newest states of those in it. */
-  private snapshot(answer: ValueMap): Map<string, UserState> {
-    const states = userStates(answer);
-    for (const change of this.watches.told(states)) {
+  private applySnapshot(answer: ValueMap): Map<string, UserState> {
+    const states = parseUserStates(answer);
+    for (const change of this.watchedUsers.applySnapshot(states)) {
       this.emit("presence", change);
     }
-    const known = this.watches.known(); // of somebody watched before it may be newer
+    const known = this.watchedUsers.states(); // of somebody watched before it may be newer
     return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
   }
 

@@ -4,11 +4,11 @@ import { Code, DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES } from "./constants.js";
 import { EncodeError, ProtocolError } from "./errors.js";
 import { Reader } from "./reader.js";
 import { checkPayload, isUint } from "./schema.js";
-import { isMap, type Raw, settle, type ValueMap } from "./values.js";
+import { isMap, type Raw, unboxFloats, type ValueMap } from "./values.js";
 import { pack } from "./writer.js";
 
 export const HEADER_BYTES = 4;
-const ELEMENTS_MAX = 3; // kind, id, payload
+const MAX_ELEMENTS = 3; // kind, id, payload
 
 /** One packet, in either direction. Keys of the payload that the kind does not define are kept. */
 export interface Packet {
@@ -49,10 +49,10 @@ export function frameEnd(buffer: Uint8Array, start: number, end: number, limitBy
  */
 export function decode(body: Uint8Array): Packet {
   try {
-    return decodeSound(body);
+    return decodeBody(body);
   } catch (error) {
     if (error instanceof ProtocolError) {
-      peek(body, error);
+      readKindAndId(body, error);
     }
     throw error;
   }
@@ -71,13 +71,13 @@ export function encode(
   payload: Readonly<Record<string, unknown>> = {},
   limitBytes = SERVER_FRAME_LIMIT_BYTES,
 ): Uint8Array {
-  const empty = Object.values(payload).every((value) => value === undefined);
-  const body = pack(!empty ? [kind, id, payload] : id !== null ? [kind, id] : [kind]);
+  const isEmpty = Object.values(payload).every((value) => value === undefined);
+  const body = pack(!isEmpty ? [kind, id, payload] : id !== null ? [kind, id] : [kind]);
   if (body.length > limitBytes) {
     throw new EncodeError(`a packet of ${body.length} bytes is over the limit of ${limitBytes} bytes`);
   }
   try {
-    decodeSound(body);
+    decodeBody(body);
   } catch (error) {
     throw error instanceof ProtocolError ? new EncodeError(error.message) : error;
   }
@@ -87,13 +87,13 @@ export function encode(
   return frame;
 }
 
-function decodeSound(body: Uint8Array): Packet {
+function decodeBody(body: Uint8Array): Packet {
   const reader = new Reader(body);
-  const elements = reader.value(DEPTH_MAX + 1);
-  if (reader.at !== body.length) {
+  const elements = reader.readValue(DEPTH_MAX + 1);
+  if (reader.offset !== body.length) {
     throw malformed("bytes follow the array");
   }
-  if (!Array.isArray(elements) || elements.length < 1 || elements.length > ELEMENTS_MAX) {
+  if (!Array.isArray(elements) || elements.length < 1 || elements.length > MAX_ELEMENTS) {
     throw malformed("a frame must hold an array of 1 to 3 elements");
   }
   const [kind, id = null, payload = {}] = elements as [Raw, Raw?, Raw?];
@@ -107,24 +107,24 @@ function decodeSound(body: Uint8Array): Packet {
     throw malformed("payload must be a map");
   }
   checkPayload(kind, payload);
-  return { kind, id, payload: (reader.wholeFloats ? settle(payload) : payload) as ValueMap };
+  return { kind, id, payload: (reader.wholeFloats ? unboxFloats(payload) : payload) as ValueMap };
 }
 
 /** Read kind and id from a body that was refused, as far as they are sound. */
-function peek(body: Uint8Array, error: ProtocolError): void {
+function readKindAndId(body: Uint8Array, error: ProtocolError): void {
   const reader = new Reader(body);
   try {
-    const count = reader.arrayHeader();
-    if (count < 1 || count > ELEMENTS_MAX) {
+    const count = reader.readArrayHeader();
+    if (count < 1 || count > MAX_ELEMENTS) {
       return;
     }
-    const kind = reader.value(0);
+    const kind = reader.readValue(0);
     if (!isUint(kind)) {
       return;
     }
     error.kind = kind;
     if (count > 1) {
-      const id = reader.value(0);
+      const id = reader.readValue(0);
       error.id = isUint(id) ? id : null;
     }
   } catch (end) {

@@ -64,15 +64,15 @@ export class Decoder {
    * moves O(1) times.
    */
   private makeRoom(bytes: number): void {
-    const held = this.buffer.subarray(this.start, this.end);
-    const size = 2 * (held.length + bytes);
+    const unread = this.buffer.subarray(this.start, this.end);
+    const size = 2 * (unread.length + bytes);
     if (size > this.buffer.length) {
       this.buffer = new Uint8Array(size);
-      this.buffer.set(held);
+      this.buffer.set(unread);
     } else {
       this.buffer.copyWithin(0, this.start, this.end);
     }
-    this.end = held.length;
+    this.end = unread.length;
     this.start = 0;
   }
 }

@@ -63,14 +63,14 @@ export interface Refusal {
   readonly retryAfterMs: number | null;
 }
 
-function inWords(refusal: Refusal): string {
+function describe(refusal: Refusal): string {
   return `${refusal.reason} (${refusal.code})` + (refusal.message && `: ${refusal.message}`);
 }
 
 /** The server answered a request with an error. */
 export class RequestFailed extends RequestError {
   constructor(readonly refusal: Refusal) {
-    super(inWords(refusal));
+    super(describe(refusal));
   }
 
   get code(): number {
@@ -93,7 +93,7 @@ export class RecipientDisconnected extends RequestFailed {}
 /** The client has ended and does not come back by itself. */
 export class Ended extends PresenceError {
   constructor(readonly refusal: Refusal) {
-    super(inWords(refusal));
+    super(describe(refusal));
   }
 
   get code(): number {

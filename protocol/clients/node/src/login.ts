@@ -36,12 +36,12 @@ export interface Change {
 /** The login as it stands by now: what was granted is also what later logins carry. */
 export class Login {
   /**
-   * @param fetches whether a token is put in before each login, and need not be there yet.
+   * @param tokenComesLater whether a token is put in before each login, and need not be there yet.
    * @throws EncodeError it breaks a rule of the protocol.
    */
   constructor(
     private identity: Identity,
-    private readonly fetches: boolean,
+    private readonly tokenComesLater: boolean,
   ) {
     this.check({});
   }
@@ -53,7 +53,7 @@ export class Login {
 
   /** @throws EncodeError logins could not carry the change. */
   check(change: Change): void {
-    const { token = this.fetches ? "-" : undefined, ...rest } = changed(this.identity, change);
+    const { token = this.tokenComesLater ? "-" : undefined, ...rest } = withChange(this.identity, change);
     loginFrame({ ...rest, token });
   }
 
@@ -64,7 +64,7 @@ export class Login {
    */
   change(change: Change): void {
     this.check(change);
-    this.identity = changed(this.identity, change);
+    this.identity = withChange(this.identity, change);
   }
 
   /** Return the first packet. */
@@ -73,7 +73,7 @@ export class Login {
   }
 }
 
-function changed(login: Identity, { token, meta, status }: Change): Identity {
+function withChange(login: Identity, { token, meta, status }: Change): Identity {
   const given = { token: token ?? login.token, meta: meta ?? login.meta, status: status ?? login.status };
   return { ...login, ...given };
 }

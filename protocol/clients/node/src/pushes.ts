@@ -5,7 +5,7 @@ import type { RequestFailed } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
 const KEEPALIVE_SHARE = 0.4; // of the idle time-out, for a server that does not tell how often to beat
-const IDLE_TIMEOUT_DEFAULT_MS = 30_000; // and for one that tells neither
+const DEFAULT_IDLE_TIMEOUT_MS = 30_000; // and for one that tells neither
 
 /** Logged in: for the first time, or again. */
 export interface Connected {
@@ -99,42 +99,42 @@ export interface WatchEnded {
 export type Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged;
 
 /** Return the state that a map of the protocol describes; it was checked when it was read. */
-export function userState(map: ValueMap): UserState {
+export function parseUserState(map: ValueMap): UserState {
   return {
     status: map["status"] as string,
-    sinceMs: numberOrNull(map["since_ms"]),
-    lastSeenMs: numberOrNull(map["last_seen_ms"]),
+    sinceMs: toNumberOrNull(map["since_ms"]),
+    lastSeenMs: toNumberOrNull(map["last_seen_ms"]),
     id: (map["id"] ?? null) as string | null,
     meta: (map["meta"] ?? {}) as ValueMap,
   };
 }
 
 /** Return the states of an answer by uid. A uid may be any string, so this is a Map and no object. */
-export function userStates(payload: ValueMap): Map<string, UserState> {
+export function parseUserStates(payload: ValueMap): Map<string, UserState> {
   const states = (payload["presence"] ?? {}) as { [uid: string]: ValueMap };
-  return new Map(Object.entries(states).map(([uid, state]) => [uid, userState(state)]));
+  return new Map(Object.entries(states).map(([uid, state]) => [uid, parseUserState(state)]));
 }
 
 /** Return what the answer to a login tells. @param again whether the client was online before. */
-export function connected(payload: ValueMap, again: boolean): Connected {
-  const idleTimeoutMs = milliseconds(payload["idle_timeout"]) ?? IDLE_TIMEOUT_DEFAULT_MS;
-  const keepaliveMs = milliseconds(payload["keepalive"]) ?? KEEPALIVE_SHARE * idleTimeoutMs;
+export function parseConnected(payload: ValueMap, again: boolean): Connected {
+  const idleTimeoutMs = secondsToMs(payload["idle_timeout"]) ?? DEFAULT_IDLE_TIMEOUT_MS;
+  const keepaliveMs = secondsToMs(payload["keepalive"]) ?? KEEPALIVE_SHARE * idleTimeoutMs;
   const session = (payload["session"] ?? "") as string;
-  const timeMs = numberOrNull(payload["time_ms"]);
+  const timeMs = toNumberOrNull(payload["time_ms"]);
   return { type: "connected", session, idleTimeoutMs, keepaliveMs, timeMs, again };
 }
 
-export function delivered({ payload }: Packet): Delivered {
+export function parseDelivered({ payload }: Packet): Delivered {
   const from = payload["from"] as string;
   return { type: "message", from, body: payload["body"] as Value, atMs: Number(payload["at_ms"]) };
 }
 
-export function presenceChanged({ payload }: Packet): PresenceChanged {
+export function parsePresenceChanged({ payload }: Packet): PresenceChanged {
   const { uid, reason } = payload as { uid: string; reason: string };
-  return { type: "presence", uid, state: userState(payload), reason };
+  return { type: "presence", uid, state: parseUserState(payload), reason };
 }
 
-export function goodbye({ payload }: Packet): Goodbye {
+export function parseGoodbye({ payload }: Packet): Goodbye {
   const {
     reason,
     reconnect,
@@ -146,16 +146,16 @@ export function goodbye({ payload }: Packet): Goodbye {
     code,
     reason,
     reconnect,
-    retryAfterMs: milliseconds(payload["retry_after"]),
+    retryAfterMs: secondsToMs(payload["retry_after"]),
     message,
   };
 }
 
 /** Return seconds of the protocol in milliseconds. */
-export function milliseconds(seconds: Value | undefined): number | null {
+export function secondsToMs(seconds: Value | undefined): number | null {
   return seconds === undefined ? null : Number(seconds) * 1000;
 }
 
-function numberOrNull(value: Value | undefined): number | null {
+function toNumberOrNull(value: Value | undefined): number | null {
   return value === undefined || value === null ? null : Number(value);
 }

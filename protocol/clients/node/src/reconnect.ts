@@ -5,8 +5,8 @@ import { LoginRefused, PresenceError, type Refusal, Unreachable } from "./errors
 
 export type Chance = () => number;
 
-const RETURN_FIRST_MS = 1000;
-const RETURN_MAX_MS = 60_000;
+const RECONNECT_FIRST_MS = 1000;
+const RECONNECT_MAX_MS = 60_000;
 const STABLE_MS = 60_000; // so long online, and the next return is quick again
 
 /**
@@ -15,7 +15,7 @@ const STABLE_MS = 60_000; // so long online, and the next return is quick again
  * The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
  */
 export class Backoff {
-  private returns = 0;
+  private attempts = 0;
 
   /**
    * Return how long to stay away.
@@ -26,11 +26,11 @@ export class Backoff {
    */
   nextMs(chance: Chance, onlineMs = 0, retryAfterMs: number | null = null): number {
     if (onlineMs >= STABLE_MS) {
-      this.returns = 0;
+      this.attempts = 0;
     }
-    const mostMs = Math.min(RETURN_MAX_MS, RETURN_FIRST_MS * 2 ** Math.min(this.returns, 16));
-    this.returns += 1;
-    return (retryAfterMs ?? 0) + mostMs * chance();
+    const maxMs = Math.min(RECONNECT_MAX_MS, RECONNECT_FIRST_MS * 2 ** Math.min(this.attempts, 16));
+    this.attempts += 1;
+    return (retryAfterMs ?? 0) + maxMs * chance();
   }
 }
 
@@ -45,7 +45,7 @@ export interface Loss {
 }
 
 /** What a client has tried so far. Each loss is answered with for how long to stay away, or what ends it. */
-export class Returning {
+export class ReconnectPolicy {
   /** How often it came online. */
   logins = 0;
   /** How often a connection was lost, or could not be had. */
@@ -56,22 +56,22 @@ export class Returning {
 
   /**
    * @param persistent whether a first attempt that fails is repeated like any later one.
-   * @param fetches whether the program may have another token than the one that was refused.
+   * @param fetchesTokens whether the program may have another token than the one that was refused.
    */
   constructor(
     private readonly persistent: boolean,
-    private readonly fetches: boolean,
+    private readonly fetchesTokens: boolean,
     private readonly chance: Chance,
   ) {}
 
   /** A login was granted. */
-  online(): void {
+  loginGranted(): void {
     this.logins += 1;
     this.refusal = null;
   }
 
   /** @param onlineMs for how long the connection had been logged in. */
-  lost(loss: Loss, onlineMs: number): number | PresenceError {
+  connectionLost(loss: Loss, onlineMs: number): number | PresenceError {
     this.losses += 1;
     if (!this.persistent && this.logins === 0) {
       return loss.failure ?? new Unreachable(loss.message || loss.reason);
@@ -85,13 +85,13 @@ export class Returning {
    *
    * @param reconnect whether it said that the client may return; null: its code decides.
    */
-  refused(refusal: Refusal, reconnect: boolean | null): number | PresenceError {
+  loginRefused(refusal: Refusal, reconnect: boolean | null): number | PresenceError {
     const failure = new LoginRefused(refusal);
-    if (refusal.code === Code.AUTH_FAILED && this.fetches && !this.refusal) {
+    if (refusal.code === Code.AUTH_FAILED && this.fetchesTokens && !this.refusal) {
       this.losses += 1;
       this.refusal = failure;
       return this.backoff.nextMs(this.chance, 0, refusal.retryAfterMs);
     }
-    return (reconnect ?? mayReturn(refusal.code)) ? this.lost({ ...refusal, failure }, 0) : failure;
+    return (reconnect ?? mayReturn(refusal.code)) ? this.connectionLost({ ...refusal, failure }, 0) : failure;
   }
 }

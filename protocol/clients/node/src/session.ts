@@ -9,19 +9,19 @@ import {
   requestFailed,
   RequestTimeout,
 } from "./errors.js";
-import type { Beats } from "./keepalives.js";
-import { delivered, milliseconds, presenceChanged, type Push } from "./pushes.js";
+import type { Keepalives } from "./keepalives.js";
+import { parseDelivered, secondsToMs, parsePresenceChanged, type Push } from "./pushes.js";
 import type { Chance } from "./reconnect.js";
 import type { ValueMap } from "./values.js";
 
 /** What became of a request: the payload of its ok, or an error. Each request gets exactly one. */
-export interface Answer {
-  readonly type: "answer";
+export interface RequestResult {
+  readonly type: "result";
   readonly id: number;
   readonly result: ValueMap | PresenceError;
 }
 
-export type Caused = (Push | Answer)[];
+export type Effects = (Push | RequestResult)[];
 
 // After these errors the server closes; others, and a 315 to a watch, refuse one request.
 const ENDS_CONNECTION: ReadonlySet<number> = new Set([
@@ -30,9 +30,9 @@ const ENDS_CONNECTION: ReadonlySet<number> = new Set([
   Code.NOT_LOGGED_IN,
 ]);
 
-export const RETRY_MS = 1000; // between two attempts to reach a recipient who may return at any moment
+export const MESSAGE_RETRY_INTERVAL_MS = 1000; // between two attempts to reach a recipient who may return at any moment
 
-interface Pending {
+interface PendingRequest {
   readonly kind: number;
   readonly payload: Readonly<Record<string, unknown>>;
   /** When its time is over. */
@@ -40,42 +40,42 @@ interface Pending {
   /** Whether a message is sent again to a recipient that has lost its connection. */
   readonly retries: boolean;
   /** When it is to be sent again, and why; null: its answer is awaited. */
-  held: Held | null;
+  resend: Resend | null;
 }
 
-interface Held {
-  readonly againAt: number;
+interface Resend {
+  readonly resendAt: number;
   readonly error: PresenceError;
 }
 
-function dueOf({ deadline, held }: Pending): number {
-  return held ? Math.min(held.againAt, deadline) : deadline;
+function nextActionAt({ deadline, resend }: PendingRequest): number {
+  return resend ? Math.min(resend.resendAt, deadline) : deadline;
 }
 
 /** From the login's answer to the end of the connection. */
 export class Session {
   /** An error after which a server closes, if it came last. */
   refusal: Refusal | null = null;
-  private readonly requests = new Map<number, Pending>(); // by id, in order
-  private readonly held = new Map<unknown, Held>(); // by recipient, while messages wait to be sent again
+  private readonly requests = new Map<number, PendingRequest>(); // by id, in order
+  private readonly resends = new Map<unknown, Resend>(); // by recipient, while messages wait to be sent again
 
   /**
-   * @param since when the login was answered.
+   * @param onlineSince when the login was answered.
    * @param nextId ids of requests; they go on over all connections of a client.
    * @param send takes what is to be sent.
    */
   constructor(
-    readonly beats: Beats,
-    readonly since: number,
+    readonly keepalives: Keepalives,
+    readonly onlineSince: number,
     private readonly nextId: () => number,
     private readonly send: (frame: Uint8Array) => void,
   ) {}
 
   /** When something is due: a beat, a beat's answer, or a request's. */
   get deadline(): number {
-    let deadline = Math.min(this.beats.nextAt, this.beats.deadAt);
+    let deadline = Math.min(this.keepalives.nextAt, this.keepalives.deadAt);
     for (const pending of this.requests.values()) {
-      deadline = Math.min(deadline, dueOf(pending));
+      deadline = Math.min(deadline, nextActionAt(pending));
     }
     return deadline;
   }
@@ -97,22 +97,22 @@ export class Session {
   ): number {
     const id = this.nextId();
     const frame = encode(kind, id, payload, FRAME_LIMIT_BYTES);
-    const held = (retries && this.held.get(payload["to"])) || null;
-    if (!held) {
+    const resend = (retries && this.resends.get(payload["to"])) || null;
+    if (!resend) {
       this.send(frame);
     }
-    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, held });
+    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, resend });
     return id;
   }
 
   /** Send a beat if one is due; return whether. */
-  beat(now: number, chance: Chance): boolean {
-    if (now < this.beats.nextAt) {
+  sendKeepalive(now: number, chance: Chance): boolean {
+    if (now < this.keepalives.nextAt) {
       return false;
     }
-    if (this.beats.beat(now, chance)) {
+    if (this.keepalives.countSent(now, chance)) {
       const id = this.nextId();
-      this.beats.ask(id, now);
+      this.keepalives.expectAnswer(id, now);
       this.send(encode(Kind.KEEPALIVE, id));
     } else {
       this.send(encode(Kind.KEEPALIVE, null));
@@ -121,86 +121,88 @@ export class Session {
   }
 
   /** Give up requests whose time is over, and send again what is due. */
-  expire(now: number): Caused {
-    const caused: Caused = [];
-    for (const [id, pending] of [...this.requests].filter(([, each]) => now >= dueOf(each))) {
-      const { kind, payload, deadline, held } = pending;
+  expireRequests(now: number): Effects {
+    const effects: Effects = [];
+    for (const [id, pending] of [...this.requests].filter(([, each]) => now >= nextActionAt(each))) {
+      const { kind, payload, deadline, resend } = pending;
       if (now >= deadline) {
-        caused.push(this.answer(id, held?.error ?? new RequestTimeout("no answer came in time")));
+        effects.push(this.settle(id, resend?.error ?? new RequestTimeout("no answer came in time")));
         continue;
       }
-      this.held.delete(payload["to"]);
-      pending.held = null;
+      this.resends.delete(payload["to"]);
+      pending.resend = null;
       this.send(encode(kind, id, payload, FRAME_LIMIT_BYTES));
     }
-    return caused;
+    return effects;
   }
 
   /** The connection has ended: nothing more will be answered. */
-  fail(error: PresenceError): Caused {
-    return [...this.requests].map(([id, { held }]) => this.answer(id, held?.error ?? error));
+  failRequests(error: PresenceError): Effects {
+    return [...this.requests].map(([id, { resend }]) => this.settle(id, resend?.error ?? error));
   }
 
   /** Take any packet but a goodbye. Kinds that this version does not know are ignored. */
-  take(packet: Packet, now: number): Caused {
+  handlePacket(packet: Packet, now: number): Effects {
     this.refusal = null;
     switch (packet.kind) {
       case Kind.OK:
       case Kind.ERROR:
-        return this.takeAnswer(packet, now);
+        return this.handleAnswer(packet, now);
       case Kind.DELIVER:
-        return [delivered(packet)];
+        return [parseDelivered(packet)];
       case Kind.PRESENCE:
-        return [presenceChanged(packet)];
+        return [parsePresenceChanged(packet)];
       default:
         return [];
     }
   }
 
-  private takeAnswer(packet: Packet, now: number): Caused {
-    const refusal = packet.kind === Kind.ERROR ? refusalOf(packet.payload) : null;
+  private handleAnswer(packet: Packet, now: number): Effects {
+    const refusal = packet.kind === Kind.ERROR ? parseRefusal(packet.payload) : null;
     const id = Number(packet.id ?? -1);
     const pending = this.requests.get(id);
-    const tooMany = refusal?.code === Code.TOO_LARGE && pending?.kind === Kind.WATCH;
-    if (refusal && ENDS_CONNECTION.has(refusal.code) && !tooMany) {
+    const isWatchLimit = refusal?.code === Code.TOO_LARGE && pending?.kind === Kind.WATCH;
+    if (refusal && ENDS_CONNECTION.has(refusal.code) && !isWatchLimit) {
       this.refusal = refusal;
     }
-    if (id === this.beats.asked) {
-      this.beats.answered(now);
+    if (id === this.keepalives.unansweredId) {
+      this.keepalives.noteAnswered(now);
     } else if (pending) {
       const result = refusal ? requestFailed(refusal) : packet.payload;
-      return this.hold(pending, result, now) ? [] : [this.answer(id, result)];
+      return this.scheduleResend(pending, result, now) ? [] : [this.settle(id, result)];
     }
     return []; // the answer to a request that was given up
   }
 
   /** Whether a message is to be sent again; then it waits for that. */
-  private hold(pending: Pending, result: ValueMap | PresenceError, now: number): boolean {
+  private scheduleResend(pending: PendingRequest, result: ValueMap | PresenceError, now: number): boolean {
     if (!pending.retries || !(result instanceof RecipientDisconnected)) {
       return false;
     }
     const { to } = pending.payload;
-    const againAt = this.held.get(to)?.againAt ?? now + Math.min(RETRY_MS, result.refusal.retryAfterMs ?? 0);
-    if (againAt >= pending.deadline) {
+    const resendAt =
+      this.resends.get(to)?.resendAt ??
+      now + Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
+    if (resendAt >= pending.deadline) {
       return false;
     }
-    pending.held = { againAt, error: result };
-    this.held.set(to, pending.held);
+    pending.resend = { resendAt, error: result };
+    this.resends.set(to, pending.resend);
     return true;
   }
 
-  private answer(id: number, result: ValueMap | PresenceError): Answer {
+  private settle(id: number, result: ValueMap | PresenceError): RequestResult {
     this.requests.delete(id);
-    return { type: "answer", id, result };
+    return { type: "result", id, result };
   }
 }
 
 /** What an error or a goodbye says. */
-export function refusalOf(payload: ValueMap): Refusal {
+export function parseRefusal(payload: ValueMap): Refusal {
   return {
     code: Number(payload["code"]),
     reason: payload["reason"] as string,
     message: (payload["message"] ?? "") as string,
-    retryAfterMs: milliseconds(payload["retry_after"]),
+    retryAfterMs: secondsToMs(payload["retry_after"]),
   };
 }

@@ -11,7 +11,7 @@ export type TokenSource = () => string | Promise<string>;
  *
  * @throws EncodeError it is no token by the rules of the protocol. An Error is thrown as it is.
  */
-export function given(token: unknown): string {
+export function checkedToken(token: unknown): string {
   if (token instanceof Error) {
     throw token;
   }
@@ -25,13 +25,13 @@ export function given(token: unknown): string {
  *
  * @param serverTimeMs Unix ms by the server's clock; null: it is not known, and the token counts as new.
  */
-export function leftMs(token: string, serverTimeMs: number | null): number | null {
+export function remainingLifetimeMs(token: string, serverTimeMs: number | null): number | null {
   try {
     const body = Buffer.from(token.split(".")[1] ?? "", "base64url").toString("utf8");
     const { exp, iat } = JSON.parse(body) as { exp?: unknown; iat?: unknown };
-    const beginMs = serverTimeMs ?? (typeof iat === "number" ? iat * 1000 : NaN);
-    const left = (typeof exp === "number" ? exp * 1000 : NaN) - beginMs;
-    return Number.isFinite(left) ? left : null;
+    const startMs = serverTimeMs ?? (typeof iat === "number" ? iat * 1000 : NaN);
+    const remainingMs = (typeof exp === "number" ? exp * 1000 : NaN) - startMs;
+    return Number.isFinite(remainingMs) ? remainingMs : null;
   } catch {
     return null;
   }

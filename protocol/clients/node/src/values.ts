@@ -45,17 +45,17 @@ export function setKey<T>(map: { [key: string]: T }, key: string, value: T): voi
 }
 
 /** Take every whole float out of its box. */
-export function settle(raw: Raw): Value {
+export function unboxFloats(raw: Raw): Value {
   if (raw instanceof WholeFloat) {
     return raw.value;
   }
   if (Array.isArray(raw)) {
-    return raw.map(settle);
+    return raw.map(unboxFloats);
   }
   if (isMap(raw)) {
     const map: { [key: string]: Value } = {};
     for (const [key, value] of Object.entries(raw)) {
-      setKey(map, key, settle(value));
+      setKey(map, key, unboxFloats(value));
     }
     return map;
   }

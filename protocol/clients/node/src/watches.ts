@@ -11,8 +11,8 @@ import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
 import { MEANWHILE, type PresenceChanged, type UserState } from "./pushes.js";
 
 // In the frame of a watch: its array, kind, id, map and key, the list's header, and the header of each uid.
-const FRAME_SPARE_BYTES = 32;
-const UID_SPARE_BYTES = 2;
+const FRAME_OVERHEAD_BYTES = 32;
+const UID_HEADER_BYTES = 2;
 
 interface Watch {
   /** Null until the first answer. */
@@ -21,12 +21,12 @@ interface Watch {
   request: number;
 }
 
-export class Watches {
+export class WatchedUsers {
   private readonly watches = new Map<string, Watch>();
   private requests = 0;
 
   /** Somebody asks to watch these; return the request's number. */
-  begin(uids: Iterable<string>): number {
+  requestSent(uids: Iterable<string>): number {
     const request = (this.requests += 1);
     for (const uid of uids) {
       this.watches.set(uid, { state: this.watches.get(uid)?.state ?? null, request });
@@ -35,15 +35,15 @@ export class Watches {
   }
 
   /** The request was not granted: whom it alone would have brought is not watched; return who that is. */
-  failed(request: number): string[] {
-    const asked = [...this.watches].filter(([, watch]) => watch.request === request && !watch.state);
-    const uids = asked.map(([uid]) => uid);
+  requestFailed(request: number): string[] {
+    const dropped = [...this.watches].filter(([, watch]) => watch.request === request && !watch.state);
+    const uids = dropped.map(([uid]) => uid);
     this.remove(uids);
     return uids;
   }
 
   /** A snapshot has come. Return what is new in it of those who were known already. */
-  told(states: ReadonlyMap<string, UserState>): PresenceChanged[] {
+  applySnapshot(states: ReadonlyMap<string, UserState>): PresenceChanged[] {
     const changes: PresenceChanged[] = [];
     for (const [uid, state] of states) {
       const watch = this.watches.get(uid);
@@ -61,7 +61,7 @@ export class Watches {
   }
 
   /** A push has come; return whether it is news of somebody who is watched. */
-  changed({ uid, state }: PresenceChanged): boolean {
+  applyChange({ uid, state }: PresenceChanged): boolean {
     const watch = this.watches.get(uid);
     if (!watch || (watch.state && !isNewer(state, watch.state))) {
       return false;
@@ -82,33 +82,33 @@ export class Watches {
   }
 
   /** The newest states of those whose first answer has come. */
-  known(): Map<string, UserState> {
-    const known = new Map<string, UserState>();
+  states(): Map<string, UserState> {
+    const states = new Map<string, UserState>();
     for (const [uid, { state }] of this.watches) {
       if (state) {
-        known.set(uid, state);
+        states.set(uid, state);
       }
     }
-    return known;
+    return states;
   }
 }
 
 /** Cut uids into lists each of which fits into one request. */
-export function lists(uids: Iterable<string>): string[][] {
-  const cut: string[][] = [];
-  let list: string[] = [];
+export function batches(uids: Iterable<string>): string[][] {
+  const result: string[][] = [];
+  let batch: string[] = [];
   let room = 0;
   for (const uid of uids) {
-    const size = Buffer.byteLength(uid) + UID_SPARE_BYTES;
-    if (list.length === UIDS_MAX || size > room) {
-      list = [];
-      cut.push(list);
-      room = FRAME_LIMIT_BYTES - FRAME_SPARE_BYTES;
+    const size = Buffer.byteLength(uid) + UID_HEADER_BYTES;
+    if (batch.length === UIDS_MAX || size > room) {
+      batch = [];
+      result.push(batch);
+      room = FRAME_LIMIT_BYTES - FRAME_OVERHEAD_BYTES;
     }
-    list.push(uid);
+    batch.push(uid);
     room -= size;
   }
-  return cut;
+  return result;
 }
 
 /** Whether one state of a user is newer than another; yes where one of them has no id. */
@@ -130,7 +130,7 @@ export function differs(state: UserState, known: UserState): boolean {
 
 /** Compare ids of events, `milliseconds-number`, both decimal: as text "9-0" would be higher than "10-0". */
 export function compareIds(one: string, other: string): number {
-  const [a, b] = [parts(one), parts(other)];
+  const [a, b] = [idNumbers(one), idNumbers(other)];
   for (const index of [0, 1] as const) {
     if (a[index] !== b[index]) {
       return a[index] < b[index] ? -1 : 1;
@@ -139,7 +139,7 @@ export function compareIds(one: string, other: string): number {
   return 0;
 }
 
-function parts(id: string): readonly [bigint, bigint] {
-  const found = /^(\d+)-(\d+)$/.exec(id);
-  return found ? [BigInt(found[1] as string), BigInt(found[2] as string)] : [0n, 0n];
+function idNumbers(id: string): readonly [bigint, bigint] {
+  const match = /^(\d+)-(\d+)$/.exec(id);
+  return match ? [BigInt(match[1] as string), BigInt(match[2] as string)] : [0n, 0n];
 }

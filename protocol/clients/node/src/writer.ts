@@ -5,16 +5,16 @@ import { EncodeError } from "./errors.js";
 import { WholeFloat } from "./values.js";
 
 /** The tag of a value so short that the tag holds its length too, and those before a length of 1, 2, 4 bytes. */
-interface Form {
-  readonly fixed: number;
-  readonly below: number;
+interface Format {
+  readonly fixedTag: number;
+  readonly fixedLimit: number;
   readonly tags: readonly [number | null, number, number];
 }
 
-const STRING: Form = { fixed: 0xa0, below: 32, tags: [0xd9, 0xda, 0xdb] };
-const BINARY: Form = { fixed: 0, below: 0, tags: [0xc4, 0xc5, 0xc6] };
-const ARRAY: Form = { fixed: 0x90, below: 16, tags: [null, 0xdc, 0xdd] };
-const MAP: Form = { fixed: 0x80, below: 16, tags: [null, 0xde, 0xdf] };
+const STRING: Format = { fixedTag: 0xa0, fixedLimit: 32, tags: [0xd9, 0xda, 0xdb] };
+const BINARY: Format = { fixedTag: 0, fixedLimit: 0, tags: [0xc4, 0xc5, 0xc6] };
+const ARRAY: Format = { fixedTag: 0x90, fixedLimit: 16, tags: [null, 0xdc, 0xdd] };
+const MAP: Format = { fixedTag: 0x80, fixedLimit: 16, tags: [null, 0xde, 0xdf] };
 
 /**
  * Pack a value. Keys of a map whose value is undefined are left out. A whole number is an integer.
@@ -63,10 +63,10 @@ function writeContainer(value: unknown, depth: number, parts: Uint8Array[]): voi
     }
     return;
   }
-  const kind = typeof value === "object" ? Object.getPrototypeOf(value) : undefined;
-  if (kind !== Object.prototype && kind !== null) {
-    const what = typeof value === "object" ? Object.prototype.toString.call(value) : typeof value;
-    throw new EncodeError(`${what} cannot be sent`);
+  const prototype = typeof value === "object" ? Object.getPrototypeOf(value) : undefined;
+  if (prototype !== Object.prototype && prototype !== null) {
+    const typeName = typeof value === "object" ? Object.prototype.toString.call(value) : typeof value;
+    throw new EncodeError(`${typeName} cannot be sent`);
   }
   const entries = Object.entries(value as object).filter(([, each]) => each !== undefined);
   parts.push(header(MAP, entries.length));
@@ -76,18 +76,18 @@ function writeContainer(value: unknown, depth: number, parts: Uint8Array[]): voi
   }
 }
 
-function header(form: Form, length: number): Uint8Array {
-  if (length < form.below) {
-    return Buffer.of(form.fixed + length);
+function header(form: Format, length: number): Uint8Array {
+  if (length < form.fixedLimit) {
+    return Buffer.of(form.fixedTag + length);
   }
   const [short, middle, long] = form.tags;
   if (short !== null && length < 0x100) {
-    return tagged(short, 1, length);
+    return withTag(short, 1, length);
   }
-  return length < 0x1_0000 ? tagged(middle, 2, length) : tagged(long, 4, length);
+  return length < 0x1_0000 ? withTag(middle, 2, length) : withTag(long, 4, length);
 }
 
-function tagged(tag: number, width: number, value: number): Uint8Array {
+function withTag(tag: number, width: number, value: number): Uint8Array {
   const bytes = Buffer.alloc(1 + width, tag);
   bytes.writeUIntBE(value, 1, width);
   return bytes;

@@ -7,23 +7,23 @@ import { decode as stockDecode, encode as stockEncode } from "@msgpack/msgpack";
 
 import { decode, EncodeError, encode, Kind, type Packet, ProtocolError, type Value } from "../src/index.js";
 import { Reader } from "../src/reader.js";
-import { settle, WholeFloat } from "../src/values.js";
+import { unboxFloats, WholeFloat } from "../src/values.js";
 import { pack } from "../src/writer.js";
 
 function read(bytes: Uint8Array): Value {
-  return settle(new Reader(bytes).value(13));
+  return unboxFloats(new Reader(bytes).readValue(13));
 }
 
 function bytes(hex: string): Uint8Array {
   return new Uint8Array(Buffer.from(hex.replaceAll(" ", ""), "hex"));
 }
 
-function there(body: unknown): Value | undefined {
+function roundTrip(body: unknown): Value | undefined {
   const packet: Packet = decode(encode(Kind.MESSAGE, 1, { to: "bob", body }).subarray(4));
   return packet.payload["body"];
 }
 
-const EDGES = [7, 8, 15, 16, 31, 32].flatMap((bits) => [
+const LIMITS = [7, 8, 15, 16, 31, 32].flatMap((bits) => [
   2 ** bits - 1,
   2 ** bits,
   -(2 ** bits),
@@ -39,7 +39,7 @@ const NUMBERS = [
   -33,
   127,
   128,
-  ...EDGES,
+  ...LIMITS,
   2 ** 53 - 1,
   -(2 ** 53) + 1,
   1.5,
@@ -60,15 +60,15 @@ test("values of every type and size are what a stock library reads and writes", 
     assert.deepEqual(pack(value), new Uint8Array(stock));
     assert.deepEqual(stockDecode(pack(value)), value);
     assert.deepEqual(read(stock), value);
-    assert.equal(pack(new Reader(stock).value(13)).length, stock.length);
+    assert.equal(pack(new Reader(stock).readValue(13)).length, stock.length);
   }
 });
 
 test("integers beyond 2^53 are bigints, exactly", () => {
   for (const value of [2n ** 53n, 2n ** 64n - 1n, -(2n ** 53n), -(2n ** 63n)]) {
-    assert.equal(there(value), value);
+    assert.equal(roundTrip(value), value);
   }
-  assert.equal(there(5n), 5);
+  assert.equal(roundTrip(5n), 5);
 });
 
 test("a whole float is a number to the program and no integer to the protocol", () => {
@@ -79,14 +79,14 @@ test("a whole float is a number to the program and no integer to the protocol", 
 
 test("a byte order mark is part of a string, short or long", () => {
   for (const text of ["\ufeffx", "\ufeff" + "x".repeat(300)]) {
-    assert.equal(there(text), text);
+    assert.equal(roundTrip(text), text);
   }
   assert.doesNotThrow(() => encode(Kind.QUERY, 1, { uids: ["a\ufeffb"] })); // and no white space
 });
 
 test("a key __proto__ is a key like others, and changes nobody's prototype", () => {
   const evil = JSON.parse('{"__proto__": {"admin": true}}') as Value;
-  const body = there(evil) as Record<string, unknown>;
+  const body = roundTrip(evil) as Record<string, unknown>;
   assert.deepEqual(Object.keys(body), ["__proto__"]);
   assert.equal(body["admin"], undefined);
   assert.equal(Object.getPrototypeOf(body), Object.prototype);
@@ -112,7 +112,7 @@ test("what claims much costs little", () => {
     "c6 ffffffff",
     "dd 00003000".repeat(3000),
   ]) {
-    assert.throws(() => new Reader(bytes(claim)).value(13), ProtocolError);
+    assert.throws(() => new Reader(bytes(claim)).readValue(13), ProtocolError);
   }
   assert.ok(process.memoryUsage().heapUsed - before < 10_000_000);
 });
@@ -140,10 +140,10 @@ const REFUSED: Record<string, unknown> = {
 
 for (const [name, body] of Object.entries(REFUSED)) {
   test(`not sent, rather than sent as something else: ${name}`, () => {
-    assert.throws(() => there(body), EncodeError);
+    assert.throws(() => roundTrip(body), EncodeError);
   });
 }
 
 test("keys without a value are left out", () => {
-  assert.deepEqual(there({ a: undefined, b: 1 }), { b: 1 });
+  assert.deepEqual(roundTrip({ a: undefined, b: 1 }), { b: 1 });
 });

@@ -6,34 +6,34 @@ import { type AddressInfo, createServer, type Server, type Socket } from "node:n
 
 import { Decoder, encode, Kind, type Packet, type ValueMap } from "../src/index.js";
 
-const PATIENCE_MS = 5000;
+const TIMEOUT_MS = 5000;
 
 /** What came and was not asked for yet, and those who ask for what has not come yet. */
-class Waiting<T> {
-  private readonly come: T[] = [];
-  private readonly asking: ((value: T) => void)[] = [];
+class AsyncQueue<T> {
+  private readonly values: T[] = [];
+  private readonly waiters: ((value: T) => void)[] = [];
 
-  put(value: T): void {
-    const ask = this.asking.shift();
-    if (ask) {
-      ask(value);
+  push(value: T): void {
+    const waiter = this.waiters.shift();
+    if (waiter) {
+      waiter(value);
     } else {
-      this.come.push(value);
+      this.values.push(value);
     }
   }
 
   async next(what: string): Promise<T> {
-    const [value] = this.come.splice(0, 1);
+    const [value] = this.values.splice(0, 1);
     if (value !== undefined) {
       return value;
     }
     return new Promise((resolve, reject) => {
-      const late = setTimeout(() => {
+      const timer = setTimeout(() => {
         reject(new Error(`${what} did not come`));
-      }, PATIENCE_MS);
-      this.asking.push((come) => {
-        clearTimeout(late);
-        resolve(come);
+      }, TIMEOUT_MS);
+      this.waiters.push((received) => {
+        clearTimeout(timer);
+        resolve(received);
       });
     });
   }
@@ -41,9 +41,9 @@ class Waiting<T> {
 
 /** One connection, as the server has it. Keepalives that ask are answered, and handed to nobody. */
 export class Peer {
-  deaf = false;
+  ignoresKeepalives = false;
   readonly closed: Promise<unknown>;
-  private readonly packets = new Waiting<Packet>();
+  private readonly packets = new AsyncQueue<Packet>();
 
   constructor(readonly socket: Socket) {
     const decoder = new Decoder();
@@ -53,8 +53,8 @@ export class Peer {
       decoder.feed(bytes);
       for (let packet = decoder.next(); packet; packet = decoder.next()) {
         if (packet.kind !== Kind.KEEPALIVE) {
-          this.packets.put(packet);
-        } else if (packet.id !== null && !this.deaf) {
+          this.packets.push(packet);
+        } else if (packet.id !== null && !this.ignoresKeepalives) {
           this.send({ kind: Kind.OK, id: packet.id, payload: {} });
         }
       }
@@ -94,13 +94,13 @@ export class Peer {
 }
 
 export class ScriptedServer {
-  private readonly peers = new Waiting<Peer>();
+  private readonly peers = new AsyncQueue<Peer>();
   private readonly sockets = new Set<Socket>();
 
   private constructor(private readonly server: Server) {
     server.on("connection", (socket) => {
       this.sockets.add(socket);
-      this.peers.put(new Peer(socket));
+      this.peers.push(new Peer(socket));
     });
   }
 

@@ -6,11 +6,11 @@ import { test } from "node:test";
 import { Decoder, encode, type Packet, ProtocolError } from "../src/index.js";
 import { BAD, type Bad, GOOD, type Good, LIMITS } from "./vectors.js";
 
-function decoded(bytes: Uint8Array, limitBytes: number, pieceBytes = bytes.length): Packet[] {
+function decodeAll(bytes: Uint8Array, limitBytes: number, pieceBytes = bytes.length): Packet[] {
   const decoder = new Decoder(limitBytes);
   const packets: Packet[] = [];
-  for (let at = 0; at < bytes.length; at += pieceBytes) {
-    decoder.feed(bytes.subarray(at, at + pieceBytes));
+  for (let offset = 0; offset < bytes.length; offset += pieceBytes) {
+    decoder.feed(bytes.subarray(offset, offset + pieceBytes));
     for (let packet = decoder.next(); packet; packet = decoder.next()) {
       packets.push(packet);
     }
@@ -18,9 +18,9 @@ function decoded(bytes: Uint8Array, limitBytes: number, pieceBytes = bytes.lengt
   return packets;
 }
 
-function refused(vector: Bad, pieceBytes?: number): void {
+function assertRejected(vector: Bad, pieceBytes?: number): void {
   assert.throws(
-    () => decoded(vector.frame, vector.limitBytes, pieceBytes),
+    () => decodeAll(vector.frame, vector.limitBytes, pieceBytes),
     (error) => {
       assert.ok(error instanceof ProtocolError, String(error));
       assert.deepEqual([error.code, error.kind, error.id], [vector.code, vector.kind, vector.id]);
@@ -32,13 +32,13 @@ function refused(vector: Bad, pieceBytes?: number): void {
 
 for (const vector of GOOD) {
   test(`good: ${vector.name}`, () => {
-    assert.deepEqual(decoded(vector.frame, vector.limitBytes), [vector.packet]);
+    assert.deepEqual(decodeAll(vector.frame, vector.limitBytes), [vector.packet]);
   });
 
   test(`good, in pieces: ${vector.name}`, () => {
     for (const pieceBytes of vector.frame.length <= 100 ? [1, 2, 3, 5, 7] : [1, 4093]) {
       assert.deepEqual(
-        decoded(vector.frame, vector.limitBytes, pieceBytes),
+        decodeAll(vector.frame, vector.limitBytes, pieceBytes),
         [vector.packet],
         `${pieceBytes}`,
       );
@@ -47,17 +47,17 @@ for (const vector of GOOD) {
 
   test(`good, written by this client: ${vector.name}`, () => {
     const { kind, id, payload } = vector.packet;
-    assert.deepEqual(decoded(encode(kind, id, payload), vector.limitBytes), [vector.packet]);
+    assert.deepEqual(decodeAll(encode(kind, id, payload), vector.limitBytes), [vector.packet]);
   });
 }
 
 for (const vector of BAD) {
   test(`bad: ${vector.name}`, () => {
-    refused(vector);
+    assertRejected(vector);
   });
 
   test(`bad, byte by byte: ${vector.name}`, () => {
-    refused(vector, 1);
+    assertRejected(vector, 1);
   });
 }
 
@@ -79,7 +79,7 @@ test("all good vectors of a limit decode one behind the other, in one stream cut
     const stream = Buffer.concat(those.map((vector) => vector.frame));
     for (const pieceBytes of [1, 7, 1000, 65_536, stream.length]) {
       assert.deepEqual(
-        decoded(stream, limitBytes, pieceBytes),
+        decodeAll(stream, limitBytes, pieceBytes),
         those.map((vector) => vector.packet),
       );
     }
