@@ -1,24 +1,24 @@
-/** The client: what a program holds in its hand. */
+/** The public client. */
 
 import { EventEmitter } from "node:events";
 
 import { Kind } from "./constants.js";
 import { ConnectionLost, NotConnected, PresenceError, RequestTimeout } from "./errors.js";
-import { Link, type Endpoint } from "./link.js";
+import { type Endpoint, Link } from "./link.js";
 import type { Change, Identity } from "./login.js";
 import { ClientMachine, type State } from "./machine.js";
-import type { Chance } from "./reconnect.js";
 import {
   type Connected,
   type Delivered,
   type Disconnected,
   type Goodbye,
+  parseUserStates,
   type PresenceChanged,
   type Push,
   type UserState,
-  parseUserStates,
   type WatchEnded,
 } from "./pushes.js";
+import type { Chance } from "./reconnect.js";
 import { Resubscription } from "./resubscription.js";
 import type { Effects } from "./session.js";
 import type { TokenSource } from "./tokens.js";
@@ -29,26 +29,26 @@ const REQUEST_TIMEOUT_MS = 10_000;
 
 export interface Options extends Omit<Identity, "token">, Endpoint {
   /**
-   * Proof of who it is, where the server asks for one; or a function that makes one. It is called before each
-   * login, and again before a token that tells its end (`exp` of a JSON Web Token) is over: the fresh one is
-   * sent, and the connection stays. What it throws counts as a failed attempt, and so does, after a token was
-   * refused, that token again or an expired one. When another one is refused, the client ends.
+   * The user's token, if the server requires one; or a function that returns one. It is called before each
+   * login, and again before a token expires whose expiry can be read (`exp` of a JSON Web Token): the new one
+   * is sent on the same connection. If it throws, the attempt has failed. After a refusal, the same token
+   * again or an expired one also counts as a failed attempt; if another token is refused, the client ends.
    */
   readonly token?: string | TokenSource | undefined;
-  /** Repeat a first attempt that fails, as later ones are; without it `connect` rejects. */
+  /** Whether to repeat a failed first attempt like later ones; if false, the default, `connect` rejects. */
   readonly persistent?: boolean;
-  /** So long a request waits for its answer; 10,000 if left out. */
+  /** How long a request waits for its answer; 10,000 if left out. */
   readonly requestTimeoutMs?: number;
   /**
-   * One of so many beats wants an answer; 1 if left out. A dead server is noticed within `askEvery + 1`
+   * Every n-th keepalive asks for an answer; 1 if left out. A dead server is detected within `askEvery + 1`
    * intervals; 3 spares the server two of three answers.
    */
   readonly askEvery?: number;
-  /** Where jitter comes from: uniform in [0, 1); `Math.random` if left out. */
+  /** Source of jitter: uniform in [0, 1); `Math.random` if left out. */
   readonly chance?: Chance;
 }
 
-/** What listeners are told, by the event's name. */
+/** The arguments of listeners, by event. */
 export interface Events {
   connected: Connected;
   disconnected: Disconnected;
@@ -56,7 +56,7 @@ export interface Events {
   message: Delivered;
   presence: PresenceChanged;
   watchEnded: WatchEnded;
-  /** The client is over: null after its own logout or close, else why. Always the last event. */
+  /** The client has ended: null after its own logout or close, else the error. Always the last event. */
   end: PresenceError | null;
 }
 
@@ -68,13 +68,13 @@ interface PendingRequest {
 }
 
 /**
- * One device of a user. It beats as the server dictates, notices a dead server, comes back by itself until
- * the server forbids it, and then watches again whom it watched.
+ * One device of a user. It sends keepalives at the server's interval, detects a dead server, reconnects by
+ * itself until the server forbids it, and then restores its watches.
  *
- * Attach listeners, then `connect`. Requests reject with `NotConnected` while the client is not logged in; they
- * are not queued, for what they would say may be stale by then. Every request also rejects with
- * `Unsupported`, `Busy`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError`
- * for an argument that breaks a rule of the protocol.
+ * Add listeners, then call `connect`. Requests reject with `NotConnected` while the client is not logged in;
+ * they are not queued, because they could be outdated by then. Every request also rejects with `Unsupported`,
+ * `Busy`, `RequestFailed`, `ConnectionLost`, `RequestTimeout`, `Ended`, and with `EncodeError` for an
+ * argument that breaks a rule of the protocol.
  */
 export class PresenceClient {
   private readonly emitter = new EventEmitter();
@@ -83,12 +83,12 @@ export class PresenceClient {
   private readonly watchedUsers = new WatchedUsers();
   private readonly pendingRequests = new Map<number, PendingRequest>();
   private readonly resubscription: Resubscription;
-  private readonly effects: Effects = []; // what listeners and those who wait are still to be told
+  private readonly effects: Effects = []; // not yet reported
   private dispatching = false;
   private connecting: Promise<Connected> | null = null;
   private endEmitted = false;
 
-  /** @throws EncodeError the login would break a rule of the protocol. */
+  /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(private readonly options: Options) {
     const { chance = Math.random, token, ...rest } = options;
     const source = typeof token === "function" ? token : null;
@@ -125,10 +125,11 @@ export class PresenceClient {
   }
 
   /**
-   * Log in; resolves as soon as the client is online.
+   * Logs in; resolves when the client is online.
    *
-   * Rejects with `Unreachable`, `NoToken` or `LoginRefused` if the first attempt fails (with `persistent`: only
-   * with `LoginRefused`, where the server forbids a return), with `Ended` if it is closed meanwhile.
+   * Rejects with `Unreachable`, `NoToken` or `LoginRefused` if the first attempt fails (with `persistent`:
+   * only with `LoginRefused`, if the server forbids a reconnect), and with `Ended` if the client is closed in
+   * the meantime.
    */
   connect(): Promise<Connected> {
     this.connecting ??= new Promise((resolve, reject) => {
@@ -144,14 +145,16 @@ export class PresenceClient {
   // Requests
 
   /**
-   * Send `body` to all sessions of the user `to`; resolves with their number, at least 1.
+   * Sends `body` to all sessions of the user `to`; resolves with their number, at least 1. A message is
+   * delivered at most once.
    *
-   * Rejects with `RecipientOffline` if there is none, with `RecipientDisconnected` if the user has lost its
-   * connection and has not returned in time, with `Busy` if it was surely not delivered for another reason, with
-   * `OutcomeUnknown`, `ConnectionLost` or `RequestTimeout` if nobody knows. It is delivered at most once.
+   * Rejects with `RecipientOffline` if the user has no session, with `RecipientDisconnected` if the user has
+   * lost its connection and has not returned in time, with `Busy` if a limit was exceeded (nothing was
+   * delivered), and with `OutcomeUnknown`, `ConnectionLost` or `RequestTimeout` if it may or may not have
+   * been delivered.
    *
-   * @param retry send it again every second, within `requestTimeoutMs`, while the user has lost its connection
-   *   and may return; what this client sends to the same user meanwhile waits behind it. True if left out.
+   * @param retry send it again every second, within `requestTimeoutMs`, while the recipient has lost its
+   *   connection and may return; later messages to the same user wait behind it. True if left out.
    */
   sendMessage(to: string, body: Value, { retry = true }: { retry?: boolean } = {}): Promise<number> {
     const count = (payload: ValueMap): number => Number(payload["delivered"] ?? 0);
@@ -164,8 +167,8 @@ export class PresenceClient {
   }
 
   /**
-   * Watch at most 500 users more; resolves with their states. `presence` follows for each change, also
-   * after the client has lost its connection and come back. Whoever awaits gets the states first.
+   * Watches at most 500 more users; resolves with their states. `presence` follows for each change, also
+   * after a reconnect. The caller receives the states before any later change.
    */
   async watch(uids: Iterable<string>): Promise<Map<string, UserState>> {
     const list = [...new Set(uids)];
@@ -175,13 +178,13 @@ export class PresenceClient {
     } catch (error) {
       const dropped = this.watchedUsers.requestFailed(request);
       if (error instanceof RequestTimeout && dropped.length > 0) {
-        this.unwatch(dropped).catch(() => undefined); // it may have been granted
+        this.unwatch(dropped).catch(() => undefined); // the server may have granted it
       }
       throw error;
     }
   }
 
-  /** Watch some users no more, or nobody. Nothing of them is told from the moment of the call. */
+  /** Stops watching some users, or all. No events of these users follow the call. */
   async unwatch(uids?: Iterable<string>): Promise<void> {
     const list = uids && [...uids];
     this.watchedUsers.remove(list);
@@ -190,18 +193,18 @@ export class PresenceClient {
     } catch (error) {
       if (!(error instanceof NotConnected || error instanceof ConnectionLost)) {
         throw error;
-      } // else the server's watches have ended with the connection
+      } // else the watches have ended with the connection
     }
   }
 
-  /** The newest states of all who are watched. */
+  /** The newest known states of the watched users. */
   watched(): Map<string, UserState> {
     return this.watchedUsers.states();
   }
 
   /**
-   * Change what others see, now and in later logins: meta (an empty map removes it), status; or give a fresh
-   * token before the old one expires. What is left out stays.
+   * Changes what others see, now and in later logins: meta (an empty map removes it) and status; or sends a
+   * new token before the old one expires. Fields left out stay as they are.
    */
   async update(change: Change): Promise<void> {
     this.machine.login.check(change);
@@ -210,28 +213,29 @@ export class PresenceClient {
     });
   }
 
-  /** Be shown as away, until `back`: also when the client returns after a loss. */
+  /** Shows the user as away until `back`, also after a reconnect. */
   away(): Promise<void> {
     return this.update({ status: "away" });
   }
 
-  /** Be shown as online again. */
+  /** Shows the user as online again. */
   back(): Promise<void> {
     return this.update({ status: "online" });
   }
 
   /**
-   * Change what later logins carry, also while offline: after `disconnected` with code 302, a fresh token.
+   * Changes what later logins carry, also while offline: for example a new token after `disconnected` with
+   * code 302.
    *
-   * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
+   * @throws EncodeError a field breaks a rule of the protocol; nothing was changed.
    */
   logInWith(change: Change): void {
     this.machine.login.change(change);
   }
 
   /**
-   * Log out: the user is offline at once, and the client has ended, whatever this rejects with; `background`
-   * says that the app went to sleep.
+   * Logs out: the user is offline immediately. The client ends even if this rejects. Use `background` when
+   * the system suspends the app.
    */
   logout(reason?: "logout" | "background"): Promise<void> {
     return new Promise((resolve, reject) => {
@@ -244,7 +248,7 @@ export class PresenceClient {
     });
   }
 
-  /** End without a logout, as if the network broke: the user is offline after the server's grace. */
+  /** Ends without a logout, as if the network broke: the user is offline after the server's grace. */
   close(): void {
     this.link.update(this.machine.close());
   }
@@ -255,13 +259,13 @@ export class PresenceClient {
     return this.machine.state;
   }
 
-  /** How often it came online, how often a connection was lost or not to be had, and the last round trip. */
+  /** Logins granted, connections lost or failed, and the last round trip of a keepalive. */
   statistics(): { logins: number; losses: number; roundTripMs: number | null } {
     const { logins, losses } = this.machine.reconnectPolicy;
     return { logins, losses, roundTripMs: this.machine.roundTripMs };
   }
 
-  // Between the machine and those who wait
+  // Requests and events of the machine
 
   private request<Result>(
     kind: number,
@@ -284,7 +288,7 @@ export class PresenceClient {
     });
   }
 
-  /** Tell what was caused, in order, whatever listeners do meanwhile. */
+  /** Reports effects in order, even if a listener calls the client. */
   private dispatch(): void {
     if (this.dispatching) {
       return;
@@ -294,7 +298,7 @@ export class PresenceClient {
       if (each.type !== "result") {
         this.handlePush(each);
       } else if (this.handleResult(each.id, each.result)) {
-        // Whoever awaits states runs before the changes that follow them are told.
+        // Let the caller receive the states before the changes that follow them.
         setImmediate(() => {
           this.dispatching = false;
           this.dispatch();
@@ -321,7 +325,7 @@ export class PresenceClient {
     }
   }
 
-  /** Return whether the answer told states. */
+  /** Returns whether the result contains states. */
   private handleResult(id: number, result: ValueMap | PresenceError): boolean {
     const pending = this.pendingRequests.get(id);
     this.pendingRequests.delete(id);
@@ -333,17 +337,17 @@ export class PresenceClient {
     return "presence" in result;
   }
 
-  /** Take the answer to a watch: tell what it changes, and return the newest states of those in it. */
+  /** Applies the answer to a watch: emits its changes, and returns the newest states of its users. */
   private applySnapshot(answer: ValueMap): Map<string, UserState> {
     const states = parseUserStates(answer);
     for (const change of this.watchedUsers.applySnapshot(states)) {
       this.emit("presence", change);
     }
-    const known = this.watchedUsers.states(); // of somebody watched before it may be newer
+    const known = this.watchedUsers.states(); // a later push may have been newer
     return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
   }
 
-  /** A listener that throws is the program's mistake, and ends it as such, but not what is told to others. */
+  /** Emits an event. A listener that throws causes an uncaught exception, but stops no later event. */
   private emit(name: keyof Events, event: Events[keyof Events]): void {
     try {
       this.emitter.emit(name, event);

@@ -1,4 +1,4 @@
-/** Frames to packets and back. A frame is a 4-byte big-endian length and that many bytes of MessagePack. */
+/** Encodes and decodes packets. A frame is a 4-byte big-endian length and a body in MessagePack. */
 
 import { Code, DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES } from "./constants.js";
 import { EncodeError, ProtocolError } from "./errors.js";
@@ -10,19 +10,19 @@ import { pack } from "./writer.js";
 export const HEADER_BYTES = 4;
 const MAX_ELEMENTS = 3; // kind, id, payload
 
-/** One packet, in either direction. Keys of the payload that the kind does not define are kept. */
+/** One packet, in either direction. Unknown payload keys are kept. */
 export interface Packet {
-  /** A `Kind`, or a number that this version does not know; a bigint beyond 2^53. */
+  /** A `Kind`, or a number unknown to this version; a bigint beyond 2^53. */
   readonly kind: number | bigint;
-  /** Chosen by the client, carried back by the reply; null if there is none. */
+  /** Chosen by the client and repeated in the reply; null if there is none. */
   readonly id: number | bigint | null;
   readonly payload: ValueMap;
 }
 
 /**
- * Return the end of the frame that begins at `start`, or 0 while the bytes up to `end` do not hold it all.
+ * Returns the end of the frame that begins at `start`, or 0 if it is not complete before `end`.
  *
- * @throws ProtocolError the length is over the limit (TOO_LARGE) or 0, seen on its four bytes alone.
+ * @throws ProtocolError the length is over the limit (TOO_LARGE) or 0; detected from its four bytes alone.
  */
 export function frameEnd(buffer: Uint8Array, start: number, end: number, limitBytes: number): number {
   if (end - start < HEADER_BYTES) {
@@ -43,9 +43,9 @@ export function frameEnd(buffer: Uint8Array, start: number, end: number, limitBy
 }
 
 /**
- * Turn one frame's body, without its length, into a packet that obeys every rule of the protocol.
+ * Decodes the body of one frame (without its length) and checks it against every rule of the protocol.
  *
- * @throws ProtocolError the body breaks a rule; `kind` and `id` are set as far as they can be read.
+ * @throws ProtocolError the body breaks a rule; its `kind` and `id` are set if they are readable.
  */
 export function decode(body: Uint8Array): Packet {
   try {
@@ -59,9 +59,8 @@ export function decode(body: Uint8Array): Packet {
 }
 
 /**
- * Return a packet as a frame, with its length; an empty payload and a missing id are left out.
- *
- * Whatever a server would refuse is refused here, so that a mistake shows where it was made.
+ * Encodes a packet as a frame, with its length; an empty payload and a null id are left out. A packet that a
+ * server would refuse is refused here.
  *
  * @throws EncodeError the packet breaks a rule of the protocol, or its body is longer than `limitBytes`.
  */
@@ -110,7 +109,7 @@ function decodeBody(body: Uint8Array): Packet {
   return { kind, id, payload: (reader.wholeFloats ? unboxFloats(payload) : payload) as ValueMap };
 }
 
-/** Read kind and id from a body that was refused, as far as they are sound. */
+/** Copies the kind and id of a refused body to its error, if they are readable. */
 function readKindAndId(body: Uint8Array, error: ProtocolError): void {
   const reader = new Reader(body);
   try {
@@ -127,9 +126,9 @@ function readKindAndId(body: Uint8Array, error: ProtocolError): void {
       const id = reader.readValue(0);
       error.id = isUint(id) ? id : null;
     }
-  } catch (end) {
-    if (!(end instanceof ProtocolError)) {
-      throw end;
+  } catch (failure) {
+    if (!(failure instanceof ProtocolError)) {
+      throw failure;
     }
   }
 }

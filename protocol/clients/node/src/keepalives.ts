@@ -1,29 +1,29 @@
-/** When to beat and to come back. Time (ms) and chance are arguments: `chance()` is uniform in [0, 1). */
+/** Keepalives, and the detection of a dead server. Time (ms) and randomness are arguments. */
 
 import type { Chance } from "./reconnect.js";
 
-const KEEPALIVE_JITTER = 0.1; // a beat comes up to this share of the interval early, never late
-const MIN_KEEPALIVE_INTERVAL_MS = 20; // whatever a server dictates, a client is no flood
-// Each beat asks. A server that stops is then noticed within two intervals, 0.8 of the idle time-out, so that
-// a client whose path broke is back before it counts as offline. One of three would take four intervals.
+const KEEPALIVE_JITTER = 0.1; // each is up to this share of the interval early, never late
+const MIN_KEEPALIVE_INTERVAL_MS = 20; // lower bound, whatever the server asks for
+// Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
+// time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
 export const ASK_EVERY = 1;
 
 /**
- * The beats of one logged-in connection, and whether the server is still there.
+ * The keepalives of one logged-in connection.
  *
- * The first beat comes at a random moment of the first interval, so that clients who came together do not
- * beat together. The first of every `askEvery` beats asks for an answer: after one that asked, something must
- * arrive within an interval, or the server is dead. A server that stops is therefore noticed at most
- * `askEvery + 1` intervals later.
+ * The first is sent at a random time in the first interval, so that clients that connected together do not
+ * send together. The first of every `askEvery` keepalives asks for an answer; after it something must arrive
+ * within an interval, or the server counts as dead. A dead server is therefore detected after at most
+ * `askEvery + 1` intervals.
  */
 export class Keepalives {
-  /** When the next beat is due. */
+  /** When the next keepalive is due. */
   nextAt: number;
   /** When the server counts as dead; infinite while no answer is due. */
   deadAt = Infinity;
-  /** Id of the beat whose answer is due. */
+  /** Id of the keepalive that awaits an answer. */
   unansweredId: number | null = null;
-  /** From the last answered beat to its answer; null before one. */
+  /** Of the last answered keepalive; null before one. */
   roundTripMs: number | null = null;
   private readonly intervalMs: number;
   private questionSentAt = 0;
@@ -41,9 +41,9 @@ export class Keepalives {
   }
 
   /**
-   * Count a beat that is sent now; return whether it should carry an id.
+   * Counts a keepalive that is sent now; returns whether it should carry an id.
    *
-   * The next is due an interval from now: beats that were missed are not made up for.
+   * The next is due an interval from now: missed keepalives are not made up for.
    */
   countSent(now: number, chance: Chance): boolean {
     const asks = this.sent % this.askEvery === 0 && this.unansweredId === null;
@@ -52,21 +52,21 @@ export class Keepalives {
     return asks;
   }
 
-  /** The beat just counted carries this id. */
+  /** The keepalive just counted carries this id. */
   expectAnswer(id: number, now: number): void {
     this.unansweredId = id;
     this.questionSentAt = now;
     this.deadAt = now + this.intervalMs;
   }
 
-  /** Something arrived: whoever sends is alive, though the answer may stand behind other things. */
+  /** Bytes were received: the server is alive, although the answer may follow other packets. */
   noteReceived(now: number): void {
     if (this.unansweredId !== null) {
       this.deadAt = now + this.intervalMs;
     }
   }
 
-  /** The answer to the beat that asked has come. */
+  /** The answer to a keepalive was received. */
   noteAnswered(now: number): void {
     this.roundTripMs = now - this.questionSentAt;
     this.unansweredId = null;

@@ -1,4 +1,4 @@
-/** Between a machine and the network: a socket and a timer. */
+/** Connects a `ClientMachine` to the network: one socket and one timer. */
 
 import { connect as connectTcp, type Socket } from "node:net";
 import { connect as connectTls, type ConnectionOptions } from "node:tls";
@@ -7,25 +7,24 @@ import type { ClientMachine } from "./machine.js";
 import type { Effects } from "./session.js";
 import type { TokenSource } from "./tokens.js";
 
-const MAX_TIMER_MS = 2 ** 31 - 1; // what setTimeout takes
+const MAX_TIMER_MS = 2 ** 31 - 1; // the maximum of setTimeout
 
-/** Where to connect to. */
+/** The address of a server. */
 export interface Endpoint {
-  /** Name or address. */
+  /** Host name or IP address. */
   readonly host: string;
   readonly port: number;
-  /** For a server behind TLS: true, or what `tls.connect` takes. */
+  /** Use TLS: true, or options for `tls.connect`. */
   readonly tls?: boolean | ConnectionOptions;
 }
 
-/** Keeps a machine connected as it wants to be, and hands on what it causes. */
+/** Keeps a machine connected as its state demands, and passes on its effects. */
 export class Link {
   private socket: Socket | null = null;
   private timer: NodeJS.Timeout | NodeJS.Immediate | null = null;
+  private pendingFetch: object | null = null; // identifies the current call
 
-  private pendingFetch: object | null = null; // stands for the call that is under way
-
-  /** @param onEffects takes what the machine caused, in order; may be called again before it has returned. */
+  /** @param onEffects receives effects in order; may be called again before it has returned. */
   constructor(
     private readonly machine: ClientMachine,
     private readonly endpoint: Endpoint,
@@ -33,13 +32,13 @@ export class Link {
     private readonly onEffects: (effects: Effects) => void,
   ) {}
 
-  /** The first attempt begins. */
+  /** Starts the first attempt. */
   start(): void {
     this.machine.beginAttempt(performance.now());
     this.update();
   }
 
-  /** After anything that moved the machine: hold a connection or none, send, set the timer, tell. */
+  /** Synchronizes with the machine after every input: socket, outgoing bytes, token, timer, effects. */
   update(effects: Effects = []): void {
     if (this.socket && !this.machine.connected && this.machine.state !== "connecting") {
       this.socket.destroy();
@@ -55,7 +54,7 @@ export class Link {
       }
     }
     if (!this.machine.wantsToken) {
-      this.pendingFetch = null; // one that is still under way has taken too long
+      this.pendingFetch = null; // a call that is still running took too long
     } else if (this.tokenSource && !this.pendingFetch) {
       this.pendingFetch = {};
       void this.fetchToken(this.tokenSource, this.pendingFetch);
@@ -64,9 +63,8 @@ export class Link {
     this.onEffects(effects);
   }
 
-  /** Get a token from the program. */
   private async fetchToken(source: TokenSource, fetch: object): Promise<void> {
-    await Promise.resolve(); // the program's own code runs when everything here is done
+    await Promise.resolve(); // run the program's function after this update
     let token: unknown;
     try {
       token = await source();
@@ -122,7 +120,7 @@ export class Link {
     const delayMs = Math.max(0, Math.ceil(this.machine.deadline - performance.now()));
     this.timer = setTimeout(
       () => {
-        // First what lies in the socket is read: an answer in time is one, however busy the program was.
+        // Read the socket first: an answer that arrived in time counts even if the program was busy.
         this.timer = setImmediate(() => {
           this.update(this.machine.tick(performance.now()));
         });

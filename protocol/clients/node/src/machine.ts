@@ -1,11 +1,11 @@
 /**
- * What a client sends when, and what an answer means: no I/O, and time and chance are arguments.
+ * The protocol of a client as a state machine: no I/O, and time and randomness are arguments.
  *
- * A shell moves the bytes. It connects while the state is "connecting", reads and writes while `connected`,
- * closes the connection as soon as it no longer is, and calls `tick` when `deadline` has come (after it has
- * read what lies there: an answer that came in time must not be taken for one that did not come). Each input
- * returns what it caused, in order; `takeOutgoing` returns what is to be sent. While `wantsToken`, the shell
- * asks the program for one, once at a time, and calls `fetched` with what came of it.
+ * A shell moves the bytes. It connects while the state is "connecting", reads and writes while `connected` is
+ * true, closes the connection as soon as it is false, and calls `tick` at `deadline`. It must read all
+ * received bytes before that call, or an answer that arrived in time would count as missing. Each input
+ * returns its effects, in order; `takeOutgoing` returns the bytes to send. While `wantsToken` is true, the
+ * shell asks the program for a token, one call at a time, and passes the result to `tokenFetched`.
  *
  *     fetching a token → connecting → logging in → online → logging out → ended
  *            ↑ ↓            ↑ ↓          ↓          ↓
@@ -19,32 +19,33 @@ import {
   ConnectionLost,
   Ended,
   ended,
-  NoToken,
   NotConnected,
+  NoToken,
   PresenceError,
   ProtocolError,
+  type Refusal,
 } from "./errors.js";
-import { type Identity, Login, LOGIN_ID } from "./login.js";
 import { ASK_EVERY, Keepalives } from "./keepalives.js";
+import { type Identity, Login, LOGIN_ID } from "./login.js";
 import { parseConnected, parseGoodbye } from "./pushes.js";
-import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
 import { type Chance, type Loss, ReconnectPolicy } from "./reconnect.js";
+import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
 import { type Effects, parseRefusal, Session } from "./session.js";
 import { checkedToken, remainingLifetimeMs } from "./tokens.js";
 
-export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a SYN that got lost is repeated after 1, 3, 7 s
-export const LOGIN_TIMEOUT_MS = 6000; // a server refuses a login that lay unread for 5 s
+export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a lost SYN is repeated after 1, 3 and 7 s
+export const LOGIN_TIMEOUT_MS = 6000; // the server refuses a login left unread for 5 s
 export const LOGOUT_TIMEOUT_MS = 2000;
 
 export type State =
   "fetching a token" | "connecting" | "logging in" | "online" | "logging out" | "waiting" | "ended";
 
 export interface MachineOptions {
-  /** Whether a first attempt that fails is repeated like any later one. */
+  /** Whether a failed first attempt is repeated like any later one. */
   readonly persistent?: boolean;
-  /** Whether the program is asked for a token before each login, and before one ends. */
+  /** Whether to ask the program for a token before each login, and before a token expires. */
   readonly fetchesTokens?: boolean;
-  /** One of so many beats asks for an answer. */
+  /** Every n-th keepalive asks for an answer. */
   readonly askEvery?: number;
   readonly chance?: Chance;
 }
@@ -52,23 +53,21 @@ export interface MachineOptions {
 /** One client, from its first attempt to its end. */
 export class ClientMachine {
   state: State;
-  /** What it logs in with. */
   readonly login: Login;
-  /** Why it has ended; null while it has not, and after its own logout or close. */
+  /** Why the client has ended; null before, and after its own logout or close. */
   error: PresenceError | null = null;
-  /** How often it came online, and how often it had to come back. */
   readonly reconnectPolicy: ReconnectPolicy;
   private readonly fetchesTokens: boolean;
   private readonly askEvery: number;
   private readonly chance: Chance;
   private decoder = new Decoder();
-  private stateDeadline = Infinity; // of the state; online has the session's times instead
+  private stateDeadline = Infinity; // used in all states except online
   private lastId = LOGIN_ID;
   private logoutId: number | null = null;
   private outgoing: Uint8Array[] = [];
   private session: Session | null = null;
-  private renewal: Renewal | null = null; // beside each session
-  private clockOffsetMs: number | null = null; // from `now` to Unix ms by the clock of the last server
+  private renewal: Renewal | null = null; // one per session
+  private clockOffsetMs: number | null = null; // from `now` to Unix ms by the last server's clock
 
   /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(login: Identity, options: MachineOptions = {}) {
@@ -80,20 +79,20 @@ export class ClientMachine {
     this.state = this.fetchesTokens ? "fetching a token" : "connecting";
   }
 
-  // What the shell asks
+  // Queries of the shell
 
   /** Whether the shell should hold a connection. */
   get connected(): boolean {
     return this.state === "logging in" || this.state === "online" || this.state === "logging out";
   }
 
-  /** Whether the program is to be asked for a token now, unless that is under way already. */
+  /** Whether to ask the program for a token now, unless a call is already running. */
   get wantsToken(): boolean {
     const online = this.state === "online";
     return online ? (this.renewal?.wanted ?? false) : this.state === "fetching a token";
   }
 
-  /** When `tick` is to be called; infinite after the end. */
+  /** When to call `tick`; infinite after the end. */
   get deadline(): number {
     if (this.state === "online" && this.session) {
       return Math.min(this.session.deadline, this.renewal?.dueAt ?? Infinity);
@@ -101,33 +100,33 @@ export class ClientMachine {
     return this.state === "ended" ? Infinity : this.stateDeadline;
   }
 
-  /** From the last beat that asked to its answer, on this connection; null before one. */
+  /** Of the last answered keepalive on this connection; null before one. */
   get roundTripMs(): number | null {
     return this.session?.keepalives.roundTripMs ?? null;
   }
 
-  /** Return what to throw at those who ask an ended client for something. */
+  /** The error of requests to an ended client. */
   endError(): PresenceError {
     const message = "this client was logged out or closed";
     return this.error ?? new Ended({ code: Code.LOGOUT, reason: "logout", message, retryAfterMs: null });
   }
 
-  /** Return what is to be sent on the present connection, once. */
+  /** Returns the bytes to send on the current connection, and clears them. */
   takeOutgoing(): Uint8Array {
     const bytes = Buffer.concat(this.outgoing);
     this.outgoing = [];
     return bytes;
   }
 
-  // What the shell tells
+  // Inputs of the shell
 
-  /** The first attempt begins. `now` is monotonic milliseconds; every `now` is of the same clock. */
+  /** Starts an attempt to come online. `now` is in monotonic milliseconds, always of the same clock. */
   beginAttempt(now: number): void {
     this.state = this.fetchesTokens ? "fetching a token" : "connecting";
     this.stateDeadline = now + (this.fetchesTokens ? TOKEN_TIMEOUT_MS : CONNECT_TIMEOUT_MS);
   }
 
-  /** The program gave a token, or failed to (then an Error); one that is not wanted any more is passed over. */
+  /** The program returned a token, or failed with an Error; ignored if no token is wanted any more. */
   tokenFetched(token: unknown, now: number): Effects {
     if (!this.wantsToken) {
       return [];
@@ -152,7 +151,7 @@ export class ClientMachine {
     return [];
   }
 
-  /** The connection stands: log in. */
+  /** The connection is established: log in. */
   established(now: number): void {
     this.decoder = new Decoder();
     this.outgoing = [this.login.frame()];
@@ -160,7 +159,7 @@ export class ClientMachine {
     this.stateDeadline = now + LOGIN_TIMEOUT_MS;
   }
 
-  /** Bytes were read; what follows the end of a connection is dropped. */
+  /** Bytes were received; those after the end of the connection are dropped. */
   received(bytes: Uint8Array, now: number): Effects {
     const effects: Effects = [];
     this.session?.keepalives.noteReceived(now);
@@ -182,7 +181,7 @@ export class ClientMachine {
     return effects;
   }
 
-  /** The connection ended, or could not be made; `message` says why, for people. */
+  /** The connection ended or could not be made; `message` says why, for people. */
   disconnected(message: string, now: number): Effects {
     if (this.state === "connecting") {
       return this.connectionLost({ reason: "unreachable", message }, now);
@@ -196,7 +195,7 @@ export class ClientMachine {
     return this.connectionLost({ reason: "closed", message }, now);
   }
 
-  /** Time has passed; harmless before the deadline. */
+  /** Acts on time-outs; does nothing before the deadline. */
   tick(now: number): Effects {
     if (this.state === "online" && this.session) {
       return this.tickOnline(this.session, now);
@@ -215,22 +214,17 @@ export class ClientMachine {
       case "logging in":
         return this.timedOut("login_timeout", "answer to the login", LOGIN_TIMEOUT_MS, now);
       case "logging out":
-        return [
-          ...this.consumeRenewalResult(this.session?.expireRequests(now) ?? [], now),
-          ...this.end(null),
-        ];
+        return [...(this.session ? this.expireRequests(this.session, now) : []), ...this.end(null)];
       default:
         return [];
     }
   }
 
   /**
-   * Send a request; its `Answer` comes later, exactly once. With `retries` a message waits for a recipient
-   * who may return, see `Session.request`.
+   * Sends a request and returns its id; one `RequestResult` follows. `retries`: see `Session.request`.
    *
-   * @returns the id that the answer will carry.
    * @throws NotConnected not logged in now.
-   * @throws Ended over for good.
+   * @throws Ended ended for good.
    * @throws EncodeError the packet breaks a rule of the protocol.
    */
   request(
@@ -250,11 +244,11 @@ export class ClientMachine {
   }
 
   /**
-   * Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
+   * Sends a logout: the user is offline as soon as the server reads it. A `RequestResult` follows.
    *
-   * @throws NotConnected not logged in now. The client has ended all the same; if the server still holds a session
-   *   of an earlier connection, that one ends by itself.
-   * @throws Ended over already.
+   * @throws NotConnected not logged in now. The client has ended all the same; a session of an earlier
+   *   connection ends by itself.
+   * @throws Ended ended before.
    */
   logOut(reason: "logout" | "background" | undefined, now: number): number {
     try {
@@ -270,23 +264,23 @@ export class ClientMachine {
     return this.logoutId;
   }
 
-  /** End without a logout: the user is offline after the server's grace for lost connections. */
+  /** Ends without a logout: the user is offline after the server's grace for lost connections. */
   close(): Effects {
     return this.state === "ended" ? [] : this.end(null);
   }
 
-  // What follows
+  // Transitions
 
-  /** Why a token need not be tried after one was refused; null if it may be a fresh one. */
+  /** Returns why a token is useless after one was refused; null if it may be a new one. */
   private whyStale(token: unknown, now: number): string | null {
     if (token === this.login.token) {
       return "the token is the one that the server has refused";
     }
-    const remainingMs =
-      typeof token === "string" && this.clockOffsetMs !== null
-        ? remainingLifetimeMs(token, now + this.clockOffsetMs)
-        : null;
-    return remainingMs !== null && remainingMs <= 0 ? "the token has expired" : null;
+    if (typeof token !== "string" || this.clockOffsetMs === null) {
+      return null;
+    }
+    const remainingMs = remainingLifetimeMs(token, now + this.clockOffsetMs) ?? Infinity;
+    return remainingMs <= 0 ? "the token has expired" : null;
   }
 
   private handlePacket(packet: Packet, now: number): Effects {
@@ -305,8 +299,7 @@ export class ClientMachine {
 
   private handleLoginAnswer({ kind, id, payload }: Packet, now: number): Effects {
     if (kind === Kind.ERROR) {
-      const refusal = parseRefusal(payload);
-      return this.reconnectOrEnd(refusal, this.reconnectPolicy.loginRefused(refusal, null), now);
+      return this.loginRefused(parseRefusal(payload), null, now);
     }
     if (kind !== Kind.OK || id !== LOGIN_ID) {
       return [];
@@ -336,16 +329,13 @@ export class ClientMachine {
       return [push, ...this.end(null)];
     }
     if (!this.session) {
-      return [
-        push,
-        ...this.reconnectOrEnd(refusal, this.reconnectPolicy.loginRefused(refusal, push.reconnect), now),
-      ];
+      return [push, ...this.loginRefused(refusal, push.reconnect, now)];
     }
     return [push, ...(push.reconnect ? this.connectionLost(refusal, now) : this.end(ended(refusal)))];
   }
 
   private tickOnline(session: Session, now: number): Effects {
-    const effects = this.consumeRenewalResult(session.expireRequests(now), now);
+    const effects = this.expireRequests(session, now);
     this.renewal?.tick(now);
     if (now >= session.keepalives.deadAt) {
       const message = "the server did not answer a beat in time";
@@ -353,6 +343,10 @@ export class ClientMachine {
     }
     session.sendKeepalive(now, this.chance);
     return effects;
+  }
+
+  private expireRequests(session: Session, now: number): Effects {
+    return this.consumeRenewalResult(session.expireRequests(now), now);
   }
 
   private consumeRenewalResult(effects: Effects, now: number): Effects {
@@ -363,21 +357,20 @@ export class ClientMachine {
     return this.connectionLost({ reason, message: `no ${missing} within ${timeoutMs / 1000} s` }, now);
   }
 
-  /** The connection is no more, or could not be had. */
+  /** The connection was lost or could not be made. */
   private connectionLost(loss: Loss, now: number): Effects {
-    const outcome = this.reconnectPolicy.connectionLost(
-      loss,
-      this.session ? now - this.session.onlineSince : 0,
-    );
+    const onlineMs = this.session ? now - this.session.onlineSince : 0;
+    const outcome = this.reconnectPolicy.connectionLost(loss, onlineMs);
     return this.state === "logging out" ? this.end(null) : this.reconnectOrEnd(loss, outcome, now);
   }
 
-  /** Come back after so long, or end. */
-  private reconnectOrEnd(
-    { reason, message, code = null }: Loss,
-    outcome: number | PresenceError,
-    now: number,
-  ): Effects {
+  private loginRefused(refusal: Refusal, reconnect: boolean | null, now: number): Effects {
+    return this.reconnectOrEnd(refusal, this.reconnectPolicy.loginRefused(refusal, reconnect), now);
+  }
+
+  /** Waits for `outcome` milliseconds before the next attempt, or ends with that error. */
+  private reconnectOrEnd(loss: Loss, outcome: number | PresenceError, now: number): Effects {
+    const { reason, message, code = null } = loss;
     if (outcome instanceof PresenceError) {
       return this.end(outcome);
     }
@@ -388,12 +381,11 @@ export class ClientMachine {
   }
 
   private end(error: PresenceError | null): Effects {
-    const lost = this.state === "logging out";
+    const loggingOut = this.state === "logging out";
     this.state = "ended";
     this.error = error;
-    return this.dropConnection(
-      lost ? new ConnectionLost("the connection broke during the logout") : this.endError(),
-    );
+    const lost = new ConnectionLost("the connection broke during the logout");
+    return this.dropConnection(loggingOut ? lost : this.endError());
   }
 
   private dropConnection(error: PresenceError): Effects {

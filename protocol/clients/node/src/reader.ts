@@ -1,11 +1,12 @@
 /**
- * MessagePack as the protocol allows it: a strict reader.
+ * A strict MessagePack reader, for the subset that the protocol allows.
  *
- * Stock decoders will not do. They hold 1.0 and 1 for the same, take bytes that are not UTF-8, drop a byte
- * order mark, choke on the key `__proto__`, round integers beyond 2^53, or allocate what a container claims.
+ * Common libraries are not strict enough. They treat 1.0 as 1, accept bytes that are not UTF-8, drop a byte
+ * order mark, fail on the key `__proto__`, round integers beyond 2^53, or allocate the claimed size of a
+ * container.
  *
- * Nothing is allocated for what a container claims: each value is built when its bytes are there, so what is
- * built is linear in the frame. Depth is bounded, so recursion is.
+ * Here a value is built only when its bytes are present, so memory is linear in the frame. Depth is bounded,
+ * and so is recursion.
  */
 
 import { Code } from "./constants.js";
@@ -17,7 +18,6 @@ const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 export class Reader {
   /** Offset of the next byte. */
   offset = 0;
-  /** Whether a `WholeFloat` was read. */
   wholeFloats = false;
   private readonly bytes: Buffer;
 
@@ -26,11 +26,11 @@ export class Reader {
   }
 
   /**
-   * Read the value that begins at `at`.
+   * Reads the value at `offset`.
    *
-   * @param depth how many containers may lie inside each other; 0 allows none.
-   * @throws ProtocolError the value does not fit, nests too deep, has a map key that is no string, a NaN or
-   *   an infinity, a string that is not UTF-8, an extension type, or a byte that MessagePack leaves unused.
+   * @param depth how many nested containers are allowed; 0 allows none.
+   * @throws ProtocolError the value is incomplete or nested too deep, or has a map key that is not a string,
+   *   a NaN or infinity, a string that is not UTF-8, an extension type, or the unused byte 0xc1.
    */
   readValue(depth: number): Raw {
     const tag = this.readUint(1);
@@ -49,7 +49,7 @@ export class Reader {
     return tag < 0xe0 ? this.readTagged(tag, depth) : tag - 0x100;
   }
 
-  /** Return the count of the array that begins here and step behind its header; 0 if there is no array. */
+  /** Reads an array header and returns its count; 0 if there is no array. */
   readArrayHeader(): number {
     const tag = this.readUint(1);
     if (tag >= 0x90 && tag < 0xa0) {
@@ -58,7 +58,7 @@ export class Reader {
     return tag === 0xdc ? this.readUint(2) : tag === 0xdd ? this.readUint(4) : 0;
   }
 
-  /** A value whose tag says what follows, or how many bytes its length takes. */
+  /** Reads a value with a tag from 0xc0 to 0xdf. */
   private readTagged(tag: number, depth: number): Raw {
     switch (tag) {
       case 0xc0:
@@ -69,7 +69,7 @@ export class Reader {
       case 0xc4:
       case 0xc5:
       case 0xc6:
-        return new Uint8Array(this.readBytes(this.readUint(1 << (tag - 0xc4)))); // a copy: the frame may be large
+        return new Uint8Array(this.readBytes(this.readUint(1 << (tag - 0xc4)))); // a copy: frames are large
       case 0xca:
         return this.toFloat(this.readBytes(4).readFloatBE());
       case 0xcb:
@@ -116,11 +116,11 @@ export class Reader {
     checkDepth(depth);
     const map: RawMap = {};
     for (let index = 0; index < count; index += 1) {
-      const tag = this.bytes[this.offset] ?? 0xa0; // past the end, reading the key says so
+      const tag = this.bytes[this.offset] ?? 0xa0; // past the end, readValue fails
       if ((tag < 0xa0 || tag >= 0xc0) && (tag < 0xd9 || tag > 0xdb)) {
         throw malformed("a map key is not a string");
       }
-      setKey(map, this.readValue(0) as string, this.readValue(depth - 1)); // of a key that repeats the last value counts
+      setKey(map, this.readValue(0) as string, this.readValue(depth - 1)); // the last duplicate wins
     }
     return map;
   }
@@ -150,12 +150,12 @@ export class Reader {
   }
 
   private readBytes(length: number): Buffer {
-    const at = this.offset;
-    if (length > this.bytes.length - at) {
+    const start = this.offset;
+    if (length > this.bytes.length - start) {
       throw malformed("the frame ends before its values do");
     }
-    this.offset = at + length;
-    return this.bytes.subarray(at, at + length);
+    this.offset = start + length;
+    return this.bytes.subarray(start, start + length);
   }
 }
 

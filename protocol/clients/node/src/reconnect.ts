@@ -1,16 +1,17 @@
-/** Whether a client comes back after a connection that ended or could not be had, and when. */
+/** Whether and when a client reconnects after a connection was lost or could not be made. */
 
 import { Code, mayReturn } from "./constants.js";
 import { LoginRefused, PresenceError, type Refusal, Unreachable } from "./errors.js";
 
+/** Returns a random number, uniform in [0, 1). */
 export type Chance = () => number;
 
 const RECONNECT_FIRST_MS = 1000;
 const RECONNECT_MAX_MS = 60_000;
-const STABLE_MS = 60_000; // so long online, and the next return is quick again
+const STABLE_MS = 60_000; // after this time online the next reconnect is quick again
 
 /**
- * Full jitter: the n-th return since the last stable time, n from 0, waits up to min(60, 2^n) s.
+ * Full jitter: the n-th attempt since the last stable connection, n from 0, waits up to min(60, 2^n) s.
  *
  * The source of the idea: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
  */
@@ -18,11 +19,11 @@ export class Backoff {
   private attempts = 0;
 
   /**
-   * Return how long to stay away.
+   * Returns how long to wait before the next attempt.
    *
-   * @param onlineMs how long the connection that was lost had been logged in.
-   * @param retryAfterMs what the server asked for. The jitter comes on top, or all clients that were told the
-   *   same would come at the same moment.
+   * @param onlineMs how long the lost connection had been logged in.
+   * @param retryAfterMs what the server asked for. The jitter is added: otherwise all clients given the same
+   *   value would return at the same moment.
    */
   nextMs(chance: Chance, onlineMs = 0, retryAfterMs: number | null = null): number {
     if (onlineMs >= STABLE_MS) {
@@ -34,29 +35,32 @@ export class Backoff {
   }
 }
 
-/** Why a connection ended, or could not be had; what `disconnected` tells. */
+/** Why a connection was lost or could not be made; see `Disconnected`. */
 export interface Loss {
   readonly reason: string;
   readonly message: string;
   readonly code?: number | null;
   readonly retryAfterMs?: number | null;
-  /** What it means for a first attempt that decides; left out, `Unreachable`. */
+  /** The error if the first attempt must succeed; `Unreachable` if left out. */
   readonly failure?: PresenceError;
 }
 
-/** What a client has tried so far. Each loss is answered with for how long to stay away, or what ends it. */
+/**
+ * Decides after each loss: returns the time to wait before the next attempt, or the error that ends the
+ * client.
+ */
 export class ReconnectPolicy {
-  /** How often it came online. */
+  /** Logins granted. */
   logins = 0;
-  /** How often a connection was lost, or could not be had. */
+  /** Connections lost, and failed attempts. */
   losses = 0;
-  /** Of the token of the last login, if another is to be tried; null without one. */
+  /** The refusal of the last token, if another token is to be tried. */
   refusal: LoginRefused | null = null;
   private readonly backoff = new Backoff();
 
   /**
-   * @param persistent whether a first attempt that fails is repeated like any later one.
-   * @param fetchesTokens whether the program may have another token than the one that was refused.
+   * @param persistent whether a failed first attempt is repeated like any later one.
+   * @param fetchesTokens whether the program may have another token than the refused one.
    */
   constructor(
     private readonly persistent: boolean,
@@ -64,13 +68,12 @@ export class ReconnectPolicy {
     private readonly chance: Chance,
   ) {}
 
-  /** A login was granted. */
   loginGranted(): void {
     this.logins += 1;
     this.refusal = null;
   }
 
-  /** @param onlineMs for how long the connection had been logged in. */
+  /** @param onlineMs how long the connection had been logged in. */
   connectionLost(loss: Loss, onlineMs: number): number | PresenceError {
     this.losses += 1;
     if (!this.persistent && this.logins === 0) {
@@ -80,10 +83,10 @@ export class ReconnectPolicy {
   }
 
   /**
-   * The server refused the login. A refused token is a reason to ask the program for another. Only the refusal
-   * of that one, which is not known to be stale, ends the client.
+   * The server refused the login. After a refused token the program is asked for another. Only the refusal of
+   * that one, if it is not known to be stale, ends the client.
    *
-   * @param reconnect whether it said that the client may return; null: its code decides.
+   * @param reconnect whether the server allows a reconnect; null: the code decides.
    */
   loginRefused(refusal: Refusal, reconnect: boolean | null): number | PresenceError {
     const failure = new LoginRefused(refusal);

@@ -1,4 +1,4 @@
-/** A fresh token before the present one ends, on one connection. */
+/** Token renewal on one connection. */
 
 import { Code, Kind } from "./constants.js";
 import { PresenceError, RequestFailed, Unsupported } from "./errors.js";
@@ -6,28 +6,28 @@ import { Backoff, type Chance } from "./reconnect.js";
 import type { Effects, Session } from "./session.js";
 import { checkedToken, remainingLifetimeMs } from "./tokens.js";
 
-export const TOKEN_TIMEOUT_MS = 30_000; // for whoever makes tokens
+export const TOKEN_TIMEOUT_MS = 30_000; // for the program's token function
 export const ANSWER_TIMEOUT_MS = 10_000;
-const RENEW_SHARE = 0.8; // of what is left of a token: the rest is for what fails for a while
-const RENEW_JITTER = 0.1; // so much of it earlier at most: who logged in together does not renew together
+const RENEW_SHARE = 0.8; // of the remaining lifetime; the rest is for failing token functions and servers
+const RENEW_JITTER = 0.1; // up to this share earlier: clients that logged in together do not renew together
 export const MIN_RENEWAL_DELAY_MS = 1000;
 
-/** Keeps the token of a logged-in connection fresh, if it can be read when it ends. */
+/** Renews the token of a logged-in connection before it expires, if its expiry can be read. */
 export class Renewal {
-  /** When `tick` is to be called; infinite while nothing is to be done. */
+  /** When to call `tick`; infinite while nothing is to be done. */
   dueAt = Infinity;
-  /** Whether the source is to be asked now; `take` ends it, and some time without it. */
+  /** Whether to ask the program for a token now; ended by `offerToken` or a time-out. */
   wanted = false;
-  private token: string | null = null; // that the server has
+  private token: string | null = null; // the one that the server has
   private sentToken = "";
   private refusedToken: string | null = null;
   private requestId: number | null = null;
   private backoff = new Backoff();
 
   /**
-   * @param token what the session logged in with; null: nobody makes fresh ones.
-   * @param timeMs the server's clock when the login was answered; null if not told.
-   * @param onRenewed takes the fresh token that the server has granted.
+   * @param token the token of the login; null if the program has no token function.
+   * @param timeMs the server's clock when the login was answered; null if unknown.
+   * @param onRenewed receives the token that the server has accepted.
    */
   constructor(
     private readonly session: Session,
@@ -41,7 +41,7 @@ export class Renewal {
     }
   }
 
-  /** Want a token if it is time; want none any more if the source has taken too long, until later. */
+  /** Asks for a token when it is time; postpones if the program takes too long. */
   tick(now: number): void {
     if (now < this.dueAt) {
       return;
@@ -54,7 +54,7 @@ export class Renewal {
     }
   }
 
-  /** Send the token that was wanted, unless it is none, or the server has it or has refused it. */
+  /** Sends the token, unless it is invalid, or the server has it or has refused it. */
   offerToken(token: unknown, now: number): void {
     this.wanted = false;
     if (token === this.token || token === this.refusedToken) {
@@ -66,11 +66,11 @@ export class Renewal {
       this.requestId = this.session.request(Kind.UPDATE, { token: this.sentToken }, ANSWER_TIMEOUT_MS, now);
       this.dueAt = Infinity;
     } catch {
-      this.postpone(now); // of the program's own code, whatever it is
+      this.postpone(now); // any error of the program's own code
     }
   }
 
-  /** Take out the answer to an own request, and do what it means. */
+  /** Removes the result of its own request from `effects`, and acts on it. */
   consumeResult(effects: Effects, now: number): Effects {
     return effects.filter((each) => {
       if (each.type !== "result" || each.id !== this.requestId) {
@@ -82,7 +82,7 @@ export class Renewal {
       } else {
         this.onRenewed(this.sentToken);
         if ((this.remainingLifetimeMs(this.sentToken, now) ?? 1) <= 0) {
-          this.timeMs = null; // tokens are judged by another clock, which was set meanwhile
+          this.timeMs = null; // the clock that tokens are checked by was set meanwhile
         }
         this.tokenAccepted(this.sentToken, now);
       }
@@ -90,16 +90,17 @@ export class Renewal {
     });
   }
 
-  /** Take out the failure of an own request: the connection is gone, and the next login has a token. */
-  withoutResult(failed: Effects): Effects {
-    return failed.filter((each) => each.type !== "result" || each.id !== this.requestId);
+  /**
+   * Removes the result of its own request from `effects`: the connection is lost, and the next login fetches
+   * a token.
+   */
+  withoutResult(effects: Effects): Effects {
+    return effects.filter((each) => each.type !== "result" || each.id !== this.requestId);
   }
 
   private remainingLifetimeMs(token: string, now: number): number | null {
-    return remainingLifetimeMs(
-      token,
-      this.timeMs === null ? null : this.timeMs + now - this.session.onlineSince,
-    );
+    const serverTimeMs = this.timeMs === null ? null : this.timeMs + now - this.session.onlineSince;
+    return remainingLifetimeMs(token, serverTimeMs);
   }
 
   private tokenAccepted(token: string, now: number): void {
@@ -112,7 +113,7 @@ export class Renewal {
 
   private tokenRejected(error: PresenceError, now: number): void {
     if (error instanceof Unsupported) {
-      this.dueAt = Infinity; // it checks no tokens
+      this.dueAt = Infinity; // the server checks no tokens
       return;
     }
     const refusal = error instanceof RequestFailed ? error.refusal : null;

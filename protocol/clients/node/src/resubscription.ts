@@ -1,22 +1,22 @@
-/** Watching anew, on a new connection, whom the client watched on the one before. */
+/** Restores watches on a new connection. */
 
 import { mayReturn } from "./constants.js";
 import { RequestFailed, RequestTimeout } from "./errors.js";
-import { Backoff, type Chance } from "./reconnect.js";
 import type { WatchEnded } from "./pushes.js";
+import { Backoff, type Chance } from "./reconnect.js";
 import { batches, type WatchedUsers } from "./watches.js";
 
 /**
- * Asks for each list of users until it is granted, or refused for good. A server that is busy, fails or does
- * not answer is asked again, less and less often.
+ * Repeats each watch request until it is granted or refused for good. A server that is busy, fails or does
+ * not answer is asked again with growing pauses.
  */
 export class Resubscription {
   private backoff = new Backoff();
   private readonly timers = new Set<NodeJS.Timeout>();
 
   /**
-   * @param watch sends a request; rejects if it is not granted.
-   * @param onWatchEnded takes those who may not be watched again.
+   * @param watch sends a request; rejects if the server does not grant it.
+   * @param onWatchEnded receives users whom the server does not let the client watch again.
    */
   constructor(
     private readonly watches: WatchedUsers,
@@ -25,7 +25,7 @@ export class Resubscription {
     private readonly chance: Chance,
   ) {}
 
-  /** A new connection has logged in. */
+  /** A new connection is logged in. */
   start(): void {
     this.stop();
     this.backoff = new Backoff();
@@ -34,7 +34,7 @@ export class Resubscription {
     }
   }
 
-  /** The connection is gone, or the client over. */
+  /** The connection is lost, or the client has ended. */
   stop(): void {
     this.timers.forEach(clearTimeout);
     this.timers.clear();
@@ -63,6 +63,6 @@ export class Resubscription {
         this.backoff.nextMs(this.chance, 0, retryAfterMs),
       );
       this.timers.add(timer);
-    } // else the connection is lost: the next one begins anew
+    } // else the connection is lost, and the next one starts again
   }
 }

@@ -1,8 +1,8 @@
 /**
- * What the payload of each kind may hold: a table, and the checks that it names.
+ * The fields of each kind of packet, and their checks.
  *
- * A key that the table does not name is ignored, so that newer peers can send more. A key that it names must
- * have the right type; nil is not "absent".
+ * Unknown keys are ignored, so that newer peers can send more. A known key must have the right type; nil does
+ * not mean "absent".
  */
 
 import {
@@ -19,10 +19,10 @@ import { ProtocolError } from "./errors.js";
 import { isMap, type Raw, type RawMap, WholeFloat } from "./values.js";
 import { pack } from "./writer.js";
 
-/** Throws a ProtocolError that begins with `name`. */
+/** Throws a ProtocolError whose message begins with `name`. */
 type Check = (value: Raw, name: string) => void;
 
-/** A key that must be there, unless another one is. */
+/** A required key, unless the key `unless` is present. */
 interface Required {
   readonly check: Check;
   readonly unless?: string;
@@ -30,7 +30,7 @@ interface Required {
 
 type Fields = Readonly<Record<string, Check | Required>>;
 
-// C0, DEL and C1 controls, every Unicode white space, and braces. (`\s` would refuse U+FEFF as well.)
+// C0, DEL and C1 controls, Unicode white space, and braces. (`\s` would also match U+FEFF.)
 const FORBIDDEN = /[\x00-\x1f\x7f-\x9f\p{White_Space}{}]/u;
 
 function invalid(name: string, what: string): ProtocolError {
@@ -81,7 +81,7 @@ const meta: Check = (value, name) => {
   }
 };
 
-/** How many containers lie inside each other; the depth of a whole frame is bounded already. */
+/** Returns the number of nested containers; the depth of a frame is already bounded. */
 function nestingDepth(value: Raw): number {
   const inner = Array.isArray(value) ? value : isMap(value) ? Object.values(value) : null;
   return inner ? 1 + Math.max(0, ...inner.map(nestingDepth)) : 0;
@@ -138,7 +138,7 @@ function orNil(check: Check): Check {
 }
 
 const STATE: Fields = {
-  status: { check: string }, // any: one that a later server adds must not end an older client's connection
+  status: { check: string }, // any string: a newer status must not end the connection of an older client
   since_ms: orNil(uint),
   last_seen_ms: orNil(uint),
   id: orNil(string),
@@ -206,9 +206,9 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
 ]);
 
 /**
- * Check a payload against the table; a kind that the table does not know may hold anything.
+ * Checks a payload against the schema; unknown kinds may have any payload.
  *
- * @throws ProtocolError a key is missing, of the wrong type, or over a limit (then TOO_LARGE).
+ * @throws ProtocolError a key is missing, has the wrong type, or exceeds a limit (then TOO_LARGE).
  */
 export function checkPayload(kind: number | bigint, payload: RawMap): void {
   const fields = SCHEMA.get(kind);

@@ -1,4 +1,4 @@
-/** One logged-in connection as the client sees it: its beats, its requests, and what comes unasked. */
+/** One logged-in connection: keepalives, requests and pushes. */
 
 import { encode, type Packet } from "./codec.js";
 import { Code, FRAME_LIMIT_BYTES, Kind } from "./constants.js";
@@ -10,11 +10,11 @@ import {
   RequestTimeout,
 } from "./errors.js";
 import type { Keepalives } from "./keepalives.js";
-import { parseDelivered, secondsToMs, parsePresenceChanged, type Push } from "./pushes.js";
+import { parseDelivered, parsePresenceChanged, type Push, secondsToMs } from "./pushes.js";
 import type { Chance } from "./reconnect.js";
 import type { ValueMap } from "./values.js";
 
-/** What became of a request: the payload of its ok, or an error. Each request gets exactly one. */
+/** The result of a request: the payload of its ok, or an error. Each request has exactly one. */
 export interface RequestResult {
   readonly type: "result";
   readonly id: number;
@@ -23,23 +23,23 @@ export interface RequestResult {
 
 export type Effects = (Push | RequestResult)[];
 
-// After these errors the server closes; others, and a 315 to a watch, refuse one request.
+// The server closes after these errors; others, and a 315 to a watch, refuse one request.
 const ENDS_CONNECTION: ReadonlySet<number> = new Set([
   Code.PROTOCOL_ERROR,
   Code.TOO_LARGE,
   Code.NOT_LOGGED_IN,
 ]);
 
-export const MESSAGE_RETRY_INTERVAL_MS = 1000; // between two attempts to reach a recipient who may return at any moment
+export const MESSAGE_RETRY_INTERVAL_MS = 1000; // while the recipient may return
 
 interface PendingRequest {
   readonly kind: number;
   readonly payload: Readonly<Record<string, unknown>>;
-  /** When its time is over. */
+  /** When the request times out. */
   readonly deadline: number;
-  /** Whether a message is sent again to a recipient that has lost its connection. */
+  /** Whether to resend a message while its recipient may return. */
   readonly retries: boolean;
-  /** When it is to be sent again, and why; null: its answer is awaited. */
+  /** When to resend it, and why; null while it awaits its answer. */
   resend: Resend | null;
 }
 
@@ -52,17 +52,17 @@ function nextActionAt({ deadline, resend }: PendingRequest): number {
   return resend ? Math.min(resend.resendAt, deadline) : deadline;
 }
 
-/** From the login's answer to the end of the connection. */
+/** A connection from the answer to its login until its end. */
 export class Session {
-  /** An error after which a server closes, if it came last. */
+  /** The error in the last packet, if the server closes after it. */
   refusal: Refusal | null = null;
-  private readonly requests = new Map<number, PendingRequest>(); // by id, in order
-  private readonly resends = new Map<unknown, Resend>(); // by recipient, while messages wait to be sent again
+  private readonly requests = new Map<number, PendingRequest>(); // by id
+  private readonly resends = new Map<unknown, Resend>(); // by recipient
 
   /**
    * @param onlineSince when the login was answered.
-   * @param nextId ids of requests; they go on over all connections of a client.
-   * @param send takes what is to be sent.
+   * @param nextId returns request ids, shared by all connections of a client.
+   * @param send receives the bytes to send.
    */
   constructor(
     readonly keepalives: Keepalives,
@@ -71,7 +71,7 @@ export class Session {
     private readonly send: (frame: Uint8Array) => void,
   ) {}
 
-  /** When something is due: a beat, a beat's answer, or a request's. */
+  /** When the next keepalive, answer or request is due. */
   get deadline(): number {
     let deadline = Math.min(this.keepalives.nextAt, this.keepalives.deadAt);
     for (const pending of this.requests.values()) {
@@ -81,10 +81,10 @@ export class Session {
   }
 
   /**
-   * Send a request and return its id.
+   * Sends a request and returns its id.
    *
-   * With `retries` a message is sent again, within its time, while its recipient may return. What follows to
-   * the same recipient waits behind it, so that all of it arrives in order.
+   * With `retries` a message is sent again until its time-out while its recipient may return. Later messages
+   * to the same recipient wait behind it, so that all arrive in order.
    *
    * @throws EncodeError the packet breaks a rule of the protocol; nothing was sent.
    */
@@ -105,10 +105,10 @@ export class Session {
     return id;
   }
 
-  /** Send a beat if one is due; return whether. */
-  sendKeepalive(now: number, chance: Chance): boolean {
+  /** Sends a keepalive if one is due. */
+  sendKeepalive(now: number, chance: Chance): void {
     if (now < this.keepalives.nextAt) {
-      return false;
+      return;
     }
     if (this.keepalives.countSent(now, chance)) {
       const id = this.nextId();
@@ -117,10 +117,9 @@ export class Session {
     } else {
       this.send(encode(Kind.KEEPALIVE, null));
     }
-    return true;
   }
 
-  /** Give up requests whose time is over, and send again what is due. */
+  /** Times out requests, and resends messages that are due. */
   expireRequests(now: number): Effects {
     const effects: Effects = [];
     for (const [id, pending] of [...this.requests].filter(([, each]) => now >= nextActionAt(each))) {
@@ -136,12 +135,12 @@ export class Session {
     return effects;
   }
 
-  /** The connection has ended: nothing more will be answered. */
+  /** Fails all pending requests. */
   failRequests(error: PresenceError): Effects {
     return [...this.requests].map(([id, { resend }]) => this.settle(id, resend?.error ?? error));
   }
 
-  /** Take any packet but a goodbye. Kinds that this version does not know are ignored. */
+  /** Handles any packet except a goodbye. Unknown kinds are ignored. */
   handlePacket(packet: Packet, now: number): Effects {
     this.refusal = null;
     switch (packet.kind) {
@@ -171,10 +170,10 @@ export class Session {
       const result = refusal ? requestFailed(refusal) : packet.payload;
       return this.scheduleResend(pending, result, now) ? [] : [this.settle(id, result)];
     }
-    return []; // the answer to a request that was given up
+    return []; // a keepalive, or a request that timed out
   }
 
-  /** Whether a message is to be sent again; then it waits for that. */
+  /** Schedules a refused message to be sent again; returns false if it should not be. */
   private scheduleResend(pending: PendingRequest, result: ValueMap | PresenceError, now: number): boolean {
     if (!pending.retries || !(result instanceof RecipientDisconnected)) {
       return false;
@@ -197,7 +196,7 @@ export class Session {
   }
 }
 
-/** What an error or a goodbye says. */
+/** Returns the contents of an error or goodbye packet. */
 export function parseRefusal(payload: ValueMap): Refusal {
   return {
     code: Number(payload["code"]),

@@ -1,10 +1,13 @@
-/** MessagePack in its shortest encoding, floats as float64. */
+/** Writes MessagePack in its shortest encoding, floats as float64. */
 
 import { DEPTH_MAX } from "./constants.js";
 import { EncodeError } from "./errors.js";
 import { WholeFloat } from "./values.js";
 
-/** The tag of a value so short that the tag holds its length too, and those before a length of 1, 2, 4 bytes. */
+/**
+ * The tags of one type: lengths below `fixedLimit` are added to `fixedTag`; the others have a tag for a
+ * length of 1, 2 or 4 bytes.
+ */
 interface Format {
   readonly fixedTag: number;
   readonly fixedLimit: number;
@@ -17,10 +20,10 @@ const ARRAY: Format = { fixedTag: 0x90, fixedLimit: 16, tags: [null, 0xdc, 0xdd]
 const MAP: Format = { fixedTag: 0x80, fixedLimit: 16, tags: [null, 0xde, 0xdf] };
 
 /**
- * Pack a value. Keys of a map whose value is undefined are left out. A whole number is an integer.
+ * Encodes a value. Map keys with the value undefined are left out. A whole number is an integer.
  *
- * @throws EncodeError it holds something that is no `Value` (a Date, a Map, undefined in a list, an integer
- *   of more than 64 bits, half a surrogate pair), or nests too deep.
+ * @throws EncodeError the value contains something that is not a `Value` (a Date, a Map, undefined in a list,
+ *   an integer of more than 64 bits, half a surrogate pair), or is nested too deep.
  */
 export function pack(value: unknown): Uint8Array {
   const parts: Uint8Array[] = [];
@@ -102,7 +105,7 @@ function integer(value: bigint): Uint8Array {
     if (value === (value < 0n ? BigInt.asIntN(bits, value) : BigInt.asUintN(bits, value))) {
       const bytes = Buffer.alloc(9);
       bytes.writeBigUInt64BE(BigInt.asUintN(64, value), 1);
-      const from = 8 - width; // the tag goes before the bytes that count
+      const from = 8 - width; // the tag comes before the significant bytes
       bytes[from] = (value < 0n ? 0xd0 : 0xcc) + power;
       return bytes.subarray(from);
     }

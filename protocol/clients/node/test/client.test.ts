@@ -11,8 +11,8 @@ import {
   type Events,
   Kind,
   LoginRefused,
-  NoToken,
   NotConnected,
+  NoToken,
   type Options,
   type Packet,
   PresenceClient,
@@ -53,7 +53,7 @@ function recordEvents(client: PresenceClient): string[] {
 type TestBody = (context: Context) => Promise<void>;
 
 /** A test with a client that is about to log in, or has. */
-function clientTest(name: string, overrides: Partial<Options>, loggedIn: boolean, body: TestBody): void {
+function clientTest(name: string, loggedIn: boolean, body: TestBody, overrides: Partial<Options>): void {
   test(name, async () => {
     const server = await ScriptedServer.start();
     const options = { host: "127.0.0.1", port: server.port, chance: () => 0, ...overrides };
@@ -75,12 +75,12 @@ function clientTest(name: string, overrides: Partial<Options>, loggedIn: boolean
   });
 }
 
-function testConnecting(name: string, options: Partial<Options>, body: TestBody): void {
-  clientTest(name, options, false, body);
+function whenConnecting(name: string, body: TestBody, options: Partial<Options> = {}): void {
+  clientTest(name, false, body, options);
 }
 
-function testLoggedIn(name: string, options: Partial<Options>, body: TestBody): void {
-  clientTest(name, options, true, body);
+function whenOnline(name: string, body: TestBody, options: Partial<Options> = {}): void {
+  clientTest(name, true, body, options);
 }
 
 function nextEvent(client: PresenceClient, name: keyof Events): Promise<void> {
@@ -99,9 +99,8 @@ function snapshot(states: Record<string, ValueMap>): ValueMap {
   return { presence: states };
 }
 
-testConnecting(
+whenConnecting(
   "what comes in one piece with the login's answer is not lost",
-  {},
   async ({ peer, client, events }) => {
     const deliver = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
     await peer.logIn(1, deliver);
@@ -110,7 +109,7 @@ testConnecting(
   },
 );
 
-testConnecting("a refused login rejects and ends the client", {}, async ({ peer, client, events }) => {
+whenConnecting("a refused login rejects and ends the client", async ({ peer, client, events }) => {
   await peer.refuse(Kind.LOGIN, Code.AUTH_FAILED, "auth_failed");
   await assert.rejects(client.connect(), LoginRefused);
   assert.deepEqual(events, ["end"]);
@@ -125,18 +124,18 @@ test("no server at the first attempt rejects", async () => {
   assert.equal(client.state, "ended");
 });
 
-testConnecting(
+whenConnecting(
   "a persistent client repeats a first attempt that fails",
-  { persistent: true },
   async (context) => {
     await context.peer.refuse(Kind.LOGIN, Code.BUSY, "busy");
     await (await context.server.accept()).logIn();
     await context.client.connect();
     assert.deepEqual(context.events, ["disconnected busy", "connected"]);
   },
+  { persistent: true },
 );
 
-testLoggedIn("a message is counted, and refused if nobody is there", {}, async ({ peer, client }) => {
+whenOnline("a message is counted, and refused if nobody is there", async ({ peer, client }) => {
   const sent = client.sendMessage("bob", { text: "hi" });
   const { payload } = await peer.grant(Kind.MESSAGE, { delivered: 2 });
   assert.deepEqual([await sent, payload], [2, { to: "bob", body: { text: "hi" } }]);
@@ -145,9 +144,8 @@ testLoggedIn("a message is counted, and refused if nobody is there", {}, async (
   await assert.rejects(rejected, RecipientOffline);
 });
 
-testLoggedIn(
+whenOnline(
   "whoever awaits a watch has its states before what follows them in the same piece",
-  {},
   async (context) => {
     const { peer, client, events } = context;
     const watch = client.watch(["bob"]).then((states) => events.push(`watched ${states.get("bob")?.status}`));
@@ -163,9 +161,8 @@ testLoggedIn(
   },
 );
 
-testLoggedIn(
+whenOnline(
   "older pushes, and those of who is watched no more, are dropped",
-  {},
   async ({ peer, client, events }) => {
     const watch = client.watch(["bob", "eve"]);
     const states = snapshot({ bob: { status: "online", id: "10-0" }, eve: { status: "online", id: "9-0" } });
@@ -185,7 +182,7 @@ testLoggedIn(
   },
 );
 
-testLoggedIn("a refused watch watches nobody", {}, async ({ peer, client }) => {
+whenOnline("a refused watch watches nobody", async ({ peer, client }) => {
   const watch = client.watch(["bob"]);
   await peer.refuse(Kind.WATCH, Code.TOO_LARGE, "too_large");
   await assert.rejects(watch, RequestFailed);
@@ -204,39 +201,35 @@ async function reconnectedAfterWatch({ server, client, peer }: Context): Promise
   return next;
 }
 
-testLoggedIn(
-  "after a return it watches again, and tells what changed meanwhile once",
-  {},
-  async (context) => {
-    const next = await reconnectedAfterWatch(context);
-    const changed = nextEvent(context.client, "presence");
-    const { payload } = await next.grant(
-      Kind.WATCH,
-      snapshot({
-        bob: { status: "online", id: "10-0" },
-        eve: { status: "offline", last_seen_ms: 5 },
-        kim: { status: "away", id: "11-0" },
-      }),
-      presence("kim", "away", "11-0", "away"),
-      presence("bob", "offline", "12-0", "logout"),
-    );
-    await changed;
-    while (context.client.watched().get("bob")?.status !== "offline") {
-      await nextEvent(context.client, "presence");
-    }
-    assert.deepEqual(payload, { uids: ["bob", "eve", "kim"] });
-    assert.deepEqual(context.events, [
-      "connected",
-      "disconnected closed",
-      "connected",
-      "presence eve offline meanwhile",
-      "presence kim away meanwhile",
-      "presence bob offline logout",
-    ]);
-  },
-);
+whenOnline("after a return it watches again, and tells what changed meanwhile once", async (context) => {
+  const next = await reconnectedAfterWatch(context);
+  const changed = nextEvent(context.client, "presence");
+  const { payload } = await next.grant(
+    Kind.WATCH,
+    snapshot({
+      bob: { status: "online", id: "10-0" },
+      eve: { status: "offline", last_seen_ms: 5 },
+      kim: { status: "away", id: "11-0" },
+    }),
+    presence("kim", "away", "11-0", "away"),
+    presence("bob", "offline", "12-0", "logout"),
+  );
+  await changed;
+  while (context.client.watched().get("bob")?.status !== "offline") {
+    await nextEvent(context.client, "presence");
+  }
+  assert.deepEqual(payload, { uids: ["bob", "eve", "kim"] });
+  assert.deepEqual(context.events, [
+    "connected",
+    "disconnected closed",
+    "connected",
+    "presence eve offline meanwhile",
+    "presence kim away meanwhile",
+    "presence bob offline logout",
+  ]);
+});
 
-testLoggedIn("it watches again until a busy server grants it", {}, async (context) => {
+whenOnline("it watches again until a busy server grants it", async (context) => {
   const next = await reconnectedAfterWatch(context);
   await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
   const unwatch = context.client.unwatch(["eve"]);
@@ -246,7 +239,7 @@ testLoggedIn("it watches again until a busy server grants it", {}, async (contex
   assert.deepEqual(payload, { uids: ["bob", "kim"] });
 });
 
-testLoggedIn("who may not be watched again is watched no more, and that is told", {}, async (context) => {
+whenOnline("who may not be watched again is watched no more, and that is told", async (context) => {
   const next = await reconnectedAfterWatch(context);
   const ended = nextEvent(context.client, "watchEnded");
   await next.refuse(Kind.WATCH, Code.UNSUPPORTED, "unsupported");
@@ -254,22 +247,18 @@ testLoggedIn("who may not be watched again is watched no more, and that is told"
   assert.deepEqual([context.events.at(-1), context.client.watched().size], ["watchEnded bob,eve,kim", 0]);
 });
 
-testLoggedIn(
-  "while offline a request rejects at once, and an unwatch is done",
-  {},
-  async ({ peer, client }) => {
-    const query = client.query(["bob"]);
-    const lost = nextEvent(client, "disconnected");
-    await peer.next(Kind.QUERY);
-    peer.socket.destroy();
-    await assert.rejects(query, ConnectionLost);
-    await lost;
-    await assert.rejects(client.watch(["bob"]), NotConnected);
-    await client.unwatch();
-  },
-);
+whenOnline("while offline a request rejects at once, and an unwatch is done", async ({ peer, client }) => {
+  const query = client.query(["bob"]);
+  const lost = nextEvent(client, "disconnected");
+  await peer.next(Kind.QUERY);
+  peer.socket.destroy();
+  await assert.rejects(query, ConnectionLost);
+  await lost;
+  await assert.rejects(client.watch(["bob"]), NotConnected);
+  await client.unwatch();
+});
 
-testLoggedIn("whoever is away stays so over a return", {}, async ({ server, peer, client }) => {
+whenOnline("whoever is away stays so over a return", async ({ server, peer, client }) => {
   const away = client.away();
   const { payload } = await peer.grant(Kind.UPDATE);
   await away;
@@ -278,9 +267,8 @@ testLoggedIn("whoever is away stays so over a return", {}, async ({ server, peer
   assert.deepEqual([payload, login.payload["status"]], [{ status: "away" }, "away"]);
 });
 
-testLoggedIn(
+whenOnline(
   "a watch without an answer is taken back, for it may have been granted",
-  { requestTimeoutMs: 20 },
   async (context) => {
     const watch = context.client.watch(["bob"]);
     const { id } = await context.peer.next(Kind.WATCH);
@@ -289,20 +277,24 @@ testLoggedIn(
     context.peer.send({ kind: Kind.OK, id, payload: snapshot({ bob: { status: "online", id: "10-0" } }) });
     assert.deepEqual([payload, context.client.watched().size], [{ uids: ["bob"] }, 0]);
   },
+  { requestTimeoutMs: 20 },
 );
 
-testLoggedIn("an update that later logins could not carry is not sent", {}, async ({ client }) => {
+whenOnline("an update that later logins could not carry is not sent", async ({ client }) => {
   await client.connect();
   await assert.rejects(client.update({ token: "x".repeat(768), meta: { m: "x".repeat(250) } }), EncodeError);
 });
 
-testLoggedIn("a request without an answer times out", { requestTimeoutMs: 20 }, async ({ client }) => {
-  await assert.rejects(client.query(["bob"]), RequestTimeout);
-});
+whenOnline(
+  "a request without an answer times out",
+  async ({ client }) => {
+    await assert.rejects(client.query(["bob"]), RequestTimeout);
+  },
+  { requestTimeoutMs: 20 },
+);
 
-testConnecting(
+whenConnecting(
   "a server that answers no beat is left, and found again",
-  {},
   async ({ server, peer, client, events }) => {
     peer.ignoresKeepalives = true;
     await peer.logIn(0.05);
@@ -314,9 +306,8 @@ testConnecting(
 
 const LONG_TIMEOUT = { requestTimeoutMs: 500 };
 
-testLoggedIn(
+whenOnline(
   "an answer that came in time is one, however busy the program was",
-  LONG_TIMEOUT,
   async (context) => {
     const query = context.client.query(["bob"]);
     await context.peer.grant(Kind.QUERY);
@@ -325,9 +316,10 @@ testLoggedIn(
     await query;
     assert.deepEqual(context.events, ["connected"]);
   },
+  LONG_TIMEOUT,
 );
 
-testLoggedIn("a take-over ends the client", {}, async ({ peer, client, events }) => {
+whenOnline("a take-over ends the client", async ({ peer, client, events }) => {
   const ended = new Promise((resolve) => client.once("end", resolve));
   peer.send({ kind: Kind.GOODBYE, id: null, payload: { code: 300, reason: "replaced", reconnect: false } });
   assert.ok((await ended) instanceof Replaced);
@@ -335,9 +327,8 @@ testLoggedIn("a take-over ends the client", {}, async ({ peer, client, events })
   assert.deepEqual(events, ["connected", "goodbye replaced", "end"]);
 });
 
-testLoggedIn(
+whenOnline(
   "a logout ends the client with its answer, and nothing is left",
-  {},
   async ({ peer, client, events }) => {
     const logout = client.logout("background");
     const { payload } = await peer.grant(Kind.LOGOUT);
@@ -350,9 +341,8 @@ testLoggedIn(
   },
 );
 
-testLoggedIn(
+whenOnline(
   "what a listener does meanwhile does not change the order of what is told",
-  {},
   async ({ peer, client, events }) => {
     client.once("message", () => {
       client.close();

@@ -22,7 +22,7 @@ import {
   Unreachable,
   Unsupported,
 } from "../src/index.js";
-import { CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS, ClientMachine } from "../src/machine.js";
+import { ClientMachine, CONNECT_TIMEOUT_MS, LOGIN_TIMEOUT_MS, LOGOUT_TIMEOUT_MS } from "../src/machine.js";
 import { MESSAGE_RETRY_INTERVAL_MS } from "../src/session.js";
 import { ClientDriver, KEEPALIVE_MS, packet } from "./driver.js";
 

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { decode as stockDecode, encode as stockEncode } from "@msgpack/msgpack";
 
-import { decode, EncodeError, encode, Kind, type Packet, ProtocolError, type Value } from "../src/index.js";
+import { decode, encode, EncodeError, Kind, type Packet, ProtocolError, type Value } from "../src/index.js";
 import { Reader } from "../src/reader.js";
 import { unboxFloats, WholeFloat } from "../src/values.js";
 import { pack } from "../src/writer.js";

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { compareIds, encode, FRAME_LIMIT_BYTES, Kind, type UserState } from "../src/index.js";
-import { differs, isNewer, batches, WatchedUsers } from "../src/watches.js";
+import { batches, differs, isNewer, WatchedUsers } from "../src/watches.js";
 
 function state(status: string, id: string | null, lastSeenMs: number | null = null): UserState {
   return { status, sinceMs: null, lastSeenMs, id, meta: {} };
