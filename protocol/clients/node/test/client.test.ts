@@ -1,4 +1,4 @@
-/** The client on real sockets, against a server whose every answer the test writes. */
+/** The client on real sockets, against a scripted server. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -30,7 +30,7 @@ interface Context {
   readonly server: ScriptedServer;
   readonly client: PresenceClient;
   readonly peer: Peer;
-  /** Every event so far: its name and what is most telling of it. */
+  /** A summary of every event so far. */
   readonly events: string[];
 }
 
@@ -52,7 +52,7 @@ function recordEvents(client: PresenceClient): string[] {
 
 type TestBody = (context: Context) => Promise<void>;
 
-/** A test with a client that is about to log in, or has. */
+/** Runs a test with a client that is connecting or logged in. */
 function clientTest(name: string, loggedIn: boolean, body: TestBody, overrides: Partial<Options>): void {
   test(name, async () => {
     const server = await ScriptedServer.start();
@@ -100,7 +100,7 @@ function snapshot(states: Record<string, ValueMap>): ValueMap {
 }
 
 whenConnecting(
-  "what comes in one piece with the login's answer is not lost",
+  "a message in the same chunk as the login's answer is not lost",
   async ({ peer, client, events }) => {
     const deliver = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
     await peer.logIn(1, deliver);
@@ -115,7 +115,7 @@ whenConnecting("a refused login rejects and ends the client", async ({ peer, cli
   assert.deepEqual(events, ["end"]);
 });
 
-test("no server at the first attempt rejects", async () => {
+test("connect rejects if no server listens", async () => {
   const server = await ScriptedServer.start();
   const { port } = server;
   server.stop();
@@ -125,7 +125,7 @@ test("no server at the first attempt rejects", async () => {
 });
 
 whenConnecting(
-  "a persistent client repeats a first attempt that fails",
+  "a persistent client repeats a failed first attempt",
   async (context) => {
     await context.peer.refuse(Kind.LOGIN, Code.BUSY, "busy");
     await (await context.server.accept()).logIn();
@@ -135,61 +135,58 @@ whenConnecting(
   { persistent: true },
 );
 
-whenOnline("a message is counted, and refused if nobody is there", async ({ peer, client }) => {
-  const sent = client.sendMessage("bob", { text: "hi" });
-  const { payload } = await peer.grant(Kind.MESSAGE, { delivered: 2 });
-  assert.deepEqual([await sent, payload], [2, { to: "bob", body: { text: "hi" } }]);
-  const rejected = client.sendMessage("bob", null);
-  await peer.refuse(Kind.MESSAGE, Code.RECIPIENT_OFFLINE, "recipient_offline");
-  await assert.rejects(rejected, RecipientOffline);
+whenOnline(
+  "sendMessage resolves with the number of sessions, and rejects if the recipient is offline",
+  async ({ peer, client }) => {
+    const sent = client.sendMessage("bob", { text: "hi" });
+    const { payload } = await peer.grant(Kind.MESSAGE, { delivered: 2 });
+    assert.deepEqual([await sent, payload], [2, { to: "bob", body: { text: "hi" } }]);
+    const rejected = client.sendMessage("bob", null);
+    await peer.refuse(Kind.MESSAGE, Code.RECIPIENT_OFFLINE, "recipient_offline");
+    await assert.rejects(rejected, RecipientOffline);
+  },
+);
+
+whenOnline("watch resolves before later changes in the same chunk are emitted", async (context) => {
+  const { peer, client, events } = context;
+  const watch = client.watch(["bob"]).then((states) => events.push(`watched ${states.get("bob")?.status}`));
+  const changed = nextEvent(client, "presence");
+  await peer.grant(
+    Kind.WATCH,
+    snapshot({ bob: { status: "online", id: "10-0" } }),
+    presence("bob", "offline", "11-0", "logout"),
+  );
+  await Promise.all([watch, changed]);
+  assert.deepEqual(events, ["connected", "watched online", "presence bob offline logout"]);
+  assert.equal(client.watched().get("bob")?.status, "offline");
 });
 
-whenOnline(
-  "whoever awaits a watch has its states before what follows them in the same piece",
-  async (context) => {
-    const { peer, client, events } = context;
-    const watch = client.watch(["bob"]).then((states) => events.push(`watched ${states.get("bob")?.status}`));
-    const changed = nextEvent(client, "presence");
-    await peer.grant(
-      Kind.WATCH,
-      snapshot({ bob: { status: "online", id: "10-0" } }),
-      presence("bob", "offline", "11-0", "logout"),
-    );
-    await Promise.all([watch, changed]);
-    assert.deepEqual(events, ["connected", "watched online", "presence bob offline logout"]);
-    assert.equal(client.watched().get("bob")?.status, "offline");
-  },
-);
+whenOnline("older changes and those of unwatched users are dropped", async ({ peer, client, events }) => {
+  const watch = client.watch(["bob", "eve"]);
+  const states = snapshot({ bob: { status: "online", id: "10-0" }, eve: { status: "online", id: "9-0" } });
+  await peer.grant(Kind.WATCH, states);
+  await watch;
+  const unwatch = client.unwatch(["eve"]);
+  await peer.grant(Kind.UNWATCH);
+  await unwatch;
+  const changed = nextEvent(client, "presence");
+  peer.send(
+    presence("bob", "away", "9-5", "away"),
+    presence("eve", "offline", "12-0", "logout"),
+    presence("bob", "away", "12-1", "away"),
+  );
+  await changed;
+  assert.deepEqual(events, ["connected", "presence bob away away"]);
+});
 
-whenOnline(
-  "older pushes, and those of who is watched no more, are dropped",
-  async ({ peer, client, events }) => {
-    const watch = client.watch(["bob", "eve"]);
-    const states = snapshot({ bob: { status: "online", id: "10-0" }, eve: { status: "online", id: "9-0" } });
-    await peer.grant(Kind.WATCH, states);
-    await watch;
-    const unwatch = client.unwatch(["eve"]);
-    await peer.grant(Kind.UNWATCH);
-    await unwatch;
-    const changed = nextEvent(client, "presence");
-    peer.send(
-      presence("bob", "away", "9-5", "away"),
-      presence("eve", "offline", "12-0", "logout"),
-      presence("bob", "away", "12-1", "away"),
-    );
-    await changed;
-    assert.deepEqual(events, ["connected", "presence bob away away"]);
-  },
-);
-
-whenOnline("a refused watch watches nobody", async ({ peer, client }) => {
+whenOnline("a refused watch adds no users", async ({ peer, client }) => {
   const watch = client.watch(["bob"]);
   await peer.refuse(Kind.WATCH, Code.TOO_LARGE, "too_large");
   await assert.rejects(watch, RequestFailed);
   assert.equal(client.watched().size, 0);
 });
 
-/** Watch bob, eve and kim, and lose the connection; return the peer of the next one. */
+/** Watches bob, eve and kim, loses the connection, and returns the next connection. */
 async function reconnectedAfterWatch({ server, client, peer }: Context): Promise<Peer> {
   const watch = client.watch(["bob", "eve", "kim"]);
   const online = { status: "online", id: "10-0" };
@@ -201,7 +198,7 @@ async function reconnectedAfterWatch({ server, client, peer }: Context): Promise
   return next;
 }
 
-whenOnline("after a return it watches again, and tells what changed meanwhile once", async (context) => {
+whenOnline("after a reconnect it watches again, and reports each missed change once", async (context) => {
   const next = await reconnectedAfterWatch(context);
   const changed = nextEvent(context.client, "presence");
   const { payload } = await next.grant(
@@ -229,7 +226,7 @@ whenOnline("after a return it watches again, and tells what changed meanwhile on
   ]);
 });
 
-whenOnline("it watches again until a busy server grants it", async (context) => {
+whenOnline("it repeats the watch until a busy server grants it", async (context) => {
   const next = await reconnectedAfterWatch(context);
   await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
   const unwatch = context.client.unwatch(["eve"]);
@@ -239,7 +236,7 @@ whenOnline("it watches again until a busy server grants it", async (context) => 
   assert.deepEqual(payload, { uids: ["bob", "kim"] });
 });
 
-whenOnline("who may not be watched again is watched no more, and that is told", async (context) => {
+whenOnline("watchEnded reports users whose watch the server refuses to restore", async (context) => {
   const next = await reconnectedAfterWatch(context);
   const ended = nextEvent(context.client, "watchEnded");
   await next.refuse(Kind.WATCH, Code.UNSUPPORTED, "unsupported");
@@ -247,7 +244,7 @@ whenOnline("who may not be watched again is watched no more, and that is told", 
   assert.deepEqual([context.events.at(-1), context.client.watched().size], ["watchEnded bob,eve,kim", 0]);
 });
 
-whenOnline("while offline a request rejects at once, and an unwatch is done", async ({ peer, client }) => {
+whenOnline("while offline a request rejects immediately, and unwatch succeeds", async ({ peer, client }) => {
   const query = client.query(["bob"]);
   const lost = nextEvent(client, "disconnected");
   await peer.next(Kind.QUERY);
@@ -258,7 +255,7 @@ whenOnline("while offline a request rejects at once, and an unwatch is done", as
   await client.unwatch();
 });
 
-whenOnline("whoever is away stays so over a return", async ({ server, peer, client }) => {
+whenOnline("the status away survives a reconnect", async ({ server, peer, client }) => {
   const away = client.away();
   const { payload } = await peer.grant(Kind.UPDATE);
   await away;
@@ -268,7 +265,7 @@ whenOnline("whoever is away stays so over a return", async ({ server, peer, clie
 });
 
 whenOnline(
-  "a watch without an answer is taken back, for it may have been granted",
+  "a watch without an answer is undone, because the server may have granted it",
   async (context) => {
     const watch = context.client.watch(["bob"]);
     const { id } = await context.peer.next(Kind.WATCH);
@@ -280,7 +277,7 @@ whenOnline(
   { requestTimeoutMs: 20 },
 );
 
-whenOnline("an update that later logins could not carry is not sent", async ({ client }) => {
+whenOnline("an update that would make later logins invalid is not sent", async ({ client }) => {
   await client.connect();
   await assert.rejects(client.update({ token: "x".repeat(768), meta: { m: "x".repeat(250) } }), EncodeError);
 });
@@ -294,7 +291,7 @@ whenOnline(
 );
 
 whenConnecting(
-  "a server that answers no beat is left, and found again",
+  "it reconnects if the server answers no keepalive",
   async ({ server, peer, client, events }) => {
     peer.ignoresKeepalives = true;
     await peer.logIn(0.05);
@@ -307,7 +304,7 @@ whenConnecting(
 const LONG_TIMEOUT = { requestTimeoutMs: 500 };
 
 whenOnline(
-  "an answer that came in time is one, however busy the program was",
+  "an answer received in time counts even if the program was busy",
   async (context) => {
     const query = context.client.query(["bob"]);
     await context.peer.grant(Kind.QUERY);
@@ -319,7 +316,7 @@ whenOnline(
   LONG_TIMEOUT,
 );
 
-whenOnline("a take-over ends the client", async ({ peer, client, events }) => {
+whenOnline("a login of the same device elsewhere ends the client", async ({ peer, client, events }) => {
   const ended = new Promise((resolve) => client.once("end", resolve));
   peer.send({ kind: Kind.GOODBYE, id: null, payload: { code: 300, reason: "replaced", reconnect: false } });
   assert.ok((await ended) instanceof Replaced);
@@ -328,7 +325,7 @@ whenOnline("a take-over ends the client", async ({ peer, client, events }) => {
 });
 
 whenOnline(
-  "a logout ends the client with its answer, and nothing is left",
+  "the answer to a logout ends the client and closes the connection",
   async ({ peer, client, events }) => {
     const logout = client.logout("background");
     const { payload } = await peer.grant(Kind.LOGOUT);
@@ -342,12 +339,12 @@ whenOnline(
 );
 
 whenOnline(
-  "what a listener does meanwhile does not change the order of what is told",
+  "a listener that closes the client does not change the order of events",
   async ({ peer, client, events }) => {
     client.once("message", () => {
       client.close();
     });
-    client.on("message", ({ body }) => events.push(`and ${String(body)}`)); // after the one that closes
+    client.on("message", ({ body }) => events.push(`and ${String(body)}`)); // after the listener that closes
     const ended = nextEvent(client, "end");
     const deliver = (body: string): Packet => ({
       kind: Kind.DELIVER,
@@ -368,12 +365,12 @@ whenOnline(
   },
 );
 
-// Tokens; the scripted server's clock stands at its first millisecond
+// Tokens; the clock of the scripted server is always at 1 ms
 
 const SHORT = token({ exp: 2, jti: 1 });
 const LONG = token({ exp: 3600, jti: 2 });
 
-test("a function makes the token of the login, and a fresh one before it ends", async () => {
+test("the token function is called for the login, and again before the token expires", async () => {
   const server = await ScriptedServer.start();
   const tokens = [SHORT, LONG];
   const client = new PresenceClient({
@@ -394,7 +391,7 @@ test("a function makes the token of the login, and a fresh one before it ends", 
   }
 });
 
-test("what it throws rejects the first attempt, before anything is connected to", async () => {
+test("an error of the token function rejects the first attempt before it connects", async () => {
   for (const failure of [new Error("no way there"), "no error at all"]) {
     const token = (): string => {
       throw failure;
@@ -406,7 +403,7 @@ test("what it throws rejects the first attempt, before anything is connected to"
   }
 });
 
-test("a persistent client calls it again", async () => {
+test("a persistent client calls the token function again", async () => {
   const server = await ScriptedServer.start();
   let calls = 0;
   const source = (): Promise<string> =>
@@ -425,7 +422,7 @@ test("a persistent client calls it again", async () => {
   }
 });
 
-test("a client that is closed while a token is made stays closed", async () => {
+test("a client closed during the token call stays closed", async () => {
   let resolveToken = (_token: string): void => undefined;
   const token = (): Promise<string> =>
     new Promise((resolve) => {

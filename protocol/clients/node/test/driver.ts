@@ -1,4 +1,4 @@
-/** Driving a machine by hand: a clock that is moved, chances that are chosen, a server that is a script. */
+/** Drives a `ClientMachine` with a manual clock, chosen random numbers and scripted packets. */
 
 import assert from "node:assert/strict";
 
@@ -20,7 +20,7 @@ export const SERVER_TIME_S = 1_700_000_000;
 const TIME_MS = SERVER_TIME_S * 1000;
 export const LOGIN_OK = { session: "s-1", idle_timeout: 30, keepalive: 12, time_ms: TIME_MS, v: 1 };
 
-/** A JSON Web Token that nobody has signed. */
+/** An unsigned JSON Web Token. */
 export function token(claims: unknown): string {
   const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString("base64url");
   return `${part({ alg: "none" })}.${part(claims)}.c2ln`;
@@ -34,10 +34,9 @@ export class ClientDriver {
   now = 1_000_000;
   chance = 1;
   readonly machine: ClientMachine;
-  /** Packets that the machine has sent so far, and when. */
+  /** Packets sent so far, and when. */
   readonly sent: Packet[] = [];
   readonly sentAt: number[] = [];
-  /** What it has handed out so far. */
   readonly pushes: Push[] = [];
   readonly results = new Map<number, ValueMap | PresenceError>();
   private decoder = new Decoder();
@@ -87,7 +86,7 @@ export class ClientDriver {
     this.apply(this.machine.disconnected("broken", this.now));
   }
 
-  /** Let time pass, deadline by deadline; `answering`: as a server that answers each beat that asks. */
+  /** Advances the clock, deadline by deadline; with `answersKeepalives`, answers each keepalive that asks. */
   advance(ms: number, answersKeepalives = false): void {
     const end = this.now + ms;
     while (this.machine.deadline <= end) {
@@ -109,7 +108,7 @@ export class ClientDriver {
     return id;
   }
 
-  /** Send a message that waits for a recipient who may return. */
+  /** Sends a message that is retried while its recipient may return. */
   sendMessage(to: string, body: number, timeoutMs = 10_000): number {
     const id = this.machine.request(Kind.MESSAGE, { to, body }, timeoutMs, this.now, true);
     this.apply([]);

@@ -1,4 +1,4 @@
-/** What a client sends when, and what an answer means; time stands in the test's hand. */
+/** The protocol of a client, with a manual clock. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -53,12 +53,12 @@ test("the first packet is the login", () => {
   assert.deepEqual(driver.sent, [packet(Kind.LOGIN, 1, payload)]);
 });
 
-test("a login that breaks a rule is refused before anything is tried", () => {
+test("an invalid login throws before any attempt", () => {
   assert.throws(() => new ClientMachine({ uid: "a b" }), EncodeError);
   assert.throws(() => new ClientMachine({}), EncodeError);
 });
 
-test("the login's answer is told", () => {
+test("the login's answer is reported", () => {
   assert.deepEqual(online().pushes, [
     {
       type: "connected",
@@ -71,7 +71,7 @@ test("the login's answer is told", () => {
   ]);
 });
 
-test("a server that tells no interval is beaten at a share of its time-out", () => {
+test("without a keepalive interval it uses a share of the idle time-out", () => {
   const driver = new ClientDriver();
   driver.establish();
   driver.receive(packet(Kind.OK, 1, { idle_timeout: 10 }));
@@ -97,7 +97,7 @@ test("a login without an answer is a failed attempt", () => {
 });
 
 for (const { code, reason } of END_CODES) {
-  test(`a login refused with ${reason} is ${mayReturn(code) ? "tried again in time" : "the end"}`, () => {
+  test(`a login refused with ${reason} is ${mayReturn(code) ? "tried again" : "final"}`, () => {
     const driver = new ClientDriver();
     driver.establish();
     driver.receive(packet(Kind.ERROR, 1, refusal(code, reason, { retry_after: 7 })));
@@ -116,7 +116,7 @@ for (const { code, reason } of END_CODES) {
   });
 
   for (const reconnect of [true, false]) {
-    test(`of a goodbye with ${reason} its own word decides: ${reconnect}`, () => {
+    test(`a goodbye with ${reason} is decided by its reconnect flag: ${reconnect}`, () => {
       const driver = online();
       driver.receive(packet(Kind.GOODBYE, null, { code, reason, reconnect, retry_after: 2 }));
       const last = driver.pushes.at(-1);
@@ -130,7 +130,7 @@ for (const { code, reason } of END_CODES) {
   }
 }
 
-test("a refusal with an unknown code is tried again, without an id too", () => {
+test("a login refused with an unknown code and without an id is tried again", () => {
   const driver = new ClientDriver();
   driver.establish();
   driver.receive(packet(Kind.ERROR, null, refusal(999, "new")));
@@ -138,7 +138,7 @@ test("a refusal with an unknown code is tried again, without an id too", () => {
 });
 
 for (const fails of ["unreachable", "closed", "refused"] as const) {
-  test(`a first attempt that decides ends the client: ${fails}`, () => {
+  test(`a failed first attempt ends a client that is not persistent: ${fails}`, () => {
     const driver = new ClientDriver({ persistent: false });
     if (fails !== "unreachable") {
       driver.establish();
@@ -153,7 +153,7 @@ for (const fails of ["unreachable", "closed", "refused"] as const) {
   });
 }
 
-test("later losses are no first attempt", () => {
+test("a failed reconnect does not count as a first attempt", () => {
   const driver = online({ persistent: false });
   driver.disconnect();
   driver.advance(1000);
@@ -161,9 +161,9 @@ test("later losses are no first attempt", () => {
   assert.equal(driver.machine.state, "waiting");
 });
 
-// Beats
+// Keepalives
 
-test("it beats for as long as the server answers, never later than the interval", () => {
+test("it sends keepalives while the server answers, never later than the interval", () => {
   const driver = online();
   driver.chance = 0.5;
   driver.advance(3_600_000, true);
@@ -176,7 +176,7 @@ test("it beats for as long as the server answers, never later than the interval"
   assert.ok(Math.max(...gaps) <= KEEPALIVE_MS);
 });
 
-test("every third beat carries an id, if that is asked for", () => {
+test("with askEvery 3 every third keepalive carries an id", () => {
   const driver = online({ askEvery: 3 });
   driver.advance(KEEPALIVE_MS * 9, true);
   const asks = driver.keepalives.slice(0, 9).map(({ id }) => id !== null);
@@ -187,7 +187,7 @@ for (const [askEvery, bound] of [
   [1, 2],
   [3, 4],
 ] as const) {
-  test(`a dead server is noticed within ${bound} intervals if one beat of ${askEvery} asks`, () => {
+  test(`a dead server is detected within ${bound} intervals with askEvery ${askEvery}`, () => {
     for (let quarter = 0; quarter < 48; quarter += 1) {
       const driver = online({ askEvery });
       driver.advance(KEEPALIVE_MS * (1 + quarter / 4), true);
@@ -198,7 +198,7 @@ for (const [askEvery, bound] of [
   });
 }
 
-test("an answer in time is one, and a refused beat is a sign of life", () => {
+test("an error reply to a keepalive is an answer", () => {
   const driver = online();
   driver.advance(KEEPALIVE_MS);
   driver.advance(KEEPALIVE_MS - 10);
@@ -208,7 +208,7 @@ test("an answer in time is one, and a refused beat is a sign of life", () => {
   assert.deepEqual([driver.machine.state, driver.machine.roundTripMs], ["online", KEEPALIVE_MS - 10]);
 });
 
-test("whatever arrives is a sign of life, though the beat's answer does not", () => {
+test("any received packet is a sign of life, even without an answer to the keepalive", () => {
   const driver = online();
   driver.advance(KEEPALIVE_MS);
   for (let push = 0; push < 3; push += 1) {
@@ -220,7 +220,7 @@ test("whatever arrives is a sign of life, though the beat's answer does not", ()
   assert.equal(driver.machine.state, "waiting");
 });
 
-test("after a pause, missed beats are not made up for", () => {
+test("missed keepalives are not made up for", () => {
   const driver = online();
   driver.now += KEEPALIVE_MS * 2.5;
   const before = driver.sent.length;
@@ -231,7 +231,7 @@ test("after a pause, missed beats are not made up for", () => {
 
 // The end of a connection
 
-test("a broken connection is come back from", () => {
+test("it reconnects after a broken connection", () => {
   const driver = online();
   driver.disconnect();
   driver.advance(1000);
@@ -248,7 +248,7 @@ test("a broken connection is come back from", () => {
   assert.equal(again?.type === "connected" && again.again, true);
 });
 
-test("half a packet of a lost connection is forgotten", () => {
+test("a partial packet of a lost connection is dropped", () => {
   const driver = online();
   driver.apply(driver.machine.received(new Uint8Array([0, 0]), driver.now));
   driver.disconnect();
@@ -256,7 +256,7 @@ test("half a packet of a lost connection is forgotten", () => {
   driver.logIn();
 });
 
-test("returns are spread over a time that doubles to a minute", () => {
+test("the back-off doubles up to a minute", () => {
   const driver = new ClientDriver();
   const mostMs: number[] = [];
   for (let attempt = 0; attempt < 8; attempt += 1) {
@@ -276,7 +276,7 @@ for (const [name, ends] of [
   ["UNSUPPORTED", false],
   ["RECIPIENT_OFFLINE", false],
 ] as const) {
-  test(`a connection that ends behind ${name} ${ends ? "forbids" : "allows"} a return`, () => {
+  test(`a connection that ends after ${name} ${ends ? "ends the client" : "is restored"}`, () => {
     const driver = online();
     driver.receive(packet(Kind.ERROR, null, refusal(Code[name], name.toLowerCase())));
     driver.disconnect();
@@ -284,7 +284,7 @@ for (const [name, ends] of [
   });
 }
 
-test("an error behind which something else came did not end the connection", () => {
+test("an error followed by another packet did not end the connection", () => {
   const driver = online();
   driver.receive(packet(Kind.ERROR, null, refusal(Code.PROTOCOL_ERROR, "protocol_error")));
   driver.receive(packet(Kind.DELIVER, null, { from: "bob", body: 1, at_ms: 1 }));
@@ -296,7 +296,7 @@ for (const [kind, payload, state] of [
   [Kind.WATCH, { uids: ["bob"] }, "waiting"],
   [Kind.MESSAGE, { to: "bob", body: 1 }, "ended"],
 ] as const) {
-  test(`a connection that ends behind a 315 to kind ${kind} leaves the client ${state}`, () => {
+  test(`after a 315 to kind ${kind} and a lost connection the client is ${state}`, () => {
     const driver = online();
     const id = driver.request(kind, payload);
     driver.receive(packet(Kind.ERROR, id, refusal(Code.TOO_LARGE, "too_large")));
@@ -305,14 +305,14 @@ for (const [kind, payload, state] of [
   });
 }
 
-test("bytes that break the protocol end the connection", () => {
+test("invalid bytes end the connection", () => {
   const driver = online();
   driver.apply(driver.machine.received(new Uint8Array(4), driver.now));
   const push = driver.pushes.at(-1);
   assert.equal(push?.type === "disconnected" && push.reason, "bad_server");
 });
 
-test("what follows a goodbye is dropped", () => {
+test("packets after a goodbye are dropped", () => {
   const driver = online();
   driver.receive(
     packet(Kind.GOODBYE, null, { code: Code.REPLACED, reason: "replaced", reconnect: false }),
@@ -332,7 +332,7 @@ for (const [code, type] of [
   [Code.RATE_LIMITED, Busy],
   [Code.SESSION_LIMIT, RequestFailed],
 ] as const) {
-  test(`an error reply is typed: ${code}`, () => {
+  test(`error class of an error reply: ${code}`, () => {
     const driver = online();
     const id = driver.request(Kind.MESSAGE, { to: "bob", body: "hi" });
     driver.receive(packet(Kind.ERROR, id, refusal(code, "x", { retry_after: 0.5 })));
@@ -343,7 +343,7 @@ for (const [code, type] of [
   });
 }
 
-/** Id and body of each message that was sent since the last call. */
+/** Returns id and body of each message sent since the last call. */
 function messages(driver: ClientDriver): unknown[] {
   return driver.sent
     .splice(0)
@@ -356,7 +356,7 @@ function refuseAsDisconnected(driver: ClientDriver, id: number, retryAfter = 4):
   driver.receive(packet(Kind.ERROR, id, refusal(Code.RECIPIENT_DISCONNECTED, "x", extra)));
 }
 
-test("a message is sent again while its recipient may return, and what follows stays behind it", () => {
+test("a message is resent while its recipient may return, and later messages wait behind it", () => {
   const driver = online();
   messages(driver);
   const one = driver.sendMessage("bob", 1);
@@ -380,7 +380,7 @@ test("a message is sent again while its recipient may return, and what follows s
   assert.deepEqual(driver.results.get(one), { delivered: 1 });
 });
 
-test("a recipient that does not return in time is told", () => {
+test("a message fails if its recipient does not return in time", () => {
   const driver = online();
   const id = driver.sendMessage("bob", 1, 2500);
   refuseAsDisconnected(driver, id);
@@ -395,7 +395,7 @@ test("a recipient that does not return in time is told", () => {
   assert.ok(driver.results.get(id) instanceof RecipientDisconnected);
 });
 
-test("a message that waits is surely not delivered when the connection ends", () => {
+test("a message waiting for a resend fails as not delivered when the connection ends", () => {
   const driver = online();
   const id = driver.sendMessage("bob", 1);
   refuseAsDisconnected(driver, id);
@@ -403,7 +403,7 @@ test("a message that waits is surely not delivered when the connection ends", ()
   assert.ok(driver.results.get(id) instanceof RecipientDisconnected);
 });
 
-test("answers find their requests in any order", () => {
+test("answers are matched to requests in any order", () => {
   const driver = online();
   const [first, second] = [1, 2].map((body) => driver.request(Kind.MESSAGE, { to: "bob", body })) as [
     number,
@@ -416,7 +416,7 @@ test("answers find their requests in any order", () => {
   );
 });
 
-test("a request without an answer times out, and a late answer is dropped", () => {
+test("a request times out, and a late answer is dropped", () => {
   const driver = online();
   const id = driver.request(Kind.QUERY, { uids: ["bob"] }, 2000);
   driver.advance(2000);
@@ -425,7 +425,7 @@ test("a request without an answer times out, and a late answer is dropped", () =
   assert.equal(driver.machine.state, "online");
 });
 
-test("a lost connection answers what is due, and ids are never used again", () => {
+test("a lost connection fails pending requests, and ids are never reused", () => {
   const driver = online();
   const id = driver.request(Kind.QUERY, { uids: ["bob"] });
   driver.disconnect();
@@ -436,7 +436,7 @@ test("a lost connection answers what is due, and ids are never used again", () =
   assert.ok(driver.request(Kind.QUERY, { uids: ["bob"] }) > id);
 });
 
-test("a request that breaks a rule is refused here and sends nothing", () => {
+test("an invalid request throws and sends nothing", () => {
   const driver = online();
   const before = driver.sent.length;
   assert.throws(() => driver.request(Kind.MESSAGE, { to: "bob", body: "x".repeat(17_000) }), EncodeError);
@@ -445,7 +445,7 @@ test("a request that breaks a rule is refused here and sends nothing", () => {
   assert.equal(driver.sent.length, before);
 });
 
-test("messages and presence are handed out in order, unknown kinds are not", () => {
+test("messages and changes are reported in order, unknown kinds are ignored", () => {
   const driver = online();
   driver.receive(
     packet(Kind.DELIVER, null, { from: "bob", body: { text: "hi" }, at_ms: 5 }),
@@ -459,9 +459,9 @@ test("messages and presence are handed out in order, unknown kinds are not", () 
   ]);
 });
 
-// The client's own end
+// Logout and close
 
-test("a logout ends with its answer", () => {
+test("the answer to a logout ends the client", () => {
   const driver = online();
   const id = driver.machine.logOut("background", driver.now);
   driver.apply([]);
@@ -470,7 +470,7 @@ test("a logout ends with its answer", () => {
   assert.deepEqual([driver.results.get(id), driver.machine.state, driver.machine.error], [{}, "ended", null]);
 });
 
-test("a logout without an answer ends all the same", () => {
+test("a logout without an answer ends the client after a time-out", () => {
   const driver = online();
   const id = driver.machine.logOut(undefined, driver.now);
   driver.advance(LOGOUT_TIMEOUT_MS);
@@ -478,7 +478,7 @@ test("a logout without an answer ends all the same", () => {
   assert.deepEqual([driver.machine.state, driver.machine.error], ["ended", null]);
 });
 
-test("a logout while offline ends and says that nobody was told", () => {
+test("a logout while offline ends the client and throws NotConnected", () => {
   const driver = online();
   driver.disconnect();
   assert.throws(() => driver.machine.logOut(undefined, driver.now), NotConnected);
@@ -486,7 +486,7 @@ test("a logout while offline ends and says that nobody was told", () => {
   assert.throws(() => driver.request(Kind.QUERY, { uids: ["bob"] }), Ended);
 });
 
-test("what later logins carry can be changed, and a bad change changes nothing", () => {
+test("login.change applies to later logins, and an invalid change has no effect", () => {
   const driver = online();
   driver.machine.login.change({ token: "fresh", status: "away", meta: { app: "2" } });
   assert.throws(() => {
@@ -499,7 +499,7 @@ test("what later logins carry can be changed, and a bad change changes nothing",
   assert.deepEqual(driver.sent.at(-1)?.payload, payload);
 });
 
-test("a close ends it in every state", () => {
+test("close ends the client in every state", () => {
   const states: ((driver: ClientDriver) => void)[] = [
     () => undefined,
     (driver) => driver.establish(),

@@ -1,4 +1,4 @@
-/** MessagePack as the protocol allows it, where stock libraries differ; and as they agree. */
+/** MessagePack: agreement with a common library, and the differences that the protocol requires. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -48,7 +48,7 @@ const NUMBERS = [
 ];
 const SIZES = [0, 1, 15, 16, 31, 32, 255, 256, 65_535, 65_536];
 
-test("values of every type and size are what a stock library reads and writes", () => {
+test("values of every type and size agree with a common library", () => {
   const strings = SIZES.flatMap((size) => ["x".repeat(size), "é".repeat(size / 2)]);
   const maps = [0, 1, 15, 16, 300].map((size) =>
     Object.fromEntries(Array.from({ length: size }, (_, index) => [`key ${index}`, index])),
@@ -64,14 +64,14 @@ test("values of every type and size are what a stock library reads and writes", 
   }
 });
 
-test("integers beyond 2^53 are bigints, exactly", () => {
+test("integers beyond 2^53 are exact bigints", () => {
   for (const value of [2n ** 53n, 2n ** 64n - 1n, -(2n ** 53n), -(2n ** 63n)]) {
     assert.equal(roundTrip(value), value);
   }
   assert.equal(roundTrip(5n), 5);
 });
 
-test("a whole float is a number to the program and no integer to the protocol", () => {
+test("a whole float is a number, but not an integer of the protocol", () => {
   assert.equal(read(bytes("cb 3ff0000000000000")), 1);
   assert.equal(pack(new WholeFloat(1)).length, 9);
   assert.throws(() => decode(bytes("91 cb 4008000000000000")), ProtocolError);
@@ -81,10 +81,10 @@ test("a byte order mark is part of a string, short or long", () => {
   for (const text of ["\ufeffx", "\ufeff" + "x".repeat(300)]) {
     assert.equal(roundTrip(text), text);
   }
-  assert.doesNotThrow(() => encode(Kind.QUERY, 1, { uids: ["a\ufeffb"] })); // and no white space
+  assert.doesNotThrow(() => encode(Kind.QUERY, 1, { uids: ["a\ufeffb"] })); // it is not white space
 });
 
-test("a key __proto__ is a key like others, and changes nobody's prototype", () => {
+test("the key __proto__ is an ordinary key and changes no prototype", () => {
   const evil = JSON.parse('{"__proto__": {"admin": true}}') as Value;
   const body = roundTrip(evil) as Record<string, unknown>;
   assert.deepEqual(Object.keys(body), ["__proto__"]);
@@ -92,18 +92,18 @@ test("a key __proto__ is a key like others, and changes nobody's prototype", () 
   assert.equal(Object.getPrototypeOf(body), Object.prototype);
 });
 
-test("of a key that repeats the last value counts", () => {
+test("the last of duplicate keys wins", () => {
   assert.deepEqual(read(bytes("83 a161 01 a162 02 a161 03")), { a: 3, b: 2 });
 });
 
-test("binary is a copy: it does not keep its frame", () => {
+test("binary is a copy that does not retain its frame", () => {
   const frame = bytes("c4 02 00ff");
   const binary = read(frame) as Uint8Array;
   frame.fill(1);
   assert.deepEqual([binary, binary.buffer.byteLength], [bytes("00ff"), 2]);
 });
 
-test("what claims much costs little", () => {
+test("claimed sizes allocate no memory", () => {
   const before = process.memoryUsage().heapUsed;
   for (const claim of [
     "dd ffffffff",
@@ -121,29 +121,29 @@ const REFUSED: Record<string, unknown> = {
   "a Date": new Date(0),
   "a Map": new Map([["a", 1]]),
   "a Set": new Set([1]),
-  "a view that is not bytes": new Float64Array(1),
+  "a view other than bytes": new Float64Array(1),
   "a function": () => 1,
   "a symbol": Symbol("x"),
   "undefined in a list": [undefined],
   NaN: NaN,
   "an infinity": -Infinity,
   "an integer of 65 bits": 2n ** 64n,
-  "a negative one of 65 bits": -(2n ** 63n) - 1n,
+  "a negative integer of 65 bits": -(2n ** 63n) - 1n,
   "half a surrogate pair": "\ud83d",
-  "half of one in a key": { "\ude00": 1 },
-  "a circle": (() => {
-    const circle: unknown[] = [];
-    circle.push(circle);
-    return circle;
+  "half a surrogate pair in a key": { "\ude00": 1 },
+  "a cycle": (() => {
+    const cycle: unknown[] = [];
+    cycle.push(cycle);
+    return cycle;
   })(),
 };
 
 for (const [name, body] of Object.entries(REFUSED)) {
-  test(`not sent, rather than sent as something else: ${name}`, () => {
+  test(`cannot be encoded: ${name}`, () => {
     assert.throws(() => roundTrip(body), EncodeError);
   });
 }
 
-test("keys without a value are left out", () => {
+test("keys with the value undefined are left out", () => {
   assert.deepEqual(roundTrip({ a: undefined, b: 1 }), { b: 1 });
 });

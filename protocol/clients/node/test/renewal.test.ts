@@ -1,4 +1,4 @@
-/** Tokens that the program makes: before each login, and before the present one ends. */
+/** Tokens from a token function: before each login, and before a token expires. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -39,13 +39,13 @@ function sentTokens(driver: ClientDriver, kind: number): unknown[] {
   return driver.sent.filter((each) => each.kind === kind).map(({ payload }) => payload["token"]);
 }
 
-/** Answer the last update, with an error if there is one. */
+/** Answers the last update, with `error` if given. */
 function answer(driver: ClientDriver, error: ValueMap | null = null): void {
   const last = driver.sent.filter(({ kind }) => kind === Kind.UPDATE).at(-1) as Packet;
   driver.receive(packet(error ? Kind.ERROR : Kind.OK, Number(last.id), error ?? {}));
 }
 
-/** Let time pass until a token is wanted; return how long that took. */
+/** Advances the clock until a token is wanted; returns how long that took. */
 function advanceUntilWanted(driver: ClientDriver): number {
   const startedAt = driver.now;
   while (!driver.machine.wantsToken) {
@@ -56,7 +56,7 @@ function advanceUntilWanted(driver: ClientDriver): number {
   return driver.now - startedAt;
 }
 
-test("a token is wanted before there is a connection, and needs no uid", () => {
+test("a token is fetched before connecting, and needs no uid", () => {
   const driver = fetching();
   assert.deepEqual([driver.machine.state, driver.machine.wantsToken], ["fetching a token", true]);
   driver.advance(TOKEN_TIMEOUT_MS - 1);
@@ -68,7 +68,7 @@ test("a token is wanted before there is a connection, and needs no uid", () => {
 });
 
 for (const given of [new Error("no way there"), "", "x".repeat(800), undefined, null, 7]) {
-  test(`what is no token is a failed attempt: ${String(given).slice(0, 20)}`, () => {
+  test(`an invalid token is a failed attempt: ${String(given).slice(0, 20)}`, () => {
     const driver = fetching();
     offer(driver, given);
     const [push] = driver.pushes;
@@ -78,7 +78,7 @@ for (const given of [new Error("no way there"), "", "x".repeat(800), undefined, 
   });
 }
 
-test("no token in time is a failed attempt, and one that comes later is passed over", () => {
+test("a token call that times out is a failed attempt, and a late token is ignored", () => {
   const driver = fetching();
   driver.chance = 1;
   driver.advance(TOKEN_TIMEOUT_MS);
@@ -86,7 +86,7 @@ test("no token in time is a failed attempt, and one that comes later is passed o
   assert.equal(driver.machine.state, "waiting");
 });
 
-test("a first attempt that decides ends with what went wrong", () => {
+test("a failed token call ends a client that is not persistent", () => {
   const driver = fetching({ persistent: false });
   const failure = new Error("no way there");
   offer(driver, failure);
@@ -95,7 +95,7 @@ test("a first attempt that decides ends with what went wrong", () => {
 });
 
 for (const persistent of [true, false]) {
-  test(`another token than a refused one is tried once, persistent: ${persistent}`, () => {
+  test(`after a refused token one other token is tried, persistent: ${persistent}`, () => {
     const driver = fetching({ persistent });
     for (const each of [FIRST, SECOND]) {
       offer(driver, each);
@@ -108,7 +108,7 @@ for (const persistent of [true, false]) {
   });
 }
 
-test("a source that gives a refused token again is asked again, after a pause", () => {
+test("a token function that returns a refused token is called again after a pause", () => {
   const driver = online();
   driver.disconnect();
   for (let attempt = 0; attempt < 4; attempt += 1) {
@@ -128,7 +128,7 @@ test("a source that gives a refused token again is asked again, after a pause", 
   driver.logIn();
 });
 
-test("a first attempt that is waited for fails if the refused token is given again", () => {
+test("returning the refused token ends a client that is not persistent", () => {
   const driver = fetching({ persistent: false });
   offer(driver, FIRST);
   driver.establish();
@@ -139,7 +139,7 @@ test("a first attempt that is waited for fails if the refused token is given aga
   assert.ok(driver.machine.error instanceof LoginRefused);
 });
 
-test("after a token has ended the client comes back with another", () => {
+test("the client reconnects with a new token after the old one expired", () => {
   const driver = online();
   driver.receive(
     packet(Kind.GOODBYE, 0, { code: Code.AUTH_EXPIRED, reason: "auth_expired", reconnect: true }),
@@ -150,19 +150,19 @@ test("after a token has ended the client comes back with another", () => {
   assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST, SECOND]);
 });
 
-test("a fresh token is sent before the present one ends, and is what later logins carry", () => {
+test("a new token is sent before the old one expires, and later logins carry it", () => {
   const driver = online();
   assert.equal(advanceUntilWanted(driver), 0.8 * LIFETIME_MS);
   offer(driver, SECOND);
   assert.deepEqual(sentTokens(driver, Kind.UPDATE), [SECOND]);
   answer(driver);
   assert.equal(driver.machine.login.token, SECOND);
-  assert.equal(driver.results.size, 0, "the program has not asked for it");
+  assert.equal(driver.results.size, 0, "not a request of the program");
   const remainingOfSecond = 2 * LIFETIME_MS - 0.8 * LIFETIME_MS;
   assert.ok(Math.abs(advanceUntilWanted(driver) - 0.8 * remainingOfSecond) < 1);
 });
 
-test("those who logged in together do not renew together", () => {
+test("clients that logged in together do not renew together", () => {
   const driver = fetching();
   driver.chance = 1;
   offer(driver, FIRST);
@@ -170,13 +170,13 @@ test("those who logged in together do not renew together", () => {
   assert.ok(Math.abs(advanceUntilWanted(driver) - 0.7 * LIFETIME_MS) < 1);
 });
 
-test("a token that does not tell its end is not renewed", () => {
+test("a token without a readable expiry is not renewed", () => {
   const driver = online("opaque");
   driver.advance(10 * LIFETIME_MS, true);
   assert.equal(driver.machine.wantsToken, false);
 });
 
-test("a server whose clock was set back since it told it is not sent a token each second", () => {
+test("a server whose clock was set back is not sent a token every second", () => {
   const [iat, exp] = [SERVER_TIME_S - 50_000, SERVER_TIME_S - 46_400];
   const driver = online(token({ exp, jti: 1 }));
   assert.equal(advanceUntilWanted(driver), MIN_RENEWAL_DELAY_MS);
@@ -186,7 +186,7 @@ test("a server whose clock was set back since it told it is not sent a token eac
 });
 
 for (const given of [FIRST, new Error("no way there"), ""]) {
-  test(`where there is no fresh one it is wanted later: ${String(given).slice(0, 20)}`, () => {
+  test(`without a new token the function is called again later: ${String(given).slice(0, 20)}`, () => {
     const driver = online();
     advanceUntilWanted(driver);
     offer(driver, given);
@@ -195,7 +195,7 @@ for (const given of [FIRST, new Error("no way there"), ""]) {
   });
 }
 
-test("a program that hangs is asked again", () => {
+test("a token function that hangs is called again", () => {
   const driver = online();
   advanceUntilWanted(driver);
   driver.advance(TOKEN_TIMEOUT_MS, true);
@@ -203,7 +203,7 @@ test("a program that hangs is asked again", () => {
   assert.equal(advanceUntilWanted(driver), MIN_RENEWAL_DELAY_MS);
 });
 
-test("a token that was refused is not sent again, and changes nothing", () => {
+test("a refused token is not sent again, and the login keeps the old one", () => {
   const driver = online();
   advanceUntilWanted(driver);
   offer(driver, SECOND);
@@ -216,7 +216,7 @@ test("a token that was refused is not sent again, and changes nothing", () => {
   assert.equal(driver.machine.login.token, FIRST);
 });
 
-test("a server that is busy is asked when it says", () => {
+test("the retryAfterMs of a busy server is respected", () => {
   const driver = online();
   advanceUntilWanted(driver);
   offer(driver, SECOND);
@@ -238,7 +238,7 @@ test("an update without an answer is repeated", () => {
   assert.equal(driver.results.size, 0);
 });
 
-test("a server that checks no tokens is sent no more", () => {
+test("a server that checks no tokens is sent no further ones", () => {
   const driver = online();
   advanceUntilWanted(driver);
   offer(driver, SECOND);
@@ -247,7 +247,7 @@ test("a server that checks no tokens is sent no more", () => {
   assert.equal(driver.machine.wantsToken, false);
 });
 
-test("a connection that is lost meanwhile is nobody's answer", () => {
+test("a connection lost during a renewal reports no result", () => {
   const driver = online();
   advanceUntilWanted(driver);
   offer(driver, SECOND);
@@ -255,12 +255,12 @@ test("a connection that is lost meanwhile is nobody's answer", () => {
   assert.equal(driver.results.size, 0);
 });
 
-test("what is left is told by the server's clock, or else counted from the token's beginning", () => {
+test("the remaining lifetime uses the server's clock, or the token's iat", () => {
   assert.equal(remainingLifetimeMs(token({ exp: 1060 }), 1_000_500), 59_500);
   assert.equal(remainingLifetimeMs(token({ exp: 1060, iat: 1000 }), null), 60_000);
 });
 
-test("a token that cannot be read has no end", () => {
+test("an unreadable token has no expiry", () => {
   const unreadable = ["", "secret", "a.b", "a.!.c", "e30.bm8.c2ln"];
   for (const each of [...unreadable, ...[[], {}, 7, null, { exp: null }, { exp: "soon" }].map(token)]) {
     assert.equal(remainingLifetimeMs(each, 0), null, each);

@@ -1,4 +1,4 @@
-/** A server whose every answer the test writes. */
+/** A server whose answers are written by the test. */
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -8,7 +8,6 @@ import { Decoder, encode, Kind, type Packet, type ValueMap } from "../src/index.
 
 const TIMEOUT_MS = 5000;
 
-/** What came and was not asked for yet, and those who ask for what has not come yet. */
 class AsyncQueue<T> {
   private readonly values: T[] = [];
   private readonly waiters: ((value: T) => void)[] = [];
@@ -29,7 +28,7 @@ class AsyncQueue<T> {
     }
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
-        reject(new Error(`${what} did not come`));
+        reject(new Error(`${what} was not received`));
       }, TIMEOUT_MS);
       this.waiters.push((received) => {
         clearTimeout(timer);
@@ -39,7 +38,7 @@ class AsyncQueue<T> {
   }
 }
 
-/** One connection, as the server has it. Keepalives that ask are answered, and handed to nobody. */
+/** The server side of one connection. Keepalives are answered, and not returned by `next`. */
 export class Peer {
   ignoresKeepalives = false;
   readonly closed: Promise<unknown>;
@@ -61,7 +60,7 @@ export class Peer {
     });
   }
 
-  /** Send packets in one piece. */
+  /** Sends packets in one chunk. */
   send(...packets: Packet[]): void {
     this.socket.write(Buffer.concat(packets.map(({ kind, id, payload }) => encode(kind, id, payload))));
   }
@@ -72,7 +71,9 @@ export class Peer {
     return packet;
   }
 
-  /** Grant the next request, which must be of this kind, and return it; more may follow in the same piece. */
+  /**
+   * Grants the next request, which must be of this kind, and returns it; `more` is sent in the same chunk.
+   */
   async grant(kind: number, payload: ValueMap = {}, ...more: Packet[]): Promise<Packet> {
     const request = await this.next(kind);
     this.send({ kind: Kind.OK, id: request.id, payload }, ...more);
@@ -86,7 +87,7 @@ export class Peer {
     return request;
   }
 
-  /** Grant the login; beats come every `keepalive` seconds. */
+  /** Grants the login. `keepalive`: the interval in seconds. */
   async logIn(keepalive = 12, ...more: Packet[]): Promise<Packet> {
     const payload = { session: "s", idle_timeout: keepalive / 0.4, keepalive, time_ms: 1, v: 1 };
     return this.grant(Kind.LOGIN, payload, ...more);

@@ -1,4 +1,4 @@
-/** The numbers of this client are those of SPEC.md. */
+/** The constants of this client agree with SPEC.md. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -29,7 +29,7 @@ test("kinds", () => {
   assert.deepEqual(Object.fromEntries(kinds), Kind);
 });
 
-test("reason codes, and after which a client may come back", () => {
+test("reason codes, and which allow a reconnect", () => {
   const rows = [...SPEC.matchAll(/^\| (\d+) \| `(\w+)` \| (yes|no) \|/gm)];
   const codes = rows.map(([, code, name]) => [name?.toUpperCase(), Number(code)]);
   assert.deepEqual(Object.fromEntries(codes), Code);

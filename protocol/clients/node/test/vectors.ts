@@ -1,4 +1,4 @@
-/** Reads vectors.json of the protocol. */
+/** Reads vectors.json. */
 
 import { readFileSync } from "node:fs";
 
@@ -32,7 +32,7 @@ interface Entry {
   id: unknown;
 }
 
-/** What JSON cannot say stands in an object of one key. */
+/** Decodes values that JSON lacks, which are objects with one key. */
 function decodeJson(value: unknown): unknown {
   if (Array.isArray(value)) {
     return value.map(decodeJson);

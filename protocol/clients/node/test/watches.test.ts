@@ -1,4 +1,4 @@
-/** Whom a client watches and what is news: ids decide. */
+/** The watched users and the comparison of their states. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -41,7 +41,7 @@ test("ids are compared by their numbers", () => {
   assert.equal(compareIds("10-2", "10-2"), 0);
 });
 
-test("a push is news if its id is higher, and only then", () => {
+test("a change is applied only if its id is higher", () => {
   const watches = watchedUsers({ bob: state("online", "10-0") });
   const applied = ["9-0", "10-0", "11-0", "11-0", "10-5"].map((id) =>
     watches.applyChange(push("bob", state("away", id))),
@@ -50,20 +50,20 @@ test("a push is news if its id is higher, and only then", () => {
   assert.equal(watches.states().get("bob")?.id, "11-0");
 });
 
-test("a push of somebody who is not watched is dropped", () => {
+test("a change of an unwatched user is dropped", () => {
   const watches = watchedUsers({ bob: state("online", "10-0") });
   watches.remove(["bob"]);
   assert.equal(watches.applyChange(push("bob", state("offline", "11-0", 5))), false);
   assert.equal(watches.states().size, 0);
 });
 
-test("the first snapshot is no change", () => {
+test("the first snapshot reports no change", () => {
   const watches = new WatchedUsers();
   watches.requestSent(["bob"]);
   assert.deepEqual(watches.applySnapshot(new Map([["bob", state("online", "10-0")]])), []);
 });
 
-test("a later snapshot tells what changed meanwhile, once", () => {
+test("a later snapshot reports each missed change once", () => {
   const watches = watchedUsers({
     ann: state("online", "10-0"),
     bob: state("online", "11-0"),
@@ -84,13 +84,13 @@ test("a later snapshot tells what changed meanwhile, once", () => {
   assert.deepEqual(watches.applySnapshot(snapshot), []);
 });
 
-test("an older snapshot tells nothing", () => {
+test("an older snapshot reports no change", () => {
   const watches = watchedUsers({ bob: state("online", "11-0") });
   assert.deepEqual(watches.applySnapshot(new Map([["bob", state("away", "10-0")]])), []);
   assert.equal(watches.states().get("bob")?.status, "online");
 });
 
-test("of who is offline a snapshot without an id is a change only if it shows something else", () => {
+test("states without an id are compared by what they show", () => {
   const known = state("offline", "11-0", 20);
   assert.equal(differs(state("offline", null, 20), known), false);
   assert.equal(differs(state("offline", null, 30), known), true);
@@ -99,13 +99,13 @@ test("of who is offline a snapshot without an id is a change only if it shows so
   assert.equal(isNewer(state("offline", "12-0", 20), state("offline", null, 20)), true);
 });
 
-test("an id that a later snapshot has is kept, and is no change", () => {
+test("an id in a later snapshot is kept, and is no change", () => {
   const watches = watchedUsers({ bob: state("offline", null, 20) });
   assert.deepEqual(watches.applySnapshot(new Map([["bob", state("offline", "11-0", 20)]])), []);
   assert.equal(watches.applyChange(push("bob", state("offline", "11-0", 20))), false);
 });
 
-test("a snapshot of who was unwatched meanwhile is dropped", () => {
+test("the state of a user unwatched in the meantime is dropped", () => {
   const watches = new WatchedUsers();
   watches.requestSent(["bob"]);
   watches.remove();
@@ -113,7 +113,7 @@ test("a snapshot of who was unwatched meanwhile is dropped", () => {
   assert.equal(watches.states().size, 0);
 });
 
-test("a failed request leaves those who were watched before, and those whom a later one asked for", () => {
+test("a failed request keeps users watched before or by a later request", () => {
   const watches = watchedUsers({ ann: state("online", "10-0") });
   const request = watches.requestSent(["ann", "bob", "eve"]);
   watches.requestSent(["eve"]);
@@ -124,7 +124,7 @@ test("a failed request leaves those who were watched before, and those whom a la
   );
 });
 
-test("lists for watching again fit into a frame each, and leave nobody out", () => {
+test("batches fit into a frame each, and contain every user", () => {
   const long = Array.from({ length: 700 }, (_, index) => `${index}`.padStart(64, "é"));
   const short = Array.from({ length: 1200 }, (_, index) => `u${index}`);
   for (const uids of [long, short, []]) {
