@@ -68,7 +68,7 @@ const RECONNECT_CODES: ReadonlySet<number> = new Set([
 ]);
 
 /** Whether a client may reconnect by itself after this code. True for an unknown code. */
-export function mayReturn(code: number): boolean {
+export function mayReconnect(code: number): boolean {
   return RECONNECT_CODES.has(code) || !KNOWN_CODES.has(code);
 }
 

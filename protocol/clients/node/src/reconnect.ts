@@ -1,6 +1,6 @@
 /** Whether and when a client reconnects after a connection was lost or could not be made. */
 
-import { Code, mayReturn } from "./constants.js";
+import { Code, mayReconnect } from "./constants.js";
 import { LoginRefused, PresenceError, type Refusal, Unreachable } from "./errors.js";
 
 /** Returns a random number, uniform in [0, 1). */
@@ -95,6 +95,7 @@ export class ReconnectPolicy {
       this.refusal = failure;
       return this.backoff.nextMs(this.chance, 0, refusal.retryAfterMs);
     }
-    return (reconnect ?? mayReturn(refusal.code)) ? this.connectionLost({ ...refusal, failure }, 0) : failure;
+    const allowed = reconnect ?? mayReconnect(refusal.code);
+    return allowed ? this.connectionLost({ ...refusal, failure }, 0) : failure;
   }
 }

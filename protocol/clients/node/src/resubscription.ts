@@ -1,6 +1,6 @@
 /** Restores watches on a new connection. */
 
-import { mayReturn } from "./constants.js";
+import { mayReconnect } from "./constants.js";
 import { RequestFailed, RequestTimeout } from "./errors.js";
 import type { WatchEnded } from "./pushes.js";
 import { Backoff, type Chance } from "./reconnect.js";
@@ -50,7 +50,7 @@ export class Resubscription {
   }
 
   private requestFailed(uids: readonly string[], error: unknown): void {
-    if (error instanceof RequestFailed && !mayReturn(error.code)) {
+    if (error instanceof RequestFailed && !mayReconnect(error.code)) {
       this.watches.remove(uids);
       this.onWatchEnded({ uids, error });
     } else if (error instanceof RequestFailed || error instanceof RequestTimeout) {

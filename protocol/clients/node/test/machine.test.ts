@@ -11,7 +11,7 @@ import {
   Ended,
   Kind,
   LoginRefused,
-  mayReturn,
+  mayReconnect,
   NotConnected,
   OutcomeUnknown,
   RecipientDisconnected,
@@ -97,11 +97,11 @@ test("a login without an answer is a failed attempt", () => {
 });
 
 for (const { code, reason } of END_CODES) {
-  test(`a login refused with ${reason} is ${mayReturn(code) ? "tried again" : "final"}`, () => {
+  test(`a login refused with ${reason} is ${mayReconnect(code) ? "tried again" : "final"}`, () => {
     const driver = new ClientDriver();
     driver.establish();
     driver.receive(packet(Kind.ERROR, 1, refusal(code, reason, { retry_after: 7 })));
-    if (!mayReturn(code)) {
+    if (!mayReconnect(code)) {
       assert.ok(driver.machine.error instanceof LoginRefused);
       assert.deepEqual([driver.machine.error.code, driver.machine.deadline], [code, Infinity]);
       return;

@@ -11,7 +11,7 @@ import {
   FRAME_LIMIT_BEFORE_LOGIN_BYTES,
   FRAME_LIMIT_BYTES,
   Kind,
-  mayReturn,
+  mayReconnect,
   META_DEPTH_MAX,
   META_MAX_BYTES,
   SERVER_FRAME_LIMIT_BYTES,
@@ -34,9 +34,9 @@ test("reason codes, and which allow a reconnect", () => {
   const codes = rows.map(([, code, name]) => [name?.toUpperCase(), Number(code)]);
   assert.deepEqual(Object.fromEntries(codes), Code);
   for (const [, code, , reconnect] of rows) {
-    assert.equal(mayReturn(Number(code)), reconnect === "yes", code);
+    assert.equal(mayReconnect(Number(code)), reconnect === "yes", code);
   }
-  assert.ok(mayReturn(9999));
+  assert.ok(mayReconnect(9999));
 });
 
 test("limits", () => {
