@@ -27,10 +27,10 @@ import {
 } from "./errors.js";
 import { ASK_EVERY, Keepalives } from "./keepalives.js";
 import { type Identity, Login, LOGIN_ID } from "./login.js";
-import { parseConnected, parseGoodbye } from "./pushes.js";
+import { parseConnected, parseGoodbye, parseRefusal } from "./pushes.js";
 import { type Chance, type Loss, ReconnectPolicy } from "./reconnect.js";
 import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
-import { type Effects, parseRefusal, Session } from "./session.js";
+import { type Effects, Session } from "./session.js";
 import { checkedToken, remainingLifetimeMs } from "./tokens.js";
 
 export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a lost SYN is repeated after 1, 3 and 7 s
@@ -214,7 +214,7 @@ export class ClientMachine {
       case "logging in":
         return this.timedOut("login_timeout", "answer to the login", LOGIN_TIMEOUT_MS, now);
       case "logging out":
-        return [...(this.session ? this.expireRequests(this.session, now) : []), ...this.end(null)];
+        return [...(this.session?.expireRequests(now) ?? []), ...this.end(null)];
       default:
         return [];
     }
@@ -240,7 +240,7 @@ export class ClientMachine {
     if (this.state !== "online" || !this.session) {
       throw new NotConnected(`${this.state}: nothing was sent`);
     }
-    return this.session.request(kind, payload, timeoutMs, now, retries);
+    return this.session.request(kind, payload, timeoutMs, now, { retries });
   }
 
   /**
@@ -290,7 +290,7 @@ export class ClientMachine {
     if (!this.session) {
       return this.handleLoginAnswer(packet, now);
     }
-    const effects = this.consumeRenewalResult(this.session.handlePacket(packet, now), now);
+    const effects = this.session.handlePacket(packet, now);
     if (effects.some((each) => each.type === "result" && each.id === this.logoutId)) {
       effects.push(...this.end(null));
     }
@@ -335,7 +335,7 @@ export class ClientMachine {
   }
 
   private tickOnline(session: Session, now: number): Effects {
-    const effects = this.expireRequests(session, now);
+    const effects = session.expireRequests(now);
     this.renewal?.tick(now);
     if (now >= session.keepalives.deadAt) {
       const message = "the server did not answer a beat in time";
@@ -343,14 +343,6 @@ export class ClientMachine {
     }
     session.sendKeepalive(now, this.chance);
     return effects;
-  }
-
-  private expireRequests(session: Session, now: number): Effects {
-    return this.consumeRenewalResult(session.expireRequests(now), now);
-  }
-
-  private consumeRenewalResult(effects: Effects, now: number): Effects {
-    return this.renewal?.consumeResult(effects, now) ?? effects;
   }
 
   private timedOut(reason: string, missing: string, timeoutMs: number, now: number): Effects {
@@ -389,9 +381,8 @@ export class ClientMachine {
   }
 
   private dropConnection(error: PresenceError): Effects {
-    const { session, renewal } = this;
+    const session = this.session;
     this.session = this.renewal = null;
-    const failed = session?.failRequests(error) ?? [];
-    return renewal?.withoutResult(failed) ?? failed;
+    return session?.failRequests(error) ?? [];
   }
 }

@@ -1,7 +1,7 @@
 /** What the client reports without a request: messages, presence of others, its own connection. */
 
 import type { Packet } from "./codec.js";
-import type { RequestFailed } from "./errors.js";
+import type { Refusal, RequestFailed } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
 const KEEPALIVE_SHARE = 0.4; // of the idle time-out, if the server names no interval
@@ -133,23 +133,20 @@ export function parsePresenceChanged({ payload }: Packet): PresenceChanged {
 }
 
 export function parseGoodbye({ payload }: Packet): Goodbye {
-  const {
-    reason,
-    reconnect,
-    message = "",
-  } = payload as { reason: string; reconnect: boolean; message?: string };
-  const code = Number(payload["code"]);
+  return { type: "goodbye", ...parseRefusal(payload), reconnect: payload["reconnect"] as boolean };
+}
+
+/** Returns the contents of an error or goodbye packet. */
+export function parseRefusal(payload: ValueMap): Refusal {
   return {
-    type: "goodbye",
-    code,
-    reason,
-    reconnect,
+    code: Number(payload["code"]),
+    reason: payload["reason"] as string,
+    message: (payload["message"] ?? "") as string,
     retryAfterMs: secondsToMs(payload["retry_after"]),
-    message,
   };
 }
 
-export function secondsToMs(seconds: Value | undefined): number | null {
+function secondsToMs(seconds: Value | undefined): number | null {
   return seconds === undefined ? null : Number(seconds) * 1000;
 }
 

@@ -3,8 +3,9 @@
 import { Code, Kind } from "./constants.js";
 import { PresenceError, RequestFailed, Unsupported } from "./errors.js";
 import { Backoff, type Chance } from "./reconnect.js";
-import type { Effects, Session } from "./session.js";
+import type { Session } from "./session.js";
 import { checkedToken, remainingLifetimeMs } from "./tokens.js";
+import type { ValueMap } from "./values.js";
 
 export const TOKEN_TIMEOUT_MS = 30_000; // for the program's token function
 export const ANSWER_TIMEOUT_MS = 10_000;
@@ -21,7 +22,6 @@ export class Renewal {
   private token: string | null = null; // the one that the server has
   private sentToken = "";
   private refusedToken: string | null = null;
-  private requestId: number | null = null;
   private backoff = new Backoff();
 
   /**
@@ -63,39 +63,12 @@ export class Renewal {
     }
     try {
       this.sentToken = checkedToken(token);
-      this.requestId = this.session.request(Kind.UPDATE, { token: this.sentToken }, ANSWER_TIMEOUT_MS, now);
+      const onAnswer = this.answered.bind(this);
+      this.session.request(Kind.UPDATE, { token: this.sentToken }, ANSWER_TIMEOUT_MS, now, { onAnswer });
       this.dueAt = Infinity;
     } catch {
       this.postpone(now); // any error of the program's own code
     }
-  }
-
-  /** Removes the result of its own request from `effects`, and acts on it. */
-  consumeResult(effects: Effects, now: number): Effects {
-    return effects.filter((each) => {
-      if (each.type !== "result" || each.id !== this.requestId) {
-        return true;
-      }
-      this.requestId = null;
-      if (each.result instanceof PresenceError) {
-        this.tokenRejected(each.result, now);
-      } else {
-        this.onRenewed(this.sentToken);
-        if ((this.remainingLifetimeMs(this.sentToken, now) ?? 1) <= 0) {
-          this.timeMs = null; // the clock that tokens are checked by was set meanwhile
-        }
-        this.tokenAccepted(this.sentToken, now);
-      }
-      return false;
-    });
-  }
-
-  /**
-   * Removes the result of its own request from `effects`: the connection is lost, and the next login fetches
-   * a token.
-   */
-  withoutResult(effects: Effects): Effects {
-    return effects.filter((each) => each.type !== "result" || each.id !== this.requestId);
   }
 
   private remainingLifetimeMs(token: string, now: number): number | null {
@@ -111,16 +84,22 @@ export class Renewal {
     this.dueAt = remainingMs === null ? Infinity : now + Math.max(MIN_RENEWAL_DELAY_MS, remainingMs * share);
   }
 
-  private tokenRejected(error: PresenceError, now: number): void {
-    if (error instanceof Unsupported) {
+  private answered(result: ValueMap | PresenceError, now: number): void {
+    if (result instanceof Unsupported) {
       this.dueAt = Infinity; // the server checks no tokens
-      return;
+    } else if (result instanceof PresenceError) {
+      const refusal = result instanceof RequestFailed ? result.refusal : null;
+      if (refusal?.code === Code.AUTH_FAILED) {
+        this.refusedToken = this.sentToken;
+      }
+      this.postpone(now, refusal?.retryAfterMs);
+    } else {
+      this.onRenewed(this.sentToken);
+      if ((this.remainingLifetimeMs(this.sentToken, now) ?? 1) <= 0) {
+        this.timeMs = null; // the server's clock was set in the meantime
+      }
+      this.tokenAccepted(this.sentToken, now);
     }
-    const refusal = error instanceof RequestFailed ? error.refusal : null;
-    if (refusal?.code === Code.AUTH_FAILED) {
-      this.refusedToken = this.sentToken;
-    }
-    this.postpone(now, refusal?.retryAfterMs);
   }
 
   private postpone(now: number, retryAfterMs: number | null = null): void {

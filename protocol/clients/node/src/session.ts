@@ -10,7 +10,7 @@ import {
   RequestTimeout,
 } from "./errors.js";
 import type { Keepalives } from "./keepalives.js";
-import { parseDelivered, parsePresenceChanged, type Push, secondsToMs } from "./pushes.js";
+import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
 import type { Chance } from "./reconnect.js";
 import type { ValueMap } from "./values.js";
 
@@ -18,19 +18,19 @@ import type { ValueMap } from "./values.js";
 export interface RequestResult {
   readonly type: "result";
   readonly id: number;
-  readonly result: ValueMap | PresenceError;
+  readonly result: Result;
 }
+
+type Result = ValueMap | PresenceError;
 
 export type Effects = (Push | RequestResult)[];
 
 // The server closes after these errors; others, and a 315 to a watch, refuse one request.
-const ENDS_CONNECTION: ReadonlySet<number> = new Set([
-  Code.PROTOCOL_ERROR,
-  Code.TOO_LARGE,
-  Code.NOT_LOGGED_IN,
-]);
+const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN]);
 
 export const MESSAGE_RETRY_INTERVAL_MS = 1000; // while the recipient may return
+
+export type AnswerCallback = (result: Result, now: number) => void;
 
 interface PendingRequest {
   readonly kind: number;
@@ -39,6 +39,8 @@ interface PendingRequest {
   readonly deadline: number;
   /** Whether to resend a message while its recipient may return. */
   readonly retries: boolean;
+  /** Receives the result of a request that the client makes by itself; null: it becomes an effect. */
+  readonly onAnswer: AnswerCallback | null;
   /** When to resend it, and why; null while it awaits its answer. */
   resend: Resend | null;
 }
@@ -81,7 +83,7 @@ export class Session {
   }
 
   /**
-   * Sends a request and returns its id.
+   * Sends a request and returns its id; a `RequestResult` follows, or `onAnswer` is called instead.
    *
    * With `retries` a message is sent again until its time-out while its recipient may return. Later messages
    * to the same recipient wait behind it, so that all arrive in order.
@@ -93,7 +95,7 @@ export class Session {
     payload: Readonly<Record<string, unknown>>,
     timeoutMs: number,
     now: number,
-    retries = false,
+    { retries = false, onAnswer = null }: { retries?: boolean; onAnswer?: AnswerCallback | null } = {},
   ): number {
     const id = this.nextId();
     const frame = encode(kind, id, payload, FRAME_LIMIT_BYTES);
@@ -101,7 +103,7 @@ export class Session {
     if (!resend) {
       this.send(frame);
     }
-    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, resend });
+    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, onAnswer, resend });
     return id;
   }
 
@@ -125,7 +127,8 @@ export class Session {
     for (const [id, pending] of [...this.requests].filter(([, each]) => now >= nextActionAt(each))) {
       const { kind, payload, deadline, resend } = pending;
       if (now >= deadline) {
-        effects.push(this.settle(id, resend?.error ?? new RequestTimeout("no answer came in time")));
+        const error = resend?.error ?? new RequestTimeout("no answer came in time");
+        effects.push(...this.settle(id, error, now));
         continue;
       }
       this.resends.delete(payload["to"]);
@@ -135,9 +138,10 @@ export class Session {
     return effects;
   }
 
-  /** Fails all pending requests. */
+  /** Fails all pending requests, except those that the client made by itself. */
   failRequests(error: PresenceError): Effects {
-    return [...this.requests].map(([id, { resend }]) => this.settle(id, resend?.error ?? error));
+    const requests = [...this.requests].filter(([, { onAnswer }]) => !onAnswer);
+    return requests.map(([id, { resend }]) => ({ type: "result", id, result: resend?.error ?? error }));
   }
 
   /** Handles any packet except a goodbye. Unknown kinds are ignored. */
@@ -161,27 +165,26 @@ export class Session {
     const id = Number(packet.id ?? -1);
     const pending = this.requests.get(id);
     const isWatchLimit = refusal?.code === Code.TOO_LARGE && pending?.kind === Kind.WATCH;
-    if (refusal && ENDS_CONNECTION.has(refusal.code) && !isWatchLimit) {
+    if (refusal && FATAL_CODES.has(refusal.code) && !isWatchLimit) {
       this.refusal = refusal;
     }
     if (id === this.keepalives.unansweredId) {
       this.keepalives.noteAnswered(now);
     } else if (pending) {
       const result = refusal ? requestFailed(refusal) : packet.payload;
-      return this.scheduleResend(pending, result, now) ? [] : [this.settle(id, result)];
+      return this.scheduleResend(pending, result, now) ? [] : this.settle(id, result, now);
     }
     return []; // a keepalive, or a request that timed out
   }
 
   /** Schedules a refused message to be sent again; returns false if it should not be. */
-  private scheduleResend(pending: PendingRequest, result: ValueMap | PresenceError, now: number): boolean {
+  private scheduleResend(pending: PendingRequest, result: Result, now: number): boolean {
     if (!pending.retries || !(result instanceof RecipientDisconnected)) {
       return false;
     }
     const { to } = pending.payload;
-    const resendAt =
-      this.resends.get(to)?.resendAt ??
-      now + Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
+    const delayMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
+    const resendAt = this.resends.get(to)?.resendAt ?? now + delayMs;
     if (resendAt >= pending.deadline) {
       return false;
     }
@@ -190,18 +193,10 @@ export class Session {
     return true;
   }
 
-  private settle(id: number, result: ValueMap | PresenceError): RequestResult {
+  private settle(id: number, result: Result, now: number): Effects {
+    const onAnswer = this.requests.get(id)?.onAnswer;
     this.requests.delete(id);
-    return { type: "result", id, result };
+    onAnswer?.(result, now);
+    return onAnswer ? [] : [{ type: "result", id, result }];
   }
-}
-
-/** Returns the contents of an error or goodbye packet. */
-export function parseRefusal(payload: ValueMap): Refusal {
-  return {
-    code: Number(payload["code"]),
-    reason: payload["reason"] as string,
-    message: (payload["message"] ?? "") as string,
-    retryAfterMs: secondsToMs(payload["retry_after"]),
-  };
 }
