@@ -35,7 +35,7 @@ export interface Options extends Omit<Identity, "token">, Endpoint {
    * again or an expired one also counts as a failed attempt; if another token is refused, the client ends.
    */
   readonly token?: string | TokenSource | undefined;
-  /** Whether to repeat a failed first attempt like later ones; if false, the default, `connect` rejects. */
+  /** Whether to repeat a failed first attempt; if false, the default, `connect` rejects. */
   readonly persistent?: boolean;
   /** How long a request waits for its answer; 10,000 if left out. */
   readonly requestTimeoutMs?: number;
@@ -102,9 +102,7 @@ export class PresenceClient {
     this.resubscription = new Resubscription(
       this.watchedUsers,
       (uids) => this.request(Kind.WATCH, { uids }, (answer) => void this.applySnapshot(answer)),
-      (event) => {
-        this.emit("watchEnded", event);
-      },
+      (event) => this.emit("watchEnded", event),
       chance,
     );
   }
@@ -134,9 +132,7 @@ export class PresenceClient {
   connect(): Promise<Connected> {
     this.connecting ??= new Promise((resolve, reject) => {
       this.emitter.once("connected", resolve);
-      this.emitter.once("end", () => {
-        reject(this.machine.endError());
-      });
+      this.emitter.once("end", () => reject(this.machine.endError()));
       this.link.start();
     });
     return this.connecting;
@@ -347,7 +343,7 @@ export class PresenceClient {
     return new Map([...states].map(([uid, state]) => [uid, known.get(uid) ?? state]));
   }
 
-  /** Emits an event. A listener that throws causes an uncaught exception, but stops no later event. */
+  /** Emits an event. What a listener throws is thrown later, and stops no other event. */
   private emit(name: keyof Events, event: Events[keyof Events]): void {
     try {
       this.emitter.emit(name, event);

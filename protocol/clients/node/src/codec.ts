@@ -1,4 +1,4 @@
-/** Encodes and decodes packets. A frame is a 4-byte big-endian length and a body in MessagePack. */
+/** Encodes and decodes packets. A frame is a 4-byte big-endian length and a MessagePack body. */
 
 import { Code, DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES } from "./constants.js";
 import { EncodeError, ProtocolError } from "./errors.js";

@@ -85,9 +85,7 @@ function whenOnline(name: string, body: TestBody, options: Partial<Options> = {}
 
 function nextEvent(client: PresenceClient, name: keyof Events): Promise<void> {
   return new Promise((resolve) => {
-    client.once(name, () => {
-      resolve();
-    });
+    client.once(name, () => resolve());
   });
 }
 
@@ -99,15 +97,12 @@ function snapshot(states: Record<string, ValueMap>): ValueMap {
   return { presence: states };
 }
 
-whenConnecting(
-  "a message in the same chunk as the login's answer is not lost",
-  async ({ peer, client, events }) => {
-    const deliver = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
-    await peer.logIn(1, deliver);
-    await client.connect();
-    assert.deepEqual(events, ["connected", "message hi"]);
-  },
-);
+whenConnecting("a message in one chunk with the login's answer is kept", async ({ peer, client, events }) => {
+  const deliver = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
+  await peer.logIn(1, deliver);
+  await client.connect();
+  assert.deepEqual(events, ["connected", "message hi"]);
+});
 
 whenConnecting("a refused login rejects and ends the client", async ({ peer, client, events }) => {
   await peer.refuse(Kind.LOGIN, Code.AUTH_FAILED, "auth_failed");
@@ -135,19 +130,16 @@ whenConnecting(
   { persistent: true },
 );
 
-whenOnline(
-  "sendMessage resolves with the number of sessions, and rejects if the recipient is offline",
-  async ({ peer, client }) => {
-    const sent = client.sendMessage("bob", { text: "hi" });
-    const { payload } = await peer.grant(Kind.MESSAGE, { delivered: 2 });
-    assert.deepEqual([await sent, payload], [2, { to: "bob", body: { text: "hi" } }]);
-    const rejected = client.sendMessage("bob", null);
-    await peer.refuse(Kind.MESSAGE, Code.RECIPIENT_OFFLINE, "recipient_offline");
-    await assert.rejects(rejected, RecipientOffline);
-  },
-);
+whenOnline("a message resolves with a count, or rejects", async ({ peer, client }) => {
+  const sent = client.sendMessage("bob", { text: "hi" });
+  const { payload } = await peer.grant(Kind.MESSAGE, { delivered: 2 });
+  assert.deepEqual([await sent, payload], [2, { to: "bob", body: { text: "hi" } }]);
+  const rejected = client.sendMessage("bob", null);
+  await peer.refuse(Kind.MESSAGE, Code.RECIPIENT_OFFLINE, "recipient_offline");
+  await assert.rejects(rejected, RecipientOffline);
+});
 
-whenOnline("watch resolves before later changes in the same chunk are emitted", async (context) => {
+whenOnline("watch resolves before later changes in one chunk are emitted", async (context) => {
   const { peer, client, events } = context;
   const watch = client.watch(["bob"]).then((states) => events.push(`watched ${states.get("bob")?.status}`));
   const changed = nextEvent(client, "presence");
@@ -304,7 +296,7 @@ whenConnecting(
 const LONG_TIMEOUT = { requestTimeoutMs: 500 };
 
 whenOnline(
-  "an answer received in time counts even if the program was busy",
+  "an answer in time counts even if the program was busy",
   async (context) => {
     const query = context.client.query(["bob"]);
     await context.peer.grant(Kind.QUERY);
@@ -324,26 +316,21 @@ whenOnline("a login of the same device elsewhere ends the client", async ({ peer
   assert.deepEqual(events, ["connected", "goodbye replaced", "end"]);
 });
 
-whenOnline(
-  "the answer to a logout ends the client and closes the connection",
-  async ({ peer, client, events }) => {
-    const logout = client.logout("background");
-    const { payload } = await peer.grant(Kind.LOGOUT);
-    await logout;
-    await peer.closed;
-    assert.deepEqual(
-      [payload, events, client.state],
-      [{ reason: "background" }, ["connected", "end"], "ended"],
-    );
-  },
-);
+whenOnline("a logout ends the client with its answer", async ({ peer, client, events }) => {
+  const logout = client.logout("background");
+  const { payload } = await peer.grant(Kind.LOGOUT);
+  await logout;
+  await peer.closed;
+  assert.deepEqual(
+    [payload, events, client.state],
+    [{ reason: "background" }, ["connected", "end"], "ended"],
+  );
+});
 
 whenOnline(
-  "a listener that closes the client does not change the order of events",
+  "a listener that closes the client keeps the order of events",
   async ({ peer, client, events }) => {
-    client.once("message", () => {
-      client.close();
-    });
+    client.once("message", () => client.close());
     client.on("message", ({ body }) => events.push(`and ${String(body)}`)); // after the listener that closes
     const ended = nextEvent(client, "end");
     const deliver = (body: string): Packet => ({

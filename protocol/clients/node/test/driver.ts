@@ -11,7 +11,7 @@ import {
   type PresenceError,
   type ValueMap,
 } from "../src/index.js";
-import { ClientMachine } from "../src/machine.js";
+import { ClientMachine, type MachineOptions } from "../src/machine.js";
 import type { Push } from "../src/pushes.js";
 import type { Effects } from "../src/session.js";
 
@@ -41,9 +41,7 @@ export class ClientDriver {
   readonly results = new Map<number, ValueMap | PresenceError>();
   private decoder = new Decoder();
 
-  constructor(
-    options: { persistent?: boolean; fetchesTokens?: boolean; askEvery?: number; login?: Identity } = {},
-  ) {
+  constructor(options: Omit<MachineOptions, "chance"> & { login?: Identity } = {}) {
     const { login = { uid: "ann", device: "phone" }, ...rest } = options;
     this.machine = new ClientMachine(login, { askEvery: 3, ...rest, chance: () => this.chance });
     this.machine.beginAttempt(this.now);

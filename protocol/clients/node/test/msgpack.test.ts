@@ -23,29 +23,10 @@ function roundTrip(body: unknown): Value | undefined {
   return packet.payload["body"];
 }
 
-const LIMITS = [7, 8, 15, 16, 31, 32].flatMap((bits) => [
-  2 ** bits - 1,
-  2 ** bits,
-  -(2 ** bits),
-  -(2 ** bits) - 1,
-]);
-const NUMBERS = [
-  0,
-  1,
-  -1,
-  31,
-  -31,
-  -32,
-  -33,
-  127,
-  128,
-  ...LIMITS,
-  2 ** 53 - 1,
-  -(2 ** 53) + 1,
-  1.5,
-  -0.1,
-  1e300,
-];
+const POWERS = [7, 8, 15, 16, 31, 32].map((bits) => 2 ** bits);
+const LIMITS = POWERS.flatMap((limit) => [limit - 1, limit, -limit, -limit - 1]);
+const SMALL = [0, 1, -1, 31, -31, -32, -33, 127, 128, 1.5, -0.1, 1e300];
+const NUMBERS = [...SMALL, ...LIMITS, 2 ** 53 - 1, -(2 ** 53) + 1];
 const SIZES = [0, 1, 15, 16, 31, 32, 255, 256, 65_535, 65_536];
 
 test("values of every type and size agree with a common library", () => {
@@ -106,10 +87,7 @@ test("binary is a copy that does not retain its frame", () => {
 test("claimed sizes allocate no memory", () => {
   const before = process.memoryUsage().heapUsed;
   for (const claim of [
-    "dd ffffffff",
-    "df ffffffff",
-    "db ffffffff",
-    "c6 ffffffff",
+    ...["dd", "df", "db", "c6"].map((tag) => `${tag} ffffffff`),
     "dd 00003000".repeat(3000),
   ]) {
     assert.throws(() => new Reader(bytes(claim)).readValue(13), ProtocolError);

@@ -3,7 +3,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { compareIds, encode, FRAME_LIMIT_BYTES, Kind, type UserState } from "../src/index.js";
+import {
+  compareIds,
+  encode,
+  FRAME_LIMIT_BYTES,
+  Kind,
+  type PresenceChanged,
+  type UserState,
+} from "../src/index.js";
 import { batches, differs, isNewer, WatchedUsers } from "../src/watches.js";
 
 function state(status: string, id: string | null, lastSeenMs: number | null = null): UserState {
@@ -17,23 +24,12 @@ function watchedUsers(states: Record<string, UserState>): WatchedUsers {
   return users;
 }
 
-function push(
-  uid: string,
-  next: UserState,
-): { type: "presence"; uid: string; state: UserState; reason: string } {
+function push(uid: string, next: UserState): PresenceChanged {
   return { type: "presence", uid, state: next, reason: "login" };
 }
 
 test("ids are compared by their numbers", () => {
-  const rising = [
-    "9-0",
-    "10-0",
-    "10-2",
-    "10-10",
-    "1795229928114-0",
-    "9007199254740993-0",
-    "9007199254740993-1",
-  ];
+  const rising = "9-0 10-0 10-2 10-10 1795229928114-0 9007199254740993-0 9007199254740993-1".split(" ");
   for (let index = 1; index < rising.length; index += 1) {
     assert.equal(compareIds(rising[index - 1] as string, rising[index] as string), -1);
     assert.equal(compareIds(rising[index] as string, rising[index - 1] as string), 1);
