@@ -23,7 +23,7 @@ export class Keepalives {
   deadAt = Infinity;
   /** Id of the keepalive that awaits an answer. */
   unansweredId: number | null = null;
-  /** Of the last answered keepalive; null before one. */
+  /** Round trip of the last answered keepalive; null before one. */
   roundTripMs: number | null = null;
   private readonly intervalMs: number;
   private questionSentAt = 0;

@@ -100,7 +100,7 @@ export class ClientMachine {
     return this.state === "ended" ? Infinity : this.stateDeadline;
   }
 
-  /** Of the last answered keepalive on this connection; null before one. */
+  /** Round trip of the last answered keepalive on this connection; null before one. */
   get roundTripMs(): number | null {
     return this.session?.keepalives.roundTripMs ?? null;
   }

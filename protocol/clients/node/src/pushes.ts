@@ -33,7 +33,7 @@ export interface Disconnected {
   readonly reason: string;
   /** For people; may be empty. */
   readonly message: string;
-  /** Until the next attempt. */
+  /** Time until the next attempt. */
   readonly retryInMs: number;
   /** The server's code; null if the client detected the loss. */
   readonly code: number | null;

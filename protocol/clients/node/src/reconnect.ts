@@ -45,10 +45,7 @@ export interface Loss {
   readonly failure?: PresenceError;
 }
 
-/**
- * Decides after each loss: returns the time to wait before the next attempt, or the error that ends the
- * client.
- */
+/** Decides after each loss how long to wait (ms), or which error ends the client. */
 export class ReconnectPolicy {
   /** Logins granted. */
   logins = 0;

@@ -19,7 +19,7 @@ export class Renewal {
   dueAt = Infinity;
   /** Whether to ask the program for a token now; ended by `offerToken` or a time-out. */
   wanted = false;
-  private token: string | null = null; // the one that the server has
+  private token: string | null = null; // that the server has accepted
   private sentToken = "";
   private refusedToken: string | null = null;
   private backoff = new Backoff();

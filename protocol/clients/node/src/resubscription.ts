@@ -43,9 +43,7 @@ export class Resubscription {
   private request(batch: readonly string[]): void {
     const uids = batch.filter((uid) => this.watches.has(uid));
     if (uids.length > 0) {
-      this.watch(uids).catch((error: unknown) => {
-        this.requestFailed(uids, error);
-      });
+      this.watch(uids).catch((error: unknown) => this.requestFailed(uids, error));
     }
   }
 
