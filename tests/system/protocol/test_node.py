@@ -200,7 +200,7 @@ def test_the_example_of_its_readme_runs(node_client: Path, redis_server: Embedde
             example = subprocess.run(["node", script], capture_output=True, text=True, timeout=30, check=True)
             assert bob.told("message")["body"] == {"text": "hello"}
     said = example.stdout.splitlines()
-    assert said == ["bob online ", "eve offline ", "sessions reached: 1", "over: logged out"]
+    assert said == ["bob online ", "eve offline ", "sessions reached: 1", "ended: logged out"]
     told = [
         (event["type"], event["reason"]) for event in read_events(redis_server.url) if event["uid"] == "ann"
     ]

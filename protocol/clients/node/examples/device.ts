@@ -1,15 +1,15 @@
 /**
- * One device on the command line: a line of JSON for each event, and for each answer to a command.
+ * One device on the command line: prints a line of JSON for each event and for each answer to a command.
  *
  *     node dist/examples/device.js 127.0.0.1 7400 ann phone
  *     node dist/examples/device.js tls://example.org 7443 ann
  *     node dist/examples/device.js 127.0.0.1 7400 ann phone @token
  *
- * The last argument names a file that holds a token; it is read for each login, and before a token ends.
+ * The last argument names a token file; it is read before each login, and before a token expires.
  *
- * Commands are lines of JSON, a verb and its arguments: ["query", ["bob"]], ["watch", ["bob"]],
- * ["unwatch", ["bob"]], ["message", "bob", {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"],
- * ["back"], ["logout", "background"]. At the end of the input it logs out.
+ * Commands are lines of JSON, a verb and its arguments: ["query", ["bob"]], ["watch", ["bob"]], ["unwatch",
+ * ["bob"]], ["message", "bob", {"text": "hi"}], ["update", {"meta": {"app": "1.2"}}], ["away"], ["back"],
+ * ["logout", "background"]. It logs out at the end of the input.
  */
 
 import { readFile } from "node:fs/promises";
@@ -28,8 +28,8 @@ const client = new PresenceClient({
   persistent: true,
 });
 
-/** What JSON has no form for: Maps become objects, binary becomes hex, errors their names. */
-function plain(_key: string, value: unknown): unknown {
+/** Makes a value printable as JSON: Maps become objects, binary becomes hex, errors become their names. */
+function toPrintable(_key: string, value: unknown): unknown {
   if (value instanceof Map) {
     return Object.fromEntries(value as Map<string, unknown>);
   }
@@ -42,11 +42,11 @@ function plain(_key: string, value: unknown): unknown {
   return typeof value === "bigint" ? value.toString() : value;
 }
 
-function print(what: Record<string, unknown>): void {
-  process.stdout.write(`${JSON.stringify(what, plain)}\n`);
+function print(line: Record<string, unknown>): void {
+  process.stdout.write(`${JSON.stringify(line, toPrintable)}\n`);
 }
 
-function carryOut([verb, ...rest]: readonly unknown[]): Promise<unknown> {
+function execute([verb, ...rest]: readonly unknown[]): Promise<unknown> {
   const [first, second] = rest;
   switch (verb) {
     case "query":
@@ -84,7 +84,7 @@ client.on("end", (error) => {
 const lines = createInterface({ input: process.stdin });
 lines.on("line", (line) => {
   const command = JSON.parse(line) as unknown[];
-  carryOut(command).then(
+  execute(command).then(
     (answer) => {
       print({ verb: command[0], answer: answer ?? null });
     },
@@ -97,8 +97,8 @@ lines.on("close", () => {
   client.logout().catch((error: unknown) => {
     if (!(error instanceof PresenceError)) {
       throw error;
-    } // else it has ended all the same
+    } // else the client has ended anyway
   });
 });
 
-client.connect().catch(() => undefined); // `end` has told why
+client.connect().catch(() => undefined); // `end` reports the error

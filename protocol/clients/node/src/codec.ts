@@ -1,28 +1,28 @@
-/** Frames to packets and back. A frame is a 4-byte big-endian length and that many bytes of MessagePack. */
+/** Encodes and decodes packets. A frame is a 4-byte big-endian length and a MessagePack body. */
 
 import { Code, DEPTH_MAX, SERVER_FRAME_LIMIT_BYTES } from "./constants.js";
 import { EncodeError, ProtocolError } from "./errors.js";
 import { Reader } from "./reader.js";
 import { checkPayload, isUint } from "./schema.js";
-import { isMap, type Raw, settle, type ValueMap } from "./values.js";
+import { isMap, type Raw, unboxFloats, type ValueMap } from "./values.js";
 import { pack } from "./writer.js";
 
 export const HEADER_BYTES = 4;
-const ELEMENTS_MAX = 3; // kind, id, payload
+const MAX_ELEMENTS = 3; // kind, id, payload
 
-/** One packet, in either direction. Keys of the payload that the kind does not define are kept. */
+/** One packet, in either direction. Unknown payload keys are kept. */
 export interface Packet {
-  /** A `Kind`, or a number that this version does not know; a bigint beyond 2^53. */
+  /** A `Kind`, or a number unknown to this version; a bigint beyond 2^53. */
   readonly kind: number | bigint;
-  /** Chosen by the client, carried back by the reply; null if there is none. */
+  /** Chosen by the client and repeated in the reply; null if there is none. */
   readonly id: number | bigint | null;
   readonly payload: ValueMap;
 }
 
 /**
- * Return the end of the frame that begins at `start`, or 0 while the bytes up to `end` do not hold it all.
+ * Returns the end of the frame that begins at `start`, or 0 if it is not complete before `end`.
  *
- * @throws ProtocolError the length is over the limit (TOO_LARGE) or 0, seen on its four bytes alone.
+ * @throws ProtocolError the length is over the limit (TOO_LARGE) or 0; detected from its four bytes alone.
  */
 export function frameEnd(buffer: Uint8Array, start: number, end: number, limitBytes: number): number {
   if (end - start < HEADER_BYTES) {
@@ -43,25 +43,24 @@ export function frameEnd(buffer: Uint8Array, start: number, end: number, limitBy
 }
 
 /**
- * Turn one frame's body, without its length, into a packet that obeys every rule of the protocol.
+ * Decodes the body of one frame (without its length) and checks it against every rule of the protocol.
  *
- * @throws ProtocolError the body breaks a rule; `kind` and `id` are set as far as they can be read.
+ * @throws ProtocolError the body breaks a rule; its `kind` and `id` are set if they are readable.
  */
 export function decode(body: Uint8Array): Packet {
   try {
-    return decodeSound(body);
+    return decodeBody(body);
   } catch (error) {
     if (error instanceof ProtocolError) {
-      peek(body, error);
+      readKindAndId(body, error);
     }
     throw error;
   }
 }
 
 /**
- * Return a packet as a frame, with its length; an empty payload and a missing id are left out.
- *
- * Whatever a server would refuse is refused here, so that a mistake shows where it was made.
+ * Encodes a packet as a frame, with its length; an empty payload and a null id are left out. A packet that a
+ * server would refuse is refused here.
  *
  * @throws EncodeError the packet breaks a rule of the protocol, or its body is longer than `limitBytes`.
  */
@@ -71,13 +70,13 @@ export function encode(
   payload: Readonly<Record<string, unknown>> = {},
   limitBytes = SERVER_FRAME_LIMIT_BYTES,
 ): Uint8Array {
-  const empty = Object.values(payload).every((value) => value === undefined);
-  const body = pack(!empty ? [kind, id, payload] : id !== null ? [kind, id] : [kind]);
+  const isEmpty = Object.values(payload).every((value) => value === undefined);
+  const body = pack(!isEmpty ? [kind, id, payload] : id !== null ? [kind, id] : [kind]);
   if (body.length > limitBytes) {
     throw new EncodeError(`a packet of ${body.length} bytes is over the limit of ${limitBytes} bytes`);
   }
   try {
-    decodeSound(body);
+    decodeBody(body);
   } catch (error) {
     throw error instanceof ProtocolError ? new EncodeError(error.message) : error;
   }
@@ -87,13 +86,13 @@ export function encode(
   return frame;
 }
 
-function decodeSound(body: Uint8Array): Packet {
+function decodeBody(body: Uint8Array): Packet {
   const reader = new Reader(body);
-  const elements = reader.value(DEPTH_MAX + 1);
-  if (reader.at !== body.length) {
+  const elements = reader.readValue(DEPTH_MAX + 1);
+  if (reader.offset !== body.length) {
     throw malformed("bytes follow the array");
   }
-  if (!Array.isArray(elements) || elements.length < 1 || elements.length > ELEMENTS_MAX) {
+  if (!Array.isArray(elements) || elements.length < 1 || elements.length > MAX_ELEMENTS) {
     throw malformed("a frame must hold an array of 1 to 3 elements");
   }
   const [kind, id = null, payload = {}] = elements as [Raw, Raw?, Raw?];
@@ -107,29 +106,29 @@ function decodeSound(body: Uint8Array): Packet {
     throw malformed("payload must be a map");
   }
   checkPayload(kind, payload);
-  return { kind, id, payload: (reader.wholeFloats ? settle(payload) : payload) as ValueMap };
+  return { kind, id, payload: (reader.wholeFloats ? unboxFloats(payload) : payload) as ValueMap };
 }
 
-/** Read kind and id from a body that was refused, as far as they are sound. */
-function peek(body: Uint8Array, error: ProtocolError): void {
+/** Copies the kind and id of a refused body to its error, if they are readable. */
+function readKindAndId(body: Uint8Array, error: ProtocolError): void {
   const reader = new Reader(body);
   try {
-    const count = reader.arrayHeader();
-    if (count < 1 || count > ELEMENTS_MAX) {
+    const count = reader.readArrayHeader();
+    if (count < 1 || count > MAX_ELEMENTS) {
       return;
     }
-    const kind = reader.value(0);
+    const kind = reader.readValue(0);
     if (!isUint(kind)) {
       return;
     }
     error.kind = kind;
     if (count > 1) {
-      const id = reader.value(0);
+      const id = reader.readValue(0);
       error.id = isUint(id) ? id : null;
     }
-  } catch (end) {
-    if (!(end instanceof ProtocolError)) {
-      throw end;
+  } catch (failure) {
+    if (!(failure instanceof ProtocolError)) {
+      throw failure;
     }
   }
 }

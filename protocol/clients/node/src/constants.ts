@@ -1,8 +1,8 @@
-/** Numbers of protocol version 1: kinds, reason codes and limits, as in SPEC.md. */
+/** Constants of protocol version 1: kinds, reason codes and limits, as in SPEC.md. */
 
 export const VERSION = 1;
 
-/** What a packet is. Below 64 the client sends it, from 64 on the server. */
+/** Packet kinds. Clients send those below 64, servers those from 64. */
 export const Kind = {
   LOGIN: 1,
   MESSAGE: 2,
@@ -19,7 +19,7 @@ export const Kind = {
   GOODBYE: 68,
 } as const;
 
-/** Reason codes, one table for errors, goodbyes and presence packets. A server may know more. */
+/** Reason codes of errors, goodbyes and presence packets. A server may know more. */
 export const Code = {
   LOGIN: 1,
   RETURNED: 2,
@@ -51,8 +51,8 @@ export const Code = {
   BUSY: 404,
 } as const;
 
-const KNOWN: ReadonlySet<number> = new Set(Object.values(Code));
-const RETURN: ReadonlySet<number> = new Set([
+const KNOWN_CODES: ReadonlySet<number> = new Set(Object.values(Code));
+const RECONNECT_CODES: ReadonlySet<number> = new Set([
   Code.CLOSED,
   Code.IDLE_TIMEOUT,
   Code.SLOW_CONSUMER,
@@ -67,12 +67,12 @@ const RETURN: ReadonlySet<number> = new Set([
   Code.BUSY,
 ]);
 
-/** Whether a client may come back by itself after this code: yes of one that it does not know. */
-export function mayReturn(code: number): boolean {
-  return RETURN.has(code) || !KNOWN.has(code);
+/** Whether a client may reconnect by itself after this code. True for an unknown code. */
+export function mayReconnect(code: number): boolean {
+  return RECONNECT_CODES.has(code) || !KNOWN_CODES.has(code);
 }
 
-// Frames: the length N, without the four bytes that carry it.
+// Frame lengths, without the four bytes of the length itself.
 export const FRAME_LIMIT_BEFORE_LOGIN_BYTES = 1024;
 export const FRAME_LIMIT_BYTES = 16_384;
 export const SERVER_FRAME_LIMIT_BYTES = 262_144;
@@ -80,7 +80,7 @@ export const SERVER_FRAME_LIMIT_BYTES = 262_144;
 export const UIDS_MAX = 500;
 export const UID_MAX_BYTES = 128;
 export const DEVICE_MAX_BYTES = 64;
-export const META_MAX_BYTES = 256; // in MessagePack's shortest encoding
-export const META_DEPTH_MAX = 8; // containers inside each other, meta counted as the first
+export const META_MAX_BYTES = 256; // in the shortest MessagePack encoding
+export const META_DEPTH_MAX = 8; // nested containers, including meta itself
 export const TOKEN_MAX_BYTES = 768;
-export const DEPTH_MAX = 12; // containers inside each other, the payload counted as the first
+export const DEPTH_MAX = 12; // nested containers, including the payload

@@ -1,27 +1,26 @@
-/** The incremental reader: bytes in as they come, packets out. */
+/** Incremental decoder: bytes in, packets out. */
 
 import { decode, frameEnd, HEADER_BYTES, type Packet } from "./codec.js";
 import { SERVER_FRAME_LIMIT_BYTES } from "./constants.js";
 import { ProtocolError } from "./errors.js";
 
-const BUFFER_BYTES = 4096; // most packets are small; the buffer doubles for one that is not
+const BUFFER_BYTES = 4096; // doubled for larger packets
 
 /**
- * Cuts a stream of bytes into packets, however the stream was cut before.
+ * Splits a byte stream into packets, independent of how it is chunked.
  *
- * Call `next` until it returns null after each `feed`: then at most one unfinished frame is held. After a
- * ProtocolError it stays failed: what is fed is dropped, and `next` throws it again.
+ * Call `next` until it returns null after each `feed`: then at most one incomplete frame is buffered. After a
+ * ProtocolError further input is dropped, and `next` throws the same error again.
  */
 export class Decoder {
   private buffer = new Uint8Array(BUFFER_BYTES);
-  private start = 0; // what lies before it was handed out
+  private start = 0; // of the first unread byte
   private end = 0;
   private failure: ProtocolError | null = null;
 
-  /** @param limitBytes the largest frame allowed, without its length. */
+  /** maximum frame length, without the length itself. */
   constructor(private readonly limitBytes = SERVER_FRAME_LIMIT_BYTES) {}
 
-  /** Add bytes as they were read. */
   feed(data: Uint8Array): void {
     if (this.failure) {
       return;
@@ -34,9 +33,9 @@ export class Decoder {
   }
 
   /**
-   * Return the next packet, or null until more bytes are fed.
+   * Returns the next packet, or null if more bytes are needed.
    *
-   * @throws ProtocolError the stream breaks a rule, now or at an earlier call.
+   * @throws ProtocolError the stream breaks a rule, now or in an earlier call.
    */
   next(): Packet | null {
     if (this.failure) {
@@ -60,19 +59,19 @@ export class Decoder {
   }
 
   /**
-   * Move what is not handed out to the front. At least half of the buffer is free afterwards, so that a byte
-   * moves O(1) times.
+   * Moves unread bytes to the front. Afterwards at least half of the buffer is free, so each byte moves O(1)
+   * times.
    */
   private makeRoom(bytes: number): void {
-    const held = this.buffer.subarray(this.start, this.end);
-    const size = 2 * (held.length + bytes);
+    const unread = this.buffer.subarray(this.start, this.end);
+    const size = 2 * (unread.length + bytes);
     if (size > this.buffer.length) {
       this.buffer = new Uint8Array(size);
-      this.buffer.set(held);
+      this.buffer.set(unread);
     } else {
       this.buffer.copyWithin(0, this.start, this.end);
     }
-    this.end = held.length;
+    this.end = unread.length;
     this.start = 0;
   }
 }

@@ -1,15 +1,15 @@
-/** What can go wrong. What a client raises on purpose is a `PresenceError`. */
+/** Errors. Every error that the client throws on purpose is a `PresenceError`. */
 
 import { Code } from "./constants.js";
 
-/** The peer sent something that the protocol forbids. */
+/** The peer broke a rule of the protocol. */
 export class ProtocolError extends Error {
   override readonly name: string = "ProtocolError";
-  /** The packet's kind and id, as far as they could be read; null otherwise. */
+  /** Kind and id of the packet; null if unreadable. */
   kind: number | bigint | null = null;
   id: number | bigint | null = null;
 
-  /** `code`: what a server would refuse it with, PROTOCOL_ERROR or TOO_LARGE. */
+  /** @param code what a server would refuse it with: PROTOCOL_ERROR or TOO_LARGE. */
   constructor(
     readonly code: number,
     message: string,
@@ -18,7 +18,7 @@ export class ProtocolError extends Error {
   }
 }
 
-/** Base of all errors that a client hands out. */
+/** Base class of the client's errors. */
 export class PresenceError extends Error {
   constructor(message: string) {
     super(message);
@@ -29,10 +29,10 @@ export class PresenceError extends Error {
 /** An argument breaks a rule of the protocol; nothing was sent. */
 export class EncodeError extends PresenceError {}
 
-/** The first attempt found no server: no connection, no answer, or none that makes sense. */
+/** The first attempt failed: no connection, no answer, or an invalid one. */
 export class Unreachable extends PresenceError {}
 
-/** The first attempt got no token from the program; `cause` is what went wrong there. */
+/** The first attempt got no token from the program; `cause` is its error. */
 export class NoToken extends PresenceError {
   constructor(override readonly cause: unknown) {
     super(`no token: ${String(cause)}`);
@@ -45,32 +45,32 @@ export class RequestError extends PresenceError {}
 /** Not logged in at the moment, so nothing was sent. */
 export class NotConnected extends RequestError {}
 
-/** The connection broke before the answer came: the request may or may not have been carried out. */
+/** The connection broke before the answer: the request may or may not have been carried out. */
 export class ConnectionLost extends RequestError {}
 
-/** No answer came in time: the request may or may not have been carried out. */
+/** No answer in time: the request may or may not have been carried out. */
 export class RequestTimeout extends RequestError {}
 
-/** What a server's error or goodbye says. */
+/** The contents of an error or goodbye packet. */
 export interface Refusal {
-  /** A reason code; one that `Code` does not know is possible. */
+  /** A reason code, perhaps unknown to `Code`. */
   readonly code: number;
   /** The code's name. */
   readonly reason: string;
   /** For people; may be empty. */
   readonly message: string;
-  /** So long another try is pointless; null if the server did not say. */
+  /** How long to wait before another try; null if the server named no time. */
   readonly retryAfterMs: number | null;
 }
 
-function inWords(refusal: Refusal): string {
+function describe(refusal: Refusal): string {
   return `${refusal.reason} (${refusal.code})` + (refusal.message && `: ${refusal.message}`);
 }
 
 /** The server answered a request with an error. */
 export class RequestFailed extends RequestError {
   constructor(readonly refusal: Refusal) {
-    super(inWords(refusal));
+    super(describe(refusal));
   }
 
   get code(): number {
@@ -78,22 +78,22 @@ export class RequestFailed extends RequestError {
   }
 }
 
-/** This server does not serve that kind of request (313). */
+/** This server does not support that kind of request (313). */
 export class Unsupported extends RequestFailed {}
 
-/** The user whom a message was for has no session (314). */
+/** The recipient of a message has no session (314). */
 export class RecipientOffline extends RequestFailed {}
 
 /**
- * The user whom a message was for has lost its connection, and has not returned yet (317). It may until
- * `refusal.retryAfterMs` is over; nothing was delivered.
+ * The recipient of a message has lost its connection and has not returned yet (317). It may return until
+ * `refusal.retryAfterMs`; nothing was delivered.
  */
 export class RecipientDisconnected extends RequestFailed {}
 
-/** The client has ended and does not come back by itself. */
+/** The client has ended and does not reconnect by itself. */
 export class Ended extends PresenceError {
   constructor(readonly refusal: Refusal) {
-    super(inWords(refusal));
+    super(describe(refusal));
   }
 
   get code(): number {
@@ -107,13 +107,13 @@ export class LoginRefused extends Ended {}
 /** The same device of the same user has logged in elsewhere (300). */
 export class Replaced extends Ended {}
 
-/** Surely not carried out: the server is at its limits (404), or this client asks too often (311). */
+/** Not carried out: the server is at its limits (404), or this client sends too many requests (311). */
 export class Busy extends RequestFailed {}
 
-/** The server broke off in the middle (403): the request may or may not have been carried out. */
+/** The server failed while carrying out the request (403): it may or may not have been carried out. */
 export class OutcomeUnknown extends RequestFailed {}
 
-/** The error for an error reply to a request. */
+/** Returns the error for an error reply to a request. */
 export function requestFailed(refusal: Refusal): RequestFailed {
   switch (refusal.code) {
     case Code.UNSUPPORTED:
@@ -132,7 +132,7 @@ export function requestFailed(refusal: Refusal): RequestFailed {
   }
 }
 
-/** The error for a logged-in connection that ended for good. */
+/** Returns the error for a logged-in connection that the server ended for good. */
 export function ended(refusal: Refusal): Ended {
   return refusal.code === Code.REPLACED ? new Replaced(refusal) : new Ended(refusal);
 }

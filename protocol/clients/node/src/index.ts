@@ -1,4 +1,4 @@
-/** A client of the presence server, and the protocol below it. README.md says how to use both. */
+/** A client of a presence server, and the protocol below it. See README.md. */
 
 export { type Events, type Options, PresenceClient } from "./client.js";
 export { decode, encode, type Packet } from "./codec.js";

@@ -1,52 +1,51 @@
-/** Between a machine and the network: a socket and a timer. */
+/** Connects a `ClientMachine` to the network: one socket and one timer. */
 
 import { connect as connectTcp, type Socket } from "node:net";
 import { connect as connectTls, type ConnectionOptions } from "node:tls";
 
-import type { Machine } from "./machine.js";
-import type { Caused } from "./session.js";
+import type { ClientMachine } from "./machine.js";
+import type { Effects } from "./session.js";
 import type { TokenSource } from "./tokens.js";
 
-const TIMER_MAX_MS = 2 ** 31 - 1; // what setTimeout takes
+const MAX_TIMER_MS = 2 ** 31 - 1; // the maximum of setTimeout
 
-/** Where to connect to. */
-export interface Server {
-  /** Name or address. */
+/** The address of a server. */
+export interface Endpoint {
+  /** Host name or IP address. */
   readonly host: string;
   readonly port: number;
-  /** For a server behind TLS: true, or what `tls.connect` takes. */
+  /** Use TLS: true, or options for `tls.connect`. */
   readonly tls?: boolean | ConnectionOptions;
 }
 
-/** Keeps a machine connected as it wants to be, and hands on what it causes. */
+/** Keeps a machine connected as its state demands, and passes on its effects. */
 export class Link {
   private socket: Socket | null = null;
   private timer: NodeJS.Timeout | NodeJS.Immediate | null = null;
+  private pendingFetch: object | null = null; // identifies the current call
 
-  private fetching: object | null = null; // stands for the call that is under way
-
-  /** @param tell takes what the machine caused, in order; may be called again before it has returned. */
+  /** @param onEffects receives effects in order; may be called again before it has returned. */
   constructor(
-    private readonly machine: Machine,
-    private readonly server: Server,
-    private readonly source: TokenSource | null,
-    private readonly tell: (caused: Caused) => void,
+    private readonly machine: ClientMachine,
+    private readonly endpoint: Endpoint,
+    private readonly tokenSource: TokenSource | null,
+    private readonly onEffects: (effects: Effects) => void,
   ) {}
 
-  /** The first attempt begins. */
-  begin(): void {
-    this.machine.begin(performance.now());
-    this.settle();
+  /** Starts the first attempt. */
+  start(): void {
+    this.machine.beginAttempt(performance.now());
+    this.update();
   }
 
-  /** After anything that moved the machine: hold a connection or none, send, set the timer, tell. */
-  settle(caused: Caused = []): void {
+  /** Synchronizes with the machine after every input: socket, outgoing bytes, token, timer, effects. */
+  update(effects: Effects = []): void {
     if (this.socket && !this.machine.connected && this.machine.state !== "connecting") {
       this.socket.destroy();
       this.socket = null;
     }
     if (!this.socket && this.machine.state === "connecting") {
-      this.socket = this.open();
+      this.socket = this.openSocket();
     }
     if (this.socket && this.machine.connected) {
       const outgoing = this.machine.takeOutgoing();
@@ -55,39 +54,38 @@ export class Link {
       }
     }
     if (!this.machine.wantsToken) {
-      this.fetching = null; // one that is still under way has taken too long
-    } else if (this.source && !this.fetching) {
-      this.fetching = {};
-      void this.fetch(this.source, this.fetching);
+      this.pendingFetch = null; // a call that is still running took too long
+    } else if (this.tokenSource && !this.pendingFetch) {
+      this.pendingFetch = {};
+      void this.fetchToken(this.tokenSource, this.pendingFetch);
     }
-    this.setTimer();
-    this.tell(caused);
+    this.scheduleTick();
+    this.onEffects(effects);
   }
 
-  /** Get a token from the program. */
-  private async fetch(source: TokenSource, call: object): Promise<void> {
-    await Promise.resolve(); // the program's own code runs when everything here is done
+  private async fetchToken(source: TokenSource, fetch: object): Promise<void> {
+    await Promise.resolve(); // run the program's function after this update
     let token: unknown;
     try {
       token = await source();
     } catch (error) {
       token = error instanceof Error ? error : new Error(String(error));
     }
-    if (this.fetching === call) {
-      this.fetching = null;
-      this.settle(this.machine.fetched(token, performance.now()));
+    if (this.pendingFetch === fetch) {
+      this.pendingFetch = null;
+      this.update(this.machine.tokenFetched(token, performance.now()));
     }
   }
 
-  private open(): Socket {
-    const { host, port, tls } = this.server;
+  private openSocket(): Socket {
+    const { host, port, tls } = this.endpoint;
     const socket = tls
       ? connectTls({ host, port, ...(tls === true ? {} : tls) })
       : connectTcp({ host, port });
-    let why = "the server closed it";
-    const ifCurrent = (move: () => Caused): void => {
+    let closeReason = "the server closed it";
+    const ifCurrent = (input: () => Effects): void => {
       if (this.socket === socket) {
-        this.settle(move());
+        this.update(input());
       }
     };
     socket.setNoDelay(true);
@@ -101,33 +99,33 @@ export class Link {
       ifCurrent(() => this.machine.received(bytes, performance.now()));
     });
     socket.on("error", (error) => {
-      why = error.message;
+      closeReason = error.message;
     });
     socket.once("close", () => {
       ifCurrent(() => {
         this.socket = null;
-        return this.machine.disconnected(why, performance.now());
+        return this.machine.disconnected(closeReason, performance.now());
       });
     });
     return socket;
   }
 
-  private setTimer(): void {
+  private scheduleTick(): void {
     clearTimeout(this.timer as NodeJS.Timeout);
     clearImmediate(this.timer as NodeJS.Immediate);
     this.timer = null;
     if (this.machine.state === "ended") {
       return;
     }
-    const inMs = Math.max(0, Math.ceil(this.machine.deadline - performance.now()));
+    const delayMs = Math.max(0, Math.ceil(this.machine.deadline - performance.now()));
     this.timer = setTimeout(
       () => {
-        // First what lies in the socket is read: an answer in time is one, however busy the program was.
+        // Read the socket first: an answer that arrived in time counts even if the program was busy.
         this.timer = setImmediate(() => {
-          this.settle(this.machine.tick(performance.now()));
+          this.update(this.machine.tick(performance.now()));
         });
       },
-      Math.min(inMs, TIMER_MAX_MS),
+      Math.min(delayMs, MAX_TIMER_MS),
     );
   }
 }

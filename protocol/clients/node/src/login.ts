@@ -1,4 +1,4 @@
-/** What a client logs in with, and how that changes. */
+/** The login of a client, and changes to it. */
 
 import { encode } from "./codec.js";
 import { FRAME_LIMIT_BEFORE_LOGIN_BYTES, Kind, VERSION } from "./constants.js";
@@ -6,79 +6,77 @@ import type { ValueMap } from "./values.js";
 
 export const LOGIN_ID = 1;
 
-/** What a client logs in with. */
+/** The contents of a login. */
 export interface Identity {
-  /** Who is online; may be left out where a token names it. */
+  /** The user; may be left out if a token names it. */
   readonly uid?: string | undefined;
-  /** Which of the user's devices; left out, the one default device. */
+  /** Which of the user's devices; the default device if left out. */
   readonly device?: string | undefined;
-  /** Proof of who it is, where the server asks for one. */
+  /** Proof of identity, if the server requires it. */
   readonly token?: string | undefined;
-  /** A wish; the server decides, and `connected` tells. */
+  /** A request; the server decides, and `connected` has the result. */
   readonly idleTimeoutMs?: number | undefined;
   /** Shown to others with the user's state; at most 256 bytes packed. */
   readonly meta?: ValueMap | undefined;
-  /** How others see it from the first moment; left out, `online`. */
+  /** The initial status; `online` if left out. */
   readonly status?: Status | undefined;
 }
 
 export type Status = "away" | "online";
 
-/** What can be changed while online, and of later logins; what is left out stays. */
+/** What can change while online and for later logins; fields left out stay as they are. */
 export interface Change {
-  /** An empty map removes it. */
+  /** An empty map removes the meta. */
   readonly meta?: ValueMap | undefined;
   readonly status?: Status | undefined;
-  /** A fresh one, before the old one expires. */
+  /** A new token, before the old one expires. */
   readonly token?: string | undefined;
 }
 
-/** The login as it stands by now: what was granted is also what later logins carry. */
+/** The login as last granted; later logins carry the same. */
 export class Login {
   /**
-   * @param fetches whether a token is put in before each login, and need not be there yet.
-   * @throws EncodeError it breaks a rule of the protocol.
+   * @param tokenComesLater whether a token is set before each login, and may be missing now.
+   * @throws EncodeError the login breaks a rule of the protocol.
    */
   constructor(
     private identity: Identity,
-    private readonly fetches: boolean,
+    private readonly tokenComesLater: boolean,
   ) {
     this.check({});
   }
 
-  /** The newest token that the client has. */
+  /** The newest token; null if the client has none. */
   get token(): string | null {
     return this.identity.token ?? null;
   }
 
-  /** @throws EncodeError logins could not carry the change. */
+  /** @throws EncodeError the login with this change would break a rule of the protocol. */
   check(change: Change): void {
-    const { token = this.fetches ? "-" : undefined, ...rest } = changed(this.identity, change);
+    const { token = this.tokenComesLater ? "-" : undefined, ...rest } = withChange(this.identity, change);
     loginFrame({ ...rest, token });
   }
 
   /**
-   * Change what later logins carry.
+   * Changes what later logins carry.
    *
-   * @throws EncodeError a part breaks a rule of the protocol; nothing was changed.
+   * @throws EncodeError a field breaks a rule of the protocol; nothing was changed.
    */
   change(change: Change): void {
     this.check(change);
-    this.identity = changed(this.identity, change);
+    this.identity = withChange(this.identity, change);
   }
 
-  /** Return the first packet. */
   frame(): Uint8Array {
     return loginFrame(this.identity);
   }
 }
 
-function changed(login: Identity, { token, meta, status }: Change): Identity {
-  const given = { token: token ?? login.token, meta: meta ?? login.meta, status: status ?? login.status };
-  return { ...login, ...given };
+function withChange(login: Identity, { token, meta, status }: Change): Identity {
+  return { ...login, token: token ?? login.token, meta: meta ?? login.meta, status: status ?? login.status };
 }
 
-/** Return the first packet. @throws EncodeError it breaks a rule of the protocol. */
+/** @throws EncodeError the login breaks a rule of the protocol. */
 function loginFrame({ uid, device, token, idleTimeoutMs, meta, status }: Identity): Uint8Array {
   const idle_timeout = idleTimeoutMs === undefined ? undefined : idleTimeoutMs / 1000;
   const payload = { uid, device, token, idle_timeout, meta, status, v: VERSION };

@@ -1,11 +1,11 @@
 /**
- * What a client sends when, and what an answer means: no I/O, and time and chance are arguments.
+ * The protocol of a client as a state machine: no I/O, and time and randomness are arguments.
  *
- * A shell moves the bytes. It connects while the state is "connecting", reads and writes while `connected`,
- * closes the connection as soon as it no longer is, and calls `tick` when `deadline` has come (after it has
- * read what lies there: an answer that came in time must not be taken for one that did not come). Each input
- * returns what it caused, in order; `takeOutgoing` returns what is to be sent. While `wantsToken`, the shell
- * asks the program for one, once at a time, and calls `fetched` with what came of it.
+ * A shell moves the bytes. It connects while the state is "connecting", reads and writes while `connected` is
+ * true, closes the connection as soon as it is false, and calls `tick` at `deadline`. It must read all
+ * received bytes before that call, or an answer that arrived in time would count as missing. Each input
+ * returns its effects, in order; `takeOutgoing` returns the bytes to send. While `wantsToken` is true, the
+ * shell asks the program for a token, one call at a time, and passes the result to `tokenFetched`.
  *
  *     fetching a token → connecting → logging in → online → logging out → ended
  *            ↑ ↓            ↑ ↓          ↓          ↓
@@ -19,157 +19,150 @@ import {
   ConnectionLost,
   Ended,
   ended,
-  NoToken,
   NotConnected,
+  NoToken,
   PresenceError,
   ProtocolError,
+  type Refusal,
 } from "./errors.js";
+import { ASK_EVERY, Keepalives } from "./keepalives.js";
 import { type Identity, Login, LOGIN_ID } from "./login.js";
-import { ASK_EVERY, Beats, type Chance } from "./pacing.js";
-import { connected, goodbye } from "./pushes.js";
+import { parseConnected, parseGoodbye, parseRefusal } from "./pushes.js";
+import { type Chance, type Loss, ReconnectPolicy } from "./reconnect.js";
 import { Renewal, TOKEN_TIMEOUT_MS } from "./renewal.js";
-import { type Loss, Returning } from "./returning.js";
-import { type Caused, refusalOf, Session } from "./session.js";
-import { given, leftMs } from "./tokens.js";
+import { type Effects, Session } from "./session.js";
+import { checkedToken, remainingLifetimeMs } from "./tokens.js";
 
-export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a SYN that got lost is repeated after 1, 3, 7 s
-export const LOGIN_TIMEOUT_MS = 6000; // a server refuses a login that lay unread for 5 s
+export const CONNECT_TIMEOUT_MS = 10_000; // name, TCP, TLS; a lost SYN is repeated after 1, 3 and 7 s
+export const LOGIN_TIMEOUT_MS = 6000; // the server refuses a login left unread for 5 s
 export const LOGOUT_TIMEOUT_MS = 2000;
 
 export type State =
-  | "fetching a token"
-  | "connecting"
-  | "logging in"
-  | "online"
-  | "logging out"
-  | "waiting"
-  | "ended";
+  "fetching a token" | "connecting" | "logging in" | "online" | "logging out" | "waiting" | "ended";
 
 export interface MachineOptions {
-  /** Whether a first attempt that fails is repeated like any later one. */
+  /** Whether a failed first attempt is repeated like any later one. */
   readonly persistent?: boolean;
-  /** Whether the program is asked for a token before each login, and before one ends. */
-  readonly fetches?: boolean;
-  /** One of so many beats asks for an answer. */
+  /** Whether to ask the program for a token before each login, and before a token expires. */
+  readonly fetchesTokens?: boolean;
+  /** Every n-th keepalive asks for an answer. */
   readonly askEvery?: number;
   readonly chance?: Chance;
 }
 
 /** One client, from its first attempt to its end. */
-export class Machine {
+export class ClientMachine {
   state: State;
-  /** What it logs in with. */
   readonly login: Login;
-  /** Why it has ended; null while it has not, and after its own logout or close. */
+  /** Why the client has ended; null before, and after its own logout or close. */
   error: PresenceError | null = null;
-  /** How often it came online, and how often it had to come back. */
-  readonly returns: Returning;
-  private readonly fetches: boolean;
+  readonly reconnectPolicy: ReconnectPolicy;
+  private readonly fetchesTokens: boolean;
   private readonly askEvery: number;
   private readonly chance: Chance;
   private decoder = new Decoder();
-  private due = Infinity; // of the state; online has the session's times instead
+  private stateDeadline = Infinity; // used in all states except online
   private lastId = LOGIN_ID;
   private logoutId: number | null = null;
   private outgoing: Uint8Array[] = [];
   private session: Session | null = null;
-  private renewal: Renewal | null = null; // beside each session
-  private offsetMs: number | null = null; // from `now` to Unix ms by the clock of the last server
+  private renewal: Renewal | null = null; // one per session
+  private clockOffsetMs: number | null = null; // from `now` to Unix ms by the last server's clock
 
   /** @throws EncodeError the login breaks a rule of the protocol. */
   constructor(login: Identity, options: MachineOptions = {}) {
-    this.fetches = options.fetches ?? false;
-    this.login = new Login(login, this.fetches);
+    this.fetchesTokens = options.fetchesTokens ?? false;
+    this.login = new Login(login, this.fetchesTokens);
     this.askEvery = options.askEvery ?? ASK_EVERY;
     this.chance = options.chance ?? Math.random;
-    this.returns = new Returning(options.persistent ?? true, this.fetches, this.chance);
-    this.state = this.fetches ? "fetching a token" : "connecting";
+    this.reconnectPolicy = new ReconnectPolicy(options.persistent ?? true, this.fetchesTokens, this.chance);
+    this.state = this.fetchesTokens ? "fetching a token" : "connecting";
   }
 
-  // What the shell asks
+  // Queries of the shell
 
   /** Whether the shell should hold a connection. */
   get connected(): boolean {
     return this.state === "logging in" || this.state === "online" || this.state === "logging out";
   }
 
-  /** Whether the program is to be asked for a token now, unless that is under way already. */
+  /** Whether to ask the program for a token now, unless a call is already running. */
   get wantsToken(): boolean {
     const online = this.state === "online";
     return online ? (this.renewal?.wanted ?? false) : this.state === "fetching a token";
   }
 
-  /** When `tick` is to be called; infinite after the end. */
+  /** When to call `tick`; infinite after the end. */
   get deadline(): number {
     if (this.state === "online" && this.session) {
-      return Math.min(this.session.deadline, this.renewal?.due ?? Infinity);
+      return Math.min(this.session.deadline, this.renewal?.dueAt ?? Infinity);
     }
-    return this.state === "ended" ? Infinity : this.due;
+    return this.state === "ended" ? Infinity : this.stateDeadline;
   }
 
-  /** From the last beat that asked to its answer, on this connection; null before one. */
+  /** Round trip of the last answered keepalive on this connection; null before one. */
   get roundTripMs(): number | null {
-    return this.session?.beats.roundTripMs ?? null;
+    return this.session?.keepalives.roundTripMs ?? null;
   }
 
-  /** Return what to throw at those who ask an ended client for something. */
-  over(): PresenceError {
+  /** The error of requests to an ended client. */
+  endError(): PresenceError {
     const message = "this client was logged out or closed";
     return this.error ?? new Ended({ code: Code.LOGOUT, reason: "logout", message, retryAfterMs: null });
   }
 
-  /** Return what is to be sent on the present connection, once. */
+  /** Returns the bytes to send on the current connection, and clears them. */
   takeOutgoing(): Uint8Array {
     const bytes = Buffer.concat(this.outgoing);
     this.outgoing = [];
     return bytes;
   }
 
-  // What the shell tells
+  // Inputs of the shell
 
-  /** The first attempt begins. `now` is monotonic milliseconds; every `now` is of the same clock. */
-  begin(now: number): void {
-    this.state = this.fetches ? "fetching a token" : "connecting";
-    this.due = now + (this.fetches ? TOKEN_TIMEOUT_MS : CONNECT_TIMEOUT_MS);
+  /** Starts an attempt to come online. `now` is in monotonic milliseconds, always of the same clock. */
+  beginAttempt(now: number): void {
+    this.state = this.fetchesTokens ? "fetching a token" : "connecting";
+    this.stateDeadline = now + (this.fetchesTokens ? TOKEN_TIMEOUT_MS : CONNECT_TIMEOUT_MS);
   }
 
-  /** The program gave a token, or failed to (then an Error); one that is not wanted any more is passed over. */
-  fetched(token: unknown, now: number): Caused {
+  /** The program returned a token, or failed with an Error; ignored if no token is wanted any more. */
+  tokenFetched(token: unknown, now: number): Effects {
     if (!this.wantsToken) {
       return [];
     }
     if (this.renewal) {
-      this.renewal.take(token, now);
+      this.renewal.offerToken(token, now);
       return [];
     }
-    const failure = this.returns.refusal;
-    const stale = failure && this.stale(token, now);
-    if (failure && stale) {
-      return this.lose({ reason: "no_token", message: stale, failure }, now);
+    const failure = this.reconnectPolicy.refusal;
+    const whyStale = failure && this.whyStale(token, now);
+    if (failure && whyStale) {
+      return this.connectionLost({ reason: "no_token", message: whyStale, failure }, now);
     }
     try {
-      this.login.change({ token: given(token) });
+      this.login.change({ token: checkedToken(token) });
     } catch (error) {
       const failure = new NoToken(error);
-      return this.lose({ reason: "no_token", message: failure.message, failure }, now);
+      return this.connectionLost({ reason: "no_token", message: failure.message, failure }, now);
     }
     this.state = "connecting";
-    this.due = now + CONNECT_TIMEOUT_MS;
+    this.stateDeadline = now + CONNECT_TIMEOUT_MS;
     return [];
   }
 
-  /** The connection stands: log in. */
+  /** The connection is established: log in. */
   established(now: number): void {
     this.decoder = new Decoder();
     this.outgoing = [this.login.frame()];
     this.state = "logging in";
-    this.due = now + LOGIN_TIMEOUT_MS;
+    this.stateDeadline = now + LOGIN_TIMEOUT_MS;
   }
 
-  /** Bytes were read; what follows the end of a connection is dropped. */
-  received(bytes: Uint8Array, now: number): Caused {
-    const caused: Caused = [];
-    this.session?.beats.heard(now);
+  /** Bytes were received; those after the end of the connection are dropped. */
+  received(bytes: Uint8Array, now: number): Effects {
+    const effects: Effects = [];
+    this.session?.keepalives.noteReceived(now);
     try {
       this.decoder.feed(bytes);
       while (this.connected) {
@@ -177,21 +170,21 @@ export class Machine {
         if (!packet) {
           break;
         }
-        caused.push(...this.take(packet, now));
+        effects.push(...this.handlePacket(packet, now));
       }
     } catch (error) {
       if (!(error instanceof ProtocolError)) {
         throw error;
       }
-      caused.push(...this.lose({ reason: "bad_server", message: error.message }, now));
+      effects.push(...this.connectionLost({ reason: "bad_server", message: error.message }, now));
     }
-    return caused;
+    return effects;
   }
 
-  /** The connection ended, or could not be made; `message` says why, for people. */
-  disconnected(message: string, now: number): Caused {
+  /** The connection ended or could not be made; `message` says why, for people. */
+  disconnected(message: string, now: number): Effects {
     if (this.state === "connecting") {
-      return this.lose({ reason: "unreachable", message }, now);
+      return this.connectionLost({ reason: "unreachable", message }, now);
     }
     if (!this.connected) {
       return [];
@@ -199,41 +192,39 @@ export class Machine {
     if (this.session?.refusal) {
       return this.end(ended(this.session.refusal));
     }
-    return this.lose({ reason: "closed", message }, now);
+    return this.connectionLost({ reason: "closed", message }, now);
   }
 
-  /** Time has passed; harmless before the deadline. */
-  tick(now: number): Caused {
+  /** Acts on time-outs; does nothing before the deadline. */
+  tick(now: number): Effects {
     if (this.state === "online" && this.session) {
-      return this.live(this.session, now);
+      return this.tickOnline(this.session, now);
     }
-    if (now < this.due) {
+    if (now < this.stateDeadline) {
       return [];
     }
     switch (this.state) {
       case "waiting":
-        this.begin(now);
+        this.beginAttempt(now);
         return [];
       case "fetching a token":
-        return this.fetched(new Error(`none came within ${TOKEN_TIMEOUT_MS / 1000} s`), now);
+        return this.tokenFetched(new Error(`none came within ${TOKEN_TIMEOUT_MS / 1000} s`), now);
       case "connecting":
-        return this.late("unreachable", "connection", CONNECT_TIMEOUT_MS, now);
+        return this.timedOut("unreachable", "connection", CONNECT_TIMEOUT_MS, now);
       case "logging in":
-        return this.late("login_timeout", "answer to the login", LOGIN_TIMEOUT_MS, now);
+        return this.timedOut("login_timeout", "answer to the login", LOGIN_TIMEOUT_MS, now);
       case "logging out":
-        return [...this.settled(this.session?.expire(now) ?? [], now), ...this.end(null)];
+        return [...(this.session?.expireRequests(now) ?? []), ...this.end(null)];
       default:
         return [];
     }
   }
 
   /**
-   * Send a request; its `Answer` comes later, exactly once. With `retries` a message waits for a recipient
-   * who may return, see `Session.request`.
+   * Sends a request and returns its id; one `RequestResult` follows. `retries`: see `Session.request`.
    *
-   * @returns the id that the answer will carry.
    * @throws NotConnected not logged in now.
-   * @throws Ended over for good.
+   * @throws Ended ended for good.
    * @throws EncodeError the packet breaks a rule of the protocol.
    */
   request(
@@ -244,20 +235,20 @@ export class Machine {
     retries = false,
   ): number {
     if (this.state === "ended") {
-      throw this.over();
+      throw this.endError();
     }
     if (this.state !== "online" || !this.session) {
       throw new NotConnected(`${this.state}: nothing was sent`);
     }
-    return this.session.request(kind, payload, timeoutMs, now, retries);
+    return this.session.request(kind, payload, timeoutMs, now, { retries });
   }
 
   /**
-   * Send the logout: the user is offline as soon as the server reads it. Its `Answer` comes later.
+   * Sends a logout: the user is offline as soon as the server reads it. A `RequestResult` follows.
    *
-   * @throws NotConnected not logged in now. The client has ended all the same; if the server still holds a session
-   *   of an earlier connection, that one ends by itself.
-   * @throws Ended over already.
+   * @throws NotConnected not logged in now. The client has ended all the same; a session of an earlier
+   *   connection ends by itself.
+   * @throws Ended ended before.
    */
   logOut(reason: "logout" | "background" | undefined, now: number): number {
     try {
@@ -269,125 +260,129 @@ export class Machine {
       throw error;
     }
     this.state = "logging out";
-    this.due = now + LOGOUT_TIMEOUT_MS;
+    this.stateDeadline = now + LOGOUT_TIMEOUT_MS;
     return this.logoutId;
   }
 
-  /** End without a logout: the user is offline after the server's grace for lost connections. */
-  close(): Caused {
+  /** Ends without a logout: the user is offline after the server's grace for lost connections. */
+  close(): Effects {
     return this.state === "ended" ? [] : this.end(null);
   }
 
-  // What follows
+  // Transitions
 
-  /** Why a token need not be tried after one was refused; null if it may be a fresh one. */
-  private stale(token: unknown, now: number): string | null {
+  /** Returns why a token is useless after one was refused; null if it may be a new one. */
+  private whyStale(token: unknown, now: number): string | null {
     if (token === this.login.token) {
       return "the token is the one that the server has refused";
     }
-    const left = typeof token === "string" && this.offsetMs !== null ? leftMs(token, now + this.offsetMs) : null;
-    return left !== null && left <= 0 ? "the token has expired" : null;
+    if (typeof token !== "string" || this.clockOffsetMs === null) {
+      return null;
+    }
+    const remainingMs = remainingLifetimeMs(token, now + this.clockOffsetMs) ?? Infinity;
+    return remainingMs <= 0 ? "the token has expired" : null;
   }
 
-  private take(packet: Packet, now: number): Caused {
+  private handlePacket(packet: Packet, now: number): Effects {
     if (packet.kind === Kind.GOODBYE) {
-      return this.takeGoodbye(packet, now);
+      return this.handleGoodbye(packet, now);
     }
     if (!this.session) {
-      return this.takeLoginAnswer(packet, now);
+      return this.handleLoginAnswer(packet, now);
     }
-    const caused = this.settled(this.session.take(packet, now), now);
-    if (caused.some((each) => each.type === "answer" && each.id === this.logoutId)) {
-      caused.push(...this.end(null));
+    const effects = this.session.handlePacket(packet, now);
+    if (effects.some((each) => each.type === "result" && each.id === this.logoutId)) {
+      effects.push(...this.end(null));
     }
-    return caused;
+    return effects;
   }
 
-  private takeLoginAnswer({ kind, id, payload }: Packet, now: number): Caused {
+  private handleLoginAnswer({ kind, id, payload }: Packet, now: number): Effects {
     if (kind === Kind.ERROR) {
-      const refusal = refusalOf(payload);
-      return this.leave(refusal, this.returns.refused(refusal, null), now);
+      return this.loginRefused(parseRefusal(payload), null, now);
     }
     if (kind !== Kind.OK || id !== LOGIN_ID) {
       return [];
     }
-    const push = connected(payload, this.returns.logins > 0);
-    const beats = new Beats(push.keepaliveMs, this.askEvery, now, this.chance);
+    const push = parseConnected(payload, this.reconnectPolicy.logins > 0);
+    const keepalives = new Keepalives(push.keepaliveMs, this.askEvery, now, this.chance);
     this.session = new Session(
-      beats,
+      keepalives,
       now,
       () => (this.lastId += 1),
       (frame) => this.outgoing.push(frame),
     );
-    const token = this.fetches ? this.login.token : null;
-    this.offsetMs = push.timeMs === null ? null : push.timeMs - now;
-    this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (fresh) => {
-      this.login.change({ token: fresh });
+    const token = this.fetchesTokens ? this.login.token : null;
+    this.clockOffsetMs = push.timeMs === null ? null : push.timeMs - now;
+    this.renewal = new Renewal(this.session, token, push.timeMs, this.chance, (renewed) => {
+      this.login.change({ token: renewed });
     });
     this.state = "online";
-    this.returns.online();
+    this.reconnectPolicy.loginGranted();
     return [push];
   }
 
-  private takeGoodbye(packet: Packet, now: number): Caused {
-    const push = goodbye(packet);
-    const refusal = refusalOf(packet.payload);
+  private handleGoodbye(packet: Packet, now: number): Effects {
+    const push = parseGoodbye(packet);
+    const refusal = parseRefusal(packet.payload);
     if (this.state === "logging out") {
       return [push, ...this.end(null)];
     }
     if (!this.session) {
-      return [push, ...this.leave(refusal, this.returns.refused(refusal, push.reconnect), now)];
+      return [push, ...this.loginRefused(refusal, push.reconnect, now)];
     }
-    return [push, ...(push.reconnect ? this.lose(refusal, now) : this.end(ended(refusal)))];
+    return [push, ...(push.reconnect ? this.connectionLost(refusal, now) : this.end(ended(refusal)))];
   }
 
-  private live(session: Session, now: number): Caused {
-    const caused = this.settled(session.expire(now), now);
+  private tickOnline(session: Session, now: number): Effects {
+    const effects = session.expireRequests(now);
     this.renewal?.tick(now);
-    if (now >= session.beats.deadAt) {
+    if (now >= session.keepalives.deadAt) {
       const message = "the server did not answer a beat in time";
-      return [...caused, ...this.lose({ reason: "dead_server", message }, now)];
+      return [...effects, ...this.connectionLost({ reason: "dead_server", message }, now)];
     }
-    session.beat(now, this.chance);
-    return caused;
+    session.sendKeepalive(now, this.chance);
+    return effects;
   }
 
-  private settled(caused: Caused, now: number): Caused {
-    return this.renewal?.settle(caused, now) ?? caused;
+  private timedOut(reason: string, missing: string, timeoutMs: number, now: number): Effects {
+    return this.connectionLost({ reason, message: `no ${missing} within ${timeoutMs / 1000} s` }, now);
   }
 
-  private late(reason: string, what: string, timeoutMs: number, now: number): Caused {
-    return this.lose({ reason, message: `no ${what} within ${timeoutMs / 1000} s` }, now);
+  /** The connection was lost or could not be made. */
+  private connectionLost(loss: Loss, now: number): Effects {
+    const onlineMs = this.session ? now - this.session.onlineSince : 0;
+    const outcome = this.reconnectPolicy.connectionLost(loss, onlineMs);
+    return this.state === "logging out" ? this.end(null) : this.reconnectOrEnd(loss, outcome, now);
   }
 
-  /** The connection is no more, or could not be had. */
-  private lose(loss: Loss, now: number): Caused {
-    const verdict = this.returns.lost(loss, this.session ? now - this.session.since : 0);
-    return this.state === "logging out" ? this.end(null) : this.leave(loss, verdict, now);
+  private loginRefused(refusal: Refusal, reconnect: boolean | null, now: number): Effects {
+    return this.reconnectOrEnd(refusal, this.reconnectPolicy.loginRefused(refusal, reconnect), now);
   }
 
-  /** Come back after so long, or end. */
-  private leave({ reason, message, code = null }: Loss, verdict: number | PresenceError, now: number): Caused {
-    if (verdict instanceof PresenceError) {
-      return this.end(verdict);
+  /** Waits for `outcome` milliseconds before the next attempt, or ends with that error. */
+  private reconnectOrEnd(loss: Loss, outcome: number | PresenceError, now: number): Effects {
+    const { reason, message, code = null } = loss;
+    if (outcome instanceof PresenceError) {
+      return this.end(outcome);
     }
-    const caused = this.drop(new ConnectionLost(message || reason));
+    const effects = this.dropConnection(new ConnectionLost(message || reason));
     this.state = "waiting";
-    this.due = now + verdict;
-    return [...caused, { type: "disconnected", reason, message, retryInMs: verdict, code }];
+    this.stateDeadline = now + outcome;
+    return [...effects, { type: "disconnected", reason, message, retryInMs: outcome, code }];
   }
 
-  private end(error: PresenceError | null): Caused {
-    const lost = this.state === "logging out";
+  private end(error: PresenceError | null): Effects {
+    const loggingOut = this.state === "logging out";
     this.state = "ended";
     this.error = error;
-    return this.drop(lost ? new ConnectionLost("the connection broke during the logout") : this.over());
+    const lost = new ConnectionLost("the connection broke during the logout");
+    return this.dropConnection(loggingOut ? lost : this.endError());
   }
 
-  private drop(error: PresenceError): Caused {
-    const { session, renewal } = this;
+  private dropConnection(error: PresenceError): Effects {
+    const session = this.session;
     this.session = this.renewal = null;
-    const failed = session?.fail(error) ?? [];
-    return renewal?.withoutOwn(failed) ?? failed;
+    return session?.failRequests(error) ?? [];
   }
 }

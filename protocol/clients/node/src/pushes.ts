@@ -1,50 +1,50 @@
-/** What a client hands out without being asked: messages, others' presence, its own connection. */
+/** What the client reports without a request: messages, presence of others, its own connection. */
 
 import type { Packet } from "./codec.js";
-import type { RequestFailed } from "./errors.js";
+import type { Refusal, RequestFailed } from "./errors.js";
 import type { Value, ValueMap } from "./values.js";
 
-const KEEPALIVE_SHARE = 0.4; // of the idle time-out, for a server that does not tell how often to beat
-const IDLE_TIMEOUT_DEFAULT_MS = 30_000; // and for one that tells neither
+const KEEPALIVE_SHARE = 0.4; // of the idle time-out, if the server names no interval
+const DEFAULT_IDLE_TIMEOUT_MS = 30_000; // if the server names none
 
-/** Logged in: for the first time, or again. */
+/** Logged in, for the first time or again. */
 export interface Connected {
   readonly type: "connected";
   /** The server's name for this session, as in its logs and events. */
   readonly session: string;
-  /** After so much silence the server ends the session. */
+  /** The server ends the session after this long without a packet. */
   readonly idleTimeoutMs: number;
-  /** Between two beats, as the server wants them. */
+  /** Interval of keepalives that the server asks for. */
   readonly keepaliveMs: number;
-  /** The server's clock, Unix milliseconds; null if it did not tell. */
+  /** The server's clock, Unix milliseconds; null if unknown. */
   readonly timeMs: number | null;
   /** Whether this client was online before. */
   readonly again: boolean;
 }
 
-/** The connection is lost, or an attempt to come back failed; the client tries again by itself. */
+/** The connection is lost, or an attempt to reconnect failed; the client tries again by itself. */
 export interface Disconnected {
   readonly type: "disconnected";
   /**
    * The server's reason, or `closed` (it closed, or the network did), `unreachable` (no connection),
-   * `no_token` (the program has given none), `login_timeout` (no answer to the login), `dead_server` (no
-   * answer to a beat), `bad_server` (its bytes break the protocol).
+   * `no_token` (the program returned none), `login_timeout` (no answer to the login), `dead_server` (no
+   * answer to a keepalive), `bad_server` (its bytes break the protocol).
    */
   readonly reason: string;
   /** For people; may be empty. */
   readonly message: string;
-  /** Until the next attempt. */
+  /** Time until the next attempt. */
   readonly retryInMs: number;
-  /** The server's code; null where the client noticed by itself. */
+  /** The server's code; null if the client detected the loss. */
   readonly code: number | null;
 }
 
-/** The server has announced that it closes the connection; what follows from that comes next. */
+/** The server has announced that it closes the connection; the consequence follows as another event. */
 export interface Goodbye {
   readonly type: "goodbye";
   readonly code: number;
   readonly reason: string;
-  /** Whether the client comes back (then `disconnected` follows) or has ended. */
+  /** Whether the client reconnects (then `disconnected` follows) or has ended. */
   readonly reconnect: boolean;
   readonly retryAfterMs: number | null;
   readonly message: string;
@@ -55,7 +55,7 @@ export interface Delivered {
   readonly type: "message";
   readonly from: string;
   readonly body: Value;
-  /** When the server took it, Unix milliseconds. */
+  /** When the server received it, Unix milliseconds. */
   readonly atMs: number;
 }
 
@@ -63,13 +63,12 @@ export interface Delivered {
 export interface UserState {
   /** `online`, `away`, `offline` or `unknown`; treat any other as `unknown`. */
   readonly status: string;
-  /** When it began, Unix milliseconds; null if not told. */
+  /** When this status began, Unix milliseconds; null if unknown. */
   readonly sinceMs: number | null;
-  /** Last sign of life; null while online, or if not told. */
+  /** Last sign of life; null while online, or if unknown. */
   readonly lastSeenMs: number | null;
-  /** Of the event that led to it; null if not told. */
+  /** Id of the event that led to this state; null if unknown. */
   readonly id: string | null;
-  /** As the user set it. */
   readonly meta: ValueMap;
 }
 
@@ -79,8 +78,8 @@ export interface PresenceChanged {
   readonly uid: string;
   readonly state: UserState;
   /**
-   * Name of the code that caused it; `meanwhile` for what had changed when the client came back from a lost
-   * connection: what lay between is not told.
+   * Name of the code that caused it; `meanwhile` for a change found after a reconnect: intermediate states
+   * are not reported.
    */
   readonly reason: string;
 }
@@ -88,8 +87,8 @@ export interface PresenceChanged {
 export const MEANWHILE = "meanwhile";
 
 /**
- * After a return the server refused to go on with a watch: of these users no more changes come. What
- * passes, a busy server, say, is no reason: then the client tries again by itself.
+ * After a reconnect the server refused to restore a watch: no more changes of these users follow. Temporary
+ * failures, such as a busy server, do not cause it: then the client tries again by itself.
  */
 export interface WatchEnded {
   readonly uids: readonly string[];
@@ -98,64 +97,59 @@ export interface WatchEnded {
 
 export type Push = Connected | Disconnected | Goodbye | Delivered | PresenceChanged;
 
-/** Return the state that a map of the protocol describes; it was checked when it was read. */
-export function userState(map: ValueMap): UserState {
+export function parseUserState(map: ValueMap): UserState {
   return {
     status: map["status"] as string,
-    sinceMs: numberOrNull(map["since_ms"]),
-    lastSeenMs: numberOrNull(map["last_seen_ms"]),
+    sinceMs: toNumberOrNull(map["since_ms"]),
+    lastSeenMs: toNumberOrNull(map["last_seen_ms"]),
     id: (map["id"] ?? null) as string | null,
     meta: (map["meta"] ?? {}) as ValueMap,
   };
 }
 
-/** Return the states of an answer by uid. A uid may be any string, so this is a Map and no object. */
-export function userStates(payload: ValueMap): Map<string, UserState> {
+/** Returns the states in an answer, by uid. A Map, because a uid may be any string. */
+export function parseUserStates(payload: ValueMap): Map<string, UserState> {
   const states = (payload["presence"] ?? {}) as { [uid: string]: ValueMap };
-  return new Map(Object.entries(states).map(([uid, state]) => [uid, userState(state)]));
+  return new Map(Object.entries(states).map(([uid, state]) => [uid, parseUserState(state)]));
 }
 
-/** Return what the answer to a login tells. @param again whether the client was online before. */
-export function connected(payload: ValueMap, again: boolean): Connected {
-  const idleTimeoutMs = milliseconds(payload["idle_timeout"]) ?? IDLE_TIMEOUT_DEFAULT_MS;
-  const keepaliveMs = milliseconds(payload["keepalive"]) ?? KEEPALIVE_SHARE * idleTimeoutMs;
+/** @param again whether the client was online before. */
+export function parseConnected(payload: ValueMap, again: boolean): Connected {
+  const idleTimeoutMs = secondsToMs(payload["idle_timeout"]) ?? DEFAULT_IDLE_TIMEOUT_MS;
+  const keepaliveMs = secondsToMs(payload["keepalive"]) ?? KEEPALIVE_SHARE * idleTimeoutMs;
   const session = (payload["session"] ?? "") as string;
-  const timeMs = numberOrNull(payload["time_ms"]);
+  const timeMs = toNumberOrNull(payload["time_ms"]);
   return { type: "connected", session, idleTimeoutMs, keepaliveMs, timeMs, again };
 }
 
-export function delivered({ payload }: Packet): Delivered {
+export function parseDelivered({ payload }: Packet): Delivered {
   const from = payload["from"] as string;
   return { type: "message", from, body: payload["body"] as Value, atMs: Number(payload["at_ms"]) };
 }
 
-export function presenceChanged({ payload }: Packet): PresenceChanged {
+export function parsePresenceChanged({ payload }: Packet): PresenceChanged {
   const { uid, reason } = payload as { uid: string; reason: string };
-  return { type: "presence", uid, state: userState(payload), reason };
+  return { type: "presence", uid, state: parseUserState(payload), reason };
 }
 
-export function goodbye({ payload }: Packet): Goodbye {
-  const {
-    reason,
-    reconnect,
-    message = "",
-  } = payload as { reason: string; reconnect: boolean; message?: string };
-  const code = Number(payload["code"]);
+export function parseGoodbye({ payload }: Packet): Goodbye {
+  return { type: "goodbye", ...parseRefusal(payload), reconnect: payload["reconnect"] as boolean };
+}
+
+/** Returns the contents of an error or goodbye packet. */
+export function parseRefusal(payload: ValueMap): Refusal {
   return {
-    type: "goodbye",
-    code,
-    reason,
-    reconnect,
-    retryAfterMs: milliseconds(payload["retry_after"]),
-    message,
+    code: Number(payload["code"]),
+    reason: payload["reason"] as string,
+    message: (payload["message"] ?? "") as string,
+    retryAfterMs: secondsToMs(payload["retry_after"]),
   };
 }
 
-/** Return seconds of the protocol in milliseconds. */
-export function milliseconds(seconds: Value | undefined): number | null {
+function secondsToMs(seconds: Value | undefined): number | null {
   return seconds === undefined ? null : Number(seconds) * 1000;
 }
 
-function numberOrNull(value: Value | undefined): number | null {
+function toNumberOrNull(value: Value | undefined): number | null {
   return value === undefined || value === null ? null : Number(value);
 }

@@ -1,126 +1,109 @@
-/** A fresh token before the present one ends, on one connection. */
+/** Token renewal on one connection. */
 
 import { Code, Kind } from "./constants.js";
 import { PresenceError, RequestFailed, Unsupported } from "./errors.js";
-import { Backoff, type Chance } from "./pacing.js";
-import type { Caused, Session } from "./session.js";
-import { given, leftMs } from "./tokens.js";
+import { Backoff, type Chance } from "./reconnect.js";
+import type { Session } from "./session.js";
+import { checkedToken, remainingLifetimeMs } from "./tokens.js";
+import type { ValueMap } from "./values.js";
 
-export const TOKEN_TIMEOUT_MS = 30_000; // for whoever makes tokens
+export const TOKEN_TIMEOUT_MS = 30_000; // for the program's token function
 export const ANSWER_TIMEOUT_MS = 10_000;
-const RENEW_SHARE = 0.8; // of what is left of a token: the rest is for what fails for a while
-const RENEW_JITTER = 0.1; // so much of it earlier at most: who logged in together does not renew together
-export const RETRY_MIN_MS = 1000;
+const RENEW_SHARE = 0.8; // of the remaining lifetime; the rest is for failing token functions and servers
+const RENEW_JITTER = 0.1; // up to this share earlier: clients that logged in together do not renew together
+export const MIN_RENEWAL_DELAY_MS = 1000;
 
-/** Keeps the token of a logged-in connection fresh, if it can be read when it ends. */
+/** Renews the token of a logged-in connection before it expires, if its expiry can be read. */
 export class Renewal {
-  /** When `tick` is to be called; infinite while nothing is to be done. */
-  due = Infinity;
-  /** Whether the source is to be asked now; `take` ends it, and some time without it. */
+  /** When to call `tick`; infinite while nothing is to be done. */
+  dueAt = Infinity;
+  /** Whether to ask the program for a token now; ended by `offerToken` or a time-out. */
   wanted = false;
-  private token: string | null = null; // that the server has
-  private sent = "";
-  private refused: string | null = null;
-  private id: number | null = null;
+  private token: string | null = null; // that the server has accepted
+  private sentToken = "";
+  private refusedToken: string | null = null;
   private backoff = new Backoff();
 
   /**
-   * @param token what the session logged in with; null: nobody makes fresh ones.
-   * @param timeMs the server's clock when the login was answered; null if not told.
-   * @param granted takes the fresh token that the server has granted.
+   * @param token the token of the login; null if the program has no token function.
+   * @param timeMs the server's clock when the login was answered; null if unknown.
+   * @param onRenewed receives the token that the server has accepted.
    */
   constructor(
     private readonly session: Session,
     token: string | null,
     private timeMs: number | null,
     private readonly chance: Chance,
-    private readonly granted: (token: string) => void,
+    private readonly onRenewed: (token: string) => void,
   ) {
     if (token !== null) {
-      this.hold(token, session.since);
+      this.tokenAccepted(token, session.onlineSince);
     }
   }
 
-  /** Want a token if it is time; want none any more if the source has taken too long, until later. */
+  /** Asks for a token when it is time; postpones if the program takes too long. */
   tick(now: number): void {
-    if (now < this.due) {
+    if (now < this.dueAt) {
       return;
     }
     if (this.wanted) {
       this.postpone(now);
     } else {
       this.wanted = true;
-      this.due = now + TOKEN_TIMEOUT_MS;
+      this.dueAt = now + TOKEN_TIMEOUT_MS;
     }
   }
 
-  /** Send the token that was wanted, unless it is none, or the server has it or has refused it. */
-  take(token: unknown, now: number): void {
+  /** Sends the token, unless it is invalid, or the server has it or has refused it. */
+  offerToken(token: unknown, now: number): void {
     this.wanted = false;
-    if (token === this.token || token === this.refused) {
+    if (token === this.token || token === this.refusedToken) {
       this.postpone(now);
       return;
     }
     try {
-      this.sent = given(token);
-      this.id = this.session.request(Kind.UPDATE, { token: this.sent }, ANSWER_TIMEOUT_MS, now);
-      this.due = Infinity;
+      this.sentToken = checkedToken(token);
+      const onAnswer = this.answered.bind(this);
+      this.session.request(Kind.UPDATE, { token: this.sentToken }, ANSWER_TIMEOUT_MS, now, { onAnswer });
+      this.dueAt = Infinity;
     } catch {
-      this.postpone(now); // of the program's own code, whatever it is
+      this.postpone(now); // any error of the program's own code
     }
   }
 
-  /** Take out the answer to an own request, and do what it means. */
-  settle(caused: Caused, now: number): Caused {
-    return caused.filter((each) => {
-      if (each.type !== "answer" || each.id !== this.id) {
-        return true;
-      }
-      this.id = null;
-      if (each.result instanceof PresenceError) {
-        this.notGranted(each.result, now);
-      } else {
-        this.granted(this.sent);
-        if ((this.left(this.sent, now) ?? 1) <= 0) {
-          this.timeMs = null; // tokens are judged by another clock, which was set meanwhile
-        }
-        this.hold(this.sent, now);
-      }
-      return false;
-    });
+  private remainingLifetimeMs(token: string, now: number): number | null {
+    const serverTimeMs = this.timeMs === null ? null : this.timeMs + now - this.session.onlineSince;
+    return remainingLifetimeMs(token, serverTimeMs);
   }
 
-  /** Take out the failure of an own request: the connection is gone, and the next login has a token. */
-  withoutOwn(failed: Caused): Caused {
-    return failed.filter((each) => each.type !== "answer" || each.id !== this.id);
-  }
-
-  private left(token: string, now: number): number | null {
-    return leftMs(token, this.timeMs === null ? null : this.timeMs + now - this.session.since);
-  }
-
-  private hold(token: string, now: number): void {
+  private tokenAccepted(token: string, now: number): void {
     this.token = token;
     this.backoff = new Backoff();
-    const left = this.left(token, now);
+    const remainingMs = this.remainingLifetimeMs(token, now);
     const share = RENEW_SHARE - RENEW_JITTER * this.chance();
-    this.due = left === null ? Infinity : now + Math.max(RETRY_MIN_MS, left * share);
+    this.dueAt = remainingMs === null ? Infinity : now + Math.max(MIN_RENEWAL_DELAY_MS, remainingMs * share);
   }
 
-  private notGranted(error: PresenceError, now: number): void {
-    if (error instanceof Unsupported) {
-      this.due = Infinity; // it checks no tokens
-      return;
+  private answered(result: ValueMap | PresenceError, now: number): void {
+    if (result instanceof Unsupported) {
+      this.dueAt = Infinity; // the server checks no tokens
+    } else if (result instanceof PresenceError) {
+      const refusal = result instanceof RequestFailed ? result.refusal : null;
+      if (refusal?.code === Code.AUTH_FAILED) {
+        this.refusedToken = this.sentToken;
+      }
+      this.postpone(now, refusal?.retryAfterMs);
+    } else {
+      this.onRenewed(this.sentToken);
+      if ((this.remainingLifetimeMs(this.sentToken, now) ?? 1) <= 0) {
+        this.timeMs = null; // the server's clock was set in the meantime
+      }
+      this.tokenAccepted(this.sentToken, now);
     }
-    const refusal = error instanceof RequestFailed ? error.refusal : null;
-    if (refusal?.code === Code.AUTH_FAILED) {
-      this.refused = this.sent;
-    }
-    this.postpone(now, refusal?.retryAfterMs);
   }
 
   private postpone(now: number, retryAfterMs: number | null = null): void {
     this.wanted = false;
-    this.due = now + RETRY_MIN_MS + this.backoff.nextMs(this.chance, 0, retryAfterMs);
+    this.dueAt = now + MIN_RENEWAL_DELAY_MS + this.backoff.nextMs(this.chance, 0, retryAfterMs);
   }
 }

@@ -1,8 +1,8 @@
 /**
- * What the payload of each kind may hold: a table, and the checks that it names.
+ * The fields of each kind of packet, and their checks.
  *
- * A key that the table does not name is ignored, so that newer peers can send more. A key that it names must
- * have the right type; nil is not "absent".
+ * Unknown keys are ignored, so that newer peers can send more. A known key must have the right type; nil does
+ * not mean "absent".
  */
 
 import {
@@ -19,10 +19,10 @@ import { ProtocolError } from "./errors.js";
 import { isMap, type Raw, type RawMap, WholeFloat } from "./values.js";
 import { pack } from "./writer.js";
 
-/** Throws a ProtocolError that begins with `name`. */
+/** Throws a ProtocolError whose message begins with `name`. */
 type Check = (value: Raw, name: string) => void;
 
-/** A key that must be there, unless another one is. */
+/** A required key, unless the key `unless` is present. */
 interface Required {
   readonly check: Check;
   readonly unless?: string;
@@ -30,10 +30,10 @@ interface Required {
 
 type Fields = Readonly<Record<string, Check | Required>>;
 
-// C0, DEL and C1 controls, every Unicode white space, and braces. (`\s` would refuse U+FEFF as well.)
+// C0, DEL and C1 controls, Unicode white space, and braces. (`\s` would also match U+FEFF.)
 const FORBIDDEN = /[\x00-\x1f\x7f-\x9f\p{White_Space}{}]/u;
 
-function wrong(name: string, what: string): ProtocolError {
+function invalid(name: string, what: string): ProtocolError {
   return new ProtocolError(Code.PROTOCOL_ERROR, `${name} ${what}`);
 }
 
@@ -41,27 +41,27 @@ function tooLarge(name: string, what: string): ProtocolError {
   return new ProtocolError(Code.TOO_LARGE, `${name} ${what}`);
 }
 
-function text(maxBytes: number, forbidden?: RegExp): Check {
+function boundedText(maxBytes: number, forbidden?: RegExp): Check {
   return (value, name) => {
     if (typeof value !== "string" || !value) {
-      throw wrong(name, "must be a string that is not empty");
+      throw invalid(name, "must be a string that is not empty");
     }
     if (Buffer.byteLength(value) > maxBytes) {
       throw tooLarge(name, `is longer than ${maxBytes} bytes`);
     }
     if (forbidden?.test(value)) {
-      throw wrong(name, "holds a control character, white space, { or }");
+      throw invalid(name, "holds a control character, white space, { or }");
     }
   };
 }
 
-const uid = text(UID_MAX_BYTES, FORBIDDEN);
-const device = text(DEVICE_MAX_BYTES, FORBIDDEN);
-const token = text(TOKEN_MAX_BYTES);
+const uid = boundedText(UID_MAX_BYTES, FORBIDDEN);
+const device = boundedText(DEVICE_MAX_BYTES, FORBIDDEN);
+const token = boundedText(TOKEN_MAX_BYTES);
 
 const uids: Check = (value, name) => {
   if (!Array.isArray(value)) {
-    throw wrong(name, "must be a list of uids");
+    throw invalid(name, "must be a list of uids");
   }
   if (value.length > UIDS_MAX) {
     throw tooLarge(name, `holds more than ${UIDS_MAX} uids`);
@@ -71,51 +71,51 @@ const uids: Check = (value, name) => {
 
 const meta: Check = (value, name) => {
   if (!isMap(value)) {
-    throw wrong(name, "must be a map");
+    throw invalid(name, "must be a map");
   }
-  if (nests(value) > META_DEPTH_MAX) {
-    throw wrong(name, `is nested more than ${META_DEPTH_MAX} deep`);
+  if (nestingDepth(value) > META_DEPTH_MAX) {
+    throw invalid(name, `is nested more than ${META_DEPTH_MAX} deep`);
   }
   if (pack(value).length > META_MAX_BYTES) {
     throw tooLarge(name, `takes more than ${META_MAX_BYTES} bytes packed`);
   }
 };
 
-/** How many containers lie inside each other; the depth of a whole frame is bounded already. */
-function nests(value: Raw): number {
+/** Returns the number of nested containers; the depth of a frame is already bounded. */
+function nestingDepth(value: Raw): number {
   const inner = Array.isArray(value) ? value : isMap(value) ? Object.values(value) : null;
-  return inner ? 1 + Math.max(0, ...inner.map(nests)) : 0;
+  return inner ? 1 + Math.max(0, ...inner.map(nestingDepth)) : 0;
 }
 
 const string: Check = (value, name) => {
   if (typeof value !== "string") {
-    throw wrong(name, "must be a string");
+    throw invalid(name, "must be a string");
   }
 };
 
 const boolean: Check = (value, name) => {
   if (typeof value !== "boolean") {
-    throw wrong(name, "must be a boolean");
+    throw invalid(name, "must be a boolean");
   }
 };
 
 const uint: Check = (value, name) => {
   if (!isUint(value)) {
-    throw wrong(name, "must be an unsigned integer");
+    throw invalid(name, "must be an unsigned integer");
   }
 };
 
 const seconds: Check = (value, name) => {
   const number = asNumber(value);
   if (number === null || number <= 0) {
-    throw wrong(name, "must be a number above 0");
+    throw invalid(name, "must be a number above 0");
   }
 };
 
 const delay: Check = (value, name) => {
   const number = asNumber(value);
   if (number === null || number < 0) {
-    throw wrong(name, "must be a number of at least 0");
+    throw invalid(name, "must be a number of at least 0");
   }
 };
 
@@ -124,7 +124,7 @@ const any: Check = () => undefined;
 function oneOf(...choices: readonly string[]): Check {
   return (value, name) => {
     if (typeof value !== "string" || !choices.includes(value)) {
-      throw wrong(name, `must be ${choices.join(" or ")}`);
+      throw invalid(name, `must be ${choices.join(" or ")}`);
     }
   };
 }
@@ -138,7 +138,7 @@ function orNil(check: Check): Check {
 }
 
 const STATE: Fields = {
-  status: { check: string }, // any: one that a later server adds must not end an older client's connection
+  status: { check: string }, // any string: a newer status must not end the connection of an older client
   since_ms: orNil(uint),
   last_seen_ms: orNil(uint),
   id: orNil(string),
@@ -147,16 +147,16 @@ const STATE: Fields = {
 
 const states: Check = (value, name) => {
   if (!isMap(value)) {
-    throw wrong(name, "must be a map of uids to states");
+    throw invalid(name, "must be a map of uids to states");
   }
   const entries = Object.entries(value);
   if (entries.length > UIDS_MAX) {
     throw tooLarge(name, `holds more than ${UIDS_MAX} states`);
   }
-  for (const [whose, state] of entries) {
-    uid(whose, `a uid of ${name}`);
+  for (const [key, state] of entries) {
+    uid(key, `a uid of ${name}`);
     if (!isMap(state)) {
-      throw wrong(name, "has a state that is no map");
+      throw invalid(name, "has a state that is no map");
     }
     checkFields(state, STATE, `a state of ${name}: `);
   }
@@ -206,9 +206,9 @@ const SCHEMA: ReadonlyMap<number | bigint, Fields> = new Map<number | bigint, Fi
 ]);
 
 /**
- * Check a payload against the table; a kind that the table does not know may hold anything.
+ * Checks a payload against the schema; unknown kinds may have any payload.
  *
- * @throws ProtocolError a key is missing, of the wrong type, or over a limit (then TOO_LARGE).
+ * @throws ProtocolError a key is missing, has the wrong type, or exceeds a limit (then TOO_LARGE).
  */
 export function checkPayload(kind: number | bigint, payload: RawMap): void {
   const fields = SCHEMA.get(kind);
@@ -230,13 +230,13 @@ function asNumber(value: Raw): number | null {
   return typeof value === "number" || typeof value === "bigint" ? Number(value) : null;
 }
 
-function checkFields(payload: RawMap, fields: Fields, where: string): void {
+function checkFields(payload: RawMap, fields: Fields, prefix: string): void {
   for (const [name, field] of Object.entries(fields)) {
     const required = typeof field === "function" ? null : field;
     if (Object.hasOwn(payload, name)) {
-      (required ? required.check : (field as Check))(payload[name] as Raw, where + name);
+      (required ? required.check : (field as Check))(payload[name] as Raw, prefix + name);
     } else if (required && !(required.unless !== undefined && Object.hasOwn(payload, required.unless))) {
-      throw wrong(where + name, "is missing");
+      throw invalid(prefix + name, "is missing");
     }
   }
 }

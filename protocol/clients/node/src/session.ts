@@ -1,4 +1,4 @@
-/** One logged-in connection as the client sees it: its beats, its requests, and what comes unasked. */
+/** One logged-in connection: keepalives, requests and pushes. */
 
 import { encode, type Packet } from "./codec.js";
 import { Code, FRAME_LIMIT_BYTES, Kind } from "./constants.js";
@@ -9,81 +9,84 @@ import {
   requestFailed,
   RequestTimeout,
 } from "./errors.js";
-import type { Beats, Chance } from "./pacing.js";
-import { delivered, milliseconds, presenceChanged, type Push } from "./pushes.js";
+import type { Keepalives } from "./keepalives.js";
+import { parseDelivered, parsePresenceChanged, parseRefusal, type Push } from "./pushes.js";
+import type { Chance } from "./reconnect.js";
 import type { ValueMap } from "./values.js";
 
-/** What became of a request: the payload of its ok, or an error. Each request gets exactly one. */
-export interface Answer {
-  readonly type: "answer";
+/** The result of a request: the payload of its ok, or an error. Each request has exactly one. */
+export interface RequestResult {
+  readonly type: "result";
   readonly id: number;
-  readonly result: ValueMap | PresenceError;
+  readonly result: Result;
 }
 
-export type Caused = (Push | Answer)[];
+type Result = ValueMap | PresenceError;
 
-// After these errors the server closes; others, and a 315 to a watch, refuse one request.
-const ENDS_CONNECTION: ReadonlySet<number> = new Set([
-  Code.PROTOCOL_ERROR,
-  Code.TOO_LARGE,
-  Code.NOT_LOGGED_IN,
-]);
+export type Effects = (Push | RequestResult)[];
 
-export const RETRY_MS = 1000; // between two attempts to reach a recipient who may return at any moment
+// The server closes after these errors; others, and a 315 to a watch, refuse one request.
+const FATAL_CODES: ReadonlySet<number> = new Set([Code.PROTOCOL_ERROR, Code.TOO_LARGE, Code.NOT_LOGGED_IN]);
 
-interface Pending {
+export const MESSAGE_RETRY_INTERVAL_MS = 1000; // while the recipient may return
+
+export type AnswerCallback = (result: Result, now: number) => void;
+
+interface PendingRequest {
   readonly kind: number;
   readonly payload: Readonly<Record<string, unknown>>;
-  /** When its time is over. */
+  /** When the request times out. */
   readonly deadline: number;
-  /** Whether a message is sent again to a recipient that has lost its connection. */
+  /** Whether to resend a message while its recipient may return. */
   readonly retries: boolean;
-  /** When it is to be sent again, and why; null: its answer is awaited. */
-  held: Held | null;
+  /** Receives the result of a request that the client makes by itself; null: it becomes an effect. */
+  readonly onAnswer: AnswerCallback | null;
+  /** When to resend it, and why; null while it awaits its answer. */
+  resend: Resend | null;
 }
 
-interface Held {
-  readonly againAt: number;
+interface Resend {
+  readonly resendAt: number;
   readonly error: PresenceError;
 }
 
-function dueOf({ deadline, held }: Pending): number {
-  return held ? Math.min(held.againAt, deadline) : deadline;
+function nextActionAt({ deadline, resend }: PendingRequest): number {
+  return resend ? Math.min(resend.resendAt, deadline) : deadline;
 }
 
-/** From the login's answer to the end of the connection. */
+/** A connection from the answer to its login until its end. */
 export class Session {
-  /** An error after which a server closes, if it came last. */
+  /** The error in the last packet, if the server closes after it. */
   refusal: Refusal | null = null;
-  private readonly requests = new Map<number, Pending>(); // by id, in order
-  private readonly held = new Map<unknown, Held>(); // by recipient, while messages wait to be sent again
+  private readonly requests = new Map<number, PendingRequest>(); // by id
+  private readonly resends = new Map<unknown, Resend>(); // by recipient
 
   /**
-   * @param since when the login was answered.
-   * @param nextId ids of requests; they go on over all connections of a client.
-   * @param send takes what is to be sent.
+   * @param onlineSince when the login was answered.
+   * @param nextId returns request ids, shared by all connections of a client.
+   * @param send receives the bytes to send.
    */
   constructor(
-    readonly beats: Beats,
-    readonly since: number,
+    readonly keepalives: Keepalives,
+    readonly onlineSince: number,
     private readonly nextId: () => number,
     private readonly send: (frame: Uint8Array) => void,
   ) {}
 
-  /** When something is due: a beat, a beat's answer, or a request's. */
+  /** When the next keepalive, answer or request is due. */
   get deadline(): number {
-    let deadline = Math.min(this.beats.nextAt, this.beats.deadAt);
+    let deadline = Math.min(this.keepalives.nextAt, this.keepalives.deadAt);
     for (const pending of this.requests.values()) {
-      deadline = Math.min(deadline, dueOf(pending));
+      deadline = Math.min(deadline, nextActionAt(pending));
     }
     return deadline;
   }
 
   /**
-   * Send a request and return its id.
+   * Sends a request and returns its id; a `RequestResult` follows, or `onAnswer` is called instead.
    *
-   * With `retries` a message is sent again, within its time, while its recipient may return. What follows to
-   * the same recipient waits behind it, so that all of it arrives in order.
+   * With `retries` a message is sent again until its time-out while its recipient may return. Later messages
+   * to the same recipient wait behind it, so that all arrive in order.
    *
    * @throws EncodeError the packet breaks a rule of the protocol; nothing was sent.
    */
@@ -92,114 +95,108 @@ export class Session {
     payload: Readonly<Record<string, unknown>>,
     timeoutMs: number,
     now: number,
-    retries = false,
+    { retries = false, onAnswer = null }: { retries?: boolean; onAnswer?: AnswerCallback | null } = {},
   ): number {
     const id = this.nextId();
     const frame = encode(kind, id, payload, FRAME_LIMIT_BYTES);
-    const held = (retries && this.held.get(payload["to"])) || null;
-    if (!held) {
+    const resend = (retries && this.resends.get(payload["to"])) || null;
+    if (!resend) {
       this.send(frame);
     }
-    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, held });
+    this.requests.set(id, { kind, payload, deadline: now + timeoutMs, retries, onAnswer, resend });
     return id;
   }
 
-  /** Send a beat if one is due; return whether. */
-  beat(now: number, chance: Chance): boolean {
-    if (now < this.beats.nextAt) {
-      return false;
+  /** Sends a keepalive if one is due. */
+  sendKeepalive(now: number, chance: Chance): void {
+    if (now < this.keepalives.nextAt) {
+      return;
     }
-    if (this.beats.beat(now, chance)) {
+    if (this.keepalives.countSent(now, chance)) {
       const id = this.nextId();
-      this.beats.ask(id, now);
+      this.keepalives.expectAnswer(id, now);
       this.send(encode(Kind.KEEPALIVE, id));
     } else {
       this.send(encode(Kind.KEEPALIVE, null));
     }
-    return true;
   }
 
-  /** Give up requests whose time is over, and send again what is due. */
-  expire(now: number): Caused {
-    const caused: Caused = [];
-    for (const [id, pending] of [...this.requests].filter(([, each]) => now >= dueOf(each))) {
-      const { kind, payload, deadline, held } = pending;
+  /** Times out requests, and resends messages that are due. */
+  expireRequests(now: number): Effects {
+    const effects: Effects = [];
+    for (const [id, pending] of [...this.requests].filter(([, each]) => now >= nextActionAt(each))) {
+      const { kind, payload, deadline, resend } = pending;
       if (now >= deadline) {
-        caused.push(this.answer(id, held?.error ?? new RequestTimeout("no answer came in time")));
+        const error = resend?.error ?? new RequestTimeout("no answer came in time");
+        effects.push(...this.settle(id, error, now));
         continue;
       }
-      this.held.delete(payload["to"]);
-      pending.held = null;
+      this.resends.delete(payload["to"]);
+      pending.resend = null;
       this.send(encode(kind, id, payload, FRAME_LIMIT_BYTES));
     }
-    return caused;
+    return effects;
   }
 
-  /** The connection has ended: nothing more will be answered. */
-  fail(error: PresenceError): Caused {
-    return [...this.requests].map(([id, { held }]) => this.answer(id, held?.error ?? error));
+  /** Fails all pending requests, except those that the client made by itself. */
+  failRequests(error: PresenceError): Effects {
+    const requests = [...this.requests].filter(([, { onAnswer }]) => !onAnswer);
+    return requests.map(([id, { resend }]) => ({ type: "result", id, result: resend?.error ?? error }));
   }
 
-  /** Take any packet but a goodbye. Kinds that this version does not know are ignored. */
-  take(packet: Packet, now: number): Caused {
+  /** Handles any packet except a goodbye. Unknown kinds are ignored. */
+  handlePacket(packet: Packet, now: number): Effects {
     this.refusal = null;
     switch (packet.kind) {
       case Kind.OK:
       case Kind.ERROR:
-        return this.takeAnswer(packet, now);
+        return this.handleAnswer(packet, now);
       case Kind.DELIVER:
-        return [delivered(packet)];
+        return [parseDelivered(packet)];
       case Kind.PRESENCE:
-        return [presenceChanged(packet)];
+        return [parsePresenceChanged(packet)];
       default:
         return [];
     }
   }
 
-  private takeAnswer(packet: Packet, now: number): Caused {
-    const refusal = packet.kind === Kind.ERROR ? refusalOf(packet.payload) : null;
+  private handleAnswer(packet: Packet, now: number): Effects {
+    const refusal = packet.kind === Kind.ERROR ? parseRefusal(packet.payload) : null;
     const id = Number(packet.id ?? -1);
     const pending = this.requests.get(id);
-    const tooMany = refusal?.code === Code.TOO_LARGE && pending?.kind === Kind.WATCH;
-    if (refusal && ENDS_CONNECTION.has(refusal.code) && !tooMany) {
+    const isWatchLimit = refusal?.code === Code.TOO_LARGE && pending?.kind === Kind.WATCH;
+    if (refusal && FATAL_CODES.has(refusal.code) && !isWatchLimit) {
       this.refusal = refusal;
     }
-    if (id === this.beats.asked) {
-      this.beats.answered(now);
+    if (id === this.keepalives.unansweredId) {
+      this.keepalives.noteAnswered(now);
     } else if (pending) {
       const result = refusal ? requestFailed(refusal) : packet.payload;
-      return this.hold(pending, result, now) ? [] : [this.answer(id, result)];
+      return this.scheduleResend(pending, result, now) ? [] : this.settle(id, result, now);
     }
-    return []; // the answer to a request that was given up
+    return []; // a keepalive, or a request that timed out
   }
 
-  /** Whether a message is to be sent again; then it waits for that. */
-  private hold(pending: Pending, result: ValueMap | PresenceError, now: number): boolean {
+  /** Schedules a refused message to be sent again; returns false if it should not be. */
+  private scheduleResend(pending: PendingRequest, result: Result, now: number): boolean {
     if (!pending.retries || !(result instanceof RecipientDisconnected)) {
       return false;
     }
     const { to } = pending.payload;
-    const againAt = this.held.get(to)?.againAt ?? now + Math.min(RETRY_MS, result.refusal.retryAfterMs ?? 0);
-    if (againAt >= pending.deadline) {
+    const delayMs = Math.min(MESSAGE_RETRY_INTERVAL_MS, result.refusal.retryAfterMs ?? 0);
+    const resendAt = this.resends.get(to)?.resendAt ?? now + delayMs;
+    if (resendAt >= pending.deadline) {
       return false;
     }
-    pending.held = { againAt, error: result };
-    this.held.set(to, pending.held);
+    pending.resend = { resendAt, error: result };
+    this.resends.set(to, pending.resend);
     return true;
   }
 
-  private answer(id: number, result: ValueMap | PresenceError): Answer {
+  private settle(id: number, result: Result, now: number): Effects {
+    const onAnswer = this.requests.get(id)?.onAnswer;
     this.requests.delete(id);
-    return { type: "answer", id, result };
+    onAnswer?.(result, now);
+    return onAnswer ? [] : [{ type: "result", id, result }];
   }
-}
-
-/** What an error or a goodbye says. */
-export function refusalOf(payload: ValueMap): Refusal {
-  return {
-    code: Number(payload["code"]),
-    reason: payload["reason"] as string,
-    message: (payload["message"] ?? "") as string,
-    retryAfterMs: milliseconds(payload["retry_after"]),
-  };
 }

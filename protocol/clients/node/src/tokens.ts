@@ -1,17 +1,17 @@
-/** Where tokens come from, and until when they are good. Whether they are, the server says. */
+/** Token functions, and the expiry of tokens. Only the server verifies tokens. */
 
 import { encode } from "./codec.js";
 import { Kind } from "./constants.js";
 
-/** Makes a token: called before each login, and again before one ends. */
+/** Returns a token. Called before each login, and again before a token expires. */
 export type TokenSource = () => string | Promise<string>;
 
 /**
- * Return what a source gave.
+ * Returns the token that the program supplied, or throws it if it is an Error.
  *
- * @throws EncodeError it is no token by the rules of the protocol. An Error is thrown as it is.
+ * @throws EncodeError it is not a valid token field.
  */
-export function given(token: unknown): string {
+export function checkedToken(token: unknown): string {
   if (token instanceof Error) {
     throw token;
   }
@@ -20,18 +20,18 @@ export function given(token: unknown): string {
 }
 
 /**
- * Return for how long a token is good; null if that cannot be read in it: one that is no JSON Web Token is
- * good, too. Nothing is verified, and no clock of this device is asked, which may be wrong by hours.
+ * Returns the time until a JSON Web Token expires; null for any other token, or if it has no expiry. Does not
+ * verify the token, and does not use the clock of this device, which may be wrong by hours.
  *
- * @param serverTimeMs Unix ms by the server's clock; null: it is not known, and the token counts as new.
+ * @param serverTimeMs Unix ms by the server's clock; null if unknown: then the token counts as new.
  */
-export function leftMs(token: string, serverTimeMs: number | null): number | null {
+export function remainingLifetimeMs(token: string, serverTimeMs: number | null): number | null {
   try {
     const body = Buffer.from(token.split(".")[1] ?? "", "base64url").toString("utf8");
     const { exp, iat } = JSON.parse(body) as { exp?: unknown; iat?: unknown };
-    const beginMs = serverTimeMs ?? (typeof iat === "number" ? iat * 1000 : NaN);
-    const left = (typeof exp === "number" ? exp * 1000 : NaN) - beginMs;
-    return Number.isFinite(left) ? left : null;
+    const startMs = serverTimeMs ?? (typeof iat === "number" ? iat * 1000 : NaN);
+    const remainingMs = (typeof exp === "number" ? exp * 1000 : NaN) - startMs;
+    return Number.isFinite(remainingMs) ? remainingMs : null;
   } catch {
     return null;
   }

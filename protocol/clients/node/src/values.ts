@@ -1,8 +1,8 @@
-/** Values that packets are made of, as JavaScript has them. */
+/** The values of packets, as JavaScript types. */
 
 /**
- * Any value of MessagePack's own types, without extensions. Integers beyond 2^53 are bigints, smaller ones
- * and floats are numbers; binary is a Uint8Array.
+ * Any MessagePack value, without extension types. Integers beyond 2^53 are bigints, smaller ones and floats
+ * are numbers; binary is a Uint8Array.
  */
 export type Value = null | boolean | number | bigint | string | Uint8Array | readonly Value[] | ValueMap;
 
@@ -11,14 +11,14 @@ export interface ValueMap {
 }
 
 /**
- * A float on the wire whose value is whole. The protocol never takes a float for an integer, JavaScript
- * cannot tell them apart, so between reading and checking such a float travels in this box.
+ * A float on the wire whose value is whole. The protocol never accepts a float for an integer, but JavaScript
+ * cannot tell them apart, so such a float is boxed from reading until validation.
  */
 export class WholeFloat {
   constructor(readonly value: number) {}
 }
 
-/** A value as it was read, before it was checked. */
+/** A value as read, before validation. */
 export type Raw = null | boolean | number | bigint | string | Uint8Array | WholeFloat | Raw[] | RawMap;
 
 export interface RawMap {
@@ -35,7 +35,7 @@ export function isMap(value: Raw): value is RawMap {
   );
 }
 
-/** Set a key of a map; an assignment to `__proto__` would change the object's prototype instead. */
+/** Sets a key of a map. Plain assignment to `__proto__` would change the prototype instead. */
 export function setKey<T>(map: { [key: string]: T }, key: string, value: T): void {
   if (key === "__proto__") {
     Object.defineProperty(map, key, { value, writable: true, enumerable: true, configurable: true });
@@ -44,18 +44,18 @@ export function setKey<T>(map: { [key: string]: T }, key: string, value: T): voi
   }
 }
 
-/** Take every whole float out of its box. */
-export function settle(raw: Raw): Value {
+/** Replaces every `WholeFloat` by its number. */
+export function unboxFloats(raw: Raw): Value {
   if (raw instanceof WholeFloat) {
     return raw.value;
   }
   if (Array.isArray(raw)) {
-    return raw.map(settle);
+    return raw.map(unboxFloats);
   }
   if (isMap(raw)) {
     const map: { [key: string]: Value } = {};
     for (const [key, value] of Object.entries(raw)) {
-      setKey(map, key, settle(value));
+      setKey(map, key, unboxFloats(value));
     }
     return map;
   }

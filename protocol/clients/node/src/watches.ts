@@ -1,8 +1,9 @@
 /**
- * Whom a client watches, what it knows of them, and what is news. No I/O.
+ * The watched users and their newest known states. No I/O.
  *
- * A watch ends with its connection, so a client that has come back watches again. The snapshot that answers
- * is compared with what was known: ids decide, so nothing is told twice and nothing older after newer.
+ * A watch ends with its connection, so the client watches again after a reconnect. The snapshot that answers
+ * is compared with the known states, by their ids: each change is reported once, and never an older state
+ * after a newer one.
  */
 
 import { isDeepStrictEqual } from "node:util";
@@ -10,23 +11,23 @@ import { isDeepStrictEqual } from "node:util";
 import { FRAME_LIMIT_BYTES, UIDS_MAX } from "./constants.js";
 import { MEANWHILE, type PresenceChanged, type UserState } from "./pushes.js";
 
-// In the frame of a watch: its array, kind, id, map and key, the list's header, and the header of each uid.
-const FRAME_SPARE_BYTES = 32;
-const UID_SPARE_BYTES = 2;
+// In the frame of a watch: everything except the uids; and the header of each uid.
+const FRAME_OVERHEAD_BYTES = 32;
+const UID_HEADER_BYTES = 2;
 
 interface Watch {
   /** Null until the first answer. */
   state: UserState | null;
-  /** The request that asked for it last. */
+  /** The latest request for this user. */
   request: number;
 }
 
-export class Watches {
+export class WatchedUsers {
   private readonly watches = new Map<string, Watch>();
   private requests = 0;
 
-  /** Somebody asks to watch these; return the request's number. */
-  begin(uids: Iterable<string>): number {
+  /** Notes a request to watch users; returns its number. */
+  requestSent(uids: Iterable<string>): number {
     const request = (this.requests += 1);
     for (const uid of uids) {
       this.watches.set(uid, { state: this.watches.get(uid)?.state ?? null, request });
@@ -34,34 +35,34 @@ export class Watches {
     return request;
   }
 
-  /** The request was not granted: whom it alone would have brought is not watched; return who that is. */
-  failed(request: number): string[] {
-    const asked = [...this.watches].filter(([, watch]) => watch.request === request && !watch.state);
-    const uids = asked.map(([uid]) => uid);
+  /** The request failed. Drops its users that no other request watches, and returns them. */
+  requestFailed(request: number): string[] {
+    const dropped = [...this.watches].filter(([, watch]) => watch.request === request && !watch.state);
+    const uids = dropped.map(([uid]) => uid);
     this.remove(uids);
     return uids;
   }
 
-  /** A snapshot has come. Return what is new in it of those who were known already. */
-  told(states: ReadonlyMap<string, UserState>): PresenceChanged[] {
+  /** Applies the answer to a request; returns the changes of users whose state was known. */
+  applySnapshot(states: ReadonlyMap<string, UserState>): PresenceChanged[] {
     const changes: PresenceChanged[] = [];
     for (const [uid, state] of states) {
       const watch = this.watches.get(uid);
       if (!watch) {
-        continue; // unwatched since
+        continue; // unwatched in the meantime
       }
       if (watch.state && differs(state, watch.state)) {
         watch.state = state;
         changes.push({ type: "presence", uid, state, reason: MEANWHILE });
       } else if (!watch.state?.id) {
-        watch.state = state; // the first one, or the same, which by now may have an id
+        watch.state = state; // the first state, or the same with an id
       }
     }
     return changes;
   }
 
-  /** A push has come; return whether it is news of somebody who is watched. */
-  changed({ uid, state }: PresenceChanged): boolean {
+  /** Applies a pushed change; returns false if the user is not watched or the state is not newer. */
+  applyChange({ uid, state }: PresenceChanged): boolean {
     const watch = this.watches.get(uid);
     if (!watch || (watch.state && !isNewer(state, watch.state))) {
       return false;
@@ -70,7 +71,7 @@ export class Watches {
     return true;
   }
 
-  /** Watch these no more; left out: nobody. */
+  /** Stops watching some users, all if `uids` is left out. */
   remove(uids?: Iterable<string>): void {
     for (const uid of uids ?? [...this.watches.keys()]) {
       this.watches.delete(uid);
@@ -81,42 +82,45 @@ export class Watches {
     return this.watches.has(uid);
   }
 
-  /** The newest states of those whose first answer has come. */
-  known(): Map<string, UserState> {
-    const known = new Map<string, UserState>();
+  /** The newest known states. */
+  states(): Map<string, UserState> {
+    const states = new Map<string, UserState>();
     for (const [uid, { state }] of this.watches) {
       if (state) {
-        known.set(uid, state);
+        states.set(uid, state);
       }
     }
-    return known;
+    return states;
   }
 }
 
-/** Cut uids into lists each of which fits into one request. */
-export function lists(uids: Iterable<string>): string[][] {
-  const cut: string[][] = [];
-  let list: string[] = [];
+/** Splits uids into lists that each fit into one request. */
+export function batches(uids: Iterable<string>): string[][] {
+  const result: string[][] = [];
+  let batch: string[] = [];
   let room = 0;
   for (const uid of uids) {
-    const size = Buffer.byteLength(uid) + UID_SPARE_BYTES;
-    if (list.length === UIDS_MAX || size > room) {
-      list = [];
-      cut.push(list);
-      room = FRAME_LIMIT_BYTES - FRAME_SPARE_BYTES;
+    const size = Buffer.byteLength(uid) + UID_HEADER_BYTES;
+    if (batch.length === UIDS_MAX || size > room) {
+      batch = [];
+      result.push(batch);
+      room = FRAME_LIMIT_BYTES - FRAME_OVERHEAD_BYTES;
     }
-    list.push(uid);
+    batch.push(uid);
     room -= size;
   }
-  return cut;
+  return result;
 }
 
-/** Whether one state of a user is newer than another; yes where one of them has no id. */
+/** Whether a state is newer than the known one; true if one of them has no id. */
 export function isNewer(state: UserState, known: UserState): boolean {
   return state.id === null || known.id === null || compareIds(state.id, known.id) > 0;
 }
 
-/** Whether a snapshot shows a user otherwise than known. An answer about an offline user has no id to compare. */
+/**
+ * Whether the state in an answer differs from the known one. Without ids, as of an offline user, compares
+ * what they show.
+ */
 export function differs(state: UserState, known: UserState): boolean {
   if (state.id !== null && known.id !== null) {
     return isNewer(state, known);
@@ -128,9 +132,9 @@ export function differs(state: UserState, known: UserState): boolean {
   );
 }
 
-/** Compare ids of events, `milliseconds-number`, both decimal: as text "9-0" would be higher than "10-0". */
+/** Compares event ids, `milliseconds-number`, by their numbers: as text, "9-0" is above "10-0". */
 export function compareIds(one: string, other: string): number {
-  const [a, b] = [parts(one), parts(other)];
+  const [a, b] = [idNumbers(one), idNumbers(other)];
   for (const index of [0, 1] as const) {
     if (a[index] !== b[index]) {
       return a[index] < b[index] ? -1 : 1;
@@ -139,7 +143,7 @@ export function compareIds(one: string, other: string): number {
   return 0;
 }
 
-function parts(id: string): readonly [bigint, bigint] {
-  const found = /^(\d+)-(\d+)$/.exec(id);
-  return found ? [BigInt(found[1] as string), BigInt(found[2] as string)] : [0n, 0n];
+function idNumbers(id: string): readonly [bigint, bigint] {
+  const match = /^(\d+)-(\d+)$/.exec(id);
+  return match ? [BigInt(match[1] as string), BigInt(match[2] as string)] : [0n, 0n];
 }

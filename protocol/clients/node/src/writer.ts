@@ -1,26 +1,29 @@
-/** MessagePack in its shortest encoding, floats as float64. */
+/** Writes MessagePack in its shortest encoding, floats as float64. */
 
 import { DEPTH_MAX } from "./constants.js";
 import { EncodeError } from "./errors.js";
 import { WholeFloat } from "./values.js";
 
-/** The tag of a value so short that the tag holds its length too, and those before a length of 1, 2, 4 bytes. */
-interface Form {
-  readonly fixed: number;
-  readonly below: number;
+/**
+ * The tags of one type: lengths below `fixedLimit` are added to `fixedTag`; the others have a tag for a
+ * length of 1, 2 or 4 bytes.
+ */
+interface Format {
+  readonly fixedTag: number;
+  readonly fixedLimit: number;
   readonly tags: readonly [number | null, number, number];
 }
 
-const STRING: Form = { fixed: 0xa0, below: 32, tags: [0xd9, 0xda, 0xdb] };
-const BINARY: Form = { fixed: 0, below: 0, tags: [0xc4, 0xc5, 0xc6] };
-const ARRAY: Form = { fixed: 0x90, below: 16, tags: [null, 0xdc, 0xdd] };
-const MAP: Form = { fixed: 0x80, below: 16, tags: [null, 0xde, 0xdf] };
+const STRING: Format = { fixedTag: 0xa0, fixedLimit: 32, tags: [0xd9, 0xda, 0xdb] };
+const BINARY: Format = { fixedTag: 0, fixedLimit: 0, tags: [0xc4, 0xc5, 0xc6] };
+const ARRAY: Format = { fixedTag: 0x90, fixedLimit: 16, tags: [null, 0xdc, 0xdd] };
+const MAP: Format = { fixedTag: 0x80, fixedLimit: 16, tags: [null, 0xde, 0xdf] };
 
 /**
- * Pack a value. Keys of a map whose value is undefined are left out. A whole number is an integer.
+ * Encodes a value. Map keys with the value undefined are left out. A whole number is an integer.
  *
- * @throws EncodeError it holds something that is no `Value` (a Date, a Map, undefined in a list, an integer
- *   of more than 64 bits, half a surrogate pair), or nests too deep.
+ * @throws EncodeError the value contains something that is not a `Value` (a Date, a Map, undefined in a list,
+ *   an integer of more than 64 bits, half a surrogate pair), or is nested too deep.
  */
 export function pack(value: unknown): Uint8Array {
   const parts: Uint8Array[] = [];
@@ -63,10 +66,10 @@ function writeContainer(value: unknown, depth: number, parts: Uint8Array[]): voi
     }
     return;
   }
-  const kind = typeof value === "object" ? Object.getPrototypeOf(value) : undefined;
-  if (kind !== Object.prototype && kind !== null) {
-    const what = typeof value === "object" ? Object.prototype.toString.call(value) : typeof value;
-    throw new EncodeError(`${what} cannot be sent`);
+  const prototype = typeof value === "object" ? Object.getPrototypeOf(value) : undefined;
+  if (prototype !== Object.prototype && prototype !== null) {
+    const typeName = typeof value === "object" ? Object.prototype.toString.call(value) : typeof value;
+    throw new EncodeError(`${typeName} cannot be sent`);
   }
   const entries = Object.entries(value as object).filter(([, each]) => each !== undefined);
   parts.push(header(MAP, entries.length));
@@ -76,18 +79,18 @@ function writeContainer(value: unknown, depth: number, parts: Uint8Array[]): voi
   }
 }
 
-function header(form: Form, length: number): Uint8Array {
-  if (length < form.below) {
-    return Buffer.of(form.fixed + length);
+function header(form: Format, length: number): Uint8Array {
+  if (length < form.fixedLimit) {
+    return Buffer.of(form.fixedTag + length);
   }
   const [short, middle, long] = form.tags;
   if (short !== null && length < 0x100) {
-    return tagged(short, 1, length);
+    return withTag(short, 1, length);
   }
-  return length < 0x1_0000 ? tagged(middle, 2, length) : tagged(long, 4, length);
+  return length < 0x1_0000 ? withTag(middle, 2, length) : withTag(long, 4, length);
 }
 
-function tagged(tag: number, width: number, value: number): Uint8Array {
+function withTag(tag: number, width: number, value: number): Uint8Array {
   const bytes = Buffer.alloc(1 + width, tag);
   bytes.writeUIntBE(value, 1, width);
   return bytes;
@@ -102,7 +105,7 @@ function integer(value: bigint): Uint8Array {
     if (value === (value < 0n ? BigInt.asIntN(bits, value) : BigInt.asUintN(bits, value))) {
       const bytes = Buffer.alloc(9);
       bytes.writeBigUInt64BE(BigInt.asUintN(64, value), 1);
-      const from = 8 - width; // the tag goes before the bytes that count
+      const from = 8 - width; // the tag comes before the significant bytes
       bytes[from] = (value < 0n ? 0xd0 : 0xcc) + power;
       return bytes.subarray(from);
     }

@@ -1,4 +1,4 @@
-/** The client on real sockets, against a server whose every answer the test writes. */
+/** The client on real sockets, against a scripted server. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -11,8 +11,8 @@ import {
   type Events,
   Kind,
   LoginRefused,
-  NoToken,
   NotConnected,
+  NoToken,
   type Options,
   type Packet,
   PresenceClient,
@@ -23,51 +23,51 @@ import {
   Unreachable,
   type ValueMap,
 } from "../src/index.js";
-import { token } from "./driving.js";
-import { Peer, ScriptedServer } from "./server.js";
+import { token } from "./driver.js";
+import { Peer, ScriptedServer } from "./scripted-server.js";
 
-interface Stage {
+interface Context {
   readonly server: ScriptedServer;
   readonly client: PresenceClient;
   readonly peer: Peer;
-  /** Every event so far: its name and what is most telling of it. */
-  readonly told: string[];
+  /** A summary of every event so far. */
+  readonly events: string[];
 }
 
-function inShort<Name extends keyof Events>(name: Name, event: Events[Name]): string {
-  const parts = event as unknown as Record<string, unknown> | null;
-  const state = parts?.["state"] as { status: string } | undefined;
-  const telling = parts && [parts["uid"], state?.status, parts["reason"], parts["body"], parts["uids"]];
-  return [name, ...(telling ?? []).filter((part) => part !== undefined)].join(" ");
+function summarize<Name extends keyof Events>(name: Name, event: Events[Name]): string {
+  const fields = event as unknown as Record<string, unknown> | null;
+  const state = fields?.["state"] as { status: string } | undefined;
+  const details = fields && [fields["uid"], state?.status, fields["reason"], fields["body"], fields["uids"]];
+  return [name, ...(details ?? []).filter((part) => part !== undefined)].join(" ");
 }
 
-function listening(client: PresenceClient): string[] {
-  const told: string[] = [];
+function recordEvents(client: PresenceClient): string[] {
+  const events: string[] = [];
   const names = ["connected", "disconnected", "goodbye", "message", "presence", "watchEnded", "end"] as const;
   for (const name of names) {
-    client.on(name, (event) => told.push(inShort(name, event)));
+    client.on(name, (event) => events.push(summarize(name, event)));
   }
-  return told;
+  return events;
 }
 
-type Play = (stage: Stage) => Promise<void>;
+type TestBody = (context: Context) => Promise<void>;
 
-/** A test with a client that is about to log in, or has. */
-function scene(name: string, options: Partial<Options>, online: boolean, play: Play): void {
+/** Runs a test with a client that is connecting or logged in. */
+function clientTest(name: string, loggedIn: boolean, body: TestBody, overrides: Partial<Options>): void {
   test(name, async () => {
     const server = await ScriptedServer.start();
-    const where = { host: "127.0.0.1", port: server.port, chance: () => 0, ...options };
-    const client = new PresenceClient({ uid: "ann", ...where });
+    const options = { host: "127.0.0.1", port: server.port, chance: () => 0, ...overrides };
+    const client = new PresenceClient({ uid: "ann", ...options });
     try {
-      const told = listening(client);
+      const events = recordEvents(client);
       const connected = client.connect();
       connected.catch(() => undefined);
       const peer = await server.accept();
-      if (online) {
+      if (loggedIn) {
         await peer.logIn();
         await connected;
       }
-      await play({ server, client, peer, told });
+      await body({ server, client, peer, events });
     } finally {
       client.close();
       server.stop();
@@ -75,19 +75,17 @@ function scene(name: string, options: Partial<Options>, online: boolean, play: P
   });
 }
 
-function connecting(name: string, options: Partial<Options>, play: Play): void {
-  scene(name, options, false, play);
+function whenConnecting(name: string, body: TestBody, options: Partial<Options> = {}): void {
+  clientTest(name, false, body, options);
 }
 
-function loggedIn(name: string, options: Partial<Options>, play: Play): void {
-  scene(name, options, true, play);
+function whenOnline(name: string, body: TestBody, options: Partial<Options> = {}): void {
+  clientTest(name, true, body, options);
 }
 
-function happened(client: PresenceClient, name: keyof Events): Promise<void> {
+function nextEvent(client: PresenceClient, name: keyof Events): Promise<void> {
   return new Promise((resolve) => {
-    client.once(name, () => {
-      resolve();
-    });
+    client.once(name, () => resolve());
   });
 }
 
@@ -95,28 +93,24 @@ function presence(uid: string, status: string, id: string, reason: string): Pack
   return { kind: Kind.PRESENCE, id: null, payload: { uid, status, id, reason } };
 }
 
-function states(all: Record<string, ValueMap>): ValueMap {
-  return { presence: all };
+function snapshot(states: Record<string, ValueMap>): ValueMap {
+  return { presence: states };
 }
 
-connecting(
-  "what comes in one piece with the login's answer is not lost",
-  {},
-  async ({ peer, client, told }) => {
-    const deliver = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
-    await peer.logIn(1, deliver);
-    await client.connect();
-    assert.deepEqual(told, ["connected", "message hi"]);
-  },
-);
-
-connecting("a refused login rejects and ends the client", {}, async ({ peer, client, told }) => {
-  await peer.refuse(Kind.LOGIN, Code.AUTH_FAILED, "auth_failed");
-  await assert.rejects(client.connect(), LoginRefused);
-  assert.deepEqual(told, ["end"]);
+whenConnecting("a message in one chunk with the login's answer is kept", async ({ peer, client, events }) => {
+  const deliver = { kind: Kind.DELIVER, id: null, payload: { from: "bob", body: "hi", at_ms: 1 } };
+  await peer.logIn(1, deliver);
+  await client.connect();
+  assert.deepEqual(events, ["connected", "message hi"]);
 });
 
-test("no server at the first attempt rejects", async () => {
+whenConnecting("a refused login rejects and ends the client", async ({ peer, client, events }) => {
+  await peer.refuse(Kind.LOGIN, Code.AUTH_FAILED, "auth_failed");
+  await assert.rejects(client.connect(), LoginRefused);
+  assert.deepEqual(events, ["end"]);
+});
+
+test("connect rejects if no server listens", async () => {
   const server = await ScriptedServer.start();
   const { port } = server;
   server.stop();
@@ -125,74 +119,70 @@ test("no server at the first attempt rejects", async () => {
   assert.equal(client.state, "ended");
 });
 
-connecting("a persistent client repeats a first attempt that fails", { persistent: true }, async (stage) => {
-  await stage.peer.refuse(Kind.LOGIN, Code.BUSY, "busy");
-  await (await stage.server.accept()).logIn();
-  await stage.client.connect();
-  assert.deepEqual(stage.told, ["disconnected busy", "connected"]);
-});
+whenConnecting(
+  "a persistent client repeats a failed first attempt",
+  async (context) => {
+    await context.peer.refuse(Kind.LOGIN, Code.BUSY, "busy");
+    await (await context.server.accept()).logIn();
+    await context.client.connect();
+    assert.deepEqual(context.events, ["disconnected busy", "connected"]);
+  },
+  { persistent: true },
+);
 
-loggedIn("a message is counted, and refused if nobody is there", {}, async ({ peer, client }) => {
+whenOnline("a message resolves with a count, or rejects", async ({ peer, client }) => {
   const sent = client.sendMessage("bob", { text: "hi" });
   const { payload } = await peer.grant(Kind.MESSAGE, { delivered: 2 });
   assert.deepEqual([await sent, payload], [2, { to: "bob", body: { text: "hi" } }]);
-  const vain = client.sendMessage("bob", null);
+  const rejected = client.sendMessage("bob", null);
   await peer.refuse(Kind.MESSAGE, Code.RECIPIENT_OFFLINE, "recipient_offline");
-  await assert.rejects(vain, RecipientOffline);
+  await assert.rejects(rejected, RecipientOffline);
 });
 
-loggedIn(
-  "whoever awaits a watch has its states before what follows them in the same piece",
-  {},
-  async (stage) => {
-    const { peer, client, told } = stage;
-    const watch = client.watch(["bob"]).then((all) => told.push(`watched ${all.get("bob")?.status}`));
-    const changed = happened(client, "presence");
-    await peer.grant(
-      Kind.WATCH,
-      states({ bob: { status: "online", id: "10-0" } }),
-      presence("bob", "offline", "11-0", "logout"),
-    );
-    await Promise.all([watch, changed]);
-    assert.deepEqual(told, ["connected", "watched online", "presence bob offline logout"]);
-    assert.equal(client.watched().get("bob")?.status, "offline");
-  },
-);
+whenOnline("watch resolves before later changes in one chunk are emitted", async (context) => {
+  const { peer, client, events } = context;
+  const watch = client.watch(["bob"]).then((states) => events.push(`watched ${states.get("bob")?.status}`));
+  const changed = nextEvent(client, "presence");
+  await peer.grant(
+    Kind.WATCH,
+    snapshot({ bob: { status: "online", id: "10-0" } }),
+    presence("bob", "offline", "11-0", "logout"),
+  );
+  await Promise.all([watch, changed]);
+  assert.deepEqual(events, ["connected", "watched online", "presence bob offline logout"]);
+  assert.equal(client.watched().get("bob")?.status, "offline");
+});
 
-loggedIn(
-  "older pushes, and those of who is watched no more, are dropped",
-  {},
-  async ({ peer, client, told }) => {
-    const watch = client.watch(["bob", "eve"]);
-    const snapshot = states({ bob: { status: "online", id: "10-0" }, eve: { status: "online", id: "9-0" } });
-    await peer.grant(Kind.WATCH, snapshot);
-    await watch;
-    const unwatch = client.unwatch(["eve"]);
-    await peer.grant(Kind.UNWATCH);
-    await unwatch;
-    const changed = happened(client, "presence");
-    peer.send(
-      presence("bob", "away", "9-5", "away"),
-      presence("eve", "offline", "12-0", "logout"),
-      presence("bob", "away", "12-1", "away"),
-    );
-    await changed;
-    assert.deepEqual(told, ["connected", "presence bob away away"]);
-  },
-);
+whenOnline("older changes and those of unwatched users are dropped", async ({ peer, client, events }) => {
+  const watch = client.watch(["bob", "eve"]);
+  const states = snapshot({ bob: { status: "online", id: "10-0" }, eve: { status: "online", id: "9-0" } });
+  await peer.grant(Kind.WATCH, states);
+  await watch;
+  const unwatch = client.unwatch(["eve"]);
+  await peer.grant(Kind.UNWATCH);
+  await unwatch;
+  const changed = nextEvent(client, "presence");
+  peer.send(
+    presence("bob", "away", "9-5", "away"),
+    presence("eve", "offline", "12-0", "logout"),
+    presence("bob", "away", "12-1", "away"),
+  );
+  await changed;
+  assert.deepEqual(events, ["connected", "presence bob away away"]);
+});
 
-loggedIn("a refused watch watches nobody", {}, async ({ peer, client }) => {
+whenOnline("a refused watch adds no users", async ({ peer, client }) => {
   const watch = client.watch(["bob"]);
   await peer.refuse(Kind.WATCH, Code.TOO_LARGE, "too_large");
   await assert.rejects(watch, RequestFailed);
   assert.equal(client.watched().size, 0);
 });
 
-/** Watch bob, eve and kim, and lose the connection; return the peer of the next one. */
-async function watchedAndLost({ server, client, peer }: Stage): Promise<Peer> {
+/** Watches bob, eve and kim, loses the connection, and returns the next connection. */
+async function reconnectedAfterWatch({ server, client, peer }: Context): Promise<Peer> {
   const watch = client.watch(["bob", "eve", "kim"]);
   const online = { status: "online", id: "10-0" };
-  await peer.grant(Kind.WATCH, states({ bob: online, eve: online, kim: online }));
+  await peer.grant(Kind.WATCH, snapshot({ bob: online, eve: online, kim: online }));
   await watch;
   peer.socket.destroy();
   const next = await server.accept();
@@ -200,12 +190,12 @@ async function watchedAndLost({ server, client, peer }: Stage): Promise<Peer> {
   return next;
 }
 
-loggedIn("after a return it watches again, and tells what changed meanwhile once", {}, async (stage) => {
-  const next = await watchedAndLost(stage);
-  const changed = happened(stage.client, "presence");
+whenOnline("after a reconnect it watches again, and reports each missed change once", async (context) => {
+  const next = await reconnectedAfterWatch(context);
+  const changed = nextEvent(context.client, "presence");
   const { payload } = await next.grant(
     Kind.WATCH,
-    states({
+    snapshot({
       bob: { status: "online", id: "10-0" },
       eve: { status: "offline", last_seen_ms: 5 },
       kim: { status: "away", id: "11-0" },
@@ -214,11 +204,11 @@ loggedIn("after a return it watches again, and tells what changed meanwhile once
     presence("bob", "offline", "12-0", "logout"),
   );
   await changed;
-  while (stage.client.watched().get("bob")?.status !== "offline") {
-    await happened(stage.client, "presence");
+  while (context.client.watched().get("bob")?.status !== "offline") {
+    await nextEvent(context.client, "presence");
   }
   assert.deepEqual(payload, { uids: ["bob", "eve", "kim"] });
-  assert.deepEqual(stage.told, [
+  assert.deepEqual(context.events, [
     "connected",
     "disconnected closed",
     "connected",
@@ -228,36 +218,36 @@ loggedIn("after a return it watches again, and tells what changed meanwhile once
   ]);
 });
 
-loggedIn("it watches again until a busy server grants it", {}, async (stage) => {
-  const next = await watchedAndLost(stage);
+whenOnline("it repeats the watch until a busy server grants it", async (context) => {
+  const next = await reconnectedAfterWatch(context);
   await next.refuse(Kind.WATCH, Code.BUSY, "busy", { retry_after: 0.01 });
-  const unwatch = stage.client.unwatch(["eve"]);
+  const unwatch = context.client.unwatch(["eve"]);
   await next.grant(Kind.UNWATCH);
   await unwatch;
   const { payload } = await next.next(Kind.WATCH);
   assert.deepEqual(payload, { uids: ["bob", "kim"] });
 });
 
-loggedIn("who may not be watched again is watched no more, and that is told", {}, async (stage) => {
-  const next = await watchedAndLost(stage);
-  const told = happened(stage.client, "watchEnded");
+whenOnline("watchEnded reports users whose watch the server refuses to restore", async (context) => {
+  const next = await reconnectedAfterWatch(context);
+  const ended = nextEvent(context.client, "watchEnded");
   await next.refuse(Kind.WATCH, Code.UNSUPPORTED, "unsupported");
-  await told;
-  assert.deepEqual([stage.told.at(-1), stage.client.watched().size], ["watchEnded bob,eve,kim", 0]);
+  await ended;
+  assert.deepEqual([context.events.at(-1), context.client.watched().size], ["watchEnded bob,eve,kim", 0]);
 });
 
-loggedIn("while offline a request rejects at once, and an unwatch is done", {}, async ({ peer, client }) => {
-  const asked = client.query(["bob"]);
-  const lost = happened(client, "disconnected");
+whenOnline("while offline a request rejects immediately, and unwatch succeeds", async ({ peer, client }) => {
+  const query = client.query(["bob"]);
+  const lost = nextEvent(client, "disconnected");
   await peer.next(Kind.QUERY);
   peer.socket.destroy();
-  await assert.rejects(asked, ConnectionLost);
+  await assert.rejects(query, ConnectionLost);
   await lost;
   await assert.rejects(client.watch(["bob"]), NotConnected);
   await client.unwatch();
 });
 
-loggedIn("whoever is away stays so over a return", {}, async ({ server, peer, client }) => {
+whenOnline("the status away survives a reconnect", async ({ server, peer, client }) => {
   const away = client.away();
   const { payload } = await peer.grant(Kind.UPDATE);
   await away;
@@ -266,83 +256,83 @@ loggedIn("whoever is away stays so over a return", {}, async ({ server, peer, cl
   assert.deepEqual([payload, login.payload["status"]], [{ status: "away" }, "away"]);
 });
 
-loggedIn(
-  "a watch without an answer is taken back, for it may have been granted",
-  { requestTimeoutMs: 20 },
-  async (stage) => {
-    const watch = stage.client.watch(["bob"]);
-    const { id } = await stage.peer.next(Kind.WATCH);
+whenOnline(
+  "a watch without an answer is undone, because the server may have granted it",
+  async (context) => {
+    const watch = context.client.watch(["bob"]);
+    const { id } = await context.peer.next(Kind.WATCH);
     await assert.rejects(watch, RequestTimeout);
-    const { payload } = await stage.peer.grant(Kind.UNWATCH);
-    stage.peer.send({ kind: Kind.OK, id, payload: states({ bob: { status: "online", id: "10-0" } }) });
-    assert.deepEqual([payload, stage.client.watched().size], [{ uids: ["bob"] }, 0]);
+    const { payload } = await context.peer.grant(Kind.UNWATCH);
+    context.peer.send({ kind: Kind.OK, id, payload: snapshot({ bob: { status: "online", id: "10-0" } }) });
+    assert.deepEqual([payload, context.client.watched().size], [{ uids: ["bob"] }, 0]);
   },
+  { requestTimeoutMs: 20 },
 );
 
-loggedIn("an update that later logins could not carry is not sent", {}, async ({ client }) => {
+whenOnline("an update that would make later logins invalid is not sent", async ({ client }) => {
   await client.connect();
   await assert.rejects(client.update({ token: "x".repeat(768), meta: { m: "x".repeat(250) } }), EncodeError);
 });
 
-loggedIn("a request without an answer times out", { requestTimeoutMs: 20 }, async ({ client }) => {
-  await assert.rejects(client.query(["bob"]), RequestTimeout);
-});
+whenOnline(
+  "a request without an answer times out",
+  async ({ client }) => {
+    await assert.rejects(client.query(["bob"]), RequestTimeout);
+  },
+  { requestTimeoutMs: 20 },
+);
 
-connecting(
-  "a server that answers no beat is left, and found again",
-  {},
-  async ({ server, peer, client, told }) => {
-    peer.deaf = true;
+whenConnecting(
+  "it reconnects if the server answers no keepalive",
+  async ({ server, peer, client, events }) => {
+    peer.ignoresKeepalives = true;
     await peer.logIn(0.05);
     await (await server.accept()).logIn();
-    await happened(client, "connected");
-    assert.deepEqual(told, ["connected", "disconnected dead_server", "connected"]);
+    await nextEvent(client, "connected");
+    assert.deepEqual(events, ["connected", "disconnected dead_server", "connected"]);
   },
 );
 
-const patient = { requestTimeoutMs: 500 };
+const LONG_TIMEOUT = { requestTimeoutMs: 500 };
 
-loggedIn("an answer that came in time is one, however busy the program was", patient, async (stage) => {
-  const asked = stage.client.query(["bob"]);
-  await stage.peer.grant(Kind.QUERY);
-  const until = performance.now() + 600;
-  while (performance.now() < until);
-  await asked;
-  assert.deepEqual(stage.told, ["connected"]);
-});
+whenOnline(
+  "an answer in time counts even if the program was busy",
+  async (context) => {
+    const query = context.client.query(["bob"]);
+    await context.peer.grant(Kind.QUERY);
+    const deadline = performance.now() + 600;
+    while (performance.now() < deadline);
+    await query;
+    assert.deepEqual(context.events, ["connected"]);
+  },
+  LONG_TIMEOUT,
+);
 
-loggedIn("a take-over ends the client", {}, async ({ peer, client, told }) => {
+whenOnline("a login of the same device elsewhere ends the client", async ({ peer, client, events }) => {
   const ended = new Promise((resolve) => client.once("end", resolve));
   peer.send({ kind: Kind.GOODBYE, id: null, payload: { code: 300, reason: "replaced", reconnect: false } });
   assert.ok((await ended) instanceof Replaced);
   await peer.closed;
-  assert.deepEqual(told, ["connected", "goodbye replaced", "end"]);
+  assert.deepEqual(events, ["connected", "goodbye replaced", "end"]);
 });
 
-loggedIn(
-  "a logout ends the client with its answer, and nothing is left",
-  {},
-  async ({ peer, client, told }) => {
-    const logout = client.logout("background");
-    const { payload } = await peer.grant(Kind.LOGOUT);
-    await logout;
-    await peer.closed;
-    assert.deepEqual(
-      [payload, told, client.state],
-      [{ reason: "background" }, ["connected", "end"], "ended"],
-    );
-  },
-);
+whenOnline("a logout ends the client with its answer", async ({ peer, client, events }) => {
+  const logout = client.logout("background");
+  const { payload } = await peer.grant(Kind.LOGOUT);
+  await logout;
+  await peer.closed;
+  assert.deepEqual(
+    [payload, events, client.state],
+    [{ reason: "background" }, ["connected", "end"], "ended"],
+  );
+});
 
-loggedIn(
-  "what a listener does meanwhile does not change the order of what is told",
-  {},
-  async ({ peer, client, told }) => {
-    client.once("message", () => {
-      client.close();
-    });
-    client.on("message", ({ body }) => told.push(`and ${String(body)}`)); // after the one that closes
-    const ended = happened(client, "end");
+whenOnline(
+  "a listener that closes the client keeps the order of events",
+  async ({ peer, client, events }) => {
+    client.once("message", () => client.close());
+    client.on("message", ({ body }) => events.push(`and ${String(body)}`)); // after the listener that closes
+    const ended = nextEvent(client, "end");
     const deliver = (body: string): Packet => ({
       kind: Kind.DELIVER,
       id: null,
@@ -351,7 +341,7 @@ loggedIn(
     peer.send(deliver("first"), deliver("second"));
     await ended;
     client.close();
-    assert.deepEqual(told, [
+    assert.deepEqual(events, [
       "connected",
       "message first",
       "and first",
@@ -362,18 +352,18 @@ loggedIn(
   },
 );
 
-// Tokens; the scripted server's clock stands at its first millisecond
+// Tokens; the clock of the scripted server is always at 1 ms
 
 const SHORT = token({ exp: 2, jti: 1 });
 const LONG = token({ exp: 3600, jti: 2 });
 
-test("a function makes the token of the login, and a fresh one before it ends", async () => {
+test("the token function is called for the login, and again before the token expires", async () => {
   const server = await ScriptedServer.start();
-  const made = [SHORT, LONG];
+  const tokens = [SHORT, LONG];
   const client = new PresenceClient({
     host: "127.0.0.1",
     port: server.port,
-    token: () => Promise.resolve(made.shift() ?? ""),
+    token: () => Promise.resolve(tokens.shift() ?? ""),
   });
   try {
     const connected = client.connect();
@@ -388,19 +378,19 @@ test("a function makes the token of the login, and a fresh one before it ends", 
   }
 });
 
-test("what it throws rejects the first attempt, before anything is connected to", async () => {
+test("an error of the token function rejects the first attempt before it connects", async () => {
   for (const failure of [new Error("no way there"), "no error at all"]) {
     const token = (): string => {
       throw failure;
     };
     const client = new PresenceClient({ host: "127.0.0.1", port: 1, token });
-    const told = listening(client);
+    const events = recordEvents(client);
     await assert.rejects(client.connect(), NoToken);
-    assert.deepEqual(told, ["end"]);
+    assert.deepEqual(events, ["end"]);
   }
 });
 
-test("a persistent client calls it again", async () => {
+test("a persistent client calls the token function again", async () => {
   const server = await ScriptedServer.start();
   let calls = 0;
   const source = (): Promise<string> =>
@@ -408,29 +398,29 @@ test("a persistent client calls it again", async () => {
   const where = { host: "127.0.0.1", port: server.port, chance: () => 0 };
   const client = new PresenceClient({ ...where, persistent: true, token: source });
   try {
-    const told = listening(client);
+    const events = recordEvents(client);
     const connected = client.connect();
     await (await server.accept()).logIn();
     await connected;
-    assert.deepEqual(told, ["disconnected no_token", "disconnected no_token", "connected"]);
+    assert.deepEqual(events, ["disconnected no_token", "disconnected no_token", "connected"]);
   } finally {
     client.close();
     server.stop();
   }
 });
 
-test("a client that is closed while a token is made stays closed", async () => {
-  let give = (_token: string): void => undefined;
+test("a client closed during the token call stays closed", async () => {
+  let resolveToken = (_token: string): void => undefined;
   const token = (): Promise<string> =>
     new Promise((resolve) => {
-      give = resolve;
+      resolveToken = resolve;
     });
   const client = new PresenceClient({ host: "127.0.0.1", port: 1, token });
   const connected = client.connect();
   await Promise.resolve();
   client.close();
   await assert.rejects(connected, Ended);
-  give(LONG);
+  resolveToken(LONG);
   await new Promise(setImmediate);
   assert.equal(client.state, "ended");
 });

@@ -1,271 +1,269 @@
-/** Tokens that the program makes: before each login, and before the present one ends. */
+/** Tokens from a token function: before each login, and before a token expires. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Code, Kind, LoginRefused, NoToken, type Packet, type ValueMap } from "../src/index.js";
 import { CONNECT_TIMEOUT_MS } from "../src/machine.js";
-import { ANSWER_TIMEOUT_MS, RETRY_MIN_MS, TOKEN_TIMEOUT_MS } from "../src/renewal.js";
-import { leftMs } from "../src/tokens.js";
-import { Driven, packet, SERVER_TIME_S, token } from "./driving.js";
+import { ANSWER_TIMEOUT_MS, MIN_RENEWAL_DELAY_MS, TOKEN_TIMEOUT_MS } from "../src/renewal.js";
+import { remainingLifetimeMs } from "../src/tokens.js";
+import { ClientDriver, packet, SERVER_TIME_S, token } from "./driver.js";
 
-const LIFE_MS = 3_600_000;
+const LIFETIME_MS = 3_600_000;
 const [FIRST, SECOND, THIRD] = [1, 2, 3].map((hours) =>
-  token({ exp: SERVER_TIME_S + (hours * LIFE_MS) / 1000, jti: hours }),
+  token({ exp: SERVER_TIME_S + (hours * LIFETIME_MS) / 1000, jti: hours }),
 ) as [string, string, string];
 
-function fetching(options: { persistent?: boolean } = {}): Driven {
-  const driven = new Driven({ ...options, fetches: true, login: {} });
-  driven.chance = 0;
-  return driven;
+function fetching(options: { persistent?: boolean } = {}): ClientDriver {
+  const driver = new ClientDriver({ ...options, fetchesTokens: true, login: {} });
+  driver.chance = 0;
+  return driver;
 }
 
-function give(driven: Driven, given: unknown): void {
-  driven.note(driven.machine.fetched(given, driven.now));
+function offer(driver: ClientDriver, given: unknown): void {
+  driver.apply(driver.machine.tokenFetched(given, driver.now));
 }
 
-function online(first: string = FIRST): Driven {
-  const driven = fetching();
-  give(driven, first);
-  driven.logIn();
-  return driven;
+function online(first: string = FIRST): ClientDriver {
+  const driver = fetching();
+  offer(driver, first);
+  driver.logIn();
+  return driver;
 }
 
-function refuse(driven: Driven, id: number): void {
-  driven.receive(
-    packet(Kind.ERROR, id, { code: Code.AUTH_FAILED, reason: "auth_failed", message: "no" }),
-  );
+function refuse(driver: ClientDriver, id: number): void {
+  driver.receive(packet(Kind.ERROR, id, { code: Code.AUTH_FAILED, reason: "auth_failed", message: "no" }));
 }
 
-function sent(driven: Driven, kind: number): unknown[] {
-  return driven.sent.filter((each) => each.kind === kind).map(({ payload }) => payload["token"]);
+function sentTokens(driver: ClientDriver, kind: number): unknown[] {
+  return driver.sent.filter((each) => each.kind === kind).map(({ payload }) => payload["token"]);
 }
 
-/** Answer the last update, with an error if there is one. */
-function answer(driven: Driven, error: ValueMap | null = null): void {
-  const last = driven.sent.filter(({ kind }) => kind === Kind.UPDATE).at(-1) as Packet;
-  driven.receive(packet(error ? Kind.ERROR : Kind.OK, Number(last.id), error ?? {}));
+/** Answers the last update, with `error` if given. */
+function answer(driver: ClientDriver, error: ValueMap | null = null): void {
+  const last = driver.sent.filter(({ kind }) => kind === Kind.UPDATE).at(-1) as Packet;
+  driver.receive(packet(error ? Kind.ERROR : Kind.OK, Number(last.id), error ?? {}));
 }
 
-/** Let time pass until a token is wanted; return how long that took. */
-function untilWanted(driven: Driven): number {
-  const began = driven.now;
-  while (!driven.machine.wantsToken) {
-    assert.equal(driven.machine.state, "online");
-    assert.ok(driven.now - began < 10 * LIFE_MS);
-    driven.run(Math.max(0, driven.machine.deadline - driven.now), true);
+/** Advances the clock until a token is wanted; returns how long that took. */
+function advanceUntilWanted(driver: ClientDriver): number {
+  const startedAt = driver.now;
+  while (!driver.machine.wantsToken) {
+    assert.equal(driver.machine.state, "online");
+    assert.ok(driver.now - startedAt < 10 * LIFETIME_MS);
+    driver.advance(Math.max(0, driver.machine.deadline - driver.now), true);
   }
-  return driven.now - began;
+  return driver.now - startedAt;
 }
 
-test("a token is wanted before there is a connection, and needs no uid", () => {
-  const driven = fetching();
-  assert.deepEqual([driven.machine.state, driven.machine.wantsToken], ["fetching a token", true]);
-  driven.run(TOKEN_TIMEOUT_MS - 1);
-  give(driven, FIRST);
-  driven.run(CONNECT_TIMEOUT_MS - 1);
-  assert.deepEqual([driven.machine.state, driven.machine.wantsToken], ["connecting", false]);
-  driven.establish();
-  assert.deepEqual(driven.sent[0]?.payload, { token: FIRST, v: 1 });
+test("a token is fetched before connecting, and needs no uid", () => {
+  const driver = fetching();
+  assert.deepEqual([driver.machine.state, driver.machine.wantsToken], ["fetching a token", true]);
+  driver.advance(TOKEN_TIMEOUT_MS - 1);
+  offer(driver, FIRST);
+  driver.advance(CONNECT_TIMEOUT_MS - 1);
+  assert.deepEqual([driver.machine.state, driver.machine.wantsToken], ["connecting", false]);
+  driver.establish();
+  assert.deepEqual(driver.sent[0]?.payload, { token: FIRST, v: 1 });
 });
 
 for (const given of [new Error("no way there"), "", "x".repeat(800), undefined, null, 7]) {
-  test(`what is no token is a failed attempt: ${String(given).slice(0, 20)}`, () => {
-    const driven = fetching();
-    give(driven, given);
-    const [push] = driven.pushes;
+  test(`an invalid token is a failed attempt: ${String(given).slice(0, 20)}`, () => {
+    const driver = fetching();
+    offer(driver, given);
+    const [push] = driver.pushes;
     assert.equal(push?.type === "disconnected" && push.reason, "no_token");
-    driven.run(1000);
-    assert.ok(driven.machine.wantsToken);
+    driver.advance(1000);
+    assert.ok(driver.machine.wantsToken);
   });
 }
 
-test("no token in time is a failed attempt, and one that comes later is passed over", () => {
-  const driven = fetching();
-  driven.chance = 1;
-  driven.run(TOKEN_TIMEOUT_MS);
-  give(driven, FIRST);
-  assert.equal(driven.machine.state, "waiting");
+test("a token call that times out is a failed attempt, and a late token is ignored", () => {
+  const driver = fetching();
+  driver.chance = 1;
+  driver.advance(TOKEN_TIMEOUT_MS);
+  offer(driver, FIRST);
+  assert.equal(driver.machine.state, "waiting");
 });
 
-test("a first attempt that decides ends with what went wrong", () => {
-  const driven = fetching({ persistent: false });
+test("a failed token call ends a client that is not persistent", () => {
+  const driver = fetching({ persistent: false });
   const failure = new Error("no way there");
-  give(driven, failure);
-  assert.ok(driven.machine.error instanceof NoToken);
-  assert.equal(driven.machine.error.cause, failure);
+  offer(driver, failure);
+  assert.ok(driver.machine.error instanceof NoToken);
+  assert.equal(driver.machine.error.cause, failure);
 });
 
 for (const persistent of [true, false]) {
-  test(`another token than a refused one is tried once, persistent: ${persistent}`, () => {
-    const driven = fetching({ persistent });
+  test(`after a refused token one other token is tried, persistent: ${persistent}`, () => {
+    const driver = fetching({ persistent });
     for (const each of [FIRST, SECOND]) {
-      give(driven, each);
-      driven.establish();
-      refuse(driven, 1);
-      driven.run(0);
+      offer(driver, each);
+      driver.establish();
+      refuse(driver, 1);
+      driver.advance(0);
     }
-    assert.deepEqual(sent(driven, Kind.LOGIN), [FIRST, SECOND]);
-    assert.ok(driven.machine.error instanceof LoginRefused);
+    assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST, SECOND]);
+    assert.ok(driver.machine.error instanceof LoginRefused);
   });
 }
 
-test("a source that gives a refused token again is asked again, after a pause", () => {
-  const driven = online();
-  driven.lose();
+test("a token function that returns a refused token is called again after a pause", () => {
+  const driver = online();
+  driver.disconnect();
   for (let attempt = 0; attempt < 4; attempt += 1) {
-    driven.run(driven.machine.deadline - driven.now);
-    give(driven, FIRST);
+    driver.advance(driver.machine.deadline - driver.now);
+    offer(driver, FIRST);
     if (attempt === 0) {
-      driven.establish();
-      refuse(driven, 1);
+      driver.establish();
+      refuse(driver, 1);
     }
   }
-  driven.run(driven.machine.deadline - driven.now);
-  give(driven, token({ exp: SERVER_TIME_S - 1, jti: 9 }));
-  assert.deepEqual(sent(driven, Kind.LOGIN), [FIRST, FIRST]);
-  assert.equal(driven.machine.state, "waiting");
-  driven.run(driven.machine.deadline - driven.now);
-  give(driven, SECOND);
-  driven.logIn();
+  driver.advance(driver.machine.deadline - driver.now);
+  offer(driver, token({ exp: SERVER_TIME_S - 1, jti: 9 }));
+  assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST, FIRST]);
+  assert.equal(driver.machine.state, "waiting");
+  driver.advance(driver.machine.deadline - driver.now);
+  offer(driver, SECOND);
+  driver.logIn();
 });
 
-test("a first attempt that is waited for fails if the refused token is given again", () => {
-  const driven = fetching({ persistent: false });
-  give(driven, FIRST);
-  driven.establish();
-  refuse(driven, 1);
-  driven.run(driven.machine.deadline - driven.now);
-  give(driven, FIRST);
-  assert.deepEqual(sent(driven, Kind.LOGIN), [FIRST]);
-  assert.ok(driven.machine.error instanceof LoginRefused);
+test("returning the refused token ends a client that is not persistent", () => {
+  const driver = fetching({ persistent: false });
+  offer(driver, FIRST);
+  driver.establish();
+  refuse(driver, 1);
+  driver.advance(driver.machine.deadline - driver.now);
+  offer(driver, FIRST);
+  assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST]);
+  assert.ok(driver.machine.error instanceof LoginRefused);
 });
 
-test("after a token has ended the client comes back with another", () => {
-  const driven = online();
-  driven.receive(
+test("the client reconnects with a new token after the old one expired", () => {
+  const driver = online();
+  driver.receive(
     packet(Kind.GOODBYE, 0, { code: Code.AUTH_EXPIRED, reason: "auth_expired", reconnect: true }),
   );
-  driven.run(0);
-  give(driven, SECOND);
-  driven.logIn();
-  assert.deepEqual(sent(driven, Kind.LOGIN), [FIRST, SECOND]);
+  driver.advance(0);
+  offer(driver, SECOND);
+  driver.logIn();
+  assert.deepEqual(sentTokens(driver, Kind.LOGIN), [FIRST, SECOND]);
 });
 
-test("a fresh token is sent before the present one ends, and is what later logins carry", () => {
-  const driven = online();
-  assert.equal(untilWanted(driven), 0.8 * LIFE_MS);
-  give(driven, SECOND);
-  assert.deepEqual(sent(driven, Kind.UPDATE), [SECOND]);
-  answer(driven);
-  assert.equal(driven.machine.login.token, SECOND);
-  assert.equal(driven.answers.size, 0, "the program has not asked for it");
-  const leftOfSecond = 2 * LIFE_MS - 0.8 * LIFE_MS;
-  assert.ok(Math.abs(untilWanted(driven) - 0.8 * leftOfSecond) < 1);
+test("a new token is sent before the old one expires, and later logins carry it", () => {
+  const driver = online();
+  assert.equal(advanceUntilWanted(driver), 0.8 * LIFETIME_MS);
+  offer(driver, SECOND);
+  assert.deepEqual(sentTokens(driver, Kind.UPDATE), [SECOND]);
+  answer(driver);
+  assert.equal(driver.machine.login.token, SECOND);
+  assert.equal(driver.results.size, 0, "not a request of the program");
+  const remainingOfSecond = 2 * LIFETIME_MS - 0.8 * LIFETIME_MS;
+  assert.ok(Math.abs(advanceUntilWanted(driver) - 0.8 * remainingOfSecond) < 1);
 });
 
-test("those who logged in together do not renew together", () => {
-  const driven = fetching();
-  driven.chance = 1;
-  give(driven, FIRST);
-  driven.logIn();
-  assert.ok(Math.abs(untilWanted(driven) - 0.7 * LIFE_MS) < 1);
+test("clients that logged in together do not renew together", () => {
+  const driver = fetching();
+  driver.chance = 1;
+  offer(driver, FIRST);
+  driver.logIn();
+  assert.ok(Math.abs(advanceUntilWanted(driver) - 0.7 * LIFETIME_MS) < 1);
 });
 
-test("a token that does not tell its end is not renewed", () => {
-  const driven = online("opaque");
-  driven.run(10 * LIFE_MS, true);
-  assert.equal(driven.machine.wantsToken, false);
+test("a token without a readable expiry is not renewed", () => {
+  const driver = online("opaque");
+  driver.advance(10 * LIFETIME_MS, true);
+  assert.equal(driver.machine.wantsToken, false);
 });
 
-test("a server whose clock was set back since it told it is not sent a token each second", () => {
-  const [begins, ends] = [SERVER_TIME_S - 50_000, SERVER_TIME_S - 46_400];
-  const driven = online(token({ exp: ends, jti: 1 }));
-  assert.equal(untilWanted(driven), RETRY_MIN_MS);
-  give(driven, token({ iat: begins, exp: ends, jti: 2 }));
-  answer(driven);
-  assert.ok(Math.abs(untilWanted(driven) - 0.8 * LIFE_MS) < 1);
+test("a server whose clock was set back is not sent a token every second", () => {
+  const [iat, exp] = [SERVER_TIME_S - 50_000, SERVER_TIME_S - 46_400];
+  const driver = online(token({ exp, jti: 1 }));
+  assert.equal(advanceUntilWanted(driver), MIN_RENEWAL_DELAY_MS);
+  offer(driver, token({ iat, exp, jti: 2 }));
+  answer(driver);
+  assert.ok(Math.abs(advanceUntilWanted(driver) - 0.8 * LIFETIME_MS) < 1);
 });
 
 for (const given of [FIRST, new Error("no way there"), ""]) {
-  test(`where there is no fresh one it is wanted later: ${String(given).slice(0, 20)}`, () => {
-    const driven = online();
-    untilWanted(driven);
-    give(driven, given);
-    assert.deepEqual([driven.machine.state, sent(driven, Kind.UPDATE)], ["online", []]);
-    assert.equal(untilWanted(driven), RETRY_MIN_MS);
+  test(`without a new token the function is called again later: ${String(given).slice(0, 20)}`, () => {
+    const driver = online();
+    advanceUntilWanted(driver);
+    offer(driver, given);
+    assert.deepEqual([driver.machine.state, sentTokens(driver, Kind.UPDATE)], ["online", []]);
+    assert.equal(advanceUntilWanted(driver), MIN_RENEWAL_DELAY_MS);
   });
 }
 
-test("a program that hangs is asked again", () => {
-  const driven = online();
-  untilWanted(driven);
-  driven.run(TOKEN_TIMEOUT_MS, true);
-  assert.equal(driven.machine.wantsToken, false);
-  assert.equal(untilWanted(driven), RETRY_MIN_MS);
+test("a token function that hangs is called again", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  driver.advance(TOKEN_TIMEOUT_MS, true);
+  assert.equal(driver.machine.wantsToken, false);
+  assert.equal(advanceUntilWanted(driver), MIN_RENEWAL_DELAY_MS);
 });
 
-test("a token that was refused is not sent again, and changes nothing", () => {
-  const driven = online();
-  untilWanted(driven);
-  give(driven, SECOND);
-  answer(driven, { code: Code.AUTH_FAILED, reason: "auth_failed", message: "no" });
+test("a refused token is not sent again, and the login keeps the old one", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  offer(driver, SECOND);
+  answer(driver, { code: Code.AUTH_FAILED, reason: "auth_failed", message: "no" });
   for (const each of [SECOND, THIRD]) {
-    untilWanted(driven);
-    give(driven, each);
+    advanceUntilWanted(driver);
+    offer(driver, each);
   }
-  assert.deepEqual(sent(driven, Kind.UPDATE), [SECOND, THIRD]);
-  assert.equal(driven.machine.login.token, FIRST);
+  assert.deepEqual(sentTokens(driver, Kind.UPDATE), [SECOND, THIRD]);
+  assert.equal(driver.machine.login.token, FIRST);
 });
 
-test("a server that is busy is asked when it says", () => {
-  const driven = online();
-  untilWanted(driven);
-  give(driven, SECOND);
-  answer(driven, { code: Code.BUSY, reason: "busy", message: "", retry_after: 7 });
-  assert.equal(untilWanted(driven), RETRY_MIN_MS + 7000);
+test("the retryAfterMs of a busy server is respected", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  offer(driver, SECOND);
+  answer(driver, { code: Code.BUSY, reason: "busy", message: "", retry_after: 7 });
+  assert.equal(advanceUntilWanted(driver), MIN_RENEWAL_DELAY_MS + 7000);
 });
 
 test("an update without an answer is repeated", () => {
-  const driven = online();
-  untilWanted(driven);
-  give(driven, SECOND);
-  const began = driven.now;
-  while (!driven.machine.wantsToken) {
-    driven.run(driven.machine.deadline - driven.now);
-    const beat = driven.beats.at(-1);
-    driven.receive(packet(Kind.OK, Number(beat?.id)));
+  const driver = online();
+  advanceUntilWanted(driver);
+  offer(driver, SECOND);
+  const startedAt = driver.now;
+  while (!driver.machine.wantsToken) {
+    driver.advance(driver.machine.deadline - driver.now);
+    const keepalive = driver.keepalives.at(-1);
+    driver.receive(packet(Kind.OK, Number(keepalive?.id)));
   }
-  assert.equal(driven.now - began, ANSWER_TIMEOUT_MS + RETRY_MIN_MS);
-  assert.equal(driven.answers.size, 0);
+  assert.equal(driver.now - startedAt, ANSWER_TIMEOUT_MS + MIN_RENEWAL_DELAY_MS);
+  assert.equal(driver.results.size, 0);
 });
 
-test("a server that checks no tokens is sent no more", () => {
-  const driven = online();
-  untilWanted(driven);
-  give(driven, SECOND);
-  answer(driven, { code: Code.UNSUPPORTED, reason: "unsupported", message: "" });
-  driven.run(10 * LIFE_MS, true);
-  assert.equal(driven.machine.wantsToken, false);
+test("a server that checks no tokens is sent no further ones", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  offer(driver, SECOND);
+  answer(driver, { code: Code.UNSUPPORTED, reason: "unsupported", message: "" });
+  driver.advance(10 * LIFETIME_MS, true);
+  assert.equal(driver.machine.wantsToken, false);
 });
 
-test("a connection that is lost meanwhile is nobody's answer", () => {
-  const driven = online();
-  untilWanted(driven);
-  give(driven, SECOND);
-  driven.lose();
-  assert.equal(driven.answers.size, 0);
+test("a connection lost during a renewal reports no result", () => {
+  const driver = online();
+  advanceUntilWanted(driver);
+  offer(driver, SECOND);
+  driver.disconnect();
+  assert.equal(driver.results.size, 0);
 });
 
-test("what is left is told by the server's clock, or else counted from the token's beginning", () => {
-  assert.equal(leftMs(token({ exp: 1060 }), 1_000_500), 59_500);
-  assert.equal(leftMs(token({ exp: 1060, iat: 1000 }), null), 60_000);
+test("the remaining lifetime uses the server's clock, or the token's iat", () => {
+  assert.equal(remainingLifetimeMs(token({ exp: 1060 }), 1_000_500), 59_500);
+  assert.equal(remainingLifetimeMs(token({ exp: 1060, iat: 1000 }), null), 60_000);
 });
 
-test("a token that cannot be read has no end", () => {
+test("an unreadable token has no expiry", () => {
   const unreadable = ["", "secret", "a.b", "a.!.c", "e30.bm8.c2ln"];
   for (const each of [...unreadable, ...[[], {}, 7, null, { exp: null }, { exp: "soon" }].map(token)]) {
-    assert.equal(leftMs(each, 0), null, each);
-    assert.equal(leftMs(each, null), null, each);
+    assert.equal(remainingLifetimeMs(each, 0), null, each);
+    assert.equal(remainingLifetimeMs(each, null), null, each);
   }
 });

@@ -1,4 +1,4 @@
-/** The numbers of this client are those of SPEC.md. */
+/** The constants of this client agree with SPEC.md. */
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -11,7 +11,7 @@ import {
   FRAME_LIMIT_BEFORE_LOGIN_BYTES,
   FRAME_LIMIT_BYTES,
   Kind,
-  mayReturn,
+  mayReconnect,
   META_DEPTH_MAX,
   META_MAX_BYTES,
   SERVER_FRAME_LIMIT_BYTES,
@@ -29,14 +29,14 @@ test("kinds", () => {
   assert.deepEqual(Object.fromEntries(kinds), Kind);
 });
 
-test("reason codes, and after which a client may come back", () => {
+test("reason codes, and which allow a reconnect", () => {
   const rows = [...SPEC.matchAll(/^\| (\d+) \| `(\w+)` \| (yes|no) \|/gm)];
   const codes = rows.map(([, code, name]) => [name?.toUpperCase(), Number(code)]);
   assert.deepEqual(Object.fromEntries(codes), Code);
   for (const [, code, , reconnect] of rows) {
-    assert.equal(mayReturn(Number(code)), reconnect === "yes", code);
+    assert.equal(mayReconnect(Number(code)), reconnect === "yes", code);
   }
-  assert.ok(mayReturn(9999));
+  assert.ok(mayReconnect(9999));
 });
 
 test("limits", () => {

@@ -1,4 +1,4 @@
-/** Every vector of the protocol, as SPEC.md asks of a client in any language. */
+/** The test vectors of the protocol. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -6,11 +6,11 @@ import { test } from "node:test";
 import { Decoder, encode, type Packet, ProtocolError } from "../src/index.js";
 import { BAD, type Bad, GOOD, type Good, LIMITS } from "./vectors.js";
 
-function decoded(bytes: Uint8Array, limitBytes: number, pieceBytes = bytes.length): Packet[] {
+function decodeAll(bytes: Uint8Array, limitBytes: number, chunkBytes = bytes.length): Packet[] {
   const decoder = new Decoder(limitBytes);
   const packets: Packet[] = [];
-  for (let at = 0; at < bytes.length; at += pieceBytes) {
-    decoder.feed(bytes.subarray(at, at + pieceBytes));
+  for (let offset = 0; offset < bytes.length; offset += chunkBytes) {
+    decoder.feed(bytes.subarray(offset, offset + chunkBytes));
     for (let packet = decoder.next(); packet; packet = decoder.next()) {
       packets.push(packet);
     }
@@ -18,9 +18,9 @@ function decoded(bytes: Uint8Array, limitBytes: number, pieceBytes = bytes.lengt
   return packets;
 }
 
-function refused(vector: Bad, pieceBytes?: number): void {
+function assertRejected(vector: Bad, chunkBytes?: number): void {
   assert.throws(
-    () => decoded(vector.frame, vector.limitBytes, pieceBytes),
+    () => decodeAll(vector.frame, vector.limitBytes, chunkBytes),
     (error) => {
       assert.ok(error instanceof ProtocolError, String(error));
       assert.deepEqual([error.code, error.kind, error.id], [vector.code, vector.kind, vector.id]);
@@ -32,36 +32,36 @@ function refused(vector: Bad, pieceBytes?: number): void {
 
 for (const vector of GOOD) {
   test(`good: ${vector.name}`, () => {
-    assert.deepEqual(decoded(vector.frame, vector.limitBytes), [vector.packet]);
+    assert.deepEqual(decodeAll(vector.frame, vector.limitBytes), [vector.packet]);
   });
 
-  test(`good, in pieces: ${vector.name}`, () => {
-    for (const pieceBytes of vector.frame.length <= 100 ? [1, 2, 3, 5, 7] : [1, 4093]) {
+  test(`good, in chunks: ${vector.name}`, () => {
+    for (const chunkBytes of vector.frame.length <= 100 ? [1, 2, 3, 5, 7] : [1, 4093]) {
       assert.deepEqual(
-        decoded(vector.frame, vector.limitBytes, pieceBytes),
+        decodeAll(vector.frame, vector.limitBytes, chunkBytes),
         [vector.packet],
-        `${pieceBytes}`,
+        `${chunkBytes}`,
       );
     }
   });
 
-  test(`good, written by this client: ${vector.name}`, () => {
+  test(`good, encoded by this client: ${vector.name}`, () => {
     const { kind, id, payload } = vector.packet;
-    assert.deepEqual(decoded(encode(kind, id, payload), vector.limitBytes), [vector.packet]);
+    assert.deepEqual(decodeAll(encode(kind, id, payload), vector.limitBytes), [vector.packet]);
   });
 }
 
 for (const vector of BAD) {
   test(`bad: ${vector.name}`, () => {
-    refused(vector);
+    assertRejected(vector);
   });
 
   test(`bad, byte by byte: ${vector.name}`, () => {
-    refused(vector, 1);
+    assertRejected(vector, 1);
   });
 }
 
-test("short good vectors survive being cut at every place", () => {
+test("short good vectors decode when split at every offset", () => {
   for (const { frame, limitBytes, packet } of GOOD.filter((each) => each.frame.length <= 100)) {
     for (let cut = 1; cut < frame.length; cut += 1) {
       const decoder = new Decoder(limitBytes);
@@ -73,20 +73,20 @@ test("short good vectors survive being cut at every place", () => {
   }
 });
 
-test("all good vectors of a limit decode one behind the other, in one stream cut anywhere", () => {
+test("all good vectors of a limit decode as one stream, in chunks of any size", () => {
   for (const limitBytes of Object.values(LIMITS)) {
-    const those: Good[] = GOOD.filter((vector) => vector.limitBytes === limitBytes);
-    const stream = Buffer.concat(those.map((vector) => vector.frame));
-    for (const pieceBytes of [1, 7, 1000, 65_536, stream.length]) {
+    const vectors: Good[] = GOOD.filter((vector) => vector.limitBytes === limitBytes);
+    const stream = Buffer.concat(vectors.map((vector) => vector.frame));
+    for (const chunkBytes of [1, 7, 1000, 65_536, stream.length]) {
       assert.deepEqual(
-        decoded(stream, limitBytes, pieceBytes),
-        those.map((vector) => vector.packet),
+        decodeAll(stream, limitBytes, chunkBytes),
+        vectors.map((vector) => vector.packet),
       );
     }
   }
 });
 
-test("all vectors were there", () => {
+test("the vectors are complete", () => {
   console.log(`vectors: ${GOOD.length} good and ${BAD.length} bad`);
   assert.ok(GOOD.length >= 60 && BAD.length >= 60);
 });

@@ -1,4 +1,4 @@
-/** Reads vectors.json of the protocol. */
+/** Reads vectors.json. */
 
 import { readFileSync } from "node:fs";
 
@@ -32,10 +32,10 @@ interface Entry {
   id: unknown;
 }
 
-/** What JSON cannot say stands in an object of one key. */
-function plain(value: unknown): unknown {
+/** Decodes values that JSON lacks, which are objects with one key. */
+function decodeJson(value: unknown): unknown {
   if (Array.isArray(value)) {
-    return value.map(plain);
+    return value.map(decodeJson);
   }
   if (typeof value !== "object" || value === null) {
     return value;
@@ -48,10 +48,10 @@ function plain(value: unknown): unknown {
   if (entries.length === 1 && key === "$int") {
     return BigInt(only as string);
   }
-  return Object.fromEntries(entries.map(([name, each]) => [name, plain(each)]));
+  return Object.fromEntries(entries.map(([name, each]) => [name, decodeJson(each)]));
 }
 
-function common(entry: Entry): { name: string; frame: Uint8Array; limitBytes: number } {
+function commonFields(entry: Entry): { name: string; frame: Uint8Array; limitBytes: number } {
   const frame = new Uint8Array(Buffer.from(entry.hex, "hex"));
   return { name: entry.name, frame, limitBytes: LIMITS[entry.limit ?? "none"] };
 }
@@ -60,13 +60,13 @@ const text = readFileSync(new URL("../../../../vectors.json", import.meta.url), 
 const all = JSON.parse(text) as { good: Entry[]; bad: Entry[] };
 
 export const GOOD: readonly Good[] = all.good.map((entry) => ({
-  ...common(entry),
-  packet: plain(entry.packet) as Packet,
+  ...commonFields(entry),
+  packet: decodeJson(entry.packet) as Packet,
 }));
 
 export const BAD: readonly Bad[] = all.bad.map((entry) => ({
-  ...common(entry),
+  ...commonFields(entry),
   code: entry.code,
-  kind: plain(entry.kind) as Bad["kind"],
-  id: plain(entry.id) as Bad["id"],
+  kind: decodeJson(entry.kind) as Bad["kind"],
+  id: decodeJson(entry.id) as Bad["id"],
 }));

@@ -1,39 +1,35 @@
-/** Whom a client watches and what is news: ids decide. */
+/** The watched users and the comparison of their states. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { compareIds, encode, FRAME_LIMIT_BYTES, Kind, type UserState } from "../src/index.js";
-import { differs, isNewer, lists, Watches } from "../src/watches.js";
+import {
+  compareIds,
+  encode,
+  FRAME_LIMIT_BYTES,
+  Kind,
+  type PresenceChanged,
+  type UserState,
+} from "../src/index.js";
+import { batches, differs, isNewer, WatchedUsers } from "../src/watches.js";
 
 function state(status: string, id: string | null, lastSeenMs: number | null = null): UserState {
   return { status, sinceMs: null, lastSeenMs, id, meta: {} };
 }
 
-function watching(states: Record<string, UserState>): Watches {
-  const watches = new Watches();
-  watches.begin(Object.keys(states));
-  watches.told(new Map(Object.entries(states)));
-  return watches;
+function watchedUsers(states: Record<string, UserState>): WatchedUsers {
+  const users = new WatchedUsers();
+  users.requestSent(Object.keys(states));
+  users.applySnapshot(new Map(Object.entries(states)));
+  return users;
 }
 
-function push(
-  uid: string,
-  next: UserState,
-): { type: "presence"; uid: string; state: UserState; reason: string } {
+function push(uid: string, next: UserState): PresenceChanged {
   return { type: "presence", uid, state: next, reason: "login" };
 }
 
 test("ids are compared by their numbers", () => {
-  const rising = [
-    "9-0",
-    "10-0",
-    "10-2",
-    "10-10",
-    "1795229928114-0",
-    "9007199254740993-0",
-    "9007199254740993-1",
-  ];
+  const rising = "9-0 10-0 10-2 10-10 1795229928114-0 9007199254740993-0 9007199254740993-1".split(" ");
   for (let index = 1; index < rising.length; index += 1) {
     assert.equal(compareIds(rising[index - 1] as string, rising[index] as string), -1);
     assert.equal(compareIds(rising[index] as string, rising[index - 1] as string), 1);
@@ -41,30 +37,30 @@ test("ids are compared by their numbers", () => {
   assert.equal(compareIds("10-2", "10-2"), 0);
 });
 
-test("a push is news if its id is higher, and only then", () => {
-  const watches = watching({ bob: state("online", "10-0") });
-  const taken = ["9-0", "10-0", "11-0", "11-0", "10-5"].map((id) =>
-    watches.changed(push("bob", state("away", id))),
+test("a change is applied only if its id is higher", () => {
+  const watches = watchedUsers({ bob: state("online", "10-0") });
+  const applied = ["9-0", "10-0", "11-0", "11-0", "10-5"].map((id) =>
+    watches.applyChange(push("bob", state("away", id))),
   );
-  assert.deepEqual(taken, [false, false, true, false, false]);
-  assert.equal(watches.known().get("bob")?.id, "11-0");
+  assert.deepEqual(applied, [false, false, true, false, false]);
+  assert.equal(watches.states().get("bob")?.id, "11-0");
 });
 
-test("a push of somebody who is not watched is dropped", () => {
-  const watches = watching({ bob: state("online", "10-0") });
+test("a change of an unwatched user is dropped", () => {
+  const watches = watchedUsers({ bob: state("online", "10-0") });
   watches.remove(["bob"]);
-  assert.equal(watches.changed(push("bob", state("offline", "11-0", 5))), false);
-  assert.equal(watches.known().size, 0);
+  assert.equal(watches.applyChange(push("bob", state("offline", "11-0", 5))), false);
+  assert.equal(watches.states().size, 0);
 });
 
-test("the first snapshot is no change", () => {
-  const watches = new Watches();
-  watches.begin(["bob"]);
-  assert.deepEqual(watches.told(new Map([["bob", state("online", "10-0")]])), []);
+test("the first snapshot reports no change", () => {
+  const watches = new WatchedUsers();
+  watches.requestSent(["bob"]);
+  assert.deepEqual(watches.applySnapshot(new Map([["bob", state("online", "10-0")]])), []);
 });
 
-test("a later snapshot tells what changed meanwhile, once", () => {
-  const watches = watching({
+test("a later snapshot reports each missed change once", () => {
+  const watches = watchedUsers({
     ann: state("online", "10-0"),
     bob: state("online", "11-0"),
     eve: state("away", "12-0"),
@@ -75,22 +71,22 @@ test("a later snapshot tells what changed meanwhile, once", () => {
     ["eve", state("online", "13-0")],
   ]);
   assert.deepEqual(
-    watches.told(snapshot).map(({ uid, state: { status }, reason }) => [uid, status, reason]),
+    watches.applySnapshot(snapshot).map(({ uid, state: { status }, reason }) => [uid, status, reason]),
     [
       ["ann", "offline", "meanwhile"],
       ["eve", "online", "meanwhile"],
     ],
   );
-  assert.deepEqual(watches.told(snapshot), []);
+  assert.deepEqual(watches.applySnapshot(snapshot), []);
 });
 
-test("an older snapshot tells nothing", () => {
-  const watches = watching({ bob: state("online", "11-0") });
-  assert.deepEqual(watches.told(new Map([["bob", state("away", "10-0")]])), []);
-  assert.equal(watches.known().get("bob")?.status, "online");
+test("an older snapshot reports no change", () => {
+  const watches = watchedUsers({ bob: state("online", "11-0") });
+  assert.deepEqual(watches.applySnapshot(new Map([["bob", state("away", "10-0")]])), []);
+  assert.equal(watches.states().get("bob")?.status, "online");
 });
 
-test("of who is offline a snapshot without an id is a change only if it shows something else", () => {
+test("states without an id are compared by what they show", () => {
   const known = state("offline", "11-0", 20);
   assert.equal(differs(state("offline", null, 20), known), false);
   assert.equal(differs(state("offline", null, 30), known), true);
@@ -99,38 +95,38 @@ test("of who is offline a snapshot without an id is a change only if it shows so
   assert.equal(isNewer(state("offline", "12-0", 20), state("offline", null, 20)), true);
 });
 
-test("an id that a later snapshot has is kept, and is no change", () => {
-  const watches = watching({ bob: state("offline", null, 20) });
-  assert.deepEqual(watches.told(new Map([["bob", state("offline", "11-0", 20)]])), []);
-  assert.equal(watches.changed(push("bob", state("offline", "11-0", 20))), false);
+test("an id in a later snapshot is kept, and is no change", () => {
+  const watches = watchedUsers({ bob: state("offline", null, 20) });
+  assert.deepEqual(watches.applySnapshot(new Map([["bob", state("offline", "11-0", 20)]])), []);
+  assert.equal(watches.applyChange(push("bob", state("offline", "11-0", 20))), false);
 });
 
-test("a snapshot of who was unwatched meanwhile is dropped", () => {
-  const watches = new Watches();
-  watches.begin(["bob"]);
+test("the state of a user unwatched in the meantime is dropped", () => {
+  const watches = new WatchedUsers();
+  watches.requestSent(["bob"]);
   watches.remove();
-  watches.told(new Map([["bob", state("online", "10-0")]]));
-  assert.equal(watches.known().size, 0);
+  watches.applySnapshot(new Map([["bob", state("online", "10-0")]]));
+  assert.equal(watches.states().size, 0);
 });
 
-test("a failed request leaves those who were watched before, and those whom a later one asked for", () => {
-  const watches = watching({ ann: state("online", "10-0") });
-  const failing = watches.begin(["ann", "bob", "eve"]);
-  watches.begin(["eve"]);
-  watches.failed(failing);
+test("a failed request keeps users watched before or by a later request", () => {
+  const watches = watchedUsers({ ann: state("online", "10-0") });
+  const request = watches.requestSent(["ann", "bob", "eve"]);
+  watches.requestSent(["eve"]);
+  watches.requestFailed(request);
   assert.deepEqual(
     ["ann", "bob", "eve"].map((uid) => watches.has(uid)),
     [true, false, true],
   );
 });
 
-test("lists for watching again fit into a frame each, and leave nobody out", () => {
+test("batches fit into a frame each, and contain every user", () => {
   const long = Array.from({ length: 700 }, (_, index) => `${index}`.padStart(64, "é"));
   const short = Array.from({ length: 1200 }, (_, index) => `u${index}`);
   for (const uids of [long, short, []]) {
-    const cut = lists(uids);
-    assert.deepEqual(cut.flat(), uids);
-    cut.forEach((list) => encode(Kind.WATCH, 2 ** 53 - 1, { uids: list }, FRAME_LIMIT_BYTES));
+    const result = batches(uids);
+    assert.deepEqual(result.flat(), uids);
+    result.forEach((list) => encode(Kind.WATCH, 2 ** 53 - 1, { uids: list }, FRAME_LIMIT_BYTES));
   }
-  assert.equal(lists(short).length, 3);
+  assert.equal(batches(short).length, 3);
 });

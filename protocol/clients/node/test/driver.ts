@@ -1,4 +1,4 @@
-/** Driving a machine by hand: a clock that is moved, chances that are chosen, a server that is a script. */
+/** Drives a `ClientMachine` with a manual clock, chosen random numbers and scripted packets. */
 
 import assert from "node:assert/strict";
 
@@ -11,16 +11,16 @@ import {
   type PresenceError,
   type ValueMap,
 } from "../src/index.js";
-import { Machine } from "../src/machine.js";
+import { ClientMachine, type MachineOptions } from "../src/machine.js";
 import type { Push } from "../src/pushes.js";
-import type { Caused } from "../src/session.js";
+import type { Effects } from "../src/session.js";
 
 export const KEEPALIVE_MS = 12_000;
 export const SERVER_TIME_S = 1_700_000_000;
 const TIME_MS = SERVER_TIME_S * 1000;
 export const LOGIN_OK = { session: "s-1", idle_timeout: 30, keepalive: 12, time_ms: TIME_MS, v: 1 };
 
-/** A JSON Web Token that nobody has signed. */
+/** An unsigned JSON Web Token. */
 export function token(claims: unknown): string {
   const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString("base64url");
   return `${part({ alg: "none" })}.${part(claims)}.c2ln`;
@@ -30,36 +30,35 @@ export function packet(kind: number, id: number | null, payload: ValueMap = {}):
   return { kind, id, payload };
 }
 
-export class Driven {
+export class ClientDriver {
   now = 1_000_000;
   chance = 1;
-  readonly machine: Machine;
-  /** Packets that the machine has sent so far, and when. */
+  readonly machine: ClientMachine;
+  /** Packets sent so far, and when. */
   readonly sent: Packet[] = [];
   readonly sentAt: number[] = [];
-  /** What it has handed out so far. */
   readonly pushes: Push[] = [];
-  readonly answers = new Map<number, ValueMap | PresenceError>();
+  readonly results = new Map<number, ValueMap | PresenceError>();
   private decoder = new Decoder();
 
-  constructor(options: { persistent?: boolean; fetches?: boolean; askEvery?: number; login?: Identity } = {}) {
+  constructor(options: Omit<MachineOptions, "chance"> & { login?: Identity } = {}) {
     const { login = { uid: "ann", device: "phone" }, ...rest } = options;
-    this.machine = new Machine(login, { askEvery: 3, ...rest, chance: () => this.chance });
-    this.machine.begin(this.now);
+    this.machine = new ClientMachine(login, { askEvery: 3, ...rest, chance: () => this.chance });
+    this.machine.beginAttempt(this.now);
   }
 
-  note(caused: Caused): void {
-    for (const each of caused) {
-      if (each.type === "answer") {
-        assert.ok(!this.answers.has(each.id), "one answer each");
-        this.answers.set(each.id, each.result);
+  apply(effects: Effects): void {
+    for (const each of effects) {
+      if (each.type === "result") {
+        assert.ok(!this.results.has(each.id), "one answer each");
+        this.results.set(each.id, each.result);
       } else {
         this.pushes.push(each);
       }
     }
     this.decoder.feed(this.machine.takeOutgoing());
-    for (let sent = this.decoder.next(); sent; sent = this.decoder.next()) {
-      this.sent.push(sent);
+    for (let next = this.decoder.next(); next; next = this.decoder.next()) {
+      this.sent.push(next);
       this.sentAt.push(this.now);
     }
   }
@@ -67,7 +66,7 @@ export class Driven {
   establish(): void {
     this.decoder = new Decoder();
     this.machine.established(this.now);
-    this.note([]);
+    this.apply([]);
   }
 
   logIn(): void {
@@ -78,22 +77,22 @@ export class Driven {
 
   receive(...packets: Packet[]): void {
     const frames = packets.map(({ kind, id, payload }) => encode(kind, id, payload));
-    this.note(this.machine.received(Buffer.concat(frames), this.now));
+    this.apply(this.machine.received(Buffer.concat(frames), this.now));
   }
 
-  lose(): void {
-    this.note(this.machine.disconnected("broken", this.now));
+  disconnect(): void {
+    this.apply(this.machine.disconnected("broken", this.now));
   }
 
-  /** Let time pass, deadline by deadline; `answering`: as a server that answers each beat that asks. */
-  run(ms: number, answering = false): void {
+  /** Advances the clock, deadline by deadline; with `answersKeepalives`, answers each keepalive that asks. */
+  advance(ms: number, answersKeepalives = false): void {
     const end = this.now + ms;
     while (this.machine.deadline <= end) {
       this.now = Math.max(this.now, this.machine.deadline);
       const before = this.sent.length;
-      this.note(this.machine.tick(this.now));
+      this.apply(this.machine.tick(this.now));
       for (const { id } of this.sent.slice(before)) {
-        if (answering && id !== null) {
+        if (answersKeepalives && id !== null) {
           this.receive(packet(Kind.OK, Number(id)));
         }
       }
@@ -101,20 +100,20 @@ export class Driven {
     this.now = end;
   }
 
-  ask(kind: number, payload: ValueMap, timeoutMs = 10_000): number {
+  request(kind: number, payload: ValueMap, timeoutMs = 10_000): number {
     const id = this.machine.request(kind, payload, timeoutMs, this.now);
-    this.note([]);
+    this.apply([]);
     return id;
   }
 
-  /** Send a message that waits for a recipient who may return. */
-  send(to: string, body: number, timeoutMs = 10_000): number {
+  /** Sends a message that is retried while its recipient may return. */
+  sendMessage(to: string, body: number, timeoutMs = 10_000): number {
     const id = this.machine.request(Kind.MESSAGE, { to, body }, timeoutMs, this.now, true);
-    this.note([]);
+    this.apply([]);
     return id;
   }
 
-  get beats(): Packet[] {
+  get keepalives(): Packet[] {
     return this.sent.filter(({ kind }) => kind === Kind.KEEPALIVE);
   }
 }

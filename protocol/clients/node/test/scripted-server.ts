@@ -1,4 +1,4 @@
-/** A server whose every answer the test writes. */
+/** A server whose answers are written by the test. */
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -6,44 +6,43 @@ import { type AddressInfo, createServer, type Server, type Socket } from "node:n
 
 import { Decoder, encode, Kind, type Packet, type ValueMap } from "../src/index.js";
 
-const PATIENCE_MS = 5000;
+const TIMEOUT_MS = 5000;
 
-/** What came and was not asked for yet, and those who ask for what has not come yet. */
-class Waiting<T> {
-  private readonly come: T[] = [];
-  private readonly asking: ((value: T) => void)[] = [];
+class AsyncQueue<T> {
+  private readonly values: T[] = [];
+  private readonly waiters: ((value: T) => void)[] = [];
 
-  put(value: T): void {
-    const ask = this.asking.shift();
-    if (ask) {
-      ask(value);
+  push(value: T): void {
+    const waiter = this.waiters.shift();
+    if (waiter) {
+      waiter(value);
     } else {
-      this.come.push(value);
+      this.values.push(value);
     }
   }
 
   async next(what: string): Promise<T> {
-    const [value] = this.come.splice(0, 1);
+    const [value] = this.values.splice(0, 1);
     if (value !== undefined) {
       return value;
     }
     return new Promise((resolve, reject) => {
-      const late = setTimeout(() => {
-        reject(new Error(`${what} did not come`));
-      }, PATIENCE_MS);
-      this.asking.push((come) => {
-        clearTimeout(late);
-        resolve(come);
+      const timer = setTimeout(() => {
+        reject(new Error(`${what} was not received`));
+      }, TIMEOUT_MS);
+      this.waiters.push((received) => {
+        clearTimeout(timer);
+        resolve(received);
       });
     });
   }
 }
 
-/** One connection, as the server has it. Keepalives that ask are answered, and handed to nobody. */
+/** The server side of one connection. Keepalives are answered, and not returned by `next`. */
 export class Peer {
-  deaf = false;
+  ignoresKeepalives = false;
   readonly closed: Promise<unknown>;
-  private readonly packets = new Waiting<Packet>();
+  private readonly packets = new AsyncQueue<Packet>();
 
   constructor(readonly socket: Socket) {
     const decoder = new Decoder();
@@ -53,15 +52,15 @@ export class Peer {
       decoder.feed(bytes);
       for (let packet = decoder.next(); packet; packet = decoder.next()) {
         if (packet.kind !== Kind.KEEPALIVE) {
-          this.packets.put(packet);
-        } else if (packet.id !== null && !this.deaf) {
+          this.packets.push(packet);
+        } else if (packet.id !== null && !this.ignoresKeepalives) {
           this.send({ kind: Kind.OK, id: packet.id, payload: {} });
         }
       }
     });
   }
 
-  /** Send packets in one piece. */
+  /** Sends packets in one chunk. */
   send(...packets: Packet[]): void {
     this.socket.write(Buffer.concat(packets.map(({ kind, id, payload }) => encode(kind, id, payload))));
   }
@@ -72,7 +71,9 @@ export class Peer {
     return packet;
   }
 
-  /** Grant the next request, which must be of this kind, and return it; more may follow in the same piece. */
+  /**
+   * Grants the next request, which must be of this kind, and returns it; `more` is sent in the same chunk.
+   */
   async grant(kind: number, payload: ValueMap = {}, ...more: Packet[]): Promise<Packet> {
     const request = await this.next(kind);
     this.send({ kind: Kind.OK, id: request.id, payload }, ...more);
@@ -86,7 +87,7 @@ export class Peer {
     return request;
   }
 
-  /** Grant the login; beats come every `keepalive` seconds. */
+  /** Grants the login. `keepalive`: the interval in seconds. */
   async logIn(keepalive = 12, ...more: Packet[]): Promise<Packet> {
     const payload = { session: "s", idle_timeout: keepalive / 0.4, keepalive, time_ms: 1, v: 1 };
     return this.grant(Kind.LOGIN, payload, ...more);
@@ -94,13 +95,13 @@ export class Peer {
 }
 
 export class ScriptedServer {
-  private readonly peers = new Waiting<Peer>();
+  private readonly peers = new AsyncQueue<Peer>();
   private readonly sockets = new Set<Socket>();
 
   private constructor(private readonly server: Server) {
     server.on("connection", (socket) => {
       this.sockets.add(socket);
-      this.peers.put(new Peer(socket));
+      this.peers.push(new Peer(socket));
     });
   }
 

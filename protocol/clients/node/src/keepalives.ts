@@ -1,0 +1,75 @@
+/** Keepalives, and the detection of a dead server. Time (ms) and randomness are arguments. */
+
+import type { Chance } from "./reconnect.js";
+
+const KEEPALIVE_JITTER = 0.1; // each is up to this share of the interval early, never late
+const MIN_KEEPALIVE_INTERVAL_MS = 20; // lower bound, whatever the server asks for
+// Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
+// time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
+export const ASK_EVERY = 1;
+
+/**
+ * The keepalives of one logged-in connection.
+ *
+ * The first is sent at a random time in the first interval, so that clients that connected together do not
+ * send together. The first of every `askEvery` keepalives asks for an answer; after it something must arrive
+ * within an interval, or the server counts as dead. A dead server is therefore detected after at most
+ * `askEvery + 1` intervals.
+ */
+export class Keepalives {
+  /** When the next keepalive is due. */
+  nextAt: number;
+  /** When the server counts as dead; infinite while no answer is due. */
+  deadAt = Infinity;
+  /** Id of the keepalive that awaits an answer. */
+  unansweredId: number | null = null;
+  /** Round trip of the last answered keepalive; null before one. */
+  roundTripMs: number | null = null;
+  private readonly intervalMs: number;
+  private questionSentAt = 0;
+  private sent = 0;
+
+  /** @param now when the login was answered. */
+  constructor(
+    intervalMs: number,
+    private readonly askEvery: number,
+    now: number,
+    chance: Chance,
+  ) {
+    this.intervalMs = Math.max(MIN_KEEPALIVE_INTERVAL_MS, intervalMs);
+    this.nextAt = now + this.intervalMs * chance();
+  }
+
+  /**
+   * Counts a keepalive that is sent now; returns whether it should carry an id.
+   *
+   * The next is due an interval from now: missed keepalives are not made up for.
+   */
+  countSent(now: number, chance: Chance): boolean {
+    const asks = this.sent % this.askEvery === 0 && this.unansweredId === null;
+    this.sent += 1;
+    this.nextAt = now + this.intervalMs * (1 - KEEPALIVE_JITTER * chance());
+    return asks;
+  }
+
+  /** The keepalive just counted carries this id. */
+  expectAnswer(id: number, now: number): void {
+    this.unansweredId = id;
+    this.questionSentAt = now;
+    this.deadAt = now + this.intervalMs;
+  }
+
+  /** Bytes were received: the server is alive, although the answer may follow other packets. */
+  noteReceived(now: number): void {
+    if (this.unansweredId !== null) {
+      this.deadAt = now + this.intervalMs;
+    }
+  }
+
+  /** The answer to a keepalive was received. */
+  noteAnswered(now: number): void {
+    this.roundTripMs = now - this.questionSentAt;
+    this.unansweredId = null;
+    this.deadAt = Infinity;
+  }
+}
