@@ -334,7 +334,7 @@ class ClientMachine:
     def _tick_online(self, connection: Connection, now: float) -> Effects:
         effects = connection.tick(now)
         if now >= connection.keepalives.dead_at:
-            loss = Loss("dead_server", "the server did not answer a beat in time")
+            loss = Loss("dead_server", "the server did not answer a keepalive in time")
             return effects + self._connection_lost(loss, now)
         self.keepalives_sent += connection.send_keepalive(now, self._chance)
         return effects

@@ -338,7 +338,7 @@ export class ClientMachine {
     const effects = session.expireRequests(now);
     this.renewal?.tick(now);
     if (now >= session.keepalives.deadAt) {
-      const message = "the server did not answer a beat in time";
+      const message = "the server did not answer a keepalive in time";
       return [...effects, ...this.connectionLost({ reason: "dead_server", message }, now)];
     }
     session.sendKeepalive(now, this.chance);
