@@ -422,6 +422,17 @@ def test_the_order_is_sure_if_the_clock_had_come_so_far_when_the_later_login_cam
     assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
 
 
+def test_the_order_of_logins_that_both_waited_for_long_is_unsure_by_the_error_of_the_clocks(
+    a: Hand, b: Hand, server: Server
+) -> None:
+    a.apply(login("u", "sa", age_s=40))
+    came_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    time.sleep(0.1)
+    batch = b.batch([login("u", "sb", age_s=40)], b.n + 1)
+    b.send(replace(batch, sent_ms=came_ms + 40_050))
+    assert [d.return_allowed for d in probed(a.store, "a").inbox] == [True]
+
+
 def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(register("u", "s1"))

@@ -92,10 +92,13 @@ local function open_generation(before)
 end
 
 -- Whether it is uncertain which of two logins of a (uid, device) is the later one. Ages are those of the sending of a
--- call: a long delay makes logins look younger. So `present.login_ms` is not before the real login, and another login is
--- surely later if it is later even by its earliest possible time.
+-- call: a long delay makes logins look younger. So `present.login_ms` is not before the real login, but for the error of
+-- its node's clock, and another login is surely later if it is later even by its earliest possible time.
 local function login_order_uncertain(present, login_ms, age_ms)
-  if sent_ms > 0 and sent_ms <= now_ms and sent_ms - age_ms > present.login_ms + 1 then return false end
+  local clock_error_ms = CLOCK_ERROR * (age_ms + present.arrived_ms - present.login_ms)
+  if sent_ms > 0 and sent_ms <= now_ms and sent_ms - age_ms > present.login_ms + 1 + clock_error_ms then
+    return false
+  end
   return login_ms - present.login_ms < UNCERTAIN_LOGIN_MS
     or present.arrived_ms - present.login_ms > UNCERTAIN_LOGIN_MS or age_ms > UNCERTAIN_LOGIN_MS
 end
