@@ -38,25 +38,25 @@ T = TypeVar("T")
 Poller = Any
 """What is waited with: an `select.epoll`, or a `PlainPoll`."""
 
-AWAY = -1  # for a descriptor: there is no connection
+NO_CONNECTION = -1  # for a descriptor: there is no connection
 LOGIN_ID = 1
 READ_BYTES = 65_536
-CHECKED_EACH = 64
-BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
-RETURN_S = 0.5  # at most, until a client whose connection ended is back
-SOURCES = 8  # addresses to connect from: each brings 28,000 ports
-EVENTS_A_TURN = 512
+PACKETS_PER_CHECK = 64
+MAX_BACKOFF_S = 60.0  # as the specification says under "Coming back"
+MAX_RECONNECT_DELAY_S = 0.5  # at most, until a client whose connection ended is back
+SOURCE_ADDRESSES = 8  # addresses to connect from: each brings 28,000 ports
+MAX_EVENTS_PER_POLL = 512
 SLOT_S = 0.05  # of the ring of beats; the shorter, the more wakes and the smaller the bursts
-ORDERS_EACH_S = 0.02  # how often a thread looks for orders
-ANSWER_S = 30.0  # of a thread, which never waits for long
-NOTHING: Mapping[str, Any] = {}
-ASKING_ID = 2  # of each beat that asks
-ASKING_BEAT = protocol.encode(protocol.keepalive(ASKING_ID))
-TURN_S = 0.02  # of things that are due, until what has come is looked at
+COMMAND_POLL_INTERVAL_S = 0.02  # how often a thread looks for orders
+COMMAND_TIMEOUT_S = 30.0  # of a thread, which never waits for long
+EMPTY_PAYLOAD: Mapping[str, Any] = {}
+KEEPALIVE_ID = 2  # of each beat that asks
+KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(KEEPALIVE_ID))
+MAX_TURN_S = 0.02  # of things that are due, until what has come is looked at
 _READ, _WRITE, _ERROR, _END = 1, 4, 8, 16  # the same of epoll and of poll
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 _PORT_AT_CONNECT = 24  # linux/in.h, IP_BIND_ADDRESS_NO_PORT: a port is free that is free towards the target
-_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PlainPoll:
@@ -100,17 +100,17 @@ class LoopClient:
 
     address: tuple[str, int] | None = None
     context: ssl.SSLContext | None = None
-    hangs_up = True
+    closes_on_goodbye = True
     is_member = True
 
     def __init__(self, loop: "ClientLoop", uid: str, device: str = "") -> None:
         self.uid, self.device = uid, device
         self.loop = loop
-        self.fd = AWAY
-        self.is_in = False
-        self.beats = self.returns = True
+        self.fd = NO_CONNECTION
+        self.is_logged_in = False
+        self.sends_keepalives = self.reconnects = True
         self.meta: Mapping[str, Any] | None = None
-        self._farewell: Mapping[str, Any] | None = None
+        self._goodbye: Mapping[str, Any] | None = None
         self._unread = b""
         self._unsent = bytearray()
         self._tls: ssl.SSLSocket | None = None
@@ -119,21 +119,21 @@ class LoopClient:
 
     # What happens
 
-    def opened(self) -> None:
+    def on_connected(self) -> None:
         """The connection is open: log in."""
         login = protocol.login(self.uid, id=LOGIN_ID, device=self.device or None, meta=self.meta or None)
         self.send(protocol.encode(login))
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         """The login was granted; moments are monotonic seconds."""
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """A packet has come."""
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         """The server ended the connection, and why, or it broke: None."""
 
-    def socket(self) -> _socket.socket:
+    def make_socket(self) -> _socket.socket:
         """Return a socket that is about to be connected."""
         host, _ = self.address or self.loop.address
         sock = _socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -145,32 +145,32 @@ class LoopClient:
             sock.bind((source, 0))
         return sock
 
-    def beat(self) -> None:
+    def send_keepalive(self) -> None:
         """It is time for a beat."""
         self.send(KEEPALIVE)
 
-    def pause_s(self) -> float:
+    def reconnect_delay_s(self) -> float:
         """Return how long to wait until it connects again, where the server has named no time."""
-        return random.uniform(0.02, RETURN_S)
+        return random.uniform(0.02, MAX_RECONNECT_DELAY_S)
 
     # What it does
 
     def connect(self) -> None:
         """Connect if not connected yet; if no server listens, retry later."""
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             try:
-                self.loop.open(self)
+                self.loop.open_connection(self)
             except ConnectionError:
-                self.loop.at(time.monotonic() + self.pause_s(), self.connect)
+                self.loop.call_at(time.monotonic() + self.reconnect_delay_s(), self.connect)
 
     def send(self, frame: bytes) -> None:
         """Send, or keep what the kernel does not take; without a connection nothing."""
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             return
         if not self._unsent:
             try:
                 sent = self._write(frame)
-            except _LATER:
+            except _WOULD_BLOCK:
                 sent = 0
             except OSError:
                 return  # its next read says so
@@ -180,7 +180,7 @@ class LoopClient:
         else:
             self._unsent += frame
 
-    def put(self, frame: bytes) -> bool:
+    def try_send(self, frame: bytes) -> bool:
         """Send a whole frame now; return False if the kernel does not take it: nothing can follow then."""
         try:
             return not self._unsent and self._write(frame) == len(frame)
@@ -190,13 +190,13 @@ class LoopClient:
     def send_later(self, data: bytes) -> None:
         """Send as soon as the kernel takes more, and not before the next turn."""
         self._unsent += data
-        self.loop.wait_for(self.fd, _READ | _WRITE)
+        self.loop.set_events(self.fd, _READ | _WRITE)
 
-    def drop(self, *, reset: bool = False) -> None:
+    def close(self, *, reset: bool = False) -> None:
         """Close the connection, if there is one, with a FIN or a reset."""
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             return
-        fd = self.leave_open()
+        fd = self.detach()
         if reset:
             sock = _socket.socket(fileno=fd)
             with contextlib.suppress(OSError):
@@ -204,12 +204,12 @@ class LoopClient:
             sock.detach()
         os.close(fd)
 
-    def leave_open(self) -> int:
+    def detach(self) -> int:
         """Think no more of the connection, and leave it half open; return its descriptor, to be closed."""
-        fd, self.fd, self.is_in = self.fd, AWAY, False
-        self._unread, self._farewell = b"", None
+        fd, self.fd, self.is_logged_in = self.fd, NO_CONNECTION, False
+        self._unread, self._goodbye = b"", None
         self._unsent.clear()
-        self.loop.forget(fd)
+        self.loop.unregister(fd)
         if self._tls is not None:
             self._tls.detach()
             self._tls = None
@@ -218,11 +218,11 @@ class LoopClient:
     # For the loop
 
     @property
-    def is_sending(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether something waits for the kernel to take it."""
         return bool(self._unsent)
 
-    def shake_hands(self) -> int:
+    def do_handshake(self) -> int:
         """Go on with the handshake, if there is any; return what to wait for, 0 once it is done."""
         if self.context is None:
             return 0
@@ -243,19 +243,19 @@ class LoopClient:
         with contextlib.suppress(OSError):
             del self._unsent[: self._write(self._unsent)]
         if not self._unsent:
-            self.loop.wait_for(self.fd, _READ)
+            self.loop.set_events(self.fd, _READ)
 
     def read(self) -> None:
         """Take what the server has sent."""
         try:
             data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
-        except _LATER:
+        except _WOULD_BLOCK:
             return
         except OSError:
             data = b""
         now = time.monotonic()
         if not data:
-            self.lost(self._farewell, now)
+            self.handle_disconnect(self._goodbye, now)
             return
         unread, fd, start = self._unread + data if self._unread else data, self.fd, 0
         while len(unread) - start >= HEADER_BYTES:
@@ -263,7 +263,7 @@ class LoopClient:
             end = body + int.from_bytes(unread[start:body], "big")
             if end > len(unread):
                 break
-            self._take(unread[body:end], now)
+            self._handle_packet(unread[body:end], now)
             if self.fd != fd:
                 return
             start = end
@@ -271,36 +271,39 @@ class LoopClient:
         if self._tls is not None and self._tls.pending():
             self.read()
 
-    def lost(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def handle_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         """The connection is over."""
         self.loop.endings[payload["code"] if payload else 0] += 1
-        self.drop()
-        self.ended(payload, now)
-        if self.returns and (payload is None or Code(payload["code"]).reconnect):
-            self.loop.at(now + ((payload or NOTHING).get("retry_after") or self.pause_s()), self.connect)
+        self.close()
+        self.on_disconnect(payload, now)
+        if self.reconnects and (payload is None or Code(payload["code"]).reconnect):
+            self.loop.call_at(
+                now + ((payload or EMPTY_PAYLOAD).get("retry_after") or self.reconnect_delay_s()),
+                self.connect,
+            )
 
     def _write(self, data: bytes | bytearray) -> int:
         return os.write(self.fd, data) if self._tls is None else self._tls.send(data)
 
-    def _take(self, body: bytes, now: float) -> None:
+    def _handle_packet(self, body: bytes, now: float) -> None:
         self.loop.packets += 1
-        if self.loop.packets % CHECKED_EACH == 0:
+        if self.loop.packets % PACKETS_PER_CHECK == 0:
             protocol.decode(body)
         packet: list[Any] = msgpack.unpackb(body)
         kind = packet[0]
         id = packet[1] if len(packet) > 1 else None
-        payload = packet[2] if len(packet) > 2 else NOTHING
-        if kind == Kind.GOODBYE or (kind == Kind.ERROR and not self.is_in):
-            if self.hangs_up:
-                self.lost(payload, now)
+        payload = packet[2] if len(packet) > 2 else EMPTY_PAYLOAD
+        if kind == Kind.GOODBYE or (kind == Kind.ERROR and not self.is_logged_in):
+            if self.closes_on_goodbye:
+                self.handle_disconnect(payload, now)
             else:
-                self._farewell = payload
-        elif kind == Kind.OK and not self.is_in:
-            self.is_in = True
+                self._goodbye = payload
+        elif kind == Kind.OK and not self.is_logged_in:
+            self.is_logged_in = True
             self.loop.logins += 1
-            self.entered(payload, now)
+            self.on_login(payload, now)
         else:
-            self.heard(kind, id, payload, now)
+            self.on_packet(kind, id, payload, now)
 
 
 class ClientLoop:
@@ -328,7 +331,7 @@ class ClientLoop:
         *,
         beat_s: float = 0.0,
         slot_s: float = SLOT_S,
-        sources: int | Iterable[str | None] = SOURCES,
+        sources: int | Iterable[str | None] = SOURCE_ADDRESSES,
         poller: Poller | None = None,
     ) -> None:
         self.members: list[LoopClient] = []
@@ -339,38 +342,38 @@ class ClientLoop:
             source_addresses(address[0], sources) if isinstance(sources, int) else itertools.cycle(sources)
         )
         self.address = address
-        self._begun, self._cpu_s = time.monotonic(), time.process_time()
+        self._started, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
         self.poller: Poller = poller or select.epoll()
         self._by_fd: dict[int, LoopClient] = {}
         self._opening: set[int] = set()
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._sequence = itertools.count()
         self._slots, self._slot, self._slot_s, self._first_slot_s = 0, 0, 0.0, slot_s
         self._slots_left = 0.0
-        self._is_ring_turning = False
+        self._is_ring_running = False
         if beat_s:
-            self.beat(beat_s)
+            self.start_keepalives(beat_s)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for client in self.open_clients():
-            client.drop(reset=True)
+        for client in self.connected_clients():
+            client.close(reset=True)
         self.poller.close()
 
     def __len__(self) -> int:
         return len(self._by_fd)
 
     @property
-    def due(self) -> float:
+    def next_due_at(self) -> float:
         """The moment at which something is to be done; infinite if nothing is."""
-        return self._due[0][0] if self._due else math.inf
+        return self._timers[0][0] if self._timers else math.inf
 
-    def at(self, moment: float, action: Callable[[], object]) -> None:
+    def call_at(self, moment: float, action: Callable[[], object]) -> None:
         """Do something then (monotonic seconds)."""
-        heapq.heappush(self._due, (moment, next(self._numbers), action))
+        heapq.heappush(self._timers, (moment, next(self._sequence), action))
 
     def unix_ms(self, moment: float) -> float:
         """Return what the wall clock shows at a moment; servers on this machine have the same one."""
@@ -380,22 +383,22 @@ class ClientLoop:
         """Go on for so long, or until something is so; return whether it is."""
         give_up = time.monotonic() + seconds
         while not (is_done := done is not None and done()) and (now := time.monotonic()) < give_up:
-            self.turn(min(give_up, self.due) - now)
+            self.run_once(min(give_up, self.next_due_at) - now)
         return is_done
 
-    def turn(self, wait_s: float) -> None:
+    def run_once(self, wait_s: float) -> None:
         """Wait at most so long for what comes, and take it; do what is due."""
-        for fd, events in self.poller.poll(max(0.0, wait_s), EVENTS_A_TURN):
-            self._serve(fd, events)
-        self._act()
+        for fd, events in self.poller.poll(max(0.0, wait_s), MAX_EVENTS_PER_POLL):
+            self._handle_events(fd, events)
+        self._run_due()
 
-    def bring(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
+    def connect_all(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
         """Let some connect, evenly at that rate."""
         now = time.monotonic()
         for number, client in enumerate(clients):
-            self.at(now + number / per_second, client.connect)
+            self.call_at(now + number / per_second, client.connect)
 
-    def beat(self, every_s: float, turns: float = math.inf) -> None:
+    def start_keepalives(self, every_s: float, turns: float = math.inf) -> None:
         """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
 
         The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
@@ -403,38 +406,38 @@ class ClientLoop:
         """
         self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
         self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots
-        if not self._is_ring_turning:
-            self._is_ring_turning = True
-            self._beat(time.monotonic())
+        if not self._is_ring_running:
+            self._is_ring_running = True
+            self._send_slot(time.monotonic())
 
-    def silence(self) -> None:
+    def stop_keepalives(self) -> None:
         """Stop all beats."""
         self._slots_left = 0
 
     @property
-    def is_beating(self) -> bool:
+    def is_sending_keepalives(self) -> bool:
         """Whether beats are to come."""
         return self._slots_left > 0
 
-    def beaten(self, sent: int, late_s: float) -> None:
+    def on_keepalives_sent(self, sent: int, late_s: float) -> None:
         """So many have beaten in one slot, the last of them so late; a subclass may note it."""
 
-    def load(self) -> str:
+    def describe_load(self) -> str:
         """Return in words what this load takes of a core; if that is much, it is what was measured."""
-        share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._begun)
+        share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._started)
         return f"{share:.0%} of a core, late by {self.late_max_s * 1000:.0f} ms at most"
 
-    def online(self) -> int:
+    def count_logged_in(self) -> int:
         """Return how many are logged in."""
-        return sum(client.is_in for client in self.members)
+        return sum(client.is_logged_in for client in self.members)
 
-    def open(self, client: LoopClient) -> None:
+    def open_connection(self, client: LoopClient) -> None:
         """Begin to connect one.
 
         Raises:
             OSError: that cannot be.
         """
-        sock = client.socket()
+        sock = client.make_socket()
         try:
             sock.connect(client.address or self.address)
         except BlockingIOError:
@@ -447,79 +450,79 @@ class ClientLoop:
         self._opening.add(fd)
         self.poller.register(fd, _READ | _WRITE)
 
-    def open_clients(self) -> list[LoopClient]:
+    def connected_clients(self) -> list[LoopClient]:
         """Return who has a connection."""
         return [*self._by_fd.values()]
 
-    def forget(self, fd: int) -> None:
+    def unregister(self, fd: int) -> None:
         """A connection is about to be closed, or no client owns it any more."""
         del self._by_fd[fd]
         self._opening.discard(fd)
         self.poller.unregister(fd)
 
-    def wait_for(self, fd: int, events: int) -> None:
+    def set_events(self, fd: int, events: int) -> None:
         """Wait for these events of a connection from now on."""
         self.poller.modify(fd, events)
 
-    def hear(self, client: LoopClient, *, on: bool) -> None:
+    def set_reading(self, client: LoopClient, *, on: bool) -> None:
         """Read what comes on a connection from now on, or nothing but its end."""
         self.poller.modify(client.fd, _READ if on else 0)
 
-    def _serve(self, fd: int, events: int) -> None:
+    def _handle_events(self, fd: int, events: int) -> None:
         client = self._by_fd.get(fd)
         if client is None:
             return
         if fd in self._opening and not events & _ERROR:
-            self._open(client)
+            self._finish_connect(client)
             return
         if events & _WRITE and not events & (_ERROR | _END):
             client.flush()
         if events & ~_WRITE:
             client.read()
 
-    def _open(self, client: LoopClient) -> None:
+    def _finish_connect(self, client: LoopClient) -> None:
         try:
-            events = client.shake_hands()
+            events = client.do_handshake()
         except OSError:
-            client.lost(None, time.monotonic())
+            client.handle_disconnect(None, time.monotonic())
             return
         self.poller.modify(client.fd, events or _READ)
         if not events:
             self._opening.discard(client.fd)
-            client.opened()
+            client.on_connected()
 
-    def _act(self) -> None:
+    def _run_due(self) -> None:
         begun = now = time.monotonic()
-        while self._due and self._due[0][0] <= now < begun + TURN_S:
-            due, _, action = heapq.heappop(self._due)
+        while self._timers and self._timers[0][0] <= now < begun + MAX_TURN_S:
+            due, _, action = heapq.heappop(self._timers)
             self.late_max_s = max(self.late_max_s, now - due)
             action()
             now = time.monotonic()
 
-    def _beat(self, due: float) -> None:
+    def _send_slot(self, due: float) -> None:
         """Beat in one slot. Each has its moment: a load that is late must not make its clients silent."""
         if self._slots_left <= 0:
-            self._is_ring_turning = False
+            self._is_ring_running = False
             return
         sent = 0
         for client in self.members[self._slot :: self._slots]:
-            if client.is_in and client.beats:
-                client.beat()
+            if client.is_logged_in and client.sends_keepalives:
+                client.send_keepalive()
                 sent += 1
         if sent:
-            self.beaten(sent, time.monotonic() - due)
+            self.on_keepalives_sent(sent, time.monotonic() - due)
         self._slot = (self._slot + 1) % self._slots
         self._slots_left -= 1
         due += self._slot_s
-        self.at(due, partial(self._beat, due))
+        self.call_at(due, partial(self._send_slot, due))
 
 
-def back_off_s(attempts: int) -> float:
+def backoff_s(attempts: int) -> float:
     """Return how long to wait before another attempt: full jitter over a bound that doubles."""
-    return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**attempts))
+    return random.uniform(0, min(MAX_BACKOFF_S, 2.0**attempts))
 
 
-def plain_login(uid: str) -> bytes:
+def login_frame(uid: str) -> bytes:
     """Return the frame of a login that says no more than who it is."""
     return protocol.encode(protocol.login(uid, id=LOGIN_ID))
 
@@ -529,7 +532,7 @@ class LoopThread:
 
     def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
-        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._is_closing = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -542,41 +545,41 @@ class LoopThread:
         self._is_closing = True
         self._thread.join()
 
-    def do(self, action: Callable[[], T]) -> T:
+    def call(self, action: Callable[[], T]) -> T:
         """Do something in the loop's thread, between two of its turns; return what comes of it."""
         if self._failure is not None:
             raise self._failure
         future: Future[T] = Future()
-        self._orders.put((action, future))
-        return future.result(ANSWER_S)
+        self._commands.put((action, future))
+        return future.result(COMMAND_TIMEOUT_S)
 
-    def bring(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
+    def connect_all(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
         """Let clients connect and log in.
 
         Raises:
             RuntimeError: not all are logged in by then.
         """
         every = [*clients]
-        self.do(lambda: self._loop.bring(every, per_second))
+        self.call(lambda: self._loop.connect_all(every, per_second))
         give_up = time.monotonic() + len(every) / per_second + within_s
-        while (online := sum(each.is_in for each in every)) < len(every):
+        while (online := sum(each.is_logged_in for each in every)) < len(every):
             if time.monotonic() > give_up:
                 raise RuntimeError(f"only {online} of {len(every)} clients could log in")
-            time.sleep(ORDERS_EACH_S)
+            time.sleep(COMMAND_POLL_INTERVAL_S)
 
     def _run(self) -> None:
         try:
             with self._loop:
                 while not self._is_closing:
-                    self._loop.run(ORDERS_EACH_S, lambda: not self._orders.empty())
-                    self._obey()
+                    self._loop.run(COMMAND_POLL_INTERVAL_S, lambda: not self._commands.empty())
+                    self._run_command()
         except BaseException as error:
             self._failure = error
             raise
 
-    def _obey(self) -> None:
+    def _run_command(self) -> None:
         with contextlib.suppress(Empty):
-            action, future = self._orders.get_nowait()
+            action, future = self._commands.get_nowait()
             try:
                 future.set_result(action())
             except Exception as error:

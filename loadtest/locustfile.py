@@ -4,7 +4,7 @@
 gevent when it is imported: never import this module beside trio or in the tests' process.
 """
 
-from loadtest.users.hooks import SPAWN_S, LoadUser, listen
+from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
 
 
 class DeviceUser(LoadUser):
@@ -12,7 +12,7 @@ class DeviceUser(LoadUser):
 
     def on_start(self) -> None:
         """Let it log in."""
-        self.play(1, SPAWN_S)
+        self.start_devices(1, SPAWN_S)
 
 
-listen()
+register_hooks()

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-EXAMPLES = 5  # broken promises told in full; all are counted
+MAX_EXAMPLES = 5  # broken promises told in full; all are counted
 
-_saying = threading.Lock()
+_print_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -31,27 +31,27 @@ class CaseOutcome:
 class BrokenPromises:
     """What was wrong, by its words; the first cases in full."""
 
-    wrong: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
     def note(self, what: str, example: object) -> None:
         """Something is wrong."""
-        self.wrong[what] += 1
-        if len(self.examples) < EXAMPLES:
+        self.counts[what] += 1
+        if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{what}: {example}")
 
     def count(self, what: str) -> int:
         """Return how often something was wrong whose words have `what` among them."""
-        return sum(count for words, count in self.wrong.items() if what in words)
+        return sum(count for words, count in self.counts.items() if what in words)
 
     @property
     def broken(self) -> list[str]:
         """What was wrong, in words with counts; nothing if all is as it has to be."""
-        found = [f"{count:,} x {what}" for what, count in sorted(self.wrong.items())]
+        found = [f"{count:,} x {what}" for what, count in sorted(self.counts.items())]
         return found and [*found, *self.examples]
 
 
-def faults(*checks: tuple[object, str]) -> list[str]:
+def failed_checks(*checks: tuple[object, str]) -> list[str]:
     """Return the words of those checks that found something."""
     return [words for found, words in checks if found]
 
@@ -72,9 +72,9 @@ def markdown(head: str | Iterable[object], body: Iterable[str | Iterable[object]
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines))
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Tell how it goes."""
-    with _saying:
+    with _print_lock:
         print(line, file=sys.stderr, flush=True)
 
 

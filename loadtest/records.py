@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from loadtest.events import StreamEvent, WallClock, event_of
+from loadtest.events import StreamEvent, WallClock, stream_event
 from loadtest.servers import LocalRedis
 from presence.store.keys import Keys
 from presence.subscriber.events import read_entry
@@ -49,7 +49,7 @@ class Records:
         """Return all that stands in the streams now."""
         clock = WallClock()
         return [
-            event_of(read_entry(shard, raw), clock)
+            stream_event(read_entry(shard, raw), clock)
             for shard in range(keys.shards)
             for key in [keys.events(shard)]
             for raw in self._client_of(key).xrange(key)
@@ -66,7 +66,7 @@ class Records:
         _, *certificate = row.decode().split()
         return certificate[0] if certificate else ""
 
-    def is_buried(self, keys: Keys, node: str) -> bool:
+    def is_swept(self, keys: Keys, node: str) -> bool:
         """Whether a dead node was swept to the end."""
         return not self._client_of(keys.lease_keys[1]).hexists(keys.lease_keys[1], node)
 

@@ -20,7 +20,7 @@ class LoadedServer(NamedTuple):
 
 
 @contextmanager
-def staged(
+def loaded_server(
     *flags: str, beat_s: float, keep: bool = False, program: Sequence[str] = PRESENCE
 ) -> Iterator[LoadedServer]:
     """Run a server for the length of a ``with`` block.
@@ -53,7 +53,7 @@ class ScenarioReport:
 
     scenario: str
     rows: dict[str, str] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
 
     def table(self) -> str:
@@ -64,5 +64,5 @@ class ScenarioReport:
 
     def as_json(self) -> str:
         """Return it as one object."""
-        found = {"scenario": self.scenario, "rows": self.rows, **self.figures, "broken": self.broken}
+        found = {"scenario": self.scenario, "rows": self.rows, **self.metrics, "broken": self.broken}
         return json.dumps(found, indent=1)

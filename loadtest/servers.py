@@ -26,8 +26,8 @@ from presence.store.keys import Keys
 START_TIMEOUT_S = 40.0
 REDIS_START_TIMEOUT_S = 8.0
 STOP_TIMEOUT_S = 30.0
-LOOK_S = 0.02
-REDIS_LOOK_S = 0.005
+POLL_INTERVAL_S = 0.02
+REDIS_POLL_INTERVAL_S = 0.005
 SWEEP_S = 2.0  # promised for the sweep of 2,000 users
 PRESENCE = ("-m", "presence")
 PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes one before a server does
@@ -44,7 +44,7 @@ class Setup:
     shards: int = 1
 
     @property
-    def death_s(self) -> float:
+    def node_down_s(self) -> float:
         """How long after a node's death its users are offline at the latest, sweep included."""
         return self.lease + self.idle_timeout + self.tick + SWEEP_S
 
@@ -80,7 +80,7 @@ class PresenceServer:
         RuntimeError: it did not start.
     """
 
-    operators: tuple[str, ...] = ("--no-admin",)
+    admin_flags: tuple[str, ...] = ("--no-admin",)
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PresenceServer:
         before: Callable[[], None] | None = None,
         is_heard: bool = False,
     ) -> None:
-        operators = () if {"--admin", "--no-admin"} & set(flags) else self.operators
+        operators = () if {"--admin", "--no-admin"} & set(flags) else self.admin_flags
         serve = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json"]
         self.process = subprocess.Popen(
             [*serve, *operators, *flags],
@@ -101,7 +101,7 @@ class PresenceServer:
         )
         self.lines: list[dict[str, Any]] = []
         self._flags = flags
-        self._is_heard = is_heard
+        self._forwards_errors = is_heard
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -124,7 +124,7 @@ class PresenceServer:
                     continue
                 told = json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
                 self.lines.append(told)
-                if self._is_heard and told["level"] == "error":
+                if self._forwards_errors and told["level"] == "error":
                     sys.stderr.write(line)
         self._ready.put("")
 
@@ -139,20 +139,20 @@ class PresenceServer:
         flags = self._flags
         if "--redis" in flags:
             return flags[flags.index("--redis") + 1]
-        return str(self.said("embedded Redis started")[-1]["url"])
+        return str(self.logged("embedded Redis started")[-1]["url"])
 
     @property
     def report(self) -> dict[str, Any]:
         """The figures that it logged when it stopped."""
-        return self.said("stopped")[-1]
+        return self.logged("stopped")[-1]
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of an event."""
         return [line for line in self.lines if line.get("event") == event]
 
     def workers(self) -> dict[int, int]:
         """Return the newest process of each worker by its number."""
-        return {line["worker"]: line["pid"] for line in self.said("worker started")}
+        return {line["worker"]: line["pid"] for line in self.logged("worker started")}
 
     def failures(self) -> list[str]:
         """Return what it logged of exceptions: none is expected, whatever is done to it."""
@@ -186,7 +186,7 @@ Served = TypeVar("Served", bound=PresenceServer)
 
 
 @contextlib.contextmanager
-def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
+def running_servers(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
     """Start servers side by side, for the length of a ``with`` block; those in the list then are stopped."""
     servers: list[Served] = []
     with ThreadPoolExecutor(len(starts)) as pool:
@@ -229,7 +229,7 @@ class LocalRedis:
         keep: bool = False,
         extra: Sequence[str] = (),
     ) -> None:
-        self._is_mine = folder is None
+        self._owns_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="redis-"))
         self.path = str(self.folder / "redis.sock")
         self._log = self.folder / "server.log"
@@ -258,14 +258,14 @@ class LocalRedis:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         give_up = time.monotonic() + REDIS_START_TIMEOUT_S
-        while not self.answers():
+        while not self.is_answering():
             if self.process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
                 raise RuntimeError(f"Redis did not start: {self._log.read_text(errors='replace')[-500:]}")
-            time.sleep(REDIS_LOOK_S)
+            time.sleep(REDIS_POLL_INTERVAL_S)
         self.client.connection_pool.disconnect()
 
-    def answers(self, within_s: float = 1.0) -> bool:
+    def is_answering(self, within_s: float = 1.0) -> bool:
         """Whether it answers within so many seconds."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(within_s)
@@ -287,19 +287,19 @@ class LocalRedis:
         """Let a frozen process go on."""
         self.process.send_signal(signal.SIGCONT)
 
-    def errors(self, name: str) -> int:
+    def error_count(self, name: str) -> int:
         """Return how many calls it has refused with an error of that name since its start."""
-        return errors(self.client, name)
+        return error_count(self.client, name)
 
     def close(self) -> None:
         """End it, and remove its folder if that is its own."""
         self.client.close()
         self.kill()
-        if self._is_mine:
+        if self._owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def errors(client: Any, name: str) -> int:
+def error_count(client: Any, name: str) -> int:
     """Return how many calls a Redis has refused with an error of that name since its start."""
     return int(client.info("errorstats").get(f"errorstat_{name}", {"count": 0})["count"])
 
@@ -320,7 +320,7 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = LOOK_S) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = POLL_INTERVAL_S) -> bool:
     """Wait until something is so, looking now and then; return whether it came about in time."""
     give_up = time.monotonic() + seconds
     while not (is_so := condition()) and time.monotonic() < give_up:

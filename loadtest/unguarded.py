@@ -40,7 +40,7 @@ SCRIPTS: Final[dict[str, Changes]] = {
         ("record = {id = id,", "record = record or {id = id,"),
     ),
 }
-CHANGED: Final = ("apply", "sweep", "retire", "probe", "lease")
+CHANGED_SCRIPTS: Final = ("apply", "sweep", "retire", "probe", "lease")
 READ_BEFORE_EXPIRY: Final = "read-before-expiry"
 GUARDS: Final = (*SCRIPTS, READ_BEFORE_EXPIRY)
 # Of a server that was stopped and goes on; not for chaos, which never stops a server for so long.
@@ -63,7 +63,7 @@ def switch_off(guard: str) -> None:
         _expire_unread()
         return
     source = _changed(script_runner.source, SCRIPTS[guard])
-    if absent := absences(guard):
+    if absent := missing_texts(guard):
         raise ValueError(f"no script has {absent}")
 
     @cache
@@ -74,10 +74,12 @@ def switch_off(guard: str) -> None:
     script_runner.digest = digest
 
 
-def absences(guard: str) -> list[str]:
+def missing_texts(guard: str) -> list[str]:
     """Return what is to be changed for a guard of the scripts and stands in none of them."""
     return [
-        old for old, _ in SCRIPTS[guard] if not any(old in script_runner.source(name) for name in CHANGED)
+        old
+        for old, _ in SCRIPTS[guard]
+        if not any(old in script_runner.source(name) for name in CHANGED_SCRIPTS)
     ]
 
 

@@ -23,7 +23,7 @@ from typing import Final, Self
 import psutil
 
 REDIS_NAMES = ("valkey-server", "redis-server")
-SAMPLE_S: Final = 0.1
+SAMPLE_INTERVAL_S: Final = 0.1
 WINDOW_SAMPLES: Final = 10  # a second: a process that was stopped may also have to catch up
 _PACKAGES = ("presence-server", "trio", "msgpack", "uvloop")
 _PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
@@ -52,7 +52,7 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
-def cpu_s(pids: Iterable[int]) -> dict[int, float]:
+def cpu_seconds_by_pid(pids: Iterable[int]) -> dict[int, float]:
     """Return the processor time of each process; 0.0 of one that is gone."""
     spent = dict.fromkeys(pids, 0.0)
     for pid in spent:
@@ -61,7 +61,7 @@ def cpu_s(pids: Iterable[int]) -> dict[int, float]:
     return spent
 
 
-def wakes(pid: int) -> int:
+def count_wakes(pid: int) -> int:
     """Return how often threads of a process have gone to sleep of their own accord, to be woken again."""
     tasks = Path(f"/proc/{pid}/task").glob("*/status")
     return sum(_fields(task).get("voluntary_ctxt_switches", 0) for task in tasks)
@@ -117,37 +117,37 @@ class Stolen:
 
     def __init__(self, look: Callable[[], list[float]] | None = None) -> None:
         self.worst_s = 0.0
-        self._look = look or _stolen_s
+        self._read_stolen = look or _stolen_s
         self._window: deque[list[float]] = deque(maxlen=WINDOW_SAMPLES + 1)
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Take a sample."""
-        self._window.append(self._look())
+        self._window.append(self._read_stolen())
         spans = zip(self._window[0], self._window[-1], strict=False)  # processors may come and go
         self.worst_s = max([self.worst_s, *(last - first for first, last in spans)])
 
     def _run(self) -> None:
-        self.look()
-        while not self._over.wait(SAMPLE_S):
-            self.look()
+        self.sample()
+        while not self._finished.wait(SAMPLE_INTERVAL_S):
+            self.sample()
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
+        self._finished.set()
         self._thread.join()
-        self.look()
+        self.sample()
 
 
 def _stolen_s() -> list[float]:
     return [getattr(each, "steal", 0.0) for each in psutil.cpu_times(percpu=True)]
 
 
-def machine() -> dict[str, str]:
+def machine_facts() -> dict[str, str]:
     """Return what figures depend on, by what it is."""
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),

@@ -87,7 +87,7 @@ class ExpiryResult:
         return markdown("measured | ", rows.items())
 
 
-async def _until(condition: Callable[[], bool], seconds: float) -> None:
+async def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 - it looks on and disturbs nothing
             await trio.sleep(0.001)
@@ -110,9 +110,9 @@ async def play(
             await trio.sleep(idle_timeout / 2)
             redis_s, python_s = _redis_cpu(client), time.process_time()
             stretches.clear()
-            await _until(lambda: len(node.engine.sessions) < sessions, idle_timeout + 3 * TICK_S)
+            await _wait_until(lambda: len(node.engine.sessions) < sessions, idle_timeout + 3 * TICK_S)
             begun = time.perf_counter()
-            await _until(lambda: not node.engine.sessions, 60)
+            await _wait_until(lambda: not node.engine.sessions, 60)
             await node.settled()
             seconds, python_s = time.perf_counter() - begun, time.process_time() - python_s
             held = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over

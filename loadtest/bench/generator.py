@@ -23,16 +23,16 @@ from typing import Any
 from loadtest.bench.progress import Bar
 from presence import protocol
 
-SLEEP_LEAST_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
-LOGINS_A_TURN = 100
+MIN_SLEEP_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
+LOGINS_PER_TURN = 100
 LOGIN_TIMEOUT_S = 20.0
-LAST_ANSWERS_S = 1.0  # time for the answers to the last beats, at most
+LAST_ANSWERS_TIMEOUT_S = 1.0  # time for the answers to the last beats, at most
 LATE_S = 0.1  # a generator that stood still for longer has sent a burst and not its load
 CORE_LIMIT = 0.7  # of a core: beyond, the generator and not the server would be measured
 MISSED_LIMIT = 0.01  # of the packets, or of their answers
-CONNECTS_A_SECOND = 4_000.0  # a guess, for the progress bar only
-ORDER_TIMEOUT_S = 120.0  # beyond what an order was to take
-SETTLE_BEATS = 13  # of each connection, until a server that adapts to what clients send has adapted
+CONNECTS_PER_S = 4_000.0  # a guess, for the progress bar only
+COMMAND_TIMEOUT_S = 120.0  # beyond what an order was to take
+SETTLE_KEEPALIVES = 13  # of each connection, until a server that adapts to what clients send has adapted
 SETTLE_RATE = 15_000.0
 ANSWERED = "answered"
 UNANSWERED = "unanswered"
@@ -48,8 +48,8 @@ class Dialect:
 
     login: Callable[[str], bytes]  # what client `uid` sends at first
     # What the server's first answer ends with; whatever came before it is passed over
-    welcome: Callable[[bytes], bool]
-    beats: dict[str, bytes]  # the packet for each kind of keepalive that there is
+    is_login_answered: Callable[[bytes], bool]
+    keepalives: dict[str, bytes]  # the packet for each kind of keepalive that there is
     answer: bytes  # what the server sends for each answered keepalive
 
 
@@ -138,7 +138,7 @@ class KeepaliveGenerator:
     def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float) -> None:
         self._address = address
         self._dialect = dialect
-        self._pause_s = max(burst_s, SLEEP_LEAST_S)
+        self._pause_s = max(burst_s, MIN_SLEEP_S)
         self._next = 0  # whose turn it is
         self._answers = 0
         self._epoll = select.epoll()
@@ -146,11 +146,11 @@ class KeepaliveGenerator:
 
     def connect(self, connections: int) -> None:
         """Log in until there are so many connections."""
-        for start in range(len(self._sockets), connections, LOGINS_A_TURN):
-            numbers = range(start, min(start + LOGINS_A_TURN, connections))
+        for start in range(len(self._sockets), connections, LOGINS_PER_TURN):
+            numbers = range(start, min(start + LOGINS_PER_TURN, connections))
             new = [self._log_in(f"user-{number}") for number in numbers]
             for sock in new:
-                self._welcome(sock)
+                self._await_login_answer(sock)
                 sock.setblocking(False)
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
             self._sockets += new
@@ -163,17 +163,17 @@ class KeepaliveGenerator:
         sock.sendall(self._dialect.login(uid))
         return sock
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _await_login_answer(self, sock: socket.socket) -> None:
         """Read until the login is answered."""
         data = b""
-        while not self._dialect.welcome(data):
+        while not self._dialect.is_login_answered(data):
             if not (more := sock.recv(4096)):
                 raise ConnectionRefusedError("closed before the login was answered")
             data += more
 
-    def beat(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
+    def send_keepalives(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
         """Send `rate` packets a second for some seconds, evenly over all connections."""
-        write, frame = os.write, self._dialect.beats[kind]
+        write, frame = os.write, self._dialect.keepalives[kind]
         fds = [sock.fileno() for sock in self._sockets]
         first, asks = self._next, kind == ANSWERED
         self._answers = 0
@@ -191,7 +191,7 @@ class KeepaliveGenerator:
                 self._read_answers()
             time.sleep(max(0.0, self._pause_s - (time.monotonic() - now)))
         elapsed, cpu = time.monotonic() - begun, time.process_time() - cpu
-        last = time.monotonic() + LAST_ANSWERS_S
+        last = time.monotonic() + LAST_ANSWERS_TIMEOUT_S
         while asks and self._answers < sent and time.monotonic() < last:
             time.sleep(0.01)
             self._read_answers()
@@ -240,20 +240,20 @@ class LoadGenerator:
 
     def connect(self, connections: int) -> None:
         """Log in until there are so many connections."""
-        self._do(connections / CONNECTS_A_SECOND, "connect", connections)
+        self._call(connections / CONNECTS_PER_S, "connect", connections)
 
-    def beat(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
+    def send_keepalives(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
         """Send keepalives for so long."""
-        report: GeneratorReport = self._do(seconds, "beat", kind, rate, seconds)
+        report: GeneratorReport = self._call(seconds, "send_keepalives", kind, rate, seconds)
         return report
 
     def settle(self, kind: str, connections: int) -> None:
         """Let every client send some keepalives of a kind."""
-        self.beat(kind, SETTLE_RATE, settle_s(connections))
+        self.send_keepalives(kind, SETTLE_RATE, settle_s(connections))
 
-    def _do(self, planned_s: float, order: str, *given: Any) -> Any:
+    def _call(self, planned_s: float, order: str, *given: Any) -> Any:
         self._pipe.send((order, given))
-        deadline = time.monotonic() + planned_s + ORDER_TIMEOUT_S
+        deadline = time.monotonic() + planned_s + COMMAND_TIMEOUT_S
         while not self._pipe.poll(0.2):
             self._bar.tick()
             if time.monotonic() > deadline:
@@ -271,4 +271,4 @@ class LoadGenerator:
 
 def settle_s(connections: int) -> float:
     """Return how long it takes until every client has sent what settles a server."""
-    return SETTLE_BEATS * connections / SETTLE_RATE
+    return SETTLE_KEEPALIVES * connections / SETTLE_RATE

@@ -16,7 +16,7 @@ from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 
 TICK_S: Final = 1.0
-LOGINS_A_TURN: Final = 64
+LOGINS_PER_TURN: Final = 64
 _STREAM_MAXLEN: Final = 10_000_000  # nothing is trimmed while it is counted
 _SEEN_RETENTION_MS: Final = 7 * 86_400_000
 
@@ -84,7 +84,7 @@ class InProcessNode(presence.server.node.Node):
             if not isinstance(peer, Session):
                 raise TypeError("a login was refused")
             sessions.append(peer)
-            if number % LOGINS_A_TURN == 0:
+            if number % LOGINS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
         await self.settled()
         return sessions

@@ -33,7 +33,7 @@ class Presence:
         """A keepalive came."""
         self.wheel.touch(uid, self.ticks.at_or_after(time.monotonic() + IDLE_TIMEOUT_S))
 
-    def beaten(self, uid: str, data: bytes) -> bytes:
+    def answer_keepalives(self, uid: str, data: bytes) -> bytes:
         """Something came that is no lone plain keepalive; return what is to be answered.
 
         Mostly it is one keepalive that asks for an answer; two may have come together.
@@ -55,7 +55,7 @@ class Presence:
         self.touch(uid)
         return uid, protocol.encode(protocol.ok(packet.id, session=uid, idle_timeout=30, keepalive=12, v=1))
 
-    def tick(self) -> None:
+    def expire_due(self) -> None:
         """Forget who is due."""
         while self.wheel.pop_due(self.ticks.at_or_before(time.monotonic()), 256):
             pass
@@ -81,7 +81,7 @@ class AsyncioConnection(asyncio.Protocol):
             self._transport.write(answer)  # type: ignore[attr-defined]  # asyncio types it as a base class
         elif data == KEEPALIVE:
             self._presence.touch(self._uid)
-        elif answer := self._presence.beaten(self._uid, data):
+        elif answer := self._presence.answer_keepalives(self._uid, data):
             self._transport.write(answer)  # type: ignore[attr-defined]  # as above
 
 
@@ -93,7 +93,7 @@ async def serve_asyncio(listener: socket.socket) -> None:
     await loop.create_server(lambda: AsyncioConnection(presence), sock=listener, backlog=4096)
     while True:
         await asyncio.sleep(SLOT_S)
-        presence.tick()
+        presence.expire_due()
 
 
 async def serve_trio(listener: socket.socket) -> None:
@@ -106,13 +106,13 @@ async def serve_trio(listener: socket.socket) -> None:
         while data := await stream.receive_some(4096):
             if data == KEEPALIVE:
                 presence.touch(uid)
-            elif answer := presence.beaten(uid, bytes(data)):
+            elif answer := presence.answer_keepalives(uid, bytes(data)):
                 await stream.send_all(answer)
 
     async def tick() -> None:
         while True:
             await trio.sleep(SLOT_S)
-            presence.tick()
+            presence.expire_due()
 
     sock = trio.socket.from_stdlib_socket(listener)
     async with trio.open_nursery() as nursery:

@@ -38,6 +38,6 @@ class Bar:
         passed = min(self._step_s, time.monotonic() - self._begun)
         self._progress.update(self._task, completed=self._done_s + passed)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line above the bar."""
         self._progress.console.print(line, markup=False, soft_wrap=True)

@@ -124,13 +124,13 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
             scripts, commands = (
                 after - n for after, n in zip(meter.calls(), (scripts, commands), strict=True)
             )
-            online_alone = await meter.cost_us(_come, node, live, [[f"lone-{n}"] for n in range(alone)])
-            offline_alone = await meter.cost_us(_leave, node, [[session] for session in live])
+            online_alone = await meter.cost_us(_log_in_all, node, live, [[f"lone-{n}"] for n in range(alone)])
+            offline_alone = await meter.cost_us(_log_out_all, node, [[session] for session in live])
             live.clear()
             before = meter.memory()
-            online = await meter.cost_us(_come, node, live, [[f"user-{n}" for n in range(users)]])
+            online = await meter.cost_us(_log_in_all, node, live, [[f"user-{n}" for n in range(users)]])
             with_all = meter.memory()
-            offline = await meter.cost_us(_leave, node, [live])
+            offline = await meter.cost_us(_log_out_all, node, [live])
             after = meter.memory()
     return Cost(
         keys.shards,
@@ -154,13 +154,13 @@ async def _running(node: InProcessNode) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _come(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
+async def _log_in_all(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
     """Log users in, group after group."""
     for uids in groups:
         live += await node.log_in(uids)
 
 
-async def _leave(node: InProcessNode, groups: list[list[Session]]) -> None:
+async def _log_out_all(node: InProcessNode, groups: list[list[Session]]) -> None:
     for sessions in groups:
         for session in sessions:
             node.engine.received(session, _LOGOUT)

@@ -18,7 +18,7 @@ from loadtest.bench.prober import ALWAYS
 from loadtest.bench.servers import OWN, Running, contenders, running
 from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import markdown, percentile, say
+from loadtest.outcome import markdown, percentile, print_progress
 
 SOURCES = 16
 SETTLE_S = 2.0  # until the established have sent what they usually send
@@ -65,7 +65,7 @@ def storm(server: Running, clients: int) -> Storm:
                 LoopClient(loop, f"storm-{number}")
             time.sleep(SETTLE_S + 1.0)
             cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
-            loop.bring(loop.members, per_second=float("inf"))
+            loop.connect_all(loop.members, per_second=float("inf"))
             loop.run(STORM_LIMIT_S, lambda: loop.logins >= clients)
             seconds, granted = time.monotonic() - begun, loop.logins
             share = (time.process_time() - own) / seconds
@@ -90,7 +90,7 @@ def main() -> int:
     raise_file_limit()
     found = []
     for number in range(arguments.rounds):
-        say(f"round {number + 1} of {arguments.rounds} …")
+        print_progress(f"round {number + 1} of {arguments.rounds} …")
         with running(contenders(512)[OWN]) as server:
             found.append(storm(server, arguments.clients))
     print(markdown(HEAD, (each.cells() for each in found)))

@@ -17,7 +17,7 @@ from loadtest.outcome import markdown
 from presence.core.wheel import TimingWheel
 
 SIZES = (10_000, 100_000, 1_000_000)
-TOUCHES_LEAST = 500_000
+MIN_TOUCHES = 500_000
 EXPIRE_KEYS = 256  # as many as the server takes between two checkpoints
 IDLE_TIMEOUT_S = 30.0
 SLOT_S = 0.5
@@ -146,7 +146,7 @@ def tick_costs(size: int) -> tuple[float, float, float]:
 
 def measure(size: int, rounds: int) -> Wheel:
     """Return all costs of a wheel with `size` keys, medians of some rounds."""
-    touch_ns, heap_ns = touch_costs(size, max(TOUCHES_LEAST, size), rounds)
+    touch_ns, heap_ns = touch_costs(size, max(MIN_TOUCHES, size), rounds)
     ticks = [tick_costs(size) for _ in range(rounds)]
     idle_us, scan_us, taken_ns = (statistics.median(each) for each in zip(*ticks, strict=True))
     return Wheel(size, touch_ns, heap_ns, idle_us, scan_us, taken_ns)

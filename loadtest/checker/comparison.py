@@ -32,7 +32,7 @@ def differences(
     ]
 
 
-def last_events(entries: Iterable[RemainingEvent], online: set[str]) -> list[Broken]:
+def check_last_events(entries: Iterable[RemainingEvent], online: set[str]) -> list[Broken]:
     """Hold what is left of the streams against the users who have a record; the entries in order."""
     broken = []
     last: dict[str, RemainingEvent] = {}

@@ -33,7 +33,7 @@ class Promised(NamedTuple):
     grace: float
 
 
-def is_founded(code: int, given: Given, promised: Promised) -> bool:
+def is_justified(code: int, given: Given, promised: Promised) -> bool:
     """Whether a node may have ended a session for that reason at that moment."""
     is_silent = given.silent_s >= promised.idle_timeout - EPSILON_S
     match code:
@@ -57,14 +57,14 @@ class Claim(NamedTuple):
         lives_until: until when it surely lives.
     """
 
-    entered: float
+    logged_in_at: float
     known_from: float
-    lives_until: float
+    alive_until: float
 
 
 NO_CLAIM = Claim(math.inf, math.inf, -math.inf)
 
 
-def is_false(claim: Claim, decided: float, told: float) -> bool:
+def is_false_offline(claim: Claim, decided: float, told: float) -> bool:
     """Whether an offline event is false, decided and told at these moments at the earliest."""
-    return claim.entered < decided and claim.known_from <= told < claim.lives_until
+    return claim.logged_in_at < decided and claim.known_from <= told < claim.alive_until

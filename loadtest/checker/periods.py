@@ -18,44 +18,44 @@ class Periods:
 
     def __init__(self) -> None:
         self.online: dict[str, str] = {}
-        self.told: dict[str, str] = {}
-        self.forgot_at = -math.inf
+        self.last_events: dict[str, str] = {}
+        self.data_lost_at = -math.inf
         self._ended_at: dict[str, float] = {}
         self._last_ids: dict[str, tuple[int, int]] = {}
 
-    def ended(self, session: str, at: float) -> None:
+    def session_ended(self, session: str, at: float) -> None:
         """The end of a session was carried out in Redis; only the first time counts."""
         self._ended_at.setdefault(session, at)
 
-    def kept(self) -> dict[str, str]:
+    def snapshot(self) -> dict[str, str]:
         """Return what is to be given to `forgot` when Redis goes back to this moment."""
         return dict(self.online)
 
-    def forgot(self, at: float, kept: dict[str, str] | None) -> None:
+    def data_lost(self, at: float, kept: dict[str, str] | None) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
-        self.forgot_at = at
+        self.data_lost_at = at
         self.online = dict(kept) if kept else {}
 
-    def in_order(self, uid: str, entry_id: str) -> list[Broken]:
+    def check_order(self, uid: str, entry_id: str) -> list[Broken]:
         """An event of a user was written."""
         last, this = self._last_ids.get(uid, (0, 0)), id_order(entry_id)
         self._last_ids[uid] = this
         return [] if this > last else [Broken("disorder", f"{entry_id} of {uid} after {last}")]
 
-    def came(self, uid: str, session: str, entry_id: str, at: float) -> list[Broken]:
+    def user_online(self, uid: str, session: str, entry_id: str, at: float) -> list[Broken]:
         """A user came online."""
         broken = []
         if uid in self.online:
             broken.append(Broken("doubled", f"{uid} online again, {session}"))
-        self.online[uid], self.told[uid] = entry_id, "online"
+        self.online[uid], self.last_events[uid] = entry_id, "online"
         ended_at = self._ended_at.get(session, math.inf)
-        if ended_at < at and self.forgot_at < ended_at:
+        if ended_at < at and self.data_lost_at < ended_at:
             broken.append(Broken("risen", f"{session} of {uid} had ended at {ended_at:.3f}"))
         return broken
 
-    def went(self, uid: str, session: str, since_id: str) -> list[Broken]:
+    def user_offline(self, uid: str, session: str, since_id: str) -> list[Broken]:
         """A user went offline; `since_id` is what the event names as the entry of the online event."""
-        began, self.told[uid] = self.online.pop(uid, None), "offline"
+        began, self.last_events[uid] = self.online.pop(uid, None), "offline"
         if began is None:
             return [Broken("doubled", f"{uid} offline again, {session}")]
         if began != since_id:

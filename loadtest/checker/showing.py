@@ -44,15 +44,15 @@ class Showing:
     def __init__(self) -> None:
         self.shown: dict[str, ShownState] = {}
 
-    def kept(self) -> dict[str, ShownState]:
+    def snapshot(self) -> dict[str, ShownState]:
         """Return what is to be given to `forgot` when Redis goes back to this moment."""
         return dict(self.shown)
 
-    def forgot(self, kept: Mapping[str, ShownState] | None) -> None:
+    def data_lost(self, kept: Mapping[str, ShownState] | None) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         self.shown = dict(kept) if kept else {}
 
-    def entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
+    def check_entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         """An event of a user was written, of any type."""
         uid, meta = fields["uid"], fields.get("meta", "")
         match fields["type"]:
@@ -62,10 +62,10 @@ class Showing:
             case "offline":
                 self.shown.pop(uid, None)
             case "away" | "update":
-                return self._changed(entry_id, fields)
+                return self._check_change(entry_id, fields)
         return []
 
-    def _changed(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
+    def _check_change(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         uid, before = fields["uid"], self.shown.get(fields["uid"])
         if before is None or before.period != fields["since_id"]:
             return [

@@ -25,9 +25,9 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from loadtest.bench.plots import INK, figure, save
-from loadtest.compare.player import ComparePlan, CompareRow, draw, run
+from loadtest.compare.player import ComparePlan, CompareRow, draw_schedule, run
 from loadtest.compare.techniques import BATCHED, IN_REDIS, NAMES, NOTHING
-from loadtest.outcome import markdown, say
+from loadtest.outcome import markdown, print_progress
 from loadtest.servers import LocalRedis
 from loadtest.usage import require_linux
 
@@ -62,12 +62,12 @@ PANELS: Final[dict[str, Callable[[CompareRow], float]]] = {
     LINEAR: lambda row: 100 * (row.early + row.false + row.missed) / row.plan.users,
 }
 SIZES: Final = (1_000, 10_000, 100_000)
-ABREAST: Final = 40_000  # users of techniques in Redis who are played side by side;
+MAX_PARALLEL_USERS: Final = 40_000  # users of techniques in Redis who are played side by side;
 LIGHT: Final = 10  # so many users in the process of a technique without Redis weigh as one,
 TOGETHER: Final = 6  # and so many whose touches are made together
 
 
-def own(rows: Sequence[CompareRow]) -> list[CompareRow]:
+def without_player_cost(rows: Sequence[CompareRow]) -> list[CompareRow]:
     """Return the rows of techniques, less what the player costs that has none."""
     players = {(row.plan.users, row.plan.batched): row.process_us for row in rows if row.plan.kind == NOTHING}
     found = []
@@ -81,7 +81,7 @@ def own(rows: Sequence[CompareRow]) -> list[CompareRow]:
 def as_markdown(rows: Sequence[CompareRow]) -> str:
     """Return a table for each number of users, what ended with an error, and what the columns mean."""
     parts = ["# Idle detection: one workload, all techniques"]
-    found = own(rows)
+    found = without_player_cost(rows)
     for users in sorted({row.plan.users for row in found}):
         cells = (_cells(row) for row in found if row.plan.users == users)
         parts += [f"## {users:,} users", markdown(HEAD, cells)]
@@ -121,7 +121,7 @@ def plot(rows: Sequence[CompareRow], path: Path) -> None:
     """Draw a panel for each figure, a line for each technique, touches one by one."""
     title = "Idle detection against the number of users (less is better; dashed: in Redis)"
     drawing, panels = figure(1, len(PANELS), 11, 3.4, title)
-    single = [row for row in own(rows) if not row.plan.batched]
+    single = [row for row in without_player_cost(rows) if not row.plan.batched]
     for axes, (what, value) in zip(panels, PANELS.items(), strict=True):
         _panel(axes, single, value, is_linear=what == LINEAR)
         axes.set_title(what, color=INK, fontsize=9, loc="left")
@@ -180,7 +180,7 @@ def rounds(plans: Iterable[ComparePlan]) -> list[list[ComparePlan]]:
     """Return plans in rounds, of which each does not overload two cores; the order is kept otherwise."""
     found: list[list[ComparePlan]] = []
     for plan in plans:
-        fits = (each for each in found if sum(map(_weight, [*each, plan])) <= ABREAST)
+        fits = (each for each in found if sum(map(_weight, [*each, plan])) <= MAX_PARALLEL_USERS)
         if place := next(fits, None):
             place.append(plan)
         else:
@@ -211,12 +211,12 @@ def main(words: Sequence[str] | None = None) -> int:
     require_linux()
     given = parse(words)
     wanted = plans(given)
-    draw(wanted[0])  # a run that is too short is refused immediately
+    draw_schedule(wanted[0])  # a run that is too short is refused immediately
     rows: list[CompareRow] = []
     every = rounds(wanted)
     for number, some in enumerate(every, 1):
         names = "; ".join(name(CompareRow(plan)) for plan in some)
-        say(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
+        print_progress(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
         with ThreadPoolExecutor(len(some)) as pool:
             rows += pool.map(play, some)
     text = as_markdown(rows)

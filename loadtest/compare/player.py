@@ -21,7 +21,7 @@ from typing import Any, Final
 import psutil
 import trio
 
-from loadtest.compare.techniques import Technique, opened
+from loadtest.compare.techniques import Technique, open_technique
 from loadtest.outcome import percentile
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
@@ -32,7 +32,7 @@ SLACK_SHARE: Final = 0.05  # of T: a telling that is later than this before the 
 STEP_S: Final = 0.05  # touches are made together once in so long: a server gathers its reads as well
 CHUNK: Final = 512  # touches, after which it is looked whether a look is due
 TAIL_SHARE: Final = 0.2  # of T, after the last touch: a late telling is not a missed one, and no other is due
-WARM_BEATS: Final = 1.1  # all have come by then
+WARM_UP_BEATS: Final = 1.1  # all have come by then
 CLOCK_S: Final = 0.001  # Redis counts whole milliseconds: its deadlines are as exact as that
 _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 
@@ -65,7 +65,7 @@ class Schedule:
     last_beats: "array[float]"
 
 
-def draw(plan: ComparePlan) -> Schedule:
+def draw_schedule(plan: ComparePlan) -> Schedule:
     """Return the schedule of a plan.
 
     Raises:
@@ -179,11 +179,11 @@ class Player:
 
     def __init__(self, row: CompareRow, technique: Technique, meter: Meter) -> None:
         self._row, self._technique, self._meter = row, technique, meter
-        self._schedule = draw(row.plan)
-        self._told: list[Telling] = []
+        self._schedule = draw_schedule(row.plan)
+        self._tellings: list[Telling] = []
         self._uids = [f"user-{number}" for number in range(row.plan.users)]
         self._touched = array("d", [0.0]) * row.plan.users
-        self._place = 0
+        self._position = 0
         self._begin = 0.0
 
     async def run(self) -> None:
@@ -193,43 +193,43 @@ class Player:
         self._technique.touch_many(["nobody"], time.monotonic())
         before = meter.memory()
         self._begin = begin = time.monotonic()
-        await self._until(begin + WARM_BEATS * BEAT_SHARE * plan.idle_timeout_s)
+        await self._play_until(begin + WARM_UP_BEATS * BEAT_SHARE * plan.idle_timeout_s)
         gc.collect()
         gc.freeze()  # as the server does once it is warm
-        start, place = meter.used(), self._place
-        await self._until(begin + plan.idle_timeout_s)
+        start, place = meter.used(), self._position
+        await self._play_until(begin + plan.idle_timeout_s)
         row.process_bytes, row.redis_bytes = (
             (b - a) / plan.users for a, b in zip(before, meter.memory(), strict=True)
         )
-        await self._until(begin + plan.seconds)
-        row.touches = self._place - place
+        await self._play_until(begin + plan.seconds)
+        row.touches = self._position - place
         used = [b - a for a, b in zip(start, meter.used(), strict=True)]
         row.seconds, process, redis, row.scripts, row.commands = (
             used[0],
             *(value / max(1, row.touches) for value in used[1:]),
         )
         row.process_us, row.redis_us = process * 1e6, redis * 1e6
-        await self._until(begin + plan.seconds + TAIL_SHARE * plan.idle_timeout_s)
-        judge(row, self._schedule, self._told)
+        await self._play_until(begin + plan.seconds + TAIL_SHARE * plan.idle_timeout_s)
+        judge(row, self._schedule, self._tellings)
 
-    async def _until(self, end: float) -> None:
+    async def _play_until(self, end: float) -> None:
         while (now := time.monotonic()) < end:
             self._make_touches(now)
-            if self._technique.next_look(now) <= time.monotonic():
-                self._look()
+            if self._technique.next_poll(now) <= time.monotonic():
+                self._collect_due()
             now = time.monotonic()
             step = self._begin + STEP_S * (1 + (now - self._begin) // STEP_S)
-            await trio.sleep(max(0.0, min(step, self._technique.next_look(now), end) - now))
+            await trio.sleep(max(0.0, min(step, self._technique.next_poll(now), end) - now))
 
     def _make_touches(self, now: float) -> None:
         """Make what is due by now; a step's time later the rest has to wait for a turn of the others."""
         times, who = self._schedule.times, self._schedule.who
-        touch = self._touch_together if self._row.plan.batched else self._touch_each
+        touch = self._touch_batch if self._row.plan.batched else self._touch_each
         upto = bisect_left(times, now - self._begin)
-        while self._place < upto and time.monotonic() - now < STEP_S:
-            chunk = who[self._place : min(upto, self._place + CHUNK)]
-            due = times[self._place]
-            self._place += len(chunk)
+        while self._position < upto and time.monotonic() - now < STEP_S:
+            chunk = who[self._position : min(upto, self._position + CHUNK)]
+            due = times[self._position]
+            self._position += len(chunk)
             touch(chunk)
             lag_ms = 1000 * (time.monotonic() - self._begin - due - STEP_S)
             self._row.lag_max_ms = max(self._row.lag_max_ms, lag_ms)
@@ -245,7 +245,7 @@ class Player:
             else:
                 touched[user] = now
 
-    def _touch_together(self, users: Sequence[int]) -> None:
+    def _touch_batch(self, users: Sequence[int]) -> None:
         now = time.monotonic()
         try:
             self._technique.touch_many([self._uids[user] for user in users], now)
@@ -255,12 +255,12 @@ class Player:
         for user in users:
             self._touched[user] = now
 
-    def _look(self) -> None:
+    def _collect_due(self) -> None:
         try:
             for uid, at in self._technique.due(time.monotonic()):
                 if uid != "nobody":
                     user = int(uid.removeprefix("user-"))
-                    self._told.append(Telling(user, at - self._begin, at - self._touched[user]))
+                    self._tellings.append(Telling(user, at - self._begin, at - self._touched[user]))
         except (StoreUnavailable, StoreError):
             self._row.refused += 1
 
@@ -268,7 +268,7 @@ class Player:
 async def play(plan: ComparePlan, url: str) -> CompareRow:
     """Play a plan, and return what came of it; `url`: of a Redis, for the techniques that need one."""
     row = CompareRow(plan)
-    async with opened(plan.kind, plan.idle_timeout_s, url) as technique:
+    async with open_technique(plan.kind, plan.idle_timeout_s, url) as technique:
         await Player(row, technique, Meter(url)).run()
     return row
 

@@ -39,8 +39,8 @@ NOTHING: Final = "nothing"  # does nothing: what the player itself costs
 
 TICKS_PER_TIMEOUT: Final = 30  # a tick of 1 s for T of 30 s, as the server has
 SLICE: Final = 256  # as many as the server takes between two checkpoints
-LOOKS_PER_TICK: Final = 4
-LOOKS_PER_TIMEOUT: Final = 300  # each 0.1 s of 30: for those in Redis that know no ticks
+POLLS_PER_TICK: Final = 4
+POLLS_PER_TIMEOUT: Final = 300  # each 0.1 s of 30: for those in Redis that know no ticks
 LEASES_PER_TIMEOUT: Final = 6
 TAKEN_PER_CALL: Final = 500
 
@@ -59,14 +59,14 @@ class Technique:
     touch: Callable[[str, float], object]  # the user has sent something: online, for T from now on
     # Tells who has been silent for T since the last touch, each once. To be gone through to its end.
     due: Callable[[float], Iterable[IdleUser]]
-    next_look: Callable[[float], float]  # returns when `due` wants to be called next
+    next_poll: Callable[[float], float]  # returns when `due` wants to be called next
     # As `touch` for many users in one call; None if the API has no such call
-    many: Callable[[Sequence[str], float], object] | None = None
+    touch_batch: Callable[[Sequence[str], float], object] | None = None
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
         """Touch many users in one call, or else one by one."""
-        if self.many:
-            self.many(uids, now)
+        if self.touch_batch:
+            self.touch_batch(uids, now)
             return
         for uid in uids:
             self.touch(uid, now)
@@ -145,49 +145,49 @@ def rearmed_heap(timeout_s: float) -> Technique:
     return Technique(touch, due, lambda _: heap[0][0] if heap else math.inf)
 
 
-class _Told:
+class _SilentUsers:
     """Silent users, as the event loop reports them; available immediately."""
 
     def __init__(self) -> None:
         self._found: list[IdleUser] = []
 
-    def tell(self, uid: str) -> None:
+    def add(self, uid: str) -> None:
         self._found.append(IdleUser(uid, time.monotonic()))
 
     def due(self, _now: float) -> Sequence[IdleUser]:
         found, self._found = self._found, []
         return found
 
-    def next_look(self, now: float) -> float:
+    def next_poll(self, now: float) -> float:
         return now if self._found else math.inf
 
 
 def timer_service(timeout_s: float, timers: TimerService) -> Technique:
     """Return `TimerService`: a timer for each user, which a touch reschedules."""
-    told, handles = _Told(), dict[str, TimerHandle]()
+    told, handles = _SilentUsers(), dict[str, TimerHandle]()
 
     def silent(uid: str) -> None:
         del handles[uid]
-        told.tell(uid)
+        told.add(uid)
 
     def touch(uid: str, _now: float) -> None:
         handle = handles.get(uid)
         if handle is None or not timers.reschedule(handle, timeout_s):
             handles[uid] = timers.schedule(timeout_s, silent, uid)
 
-    return Technique(touch, told.due, told.next_look)
+    return Technique(touch, told.due, told.next_poll)
 
 
 def trio_deadlines(timeout_s: float, nursery: trio.Nursery) -> Technique:
     """Return a task for each user, which sleeps in a cancel scope; a touch moves the scope's deadline."""
-    told, scopes = _Told(), dict[str, trio.CancelScope]()
+    told, scopes = _SilentUsers(), dict[str, trio.CancelScope]()
 
     async def wait(uid: str, scope: trio.CancelScope) -> None:
         with scope:
             await trio.sleep_forever()
         if scopes.get(uid) is scope:
             del scopes[uid]
-            told.tell(uid)
+            told.add(uid)
 
     def touch(uid: str, _now: float) -> None:
         deadline = trio.current_time() + timeout_s
@@ -198,16 +198,16 @@ def trio_deadlines(timeout_s: float, nursery: trio.Nursery) -> Technique:
         else:
             scope.deadline = deadline
 
-    return Technique(touch, told.due, told.next_look)
+    return Technique(touch, told.due, told.next_poll)
 
 
-class _Looks:
+class _PollInterval:
     """When to look next: so long after the last look."""
 
     def __init__(self, each_s: float) -> None:
         self._each_s, self._next = each_s, 0.0
 
-    def begin(self, now: float) -> None:
+    def polled(self, now: float) -> None:
         self._next = now + self._each_s
 
     def next(self, _now: float) -> float:
@@ -216,10 +216,10 @@ class _Looks:
 
 def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
     """Return `RedisWheel`: one script a touch; looked at some times a tick."""
-    looks = _Looks(timeout_s / TICKS_PER_TIMEOUT / LOOKS_PER_TICK)
+    looks = _PollInterval(timeout_s / TICKS_PER_TIMEOUT / POLLS_PER_TICK)
 
     def due(now: float) -> Iterator[IdleUser]:
-        looks.begin(now)
+        looks.polled(now)
         while silences := wheel.due(TAKEN_PER_CALL):
             at = time.monotonic()
             yield from (IdleUser(each.uid, at) for each in silences)
@@ -231,7 +231,7 @@ def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
 
 def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Technique:
     """Return a shared timer whose event, the user's silence, is put off by each touch."""
-    looks = _Looks(look_s)
+    looks = _PollInterval(look_s)
 
     def touch(uid: str, _now: float) -> None:
         """One call, and another for a user who comes online."""
@@ -245,7 +245,7 @@ def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Techniqu
 
     def due(now: float) -> Iterator[IdleUser]:
         """A user is reported first, and then marked as done."""
-        looks.begin(now)
+        looks.polled(now)
         while dues := timer.due(TAKEN_PER_CALL):
             at = time.monotonic()
             yield from (IdleUser(each.id, at) for each in dues)
@@ -255,7 +255,7 @@ def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Techniqu
 
 
 @asynccontextmanager
-async def opened(kind: str, timeout_s: float, url: str) -> AsyncIterator[Technique]:
+async def open_technique(kind: str, timeout_s: float, url: str) -> AsyncIterator[Technique]:
     """Give a technique, for the length of an ``async with`` block.
 
     Args:
@@ -282,11 +282,11 @@ async def opened(kind: str, timeout_s: float, url: str) -> AsyncIterator[Techniq
             yield wheel_in_redis(timeout_s, wheel)
     elif kind in IN_REDIS:
         leasing = Leasing(lease_s=timeout_s / LEASES_PER_TIMEOUT, attempts_max=100)
-        base, look_s = Keys().timer("compare"), timeout_s / LOOKS_PER_TIMEOUT
+        base, look_s = Keys().timer("compare"), timeout_s / POLLS_PER_TIMEOUT
         with closing(Scripting(url)) as scripting:
             if kind == "ring":
                 ring = RingTimer(scripting, base, leasing, slots=2 * TICKS_PER_TIMEOUT, tick_s=tick_s)
-                yield rescheduled(timeout_s, ring, tick_s / LOOKS_PER_TICK)
+                yield rescheduled(timeout_s, ring, tick_s / POLLS_PER_TICK)
             elif kind == "queue":
                 yield rescheduled(timeout_s, DelayQueue(scripting, base, leasing), look_s)
             else:

@@ -25,9 +25,9 @@ from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
 from loadtest.processes import running_server
 from loadtest.report import ScenarioReport
 
-MORE_MAX = 0.03
+MAX_EXTRA_COST = 0.03
 REST_S = 1.5  # between two stretches: lookers come and go
-SAMPLES_LEAST = 0.8  # of a viewer, a second: or it has not seen the page live
+MIN_SAMPLES_PER_S = 0.8  # of a viewer, a second: or it has not seen the page live
 STOP_TIMEOUT_S = 20.0
 
 
@@ -62,8 +62,8 @@ class Course:
 
     def stretch(self, kind: str | None) -> Stretch:
         """Measure one stretch, with a viewer or without."""
-        plan, beat = self._plan, self._generator.beat
-        lookers = self._lookers(kind) if kind else None
+        plan, beat = self._plan, self._generator.send_keepalives
+        lookers = self._start_viewers(kind) if kind else None
         beat(UNANSWERED, plan.rate, REST_S)
         begun_s = usage.cpu_seconds(self._pid)
         report = beat(UNANSWERED, plan.rate, plan.seconds)
@@ -72,17 +72,17 @@ class Course:
             return Stretch(cpu_us, None, report.complaints(UNANSWERED))
         said, _ = lookers.communicate(timeout=STOP_TIMEOUT_S)
         seen = Seen(**json.loads(said))
-        return Stretch(cpu_us, seen, [*report.complaints(UNANSWERED), *self._unseen(kind, seen)])
+        return Stretch(cpu_us, seen, [*report.complaints(UNANSWERED), *self._missed(kind, seen)])
 
-    def _lookers(self, kind: str) -> "subprocess.Popen[str]":
+    def _start_viewers(self, kind: str) -> "subprocess.Popen[str]":
         count = self._plan.viewers if kind == VIEWERS else 1
         words = map(str, (*self._operators, kind, count))
         command = [sys.executable, "-m", "loadtest.operators.lookers", *words]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def _unseen(self, kind: str, seen: Seen) -> Iterator[str]:
+    def _missed(self, kind: str, seen: Seen) -> Iterator[str]:
         """Give what lookers were to see and did not."""
-        least = self._plan.seconds * SAMPLES_LEAST
+        least = self._plan.seconds * MIN_SAMPLES_PER_S
         if kind == SCRAPE and (seen.failed or seen.answers < least):
             yield f"{seen.answers} scrapes, {seen.failed} failed"
         if kind == VIEWERS and (seen.failed or seen.samples < self._plan.viewers * least):
@@ -99,7 +99,7 @@ def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stret
         Bar(arrival_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
         running_server("--admin", "127.0.0.1:0") as served,
     ):
-        operators = urlsplit(served.said("admin HTTP server starting")[-1]["url"])
+        operators = urlsplit(served.logged("admin HTTP server starting")[-1]["url"])
         with closing(LoadGenerator(served.address, "presence", 0.0, bar)) as generator:
             course = Course(
                 plan, served.process.pid, generator, (operators.hostname or "", operators.port or 0)
@@ -116,7 +116,7 @@ def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stret
                     costs = "{:.2f} µs without, {:.2f} with".format(
                         *(each.cpu_us for each in found[kind][-1])
                     )
-                    bar.say(f"pair {number + 1}: {kind}: {costs}")
+                    bar.print_line(f"pair {number + 1}: {kind}: {costs}")
     return found
 
 
@@ -133,12 +133,12 @@ def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) 
         costs = [statistics.median(each.cpu_us for each in side) for side in zip(*pairs, strict=True)]
         spread = ", ".join(f"{each - 1:+.1%}" for each in ratios)
         report.rows[what] = f"{costs[0]:.2f} without, {costs[1]:.2f} with: {ratio - 1:+.1%} ({spread})"
-        report.figures[kind] = {
+        report.metrics[kind] = {
             "ratios": ratios,
             "cpu_us": [[each.cpu_us for each in pair] for pair in pairs],
             "seen": [vars(beside.seen) if beside.seen else None for _, beside in pairs],
         }
-        report.broken += [f"{what}: {ratio - 1:+.1%}"] if ratio > 1 + MORE_MAX else []
+        report.broken += [f"{what}: {ratio - 1:+.1%}"] if ratio > 1 + MAX_EXTRA_COST else []
         report.broken += [
             f"{what}, pair {number}: not valid: {complaint}"
             for number, pair in enumerate(pairs, 1)

@@ -68,7 +68,7 @@ async def view(address: Address, seen: Seen) -> None:
     seen.failed += 1  # only this process ends it
 
 
-async def be_stuck(address: Address, seen: Seen, sent: bytes) -> None:
+async def never_read(address: Address, seen: Seen, sent: bytes) -> None:
     """Send something, and never read; come again when it is closed."""
     while True:
         with socket.socket() as sock:
@@ -84,13 +84,13 @@ async def be_stuck(address: Address, seen: Seen, sent: bytes) -> None:
                 await trio.sleep(0.1)
 
 
-async def _look(address: Address, kind: str, count: int) -> None:
+async def _run_viewers(address: Address, kind: str, count: int) -> None:
     seen = Seen()
     async with trio.open_nursery() as nursery:
         for _ in range(count):
             if kind == STUCK:
                 for sent in (request("/v1/live"), request("/metrics") * 50, b"GET /metr", b""):
-                    nursery.start_soon(be_stuck, address, seen, sent)
+                    nursery.start_soon(never_read, address, seen, sent)
             else:
                 nursery.start_soon(scrape if kind == SCRAPE else view, address, seen)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
@@ -99,4 +99,4 @@ async def _look(address: Address, kind: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(_look, (sys.argv[1], int(sys.argv[2])), sys.argv[3], int(sys.argv[4]))
+    trio.run(_run_viewers, (sys.argv[1], int(sys.argv[2])), sys.argv[3], int(sys.argv[4]))

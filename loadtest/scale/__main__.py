@@ -35,7 +35,7 @@ from pathlib import Path
 from loadtest import usage
 from loadtest.bench.servers import floor, running
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import say
+from loadtest.outcome import print_progress
 from loadtest.processes import running_server
 from loadtest.report import ScenarioReport
 from loadtest.scale.fleet import Fleet
@@ -68,8 +68,8 @@ def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
             play.hold(beat_s, given.hold)
         play.silence(promise)
         play.ramp(given.logins, given.beat[0], given.connections, times=2)
-        play.last_beat(given.last_beat, promise)
-    each = (max(hold["pss"] for hold in report.figures[name]) - empty.pss) / given.connections
+        play.last_keepalive(given.last_beat, promise)
+    each = (max(hold["pss"] for hold in report.metrics[name]) - empty.pss) / given.connections
     report.rows["memory without Redis"] = (
         f"PSS {empty.pss / MB:.0f} MB before the first connection, then {each:,.0f} bytes a connection"
     )
@@ -86,7 +86,7 @@ def play_floors(report: ScenarioReport, given: argparse.Namespace) -> None:
         for beat_s in given.beat:
             play.hold(beat_s, min(given.hold, given.floor_hold))
     names = (f"{given.workers} workers", "C floors")
-    own, theirs = ([hold["cpu_us"] for hold in report.figures[name]] for name in names)
+    own, theirs = ([hold["cpu_us"] for hold in report.metrics[name]] for name in names)
     ratios = ", ".join(f"{a / b:.2f}" for a, b in zip(own, theirs, strict=True))
     report.rows["µs of CPU a keepalive ÷ C floors"] = ratios
 
@@ -127,10 +127,10 @@ def main() -> int:
     report = ScenarioReport(f"{given.connections:,} connections, {given.processes} generators")
     play_server(report, given)
     if reason := floor(MAXEVENTS).missing():
-        say(f"no C floors: {reason}")
+        print_progress(f"no C floors: {reason}")
     elif given.floor_hold:
         play_floors(report, given)
-    report.rows |= usage.machine()
+    report.rows |= usage.machine_facts()
     print(report.table())
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)

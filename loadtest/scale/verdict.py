@@ -25,8 +25,8 @@ class LastPacket(NamedTuple):
 
     uid: str
     session: str
-    begun: float
-    before: float
+    sent_at: float
+    previous_at: float
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Ends(BrokenPromises):
     clients: int = 0
     offline: int = 0
     decided_s: list[float] = field(default_factory=list)
-    stood_s: list[float] = field(default_factory=list)
+    written_s: list[float] = field(default_factory=list)
     read_s: list[float] = field(default_factory=list)
     first_to_last_s: float = 0.0
 
@@ -75,7 +75,7 @@ def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: 
     known = {truth.uid: truth for truth in truths}
     periods = Periods()
     told: dict[str, set[str]] = {"online": set(), "offline": set()}
-    stood: list[float] = []
+    written_at: list[float] = []
     for event in events:
         truth = known.get(event.uid)
         if event.type not in told:
@@ -84,30 +84,30 @@ def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: 
             ends.note("event of an unknown user", event)
         elif event.type == "online":
             told["online"].add(event.uid)
-            for broken in periods.came(event.uid, event.session, event.id, event.stood):
+            for broken in periods.user_online(event.uid, event.session, event.id, event.written_at):
                 ends.note(f"event {broken.rule}", broken.text)
         else:
-            wrong = periods.went(event.uid, event.session, event.since_id)
+            wrong = periods.user_offline(event.uid, event.session, event.since_id)
             for broken in wrong:
                 ends.note(f"event {broken.rule}", broken.text)
             if event.uid not in told["offline"]:
                 told["offline"].add(event.uid)
-                stood.append(event.stood)
+                written_at.append(event.written_at)
                 if not wrong:
                     _judge_end(ends, truth, event, promise)
     for kind, uids in told.items():
         for uid in known.keys() - uids:
             ends.note(f"{kind} event lost", uid)
-    if stood:
-        ends.first_to_last_s = max(stood) - min(stood)
+    if written_at:
+        ends.first_to_last_s = max(written_at) - min(written_at)
     return ends
 
 
 def _judge_end(ends: Ends, truth: LastPacket, event: StreamEvent, promise: ScaleDeadlines) -> None:
     """Judge the first offline event of a client."""
-    _, decided = event.decided
+    _, decided = event.decided_between
     # A beat may be on its way while its session ends for a silence before it.
-    last = truth.begun if truth.begun <= decided - RACE_S else truth.before
+    last = truth.sent_at if truth.sent_at <= decided - RACE_S else truth.previous_at
     if event.session != truth.session:
         ends.note("offline event of another session", (truth, event))
     elif event.code != Code.IDLE_TIMEOUT:
@@ -116,9 +116,9 @@ def _judge_end(ends: Ends, truth: LastPacket, event: StreamEvent, promise: Scale
         ends.note("false offline event", (truth, event))
     else:
         ends.decided_s.append(decided - last)
-        ends.stood_s.append(event.stood - last)
-        ends.read_s.append(event.read - last)
-        if event.read - last > promise.delay_max:
+        ends.written_s.append(event.written_at - last)
+        ends.read_s.append(event.read_at - last)
+        if event.read_at - last > promise.delay_max:
             ends.note("offline event late", (truth, event))
         else:
             ends.offline += 1

@@ -18,7 +18,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.connection import raise_file_limit
 from loadtest.users.device import Device
-from loadtest.users.options import add_options, exceeded, scenario, stair
+from loadtest.users.options import add_options, exceeded_limits, ramp_users, scenario
 from loadtest.users.run import DeviceRun
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError, open_client
@@ -46,16 +46,16 @@ class LoadUser(User):
 
     abstract = True
     host = "127.0.0.1:7400"
-    load: ClassVar[DeviceRun | None] = None
+    current_run: ClassVar[DeviceRun | None] = None
     devices: Sequence[Device] = ()
 
-    def play(self, devices: int, within_s: float) -> None:
+    def start_devices(self, devices: int, within_s: float) -> None:
         """Let so many devices begin within so many seconds.
 
         Raises:
             StopUser: the run could not begin.
         """
-        if LoadUser.load is None:
+        if LoadUser.current_run is None:
             self.environment.events.request.fire(
                 request_type="event",
                 name="events",
@@ -65,7 +65,7 @@ class LoadUser(User):
                 context={},
             )
             raise StopUser
-        self.devices = [Device(LoadUser.load) for _ in range(devices)]
+        self.devices = [Device(LoadUser.current_run) for _ in range(devices)]
         for device in self.devices:
             device.start(within_s)
 
@@ -75,7 +75,7 @@ class LoadUser(User):
             device.stop()
 
     @task
-    def live(self) -> None:
+    def wait_forever(self) -> None:
         """The devices live by themselves."""
         gevent.sleep(FOREVER_S)
 
@@ -104,17 +104,17 @@ class Ramp(LoadTestShape):
     def tick(self) -> tuple[int, float] | None:
         """Return how many users there should be now, and how fast to get there; None at the end."""
         elapsed_s: float = self.get_run_time()  # type: ignore[no-untyped-call] # locust's
-        users = stair(elapsed_s, self._run_s, self._users)
+        users = ramp_users(elapsed_s, self._run_s, self._users)
         return None if users is None else (users, self._rate)
 
 
-def listen() -> None:
+def register_hooks() -> None:
     """Have locust call what is below."""
     hooks: Any = events  # locust's are untyped
     hooks.init_command_line_parser.add_listener(_add_options)
     hooks.init.add_listener(_prepare)
-    hooks.test_start.add_listener(_begin)
-    hooks.spawning_complete.add_listener(_spawned)
+    hooks.test_start.add_listener(_start_run)
+    hooks.spawning_complete.add_listener(_freeze_objects)
     hooks.test_stopping.add_listener(_stop_judging)
     hooks.quitting.add_listener(_set_exit_code)
     gevent.config.track_greenlet_tree = False  # who spawned a device is known; to note it costs 2 KiB each
@@ -151,9 +151,9 @@ def _prepare(environment: Environment, **_: Any) -> None:
         sys.exit(f"cannot reach Redis at {redacted(options.redis_url)}: {error}")
 
 
-def _begin(environment: Environment, **_: Any) -> None:
+def _start_run(environment: Environment, **_: Any) -> None:
     """Follow the streams before the first device logs in."""
-    LoadUser.load = None
+    LoadUser.current_run = None
     if isinstance(environment.runner, MasterRunner):
         return
     try:
@@ -162,18 +162,18 @@ def _begin(environment: Environment, **_: Any) -> None:
     except (RedisError, ValueError) as error:
         logger.error("cannot begin: %s", error)  # noqa: TRY400 - the message says it all
     else:
-        LoadUser.load = load
+        LoadUser.current_run = load
 
 
-def _spawned(**_: Any) -> None:
+def _freeze_objects(**_: Any) -> None:
     """What there is now lives as long as the run."""
     gc.freeze()
 
 
 def _stop_judging(environment: Environment, **_: Any) -> None:
     """From now on devices vanish because they are stopped."""
-    if LoadUser.load is not None:
-        logger.info("%d offline events are not due yet", LoadUser.load.close())
+    if LoadUser.current_run is not None:
+        logger.info("%d offline events are not due yet", LoadUser.current_run.close())
     if isinstance(environment.runner, WorkerRunner):
         # The master does not wait until all devices of a large run are stopped.
         environment.runner._send_stats()  # nothing else sends them now
@@ -184,7 +184,7 @@ def _set_exit_code(environment: Environment, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner):
         return  # the master knows all
     stats = environment.stats
-    over = exceeded(stats.entries, stats.total.num_failures, environment.parsed_options)
+    over = exceeded_limits(stats.entries, stats.total.num_failures, environment.parsed_options)
     for each in over:
         logger.error("over the limit: %s", each)
     if over:

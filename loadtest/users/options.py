@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 SCENARIOS = ("mixed", "steady", "ramp", "storm", "silence", "flapping")  # see README.md
-TOGETHER = {"storm": "storm", "silence": "all silent"}  # what all do
-STORM_BACK_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
+JOINT_ACTIONS = {"storm": "storm", "silence": "all silent"}  # what all do
+STORM_RETURN_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
 RAMP_STEPS = 10
 NOTHING = "nothing"
 LIMITS = {"login": "login_p99_max", "keepalive, answered": "answer_p99_max"}
@@ -20,7 +20,7 @@ LIMITS = {"login": "login_p99_max", "keepalive, answered": "answer_p99_max"}
 class Act(NamedTuple):
     """What to do next, and at which moment of the monotonic clock; never is infinite."""
 
-    at: float
+    due: float
     name: str
 
 
@@ -45,22 +45,22 @@ class Scenario:
         self._name = name
         self._actions = list(weights)
         self._weights = list(weights.values())
-        self._alone_s = alone_s
-        self._together_s = together_s
+        self._mean_action_s = alone_s
+        self._joint_action_s = together_s
 
     def next(self, now: float, wall: float) -> Act:
         """Return what comes next, by monotonic seconds and Unix seconds."""
-        if self._name in TOGETHER:
-            return Act(now + self._together_s - wall % self._together_s, TOGETHER[self._name])
+        if self._name in JOINT_ACTIONS:
+            return Act(now + self._joint_action_s - wall % self._joint_action_s, JOINT_ACTIONS[self._name])
         if self._name in {"steady", "ramp"}:
             return Act(math.inf, NOTHING)
-        at = now + random.expovariate(1 / self._alone_s)
+        at = now + random.expovariate(1 / self._mean_action_s)
         if self._name == "flapping":
             return Act(at, "flap")
         return Act(at, random.choices(self._actions, self._weights)[0])
 
 
-def stair(elapsed_s: float, run_s: float, devices: int) -> int | None:
+def ramp_users(elapsed_s: float, run_s: float, devices: int) -> int | None:
     """Return how many devices there are after some seconds of a ramp; None when it is over."""
     if elapsed_s >= run_s:
         return None
@@ -114,10 +114,10 @@ def scenario(options: Any) -> Scenario:
     Raises:
         ValueError: options make no sense.
     """
-    return Scenario(options.scenario, shares(options), options.action_every, options.together_every)
+    return Scenario(options.scenario, action_weights(options), options.action_every, options.together_every)
 
 
-def shares(options: Any) -> dict[str, float]:
+def action_weights(options: Any) -> dict[str, float]:
     """Return how often a device does what, as weights by action.
 
     Raises:
@@ -135,7 +135,7 @@ def shares(options: Any) -> dict[str, float]:
     return weights
 
 
-def exceeded(entries: Mapping[tuple[str, str], Any], failures: int, options: Any) -> list[str]:
+def exceeded_limits(entries: Mapping[tuple[str, str], Any], failures: int, options: Any) -> list[str]:
     """Return in words which limits a run went over.
 
     Args:

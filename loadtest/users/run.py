@@ -25,11 +25,11 @@ from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 
-WAIT_MAX_S = 0.5
-WAKE_S = 0.02  # by so much something may be done late: waking costs more than a beat
-LOOK_S = 0.01  # where nothing can be waited for
+MAX_WAIT_S = 0.5
+WAKE_DELAY_S = 0.02  # by so much something may be done late: waking costs more than a beat
+POLL_INTERVAL_S = 0.01  # where nothing can be waited for
 RETRY_S = 0.5
-CROWD = 20  # events that came at one read; then the next is worth waiting for,
+MANY_EVENTS = 20  # events that came at one read; then the next is worth waiting for,
 PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
 DETAILS_LOGGED = 20  # broken promises told in full; locust's report counts all of them
 
@@ -71,10 +71,10 @@ class DeviceRun:
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self._link = RedisConnections(options.redis_url)
-        self._follower = Follower(self._link, options.redis_prefix)
+        self._connections = RedisConnections(options.redis_url)
+        self._follower = Follower(self._connections, options.redis_prefix)
         self._greenlets: list[gevent.Greenlet] = []
-        self._details = 0
+        self._details_logged = 0
         self._is_open = True
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class DeviceRun:
         Raises:
             RedisError: Redis does not answer.
         """
-        with self._link.borrow() as client:
+        with self._connections.borrow() as client:
             self._follower.add_shards(client)
         self._greenlets = [gevent.spawn(self._follow), gevent.spawn(self._drive)]
 
@@ -95,27 +95,27 @@ class DeviceRun:
         """
         gevent.killall(self._greenlets)
         # The connection may have an answer in flight that is not read any more.
-        self._link.close()
+        self._connections.close()
         try:
-            with self._link.borrow() as client:
+            with self._connections.borrow() as client:
                 self._judge_all(self._follower.read(client), time.monotonic())
         except RedisError as error:
-            self._tell_unreadable(error)
+            self._report_unreadable(error)
         self._is_open = False
         return self.judge.close()
 
     def _drive(self) -> None:
         """Do what is due and take what comes, and let others have their turns."""
         while True:
-            self.loop.turn(0)
-            wait_s = min(WAIT_MAX_S, self.loop.due - time.monotonic())
+            self.loop.run_once(0)
+            wait_s = min(MAX_WAIT_S, self.loop.next_due_at - time.monotonic())
             if wait_s <= 0:
                 gevent.sleep(0)
             elif not hasattr(self.loop.poller, "fileno"):
-                gevent.sleep(min(wait_s, LOOK_S))
+                gevent.sleep(min(wait_s, POLL_INTERVAL_S))
             else:
                 with contextlib.suppress(TimeoutError):
-                    gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_S)
+                    gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_DELAY_S)
 
     # What the streams say
 
@@ -128,7 +128,7 @@ class DeviceRun:
                 logger.warning("lost Redis at %s, trying again: %s", url, error)
                 gevent.sleep(RETRY_S)
             except RedisError as error:
-                self._tell_unreadable(error)
+                self._report_unreadable(error)
                 gevent.sleep(RETRY_S)
 
     def _read(self) -> None:
@@ -141,41 +141,41 @@ class DeviceRun:
         if len(items) >= EVENTS_PER_READ:  # more is waiting, and what seems overdue may be among it
             return
         for finding in self.judge.overdue(asked):
-            self._tell(finding)
-        if len(items) >= CROWD:
+            self._report_finding(finding)
+        if len(items) >= MANY_EVENTS:
             gevent.sleep(PAUSE_S)
 
     def _judge_all(self, items: list[Item], arrived: float) -> None:
         """Judge those events that are of devices of this process."""
         for item in items:
             if isinstance(item, Gap):
-                self._tell(
+                self._report_finding(
                     DeviceFinding("events", None, "events are missing", f"{item.reason} after {item.id}")
                 )
                 continue
-            for finding in self.judge.event(item.id, item.fields, arrived):
-                self._tell(finding)
+            for finding in self.judge.judge_event(item.id, item.fields, arrived):
+                self._report_finding(finding)
 
-    def _tell_unreadable(self, error: RedisError) -> None:
-        self._tell(DeviceFinding("events", None, "the stream cannot be read", str(error)))
+    def _report_unreadable(self, error: RedisError) -> None:
+        self._report_finding(DeviceFinding("events", None, "the stream cannot be read", str(error)))
 
     # Reports to locust
 
-    def _tell(self, finding: DeviceFinding) -> None:
+    def _report_finding(self, finding: DeviceFinding) -> None:
         if finding.broken:
-            self._details += 1
-            if self._details <= DETAILS_LOGGED:
+            self._details_logged += 1
+            if self._details_logged <= DETAILS_LOGGED:
                 logger.error("%s: %s (%s)", finding.name, finding.broken, finding.detail)
         error = BrokenPromise(finding.broken) if finding.broken else None
         self._fire("event", finding.name, finding.seconds, error)
 
-    def took(self, name: str, seconds: float | None = None) -> None:
+    def record_time(self, name: str, seconds: float | None = None) -> None:
         """Note what happens often: an event of locust's costs more than the beat that it would tell of."""
         if self._is_open:
             ms: Any = None if seconds is None else seconds * 1000  # locust's own are fractions, too
             self._stats.log_request("device", name, ms, 0)
 
-    def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
+    def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
         """Tell locust about one exchange with the server, unless the run is closed."""
         if self._is_open:
             self._fire("device", name, seconds, RuntimeError(failure) if failure else None)

@@ -88,7 +88,7 @@ def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, 
         swarm.log_in(f"user-{n}" for n in range(100))
         swarm.run(5, until=swarm.logged_in)
         server.process.send_signal(signal_number)
-        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+        swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
     assert server.process.wait(5) == 0
     server.stop()
     goodbyes = [client.received[-1] for client in swarm.clients]

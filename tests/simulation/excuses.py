@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from loadtest.checker.endings import NO_CLAIM, Claim, is_false
+from loadtest.checker.endings import NO_CLAIM, Claim, is_false_offline
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from tests.simulation.plan import FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S
@@ -109,7 +109,7 @@ class Liveness:
         """Whether a session lived at a moment, lives now, and Redis has to know by the word of `teller`."""
         now = self._world.agenda.now
         claim = self._claim(life, decided_at, teller)
-        return is_false(claim, decided_at, now) and life.is_held() and not self._is_excused(life, now)
+        return is_false_offline(claim, decided_at, now) and life.is_held() and not self._is_excused(life, now)
 
     def _claim(self, life: TrueSession, decided_at: float, teller: Host) -> Claim:
         """Return what speaks for a session by the word of `teller`."""

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from loadtest.checker.comparison import RemainingEvent, differences, last_events
+from loadtest.checker.comparison import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
 from presence.core.changes import Profile
 from presence.core.registry import Session
@@ -49,7 +49,7 @@ def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
     _streams(world, judge, {uid for uid, _ in recorded})
     for host in _running(world):
         _conserved(judge, host)
-        judge.counting.compare(judge, host, forgot=judge.periods.forgot_at > -math.inf)
+        judge.counting.compare(judge, host, forgot=judge.periods.data_lost_at > -math.inf)
     _told(world, judge, {uid for uid, _ in recorded})
 
 
@@ -170,7 +170,7 @@ def _streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) ->
             if uid := fields.get("uid", ""):
                 text = f"{entry_id[0]}-{entry_id[1]}"
                 entries.append(RemainingEvent(uid, fields["type"], text, fields.get("since_id", "")))
-    judge.all_broken(last_events(entries, online))
+    judge.all_broken(check_last_events(entries, online))
 
 
 def _told(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
@@ -179,14 +179,14 @@ def _told(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> No
         lives = [life for lives in devices.values() for life in lives]
         died_unknown = any(
             not life.host.machine.alive
-            and judge.registered_at.get(life.id, LONG_AGO) <= judge.periods.forgot_at
+            and judge.registered_at.get(life.id, LONG_AGO) <= judge.periods.data_lost_at
             for life in lives
         )
         nobody_knows = died_unknown or any(map(judge.is_forgotten_twice, lives))
         are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
         if uid in online or nobody_knows or not are_told:
             continue
-        if judge.periods.told.get(uid) == "online":
+        if judge.periods.last_events.get(uid) == "online":
             last = max(lives, key=lambda life: life.handled)
             judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
 

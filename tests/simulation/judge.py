@@ -62,7 +62,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from loadtest.checker import Broken
-from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
+from loadtest.checker.endings import EPSILON_S, Given, Promised, is_justified
 from loadtest.checker.periods import Periods
 from loadtest.checker.showing import Showing, ShownState
 from presence.cluster.membership import RENEWALS_PER_LEASE
@@ -153,7 +153,7 @@ class SimulationJudge:
         grace_s = self._world.plan.settings.disconnect_grace
         if change.code == Code.SESSION_LIMIT:
             self._check_limit("early", life)
-        elif not is_founded(change.code, given, Promised(life.idle_timeout, grace_s)):
+        elif not is_justified(change.code, given, Promised(life.idle_timeout, grace_s)):
             self.broken(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
@@ -214,14 +214,14 @@ class SimulationJudge:
                 if op != "hold":
                     self.applied.setdefault((op in ENDS, session), now)
                 if op in ENDS:
-                    self.periods.ended(session, now)
+                    self.periods.session_ended(session, now)
 
     def redis_forgot(self, kept: KnownState | None, *, silently: bool = False) -> None:
         """Redis went back to what it had when `kept` was made; None: it has nothing."""
         now = self._world.agenda.now
         self._losses.append((now, kept.at if kept else LONG_AGO))
-        self.periods.forgot(now, kept.online if kept else None)
-        self.showing.forgot(kept.shown if kept else None)
+        self.periods.data_lost(now, kept.online if kept else None)
+        self.showing.data_lost(kept.shown if kept else None)
         self._renewed_at = dict(kept.renewed_at) if kept else {}
         if silently:
             self.liveness.rolled_back_at = now
@@ -229,22 +229,22 @@ class SimulationJudge:
     def kept(self) -> KnownState:
         """Return what is to be given back when Redis goes back to this moment."""
         return KnownState(
-            self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at)
+            self._world.agenda.now, self.periods.snapshot(), self.showing.snapshot(), dict(self._renewed_at)
         )
 
     def is_forgotten_twice(self, life: TrueSession) -> bool:
         """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""
         applied_at = self.applied.get((True, life.id), math.inf)
         losses = [lost_at for lost_at, back_to in self._losses if back_to < applied_at <= lost_at]
-        return bool(losses) and self.periods.forgot_at > losses[0]
+        return bool(losses) and self.periods.data_lost_at > losses[0]
 
     def entry(self, entry: ObservedEntry) -> None:
         """An entry was written."""
         self.counting.wrote(entry)
         fields = entry.fields
         if "uid" in fields:
-            self.all_broken(self.periods.in_order(fields["uid"], entry.id))
-            self.all_broken(self.showing.entry(entry.id, fields))
+            self.all_broken(self.periods.check_order(fields["uid"], entry.id))
+            self.all_broken(self.showing.check_entry(entry.id, fields))
         match fields["type"]:
             case "gap":
                 host = self._world.of_node[fields["node"]]
@@ -263,12 +263,12 @@ class SimulationJudge:
     def _online(self, entry: ObservedEntry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]
         self._world.note("{} ONLINE {} by {} of {}", uid, session, entry.script, entry.fields["node"])
-        self.all_broken(self.periods.came(uid, session, entry.id, entry.at))
+        self.all_broken(self.periods.user_online(uid, session, entry.id, entry.at))
 
     def _offline(self, entry: ObservedEntry) -> None:
         uid, session, reason = (entry.fields[name] for name in ("uid", "session", "reason"))
         self._world.note("{} OFFLINE {} {} by {} of {}", uid, session, reason, entry.script, entry.caller)
-        self.all_broken(self.periods.went(uid, session, entry.fields["since_id"]))
+        self.all_broken(self.periods.user_offline(uid, session, entry.fields["since_id"]))
         life = self._world.truth.lives[session]
         decided_at = entry.at
         if entry.script == "apply":

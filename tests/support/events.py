@@ -42,6 +42,6 @@ def assert_alternation(events: list[dict[str, Any]]) -> None:
     for event in events:
         uid, session = event.get("uid", ""), event.get("session", "")
         if event["type"] == "online":
-            assert not periods.came(uid, session, event["entry"], 0.0)
+            assert not periods.user_online(uid, session, event["entry"], 0.0)
         elif event["type"] == "offline":
-            assert not periods.went(uid, session, event["since_id"])
+            assert not periods.user_offline(uid, session, event["since_id"])

@@ -42,10 +42,10 @@ Target = str | tuple[str, int]
 
 BACKLOG: Final = 4096  # connections that wait while a way is a blackhole
 READ_BYTES: Final = 65_536
-KEPT_BYTES_MAX: Final = 1 << 20  # of one way of one connection, as a large TCP window; then it is not read
+MAX_QUEUED_BYTES: Final = 1 << 20  # of one way of one connection, as a large TCP window; then it is not read
 QUIET_S: Final = 0.02  # after the last answer; more of the same request would come by then
-ANSWER_S: Final = 10.0  # for what is asked of the thread; it never waits for anything but its sockets
-REPORT_EVERY_S: Final = 1.0
+CALL_TIMEOUT_S: Final = 10.0  # for what is asked of the thread; it never waits for anything but its sockets
+REPORT_INTERVAL_S: Final = 1.0
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 _NOTHING: Final = object()
 
@@ -125,7 +125,7 @@ class Proxy:
         self._is_refusing = False
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
-        self._ask(self._set)
+        self._call(self._set_faults)
 
     def __enter__(self) -> Self:
         return self
@@ -146,7 +146,7 @@ class Proxy:
     def disturb(self, faults: ProxyFaults, *, up: bool = True, down: bool = True) -> None:
         """Set the faults of the ways towards the target and back, instead of those that were set."""
         ways = [*([_Way.UP] if up else []), *([_Way.DOWN] if down else [])]
-        self._ask(lambda: self._set(*ways, faults=faults))
+        self._call(lambda: self._set_faults(*ways, faults=faults))
 
     def blackhole(self, *, up: bool = True, down: bool = True) -> None:
         """Let nothing through any more; see `ProxyFaults.blackhole`."""
@@ -154,7 +154,7 @@ class Proxy:
 
     def refuse(self) -> None:
         """End each new connection as soon as it is made."""
-        self._ask(lambda: setattr(self, "_is_refusing", True))
+        self._call(lambda: setattr(self, "_is_refusing", True))
 
     def drop_reply(self, requests: int, *, containing: bytes = b"") -> None:
         """Lose the replies to the next requests: for a Redis target, and clients that wait for answers.
@@ -170,7 +170,7 @@ class Proxy:
         def arm() -> None:
             self._shared.drops_left, self._shared.containing = requests, containing
 
-        self._ask(arm)
+        self._call(arm)
 
     def heal(self, *, reset: bool = False) -> None:
         """End all faults. What was kept arrives now, or, with `reset`, all connections are ended instead."""
@@ -180,17 +180,17 @@ class Proxy:
                 self._reset(1.0)
             self._is_refusing = False
             self._shared.drops_left = 0
-            self._set(*_Way)
+            self._set_faults(*_Way)
 
-        self._ask(heal)
+        self._call(heal)
 
     def reset(self, share: float = 1.0) -> int:
         """Reset that share of the connections, by chance, towards both sides; return how many it were."""
-        return self._ask(lambda: self._reset(share))
+        return self._call(lambda: self._reset(share))
 
     def retarget(self, target: Target) -> None:
         """Lead new connections somewhere else, as a name does that has got another address."""
-        self._ask(lambda: setattr(self, "_target", target))
+        self._call(lambda: setattr(self, "_target", target))
 
     def close(self) -> None:
         """End the proxy and, without a word, its connections; a second call does nothing."""
@@ -198,7 +198,7 @@ class Proxy:
             self._shared.loop.call_soon_threadsafe(self._shared.loop.stop)
             self._thread.join()
 
-    def _ask(self, act: Callable[[], T]) -> T:
+    def _call(self, act: Callable[[], T]) -> T:
         """Have something done in the proxy's thread."""
         answer: Future[T] = Future()
 
@@ -209,7 +209,7 @@ class Proxy:
                 answer.set_exception(error)
 
         self._shared.loop.call_soon_threadsafe(job)
-        return answer.result(ANSWER_S)
+        return answer.result(CALL_TIMEOUT_S)
 
     def _run(self) -> None:
         loop = self._shared.loop
@@ -238,7 +238,7 @@ class Proxy:
         else:
             _ProxiedConnection(near, far, self._shared)
 
-    def _set(self, *ways: _Way, faults: ProxyFaults = CLEAR) -> None:
+    def _set_faults(self, *ways: _Way, faults: ProxyFaults = CLEAR) -> None:
         shared = self._shared
         shared.faults.update(dict.fromkeys(ways, faults))
         if any(each.blackhole for each in shared.faults.values()):
@@ -278,7 +278,7 @@ class _ProxiedConnection:
         self.down = _Pipe(self, _Way.DOWN, far, near, shared)
         self.is_closed = False
         self._request: _Request | None = None
-        self._last: _Way | None = None
+        self._last_way: _Way | None = None
         shared.connections.add(self)
         shared.loop.add_writer(far, self._connected)
 
@@ -287,8 +287,8 @@ class _ProxiedConnection:
         if self._far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.close(reset=True)
         else:
-            self.up.read_on()
-            self.down.read_on()
+            self.up.resume_reading()
+            self.down.resume_reading()
 
     def close(self, *, reset: bool) -> None:
         """Close both sockets immediately."""
@@ -299,18 +299,18 @@ class _ProxiedConnection:
             self._shared.loop.remove_writer(sock)
             _close(sock, reset=reset)
 
-    def has_finished(self) -> None:
+    def close_if_finished(self) -> None:
         """Close it if nothing can go through any more, either way."""
         if self.up.is_over and self.down.is_over and not self.is_closed:
             self.close(reset=False)
 
-    def broke(self, way: _Way) -> None:
+    def mark_broken(self, way: _Way) -> None:
         """Nothing can be sent that way any more; what its receiver has sent before is still passed on."""
         (self.down if way is _Way.UP else self.up).is_broken = True
 
     def intercept(self, way: _Way, data: bytes) -> bytes:
         """Look at what came for a request whose reply is to be lost; return what goes on of it."""
-        shared, last, self._last = self._shared, self._last, way
+        shared, last, self._last_way = self._shared, self._last_way, way
         if self._request is None:
             # While a request is under way it is too late to lose its reply.
             is_first = way is _Way.UP and last is not _Way.UP
@@ -321,17 +321,17 @@ class _ProxiedConnection:
         request = self._request
         try:
             if way is _Way.UP:
-                request.asked(data)
+                request.add_request(data)
                 return data
-            request.answered(data)
+            request.add_reply(data)
         except hiredis.HiredisError:  # it was no request: others may be
             self._request = None
             return data if way is _Way.UP else request.reply
         if request.is_done:
-            shared.loop.call_later(QUIET_S, self._drop)
+            shared.loop.call_later(QUIET_S, self._drop_reply)
         return b""
 
-    def _drop(self) -> None:
+    def _drop_reply(self) -> None:
         if not self.is_closed and self._request and self._request.is_done:
             self._shared.injected.replies_dropped += 1
             self.close(reset=True)
@@ -361,11 +361,11 @@ class _Pipe:
         self._source, self._sink = source, sink
         self._shared = shared
         self._queue: deque[tuple[float, bytes | None]] = deque()
-        self._bytes = 0
+        self._queued_bytes = 0
         self._last_due = 0.0
-        self._has_turn = self._is_full = False
+        self._is_send_scheduled = self._is_full = False
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read what comes, until there is too much of it."""
         self._is_full = False
         self._shared.loop.add_reader(self._source, self._read)
@@ -387,28 +387,28 @@ class _Pipe:
         elif faults.latency_s or faults.jitter_s:
             injected.delayed_bytes += len(data)
         if not self.is_over and (data := self._connection.intercept(self._way, data)):
-            self._put_pieces(data, faults)
+            self._queue_pieces(data, faults)
             self.send()
-        if self._bytes >= KEPT_BYTES_MAX and not self._connection.is_closed:
+        if self._queued_bytes >= MAX_QUEUED_BYTES and not self._connection.is_closed:
             self._is_full = True
             self._shared.loop.remove_reader(self._source)
 
     def _end(self, piece: bytes | None) -> None:
         self._is_full = False
         self._shared.loop.remove_reader(self._source)
-        self._put(piece, self._shared.faults[self._way])
+        self._queue_piece(piece, self._shared.faults[self._way])
         self.send()
 
-    def _put_pieces(self, data: bytes, faults: ProxyFaults) -> None:
+    def _queue_pieces(self, data: bytes, faults: ProxyFaults) -> None:
         start = 0
         while start < len(data):
             length = random.randint(1, faults.slice_bytes) if faults.slice_bytes else len(data)
             self._shared.injected.cuts += start > 0
-            self._put(data[start : start + length], faults)
+            self._queue_piece(data[start : start + length], faults)
             start += length
-        self._bytes += len(data)
+        self._queued_bytes += len(data)
 
-    def _put(self, data: bytes | None, faults: ProxyFaults) -> None:
+    def _queue_piece(self, data: bytes | None, faults: ProxyFaults) -> None:
         due = time.monotonic() + faults.latency_s + random.uniform(0, faults.jitter_s)
         self._last_due = max(due, self._last_due)
         self._queue.append((self._last_due, data))
@@ -419,7 +419,7 @@ class _Pipe:
         while self._queue and not faults.blackhole and not self._connection.is_closed:
             due, data = self._queue[0]
             if (wait_s := due - time.monotonic()) > 0:
-                self._send_in(wait_s)
+                self._schedule_send(wait_s)
                 break
             if not data:
                 self._pass_on_end(is_reset=data is None)
@@ -427,18 +427,18 @@ class _Pipe:
             if not self._write(data):
                 break
             if faults.slice_bytes:  # a turn for others, or the pieces arrive together
-                self._send_in(0.0)
+                self._schedule_send(0.0)
                 break
-        if self._is_full and self._bytes < KEPT_BYTES_MAX and not self._connection.is_closed:
-            self.read_on()
+        if self._is_full and self._queued_bytes < MAX_QUEUED_BYTES and not self._connection.is_closed:
+            self.resume_reading()
 
-    def _send_in(self, seconds: float) -> None:
-        if not self._has_turn:
-            self._has_turn = True
-            self._shared.loop.call_later(seconds, self._take_turn)
+    def _schedule_send(self, seconds: float) -> None:
+        if not self._is_send_scheduled:
+            self._is_send_scheduled = True
+            self._shared.loop.call_later(seconds, self._send_scheduled)
 
-    def _take_turn(self) -> None:
-        self._has_turn = False
+    def _send_scheduled(self) -> None:
+        self._is_send_scheduled = False
         self.send()
 
     def _write(self, data: bytes) -> bool:
@@ -449,11 +449,11 @@ class _Pipe:
             sent = 0
         except OSError:  # it is gone
             self._queue.clear()
-            self._bytes = 0
-            self._connection.broke(self._way)
+            self._queued_bytes = 0
+            self._connection.mark_broken(self._way)
             self._finish()
             return False
-        self._bytes -= sent
+        self._queued_bytes -= sent
         if sent < len(data):
             self._queue[0] = (0.0, data[sent:])
             self._shared.loop.add_writer(self._sink, self._writable)
@@ -476,34 +476,34 @@ class _Pipe:
 
     def _finish(self) -> None:
         self.is_over = True
-        self._connection.has_finished()
+        self._connection.close_if_finished()
 
 
 class _Request:
     """One request whose reply is to be lost: a command, or a pipeline of them that were sent together."""
 
     def __init__(self) -> None:
-        self._asked = hiredis.Reader(notEnoughData=_NOTHING)
-        self._answered = hiredis.Reader(notEnoughData=_NOTHING)
+        self._requests = hiredis.Reader(notEnoughData=_NOTHING)
+        self._replies = hiredis.Reader(notEnoughData=_NOTHING)
         self._outstanding = 0
         self.reply = b""
 
-    def asked(self, data: bytes) -> None:
+    def add_request(self, data: bytes) -> None:
         """Take note of what was asked; raises `hiredis.HiredisError` if it is no command."""
-        self._outstanding += _count(self._asked, data)
+        self._outstanding += _count_complete(self._requests, data)
 
-    def answered(self, data: bytes) -> None:
+    def add_reply(self, data: bytes) -> None:
         """Take note of what was answered, and keep it; raises `hiredis.HiredisError` if it is no answer."""
         self.reply += data
-        self._outstanding -= _count(self._answered, data)
+        self._outstanding -= _count_complete(self._replies, data)
 
     @property
     def is_done(self) -> bool:
         """Whether each command that came has its answer."""
-        return bool(self.reply) and self._outstanding <= 0 and not self._asked.has_data()
+        return bool(self.reply) and self._outstanding <= 0 and not self._requests.has_data()
 
 
-def _count(reader: "hiredis.Reader", data: bytes) -> int:
+def _count_complete(reader: "hiredis.Reader", data: bytes) -> int:
     """Return how many commands or answers are whole now."""
     reader.feed(data)
     count = 0
@@ -520,7 +520,7 @@ def _close(sock: socket.socket, *, reset: bool) -> None:
     sock.close()
 
 
-def target(text: str) -> Target:
+def parse_target(text: str) -> Target:
     """Return what ``host:port`` or a path names; raises ValueError."""
     if "/" in text:
         return text
@@ -533,10 +533,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.support.proxy", description=main.__doc__)
     add = parser.add_argument
     add(
-        "--listen", type=target, default="0", metavar="[HOST:]PORT", help="where clients connect; 0 picks one"
+        "--listen",
+        type=parse_target,
+        default="0",
+        metavar="[HOST:]PORT",
+        help="where clients connect; 0 picks one",
     )
     add(
-        "--target", type=target, required=True, metavar="HOST:PORT", help="where to; or path of a Unix socket"
+        "--target",
+        type=parse_target,
+        required=True,
+        metavar="HOST:PORT",
+        help="where to; or path of a Unix socket",
     )
     add("--latency", type=float, default=0.0, help="seconds by which all bytes are late, each way")
     add("--jitter", type=float, default=0.0, help="up to so many seconds more, by chance")
@@ -549,7 +557,7 @@ def main() -> int:
         proxy.disturb(ProxyFaults(given.latency, given.jitter, given.slice))
         print(f"ready {proxy.address[0]}:{proxy.address[1]}", flush=True)
         while True:
-            time.sleep(REPORT_EVERY_S)
+            time.sleep(REPORT_INTERVAL_S)
             print(f"open {proxy.connections}  {proxy.injected}", flush=True)
     return 0
 

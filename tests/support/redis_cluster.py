@@ -23,7 +23,7 @@ from presence.store.client import RedisError, open_client
 from presence.store.embedded import die_with_parent, find_binary
 
 HOST: Final = "127.0.0.1"
-LOOK_S: Final = 0.01
+POLL_INTERVAL_S: Final = 0.01
 BUS_OFFSET: Final = 10_000  # a member's bus listens so far above its port
 MIGRATE_TIMEOUT_MS: Final = 5000  # for one call; keys move in milliseconds
 MOVE_TIMEOUT_S: Final = 30.0
@@ -32,7 +32,7 @@ PORTS: Final = range(12_000, 22_000)  # these and their buses lie below the port
 NODE_TIMEOUT_MS: Final = 1000  # after so long a silent member is suspected, and soon replaced
 START_TIMEOUT_S: Final = 20.0
 FAILOVER_TIMEOUT_S: Final = 30.0
-TAKE_OVER_S: Final = 2.0  # a graceful failover takes a hundredth of that
+TAKEOVER_TIMEOUT_S: Final = 2.0  # a graceful failover takes a hundredth of that
 
 
 class Member:
@@ -48,7 +48,7 @@ class Member:
     def __init__(
         self, binary: str, folder: Path, port: int, announced: int, name: str, options: tuple[str, ...]
     ) -> None:
-        self.name, self.port, self.announced, self.folder = name, port, announced, folder
+        self.name, self.port, self.announced_port, self.folder = name, port, announced, folder
         self.client: Any = open_client(f"redis://{HOST}:{port}")  # redis-py types answers for all decodings
         self._raw: Any = open_client(f"redis://{HOST}:{port}")
         self._raw.response_callbacks.clear()
@@ -122,7 +122,7 @@ class Member:
         """Whether it holds itself for a primary; False while it does not answer."""
         return self.info("INFO", "replication").get("role") == "master"
 
-    def ranges(self) -> list[range]:
+    def slot_ranges(self) -> list[range]:
         """Return the slots that it serves as it sees it; none for a replica, or if it does not answer."""
         spans = (word.partition("-") for word in self.view().get(self.name, ("", []))[1])
         return [range(int(first), int(last or first) + 1) for first, _, last in spans]
@@ -137,11 +137,11 @@ class Member:
         return {}
 
     @property
-    def replicates(self) -> int:
+    def primary_port(self) -> int:
         """The announced port of its primary; 0 if it is one itself or does not answer."""
         return int(self.info("INFO", "replication").get("master_port", 0))
 
-    def check(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether it finds the cluster whole, and has all of its primary's data if it is a replica.
 
         Raises:
@@ -155,19 +155,19 @@ class Member:
         return is_whole and bool(link) and link.get("master_link_status", "up") == "up"
 
 
-def agree(members: Iterable[Member]) -> bool:
+def have_same_view(members: Iterable[Member]) -> bool:
     """Return whether all of these see the same slots at the same primaries, at the same epochs."""
     first, *others = (member.view() for member in members)
     return bool(first) and all(view == first for view in others)
 
 
-def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
     """Wait until something is so; raises TimeoutError if it is not in time, and says what."""
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
             raise TimeoutError(f"Redis Cluster: not within {seconds:g} s: {what}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 class Move:
@@ -211,7 +211,9 @@ class Move:
         ]
         for member in (self.target, self.source, *others):
             member.call("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.name)
-        wait(lambda: agree(self._members), MOVE_TIMEOUT_S, f"all know where slot {self.slot} is")
+        wait_until(
+            lambda: have_same_view(self._members), MOVE_TIMEOUT_S, f"all know where slot {self.slot} is"
+        )
 
     def run(self) -> int:
         """Move the slot from beginning to end; return how many keys it had."""
@@ -223,22 +225,22 @@ class Move:
         return moved
 
 
-def move_at_once(slots: Iterable[int], source: Member, target: Member) -> None:
+def move_atomically(slots: Iterable[int], source: Member, target: Member) -> None:
     """Move slots as a whole (Valkey from version 9): they are the source's until all are the target's."""
     words = [word for slot in slots for word in (slot, slot)]
-    before = {job[b"name"] for job in _jobs(source)}
+    before = {job[b"name"] for job in _migrations(source)}
     source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *words, "NODE", target.name)
 
     def is_done() -> bool:
-        mine = [job for job in _jobs(source) if job[b"name"] not in before]
+        mine = [job for job in _migrations(source) if job[b"name"] not in before]
         if broken := [job for job in mine if job[b"state"] in {b"failed", b"cancelled"}]:
             raise RuntimeError(f"Redis Cluster: slots did not move: {broken}")
         return all(job[b"state"] == b"success" for job in mine)
 
-    wait(is_done, MOVE_TIMEOUT_S, "slots moved at once")
+    wait_until(is_done, MOVE_TIMEOUT_S, "slots moved at once")
 
 
-def _jobs(member: Member) -> list[dict[bytes, bytes]]:
+def _migrations(member: Member) -> list[dict[bytes, bytes]]:
     """Return what a member knows of moves, old ones too."""
     answer = member.call("CLUSTER", "GETSLOTMIGRATIONS")
     return [dict(zip(job[::2], job[1::2], strict=True)) for job in answer]
@@ -280,7 +282,7 @@ class Cluster:
             folder = self._folder / str(port)
             folder.mkdir()
             self.members.append(Member(binary, folder, port, announce(port), secrets.token_hex(20), options))
-        self.url = "redis+cluster://" + ",".join(f"{HOST}:{each.announced}" for each in self.members)
+        self.url = "redis+cluster://" + ",".join(f"{HOST}:{each.announced_port}" for each in self.members)
         try:
             self._create()
         except BaseException:
@@ -310,7 +312,7 @@ class Cluster:
         lines = []
         for number, each in enumerate(self.members):
             primary = number % self._primaries
-            address = f"{each.name} {HOST}:{each.announced}@{each.bus}"
+            address = f"{each.name} {HOST}:{each.announced_port}@{each.bus}"
             flags = "myself," if each is me else ""
             if number >= self._primaries:
                 of = self.members[primary].name
@@ -324,12 +326,12 @@ class Cluster:
         """Wait until all that run find the cluster whole and agree on it, and replicas have all."""
         running = [member for member in self.members if member.is_running]
         what = f"all of {len(running)} members are well"
-        wait(lambda: all(map(Member.check, running)) and agree(running), seconds, what)
+        wait_until(lambda: all(map(Member.is_ready, running)) and have_same_view(running), seconds, what)
 
     def start(self, member: Member) -> None:
         """Start a member that was killed: empty, unless options keep its data; wait until it answers."""
         member.spawn()
-        wait(lambda: bool(member.info("INFO", "server")), START_TIMEOUT_S, "the member answers")
+        wait_until(lambda: bool(member.info("INFO", "server")), START_TIMEOUT_S, "the member answers")
 
     def slot_of(self, key: str) -> int:
         """Return the slot of a key."""
@@ -343,13 +345,15 @@ class Cluster:
         """
         slot = self.slot_of(where) if isinstance(where, str) else where
         for member in self.members:
-            if member.is_running and any(slot in each for each in member.ranges()):
+            if member.is_running and any(slot in each for each in member.slot_ranges()):
                 return member
         raise LookupError(f"nobody serves slot {slot}")
 
     def replicas_of(self, primary: Member) -> list[Member]:
         """Return the running members that say they replicate it."""
-        return [each for each in self.members if each.is_running and each.replicates == primary.announced]
+        return [
+            each for each in self.members if each.is_running and each.primary_port == primary.announced_port
+        ]
 
     def primaries(self) -> list[Member]:
         """Return the running members that hold themselves for primaries."""
@@ -360,27 +364,27 @@ class Cluster:
         slot = self.slot_of(where) if isinstance(where, str) else where
         return Move(slot, self.primary_of(slot), target, [each for each in self.members if each.is_running])
 
-    def move_at_once(self, slots: Iterable[int], target: Member) -> None:
+    def move_atomically(self, slots: Iterable[int], target: Member) -> None:
         """Move slots of any primaries to another; see `move_at_once`."""
         by_source: dict[Member, list[int]] = {}
         for slot in slots:
             by_source.setdefault(self.primary_of(slot), []).append(slot)
         for source, its_slots in by_source.items():
-            move_at_once(its_slots, source, target)
+            move_atomically(its_slots, source, target)
 
     def fail_over(self, primary: Member, *, is_graceful: bool = False) -> Member:
         """Let a replica take the place of its primary; return it, once all others know.
 
         The primary is killed, or goes on as a replica if it is graceful (CLUSTER FAILOVER).
         """
-        wait(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
+        wait_until(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
         replicas = self.replicas_of(primary)
         if is_graceful:
             # Who has just voted about the same slots does not vote again so soon: it may take two.
-            wait(lambda: _takes_over(replicas[0]), FAILOVER_TIMEOUT_S, "the replica took over as told")
+            wait_until(lambda: _takes_over(replicas[0]), FAILOVER_TIMEOUT_S, "the replica took over as told")
         else:
             primary.kill()
-            wait(lambda: any(map(_is_primary, replicas)), FAILOVER_TIMEOUT_S, "a replica took over")
+            wait_until(lambda: any(map(_is_primary, replicas)), FAILOVER_TIMEOUT_S, "a replica took over")
         self.wait_until_ok()
         return next(filter(_is_primary, replicas))
 
@@ -390,7 +394,7 @@ def _takes_over(replica: Member) -> bool:
     if not replica.is_primary:
         replica.call("CLUSTER", "FAILOVER")
     with contextlib.suppress(TimeoutError):
-        wait(lambda: replica.is_primary, TAKE_OVER_S, "")
+        wait_until(lambda: replica.is_primary, TAKEOVER_TIMEOUT_S, "")
     return replica.is_primary
 
 

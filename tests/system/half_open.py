@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from loadtest.events import StreamEvent
 from loadtest.outcome import percentile
 from loadtest.records import Data
 from loadtest.scale.play import Reader
-from loadtest.servers import PresenceServer, running
+from loadtest.servers import PresenceServer, running_servers
 from loadtest.usage import Stolen
 from presence.protocol import Code
 
@@ -47,7 +47,7 @@ _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 PREFIX_BITS: Final = 30  # of a network for two
 
 
-def lacking() -> str:
+def missing_requirement() -> str:
     """Return what this needs and is not here; "" if all is."""
     if os.geteuid() != 0:
         return "root"
@@ -55,7 +55,7 @@ def lacking() -> str:
         return "ip (of iproute2)"
     with ThreadPoolExecutor(1) as pool:
         try:
-            pool.submit(_leave).result()
+            pool.submit(_enter_new_namespace).result()
         except OSError as error:
             return f"a network namespace ({error.strerror})"
     return ""
@@ -80,16 +80,16 @@ class Namespace:
         self.host = host
         front, _, last = host.rpartition(".")
         self._peer = f"{front}.{int(last) + 1}"
-        self._ours, self._theirs = f"half{os.getpid()}", f"open{os.getpid()}"
+        self._our_link, self._their_link = f"half{os.getpid()}", f"open{os.getpid()}"
         self._inside = ThreadPoolExecutor(1)
 
     def __enter__(self) -> "Namespace":
         with contextlib.ExitStack() as stack:
             stack.callback(self._inside.shutdown)
             self._inside.submit(self._set_up).result()
-            stack.callback(_ip, "link", "delete", self._ours)
-            _ip("address", "add", f"{self.host}/{PREFIX_BITS}", "dev", self._ours)
-            _ip("link", "set", self._ours, "up")
+            stack.callback(_ip, "link", "delete", self._our_link)
+            _ip("address", "add", f"{self.host}/{PREFIX_BITS}", "dev", self._our_link)
+            _ip("link", "set", self._our_link, "up")
             self._stack = stack.pop_all()
         return self
 
@@ -102,18 +102,18 @@ class Namespace:
 
     def cut(self) -> None:
         """Let nothing through any more, either way, without a word to anybody."""
-        self._inside.submit(_ip, "link", "set", self._theirs, "down").result()
+        self._inside.submit(_ip, "link", "set", self._their_link, "down").result()
 
     def is_cut(self) -> bool:
         """Whether this side has no carrier."""
-        return Path(f"/sys/class/net/{self._ours}/carrier").read_text().strip() == "0"
+        return Path(f"/sys/class/net/{self._our_link}/carrier").read_text().strip() == "0"
 
     def _set_up(self) -> None:
-        _leave()
-        peer = ("peer", "name", self._ours, "netns", str(os.getpid()))
-        _ip("link", "add", "name", self._theirs, "type", "veth", *peer)
-        _ip("address", "add", f"{self._peer}/{PREFIX_BITS}", "dev", self._theirs)
-        _ip("link", "set", self._theirs, "up")
+        _enter_new_namespace()
+        peer = ("peer", "name", self._our_link, "netns", str(os.getpid()))
+        _ip("link", "add", "name", self._their_link, "type", "veth", *peer)
+        _ip("address", "add", f"{self._peer}/{PREFIX_BITS}", "dev", self._their_link)
+        _ip("link", "set", self._their_link, "up")
 
 
 def _inside_socket() -> socket.socket:
@@ -124,7 +124,7 @@ def _inside_socket() -> socket.socket:
     return sock
 
 
-def _leave() -> None:
+def _enter_new_namespace() -> None:
     """Take this thread to a network of its own."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
@@ -137,7 +137,7 @@ def _ip(*words: str) -> None:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
-class _Beating(LoopClient):
+class _Client(LoopClient):
     """Logs in once, beats until it is told to stop, and remembers when it last sent.
 
     Args:
@@ -149,15 +149,15 @@ class _Beating(LoopClient):
 
     def __init__(self, loop: ClientLoop, uid: str, sock: socket.socket | None) -> None:
         super().__init__(loop, uid)
-        self.returns = False
-        self.sent = 0.0
+        self.reconnects = False
+        self.last_sent_at = 0.0
         self._sock = sock
 
-    def socket(self) -> _socket.socket:
-        return self._sock or super().socket()
+    def make_socket(self) -> _socket.socket:
+        return self._sock or super().make_socket()
 
     def send(self, frame: bytes) -> None:
-        self.sent = time.monotonic()
+        self.last_sent_at = time.monotonic()
         super().send(frame)
 
     @property
@@ -169,7 +169,7 @@ class _Beating(LoopClient):
     @property
     def is_established(self) -> bool:
         """Whether neither side has ended the connection, as far as its kernel knows."""
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             return False
         with socket.socket(fileno=os.dup(self.fd)) as twin:
             return twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
@@ -206,22 +206,24 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenRe
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(Namespace(host))
         data = stack.enter_context(Data())
-        (server,) = stack.enter_context(running([lambda: PresenceServer("--redis", data.url, *flags)]))
+        (server,) = stack.enter_context(
+            running_servers([lambda: PresenceServer("--redis", data.url, *flags)])
+        )
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]
-        everybody = [_Beating(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
-        loop.bring(everybody)
-        if not loop.run(LOGIN_TIMEOUT_S, lambda: loop.online() == len(everybody)):
-            raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")
+        everybody = [_Client(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
+        loop.connect_all(everybody)
+        if not loop.run(LOGIN_TIMEOUT_S, lambda: loop.count_logged_in() == len(everybody)):
+            raise RuntimeError(f"only {loop.count_logged_in()} of {len(everybody)} could log in")
         loop.run(beat_s + tick)
         time.sleep(PAUSE_S)
         network.cut()
         gone, steady = everybody[:clients], everybody[clients:]
-        last = {client.uid: client.sent for client in gone}
+        last = {client.uid: client.last_sent_at for client in gone}
         with Stolen() as stolen:
             loop.run(idle_timeout + tick + SLACK_S + LINGER_S)
-        unacknowledged = sum(client.fd != AWAY and client.unacknowledged > 0 for client in gone)
+        unacknowledged = sum(client.fd != NO_CONNECTION and client.unacknowledged > 0 for client in gone)
         established = sum(client.is_established for client in gone)
         told = [event for event in reader.events if event.type == "offline"]
         broken = [*reader.broken, *server.failures()]
@@ -248,7 +250,7 @@ def judge(
         if event.uid not in last or event.uid in delays or event.code != Code.IDLE_TIMEOUT:
             broken.append(f"nobody should have been told of {event}")
         else:
-            delays[event.uid] = event.stood + _MS - last[event.uid]
+            delays[event.uid] = event.written_at + _MS - last[event.uid]
     broken += [f"{uid} is not offline" for uid in last if uid not in delays]
     broken += [f"{uid} early: {delay:.3f} s" for uid, delay in delays.items() if delay < earliest_s]
     broken += [f"{uid} late: {delay:.3f} s" for uid, delay in delays.items() if delay > latest_s]
@@ -264,7 +266,7 @@ def main(words: list[str] | None = None) -> int:
     add("--tick", type=float, default=1.0, help="the server's tick, seconds")
     add("--host", default=own_host(), help="address for the server, of a network of four that nobody uses")
     given = parser.parse_args(words)
-    if missing := lacking():
+    if missing := missing_requirement():
         print(f"tests.system.half_open needs {missing}")
         return 1
     result = run(given.host, given.clients, given.idle_timeout, given.tick)

@@ -43,12 +43,18 @@ IDLE_TIMEOUT_MS: Final = 30_000
 SHAPE: Final = Shape(Keys(shards=SHARDS), maxlen=10_000_000, seen_retention_ms=86_400_000)
 PROXIED_EVERY: Final = 10  # of so many stretches one goes by way of the proxy
 STRETCH: Final = 50  # interruptions in a row on the same way
-WEATHER: Final = ProxyFaults(jitter_s=0.001, slice_bytes=200)
-FOLLOWED: Final = 0.7  # share of the attempts after which a call is left alone; else the next one connects
-UNBEGUN: Final = 0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
+PROXY_FAULTS: Final = ProxyFaults(jitter_s=0.001, slice_bytes=200)
+UNCANCELLED_SHARE: Final = (
+    0.7  # share of the attempts after which a call is left alone; else the next one connects
+)
+NOT_BEGUN_SHARE: Final = (
+    0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
+)
 LONGER, SHORTER = 1.01, 0.97  # the range of moments grows and shrinks so that three of four are in time
 SWITCH_S: Final = 0.0001  # in which threads take turns: finer than a call is long
-LOOK_S: Final = 0.0005  # between two looks of a careless client whether the wait for an answer was ended
+POLL_INTERVAL_S: Final = (
+    0.0005  # between two looks of a careless client whether the wait for an answer was ended
+)
 SHOWN: Final = 5
 
 
@@ -61,7 +67,7 @@ class InterruptCounts:
     by_proxy: int = 0
     # Calls that were cancelled before a thread had taken them, or that were over before
     not_begun: int = 0
-    over: int = 0
+    finished_before: int = 0
     answers: int = 0  # that came whole and were checked
     # How long the calls took that nobody cancelled, each of them after one that was interrupted
     waits_s: list[float] = field(default_factory=list)
@@ -72,7 +78,7 @@ class InterruptCounts:
         """Return them in words; `calls` is how many scripts Redis has run."""
         return [
             f"interrupted under way: {self.interrupted:,} in {seconds:.0f} s, {self.by_proxy:,} by way of the"
-            f" proxy (not begun: {self.not_begun:,}; over before: {self.over:,})",
+            f" proxy (not begun: {self.not_begun:,}; over before: {self.finished_before:,})",
             f"scripts that Redis ran: {calls:,}",
             f"answers checked: {self.answers:,}, crossed: {len(self.crossed)}",
             f"the call after an interrupted one: {spread_ms(self.waits_s)}; failed: {len(self.failed)}",
@@ -105,15 +111,15 @@ class Talker:
         """Return a call, and what tells what is wrong with its answer, "" if nothing is."""
         kind = random.random()
         if kind < 0.6 or not self._newest:
-            step = self._step()
-            return lambda: store.apply([step]), self._judge_reply
+            step = self._next_batch()
+            return lambda: store.apply([step]), self._check_reply
         if kind < 0.95:
             wanted = dict.fromkeys(random.sample(range(SHARDS), random.randint(1, SHARDS)), 0)
             wanted[self._shard] = 0
-            return lambda: store.probe(self._node, wanted), self._judge_probes
+            return lambda: store.probe(self._node, wanted), self._check_probes
         return store.check_meta, lambda answer: "" if answer is None else f"not for check_meta: {answer}"
 
-    def _step(self) -> Step:
+    def _next_batch(self) -> Step:
         """Return the next batch; the same again until its answer came."""
         n, now, now_ms = self._newest + 1, time.monotonic(), round(time.time() * 1000)
         counter = Counter(self._node, self._generation, n)
@@ -123,7 +129,7 @@ class Talker:
         change = Change(op, self.uid, "", f"{self.uid}-{n // 2}", code, now, now_ms, now_ms, IDLE_TIMEOUT_MS)
         return Batch(self._shard, counter, self._replication_id, (Item(change),), now)
 
-    def _judge_reply(self, answer: object) -> str:
+    def _check_reply(self, answer: object) -> str:
         match answer:
             case [Reply(status=ReplyStatus.OK) as reply]:
                 opens, last = self._newest == 0, next(reversed(self.written), "")
@@ -136,14 +142,14 @@ class Talker:
                 return ""
         return f"no answer to a batch: {answer}"
 
-    def _judge_probes(self, answer: object) -> str:
+    def _check_probes(self, answer: object) -> str:
         match answer:
             case {self._shard: Probe(counter=Counter(_, self._generation, n))}:
                 # One more than known: of a batch that was carried out though its call was interrupted.
                 return "" if n in {self._newest, self._newest + 1} else f"number {n}, not {self._newest}"
         return f"not of {self._node}: {answer}"
 
-    def misfits(self, entries: Mapping[tuple[str, str], str]) -> list[str]:
+    def mismatches(self, entries: Mapping[tuple[str, str], str]) -> list[str]:
         """Return what of `written` is not in its stream, or another's; `entries`: types by uid and id."""
         return [
             f"{self.uid} was told {entry_id}, {entries.get((self.uid, entry_id))}"
@@ -178,7 +184,7 @@ class _Careless:
         self._is_interrupted.set()
 
     def read_response(self) -> Any:
-        while not self._connection.can_read(LOOK_S):
+        while not self._connection.can_read(POLL_INTERVAL_S):
             if self._is_interrupted.is_set():
                 raise InterruptedError("the call was interrupted")
         return self._connection.read_response()
@@ -265,7 +271,7 @@ class InterruptTrial:
             stretch += 1
             for _ in range(STRETCH):
                 await self._interrupt(way)
-                if random.random() < FOLLOWED:
+                if random.random() < UNCANCELLED_SHARE:
                     await self._follow(way)
 
     async def _interrupt(self, way: Way) -> None:
@@ -275,12 +281,12 @@ class InterruptTrial:
         is_over = False
         with trio.CancelScope() as scope:
             call = Cancelled(blocking, scope, random.uniform(0, way.range_s))
-            if random.random() < UNBEGUN:
+            if random.random() < NOT_BEGUN_SHARE:
                 call.start()
             answer = await self._call(way, call)
             is_over = True
         if is_over:
-            figures.over += 1
+            figures.finished_before += 1
             way.range_s *= SHORTER
             self._check(answer, judge)
         elif not call.has_begun:
@@ -323,7 +329,7 @@ def _redis(*, in_cluster: bool) -> Iterator[tuple[str, str]]:
             yield cluster.url, cluster.url
         return
     with embedded_redis() as server, Proxy(server.url.removeprefix("unix://")) as proxy:
-        proxy.disturb(WEATHER)
+        proxy.disturb(PROXY_FAULTS)
         yield server.url, proxy.url
 
 
@@ -345,7 +351,7 @@ def run(
         for way in ways:
             way.store.close()
         careless.close()
-    figures.crossed += [wrong for talker in trial.talkers for wrong in talker.misfits(entries)]
+    figures.crossed += [wrong for talker in trial.talkers for wrong in talker.mismatches(entries)]
     return figures, figures.lines(seconds, scripts)
 
 

@@ -20,7 +20,7 @@ from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
-from tests.support.phone import PATIENCE_S, Phone
+from tests.support.phone import TIMEOUT_S, Phone
 from tests.support.server_process import ServerProcess, running_server
 from tests.support.waiting import wait_for
 
@@ -81,7 +81,7 @@ class MetricWatch:
 
     def until(self, holds: Callable[[Found], bool]) -> Found:
         """Look until something holds; after a while return what is there instead."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + TIMEOUT_S
         while not holds(seen := self.look()) and time.monotonic() < end:
             time.sleep(0.1)
         return seen
@@ -124,7 +124,7 @@ class Script:
         self.log_in("two", device="watch", event=False)
         (old,) = self.log_in("over")
         self.log_in("over", event=False)
-        old.end()
+        old.read_to_end()
         self.count("takeovers")
         (lost,) = self.log_in("back")
         self._connections_are(4)
@@ -171,7 +171,7 @@ class Script:
         request = urllib.request.Request(
             f"{self._watch.url}v1/kick", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             assert answer.status == 200
         self.ended("kicked")
         self.count("http_actions", "kick", "done")
@@ -209,7 +209,7 @@ class Script:
             phone = Phone(self._address)
             phone.send(data)
             assert phone.next().payload["code"] == code
-            phone.end()
+            phone.read_to_end()
             self.count("packets", "other", by=packets)
             self.count("refusals", code.reason)
 
@@ -238,7 +238,7 @@ def test_figures_are_those_of_the_script_to_the_unit(redis_server: EmbeddedRedis
     assert {key[1:]: n for key, n in counted(seen).items() if key[0] == "transitions_total"} == written
     # Each idle end has its delay, and sessions are in the slots of the wheel.
     assert value(seen, "detection_delay_seconds_count", worker="0") == 3
-    assert 0 <= (value(seen, "detection_delay_seconds_sum", worker="0") or -1) < 3 * PATIENCE_S
+    assert 0 <= (value(seen, "detection_delay_seconds_sum", worker="0") or -1) < 3 * TIMEOUT_S
     slots = [value(seen, f"wheel_{name}_sessions", worker="0") or 0 for name in ("largest_slot", "later")]
     assert 0 < sum(slots) <= (value(seen, "sessions", worker="0") or 0)
 

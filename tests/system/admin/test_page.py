@@ -80,7 +80,7 @@ def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, S
     loop = ClientLoop(address, sources=0)
     with LoopThread(loop) as thread:
         clients = [SwarmClient(loop, uid, 0.4 * T_S, asks=False) for uid in uids]
-        thread.bring(clients, 2000.0, 30)
+        thread.connect_all(clients, 2000.0, 30)
         yield {client.uid: client for client in clients}
 
 
@@ -88,7 +88,7 @@ def silence(clients: Iterable[SwarmClient], within_s: float) -> None:
     """Let these fall silent one after the other."""
     chosen = list(clients)
     for place, client in enumerate(chosen):
-        client.silent_from = time.monotonic() + within_s * place / len(chosen)
+        client.silent_at = time.monotonic() + within_s * place / len(chosen)
 
 
 def page_of(server: ServerProcess) -> str:
@@ -131,9 +131,9 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
         wait_until(lambda: browser.find("kick").is_displayed(), "who is online can be kicked")
         browser.find("kick").click()
         assert uids[2] in browser.text("kick-title"), "only after a question"
-        assert not clients[uids[2]].closed
+        assert not clients[uids[2]].is_closed
         browser.find("kick-sure").click()
-        wait_until(lambda: clients[uids[2]].closed, "his connection is closed")
+        wait_until(lambda: clients[uids[2]].is_closed, "his connection is closed")
         wait_until(lambda: browser.text("kick-outcome").startswith("kicked"), "and the page says so")
         wait_until(lambda: "(kicked)" in browser.text("user-facts"), "and why he is offline")
         assert len(browser.run(LABEL_TOPS)) == 1, "labels of figures are in line"

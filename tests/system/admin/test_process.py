@@ -248,7 +248,7 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
 class UnaskedFor(ServerProcess):
     """A server whose command line says nothing of operators."""
 
-    operators = ()
+    admin_flags = ()
 
 
 @WORKERS

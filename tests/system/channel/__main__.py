@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import say
+from loadtest.outcome import print_progress
 from loadtest.report import ScenarioReport
 from tests.system.channel import flapping, messages, slow, watch
 
@@ -52,9 +52,9 @@ def main(words: list[str] | None = None) -> int:
     print(report.table())
     if out:
         out.write_text(report.as_json() + "\n")
-    say(f"{scenario} took {time.monotonic() - begun:.0f} s")
+    print_progress(f"{scenario} took {time.monotonic() - begun:.0f} s")
     if report.broken:
-        say("\n  ".join(["broken:", *report.broken]))
+        print_progress("\n  ".join(["broken:", *report.broken]))
     print("tests.system.channel: " + ("FAILED" if report.broken else "passed"))
     return 1 if report.broken else 0
 

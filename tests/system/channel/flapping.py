@@ -13,18 +13,18 @@ from functools import partial
 from typing import NamedTuple
 
 from loadtest.client_loop import ClientLoop, LoopClient
-from loadtest.outcome import BrokenPromises, say, spread_ms
-from loadtest.report import ScenarioReport, staged
+from loadtest.outcome import BrokenPromises, print_progress, spread_ms
+from loadtest.report import ScenarioReport, loaded_server
 from presence.protocol import KEEPALIVE, Code
 from presence.store.keys import Keys
 from tests.system.channel.entries import ChannelEntry, by_user, read_entries
 
 LOGIN_S = 20.0
 SETTLE_S = 3.0
-RETURNS_MAX = 6  # the server's `flap_returns`: more in a minute are flapping
-AWAY_MIN_S = 0.25  # shorter, and the return is there before the loss was read: that is a take-over
+MAX_RETURNS = 6  # the server's `flap_returns`: more in a minute are flapping
+MIN_AWAY_S = 0.25  # shorter, and the return is there before the loss was read: that is a take-over
 AWAY_SHARE = 0.4  # of the grace, or of the time between two drops: so long a short absence takes at most
-ROUNDED_MS = 2.0  # the server's milliseconds, and those of the wall clock beside the monotonic one
+ROUNDING_MS = 2.0  # the server's milliseconds, and those of the wall clock beside the monotonic one
 SLACK_MS = 1000.0  # for the way into the stream
 
 
@@ -63,7 +63,7 @@ class FlappingClient(NamedTuple):
         flapped: whether it returned so often that its grace has to be longer than it was set.
     """
 
-    left_ms: float
+    disconnected_ms: float
     flapped: bool
 
 
@@ -77,21 +77,21 @@ class Flapper(LoopClient):
 
     def __init__(self, loop: ClientLoop, uid: str) -> None:
         super().__init__(loop, uid)
-        self.drops, self.left_ms = 0, 0.0
+        self.drops, self.disconnected_ms = 0, 0.0
 
-    def be_away(self, seconds: float) -> None:
+    def drop_briefly(self, seconds: float) -> None:
         """Drop the connection, and return so much later."""
-        if self.is_in:
+        if self.is_logged_in:
             self.drops += 1
-            self.drop(reset=random.random() < 0.5)
-            self.loop.at(time.monotonic() + seconds, self.connect)
+            self.close(reset=random.random() < 0.5)
+            self.loop.call_at(time.monotonic() + seconds, self.connect)
 
-    def stay_away(self, seconds: float) -> None:
+    def drop_for_long(self, seconds: float) -> None:
         """The same, for longer, with a last sign of life."""
         self.send(KEEPALIVE)
-        self.left_ms = self.loop.unix_ms(time.monotonic())
-        self.drop()
-        self.loop.at(time.monotonic() + seconds, self.connect)
+        self.disconnected_ms = self.loop.unix_ms(time.monotonic())
+        self.close()
+        self.loop.call_at(time.monotonic() + seconds, self.connect)
 
 
 def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
@@ -99,14 +99,14 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
     flags = (
         *("--disconnect-grace", f"{plan.grace_s:g}", "--max-grace", f"{plan.grace_max_s:g}"),
         *("--idle-timeout", f"{plan.idle_s:g}", "--tick", f"{plan.tick_s:g}"),
-        *("--flap-returns", str(RETURNS_MAX)),
+        *("--flap-returns", str(MAX_RETURNS)),
     )
-    with staged(*flags, beat_s=0.4 * plan.idle_s) as stage:
+    with loaded_server(*flags, beat_s=0.4 * plan.idle_s) as stage:
         wild = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
         calm = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
         _play(plan, random.Random(seed), stage.loop, wild, calm)
         entries = by_user(read_entries(stage.data.events(Keys())))
-    lives = {each.uid: FlappingClient(each.left_ms, each in wild) for each in (*wild, *calm)}
+    lives = {each.uid: FlappingClient(each.disconnected_ms, each in wild) for each in (*wild, *calm)}
     verdict, graces = judge(lives, entries, plan)
     drops = sum(each.drops for each in wild)
     told = [
@@ -122,7 +122,7 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
         "events of calm clients' long absence": f"{told[1]:,}, due {2 * len(calm):,}",
         "longer graces, as the events name them": f"{len(graces)}: {spread_ms(ms / 1000 for ms in graces)}",
     }
-    report.figures = {"drops": drops, "graces_ms": graces}
+    report.metrics = {"drops": drops, "graces_ms": graces}
     report.broken = verdict.broken + stage.server.failures()
     if drops < plan.clients * plan.drops:
         report.broken.append(f"only {drops:,} drops took place")
@@ -134,21 +134,21 @@ def _play(
 ) -> None:
     """Let all log in; some drop and return for a minute; in the end all stay away once, and return."""
     everybody = [*wild, *calm]
-    loop.bring(everybody)
-    if not loop.run(LOGIN_S, lambda: loop.online() == len(everybody)):
-        raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")
+    loop.connect_all(everybody)
+    if not loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(everybody)):
+        raise RuntimeError(f"only {loop.count_logged_in()} of {len(everybody)} could log in")
     begun = time.monotonic()
     every_s = plan.minute_s / plan.drops
     for client in wild:
         first = begun + chance.uniform(0.0, 0.3 * every_s)
         for number in range(plan.drops):
-            seconds = chance.uniform(AWAY_MIN_S, max(AWAY_MIN_S, AWAY_SHARE * min(plan.grace_s, every_s)))
-            loop.at(first + number * every_s, partial(client.be_away, seconds))
+            seconds = chance.uniform(MIN_AWAY_S, max(MIN_AWAY_S, AWAY_SHARE * min(plan.grace_s, every_s)))
+            loop.call_at(first + number * every_s, partial(client.drop_briefly, seconds))
     loop.run(plan.minute_s)
-    loop.run(LOGIN_S, lambda: loop.online() == len(everybody))
-    say("flapping: all stay away once")
+    loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(everybody))
+    print_progress("flapping: all stay away once")
     for client in everybody:
-        client.stay_away(plan.long_away_s)
+        client.drop_for_long(plan.long_away_s)
     loop.run(plan.long_away_s + SETTLE_S)
 
 
@@ -164,7 +164,7 @@ def judge(
     for uid, life in lives.items():
         told = entries.get(uid, ())
         story = f"{uid}: {life}, told {[(entry.at_ms, *entry.fields.values()) for entry in told]}"
-        if any(entry.at_ms < life.left_ms for entry in told[1:]):
+        if any(entry.at_ms < life.disconnected_ms for entry in told[1:]):
             verdict.note("event while the client returned within its grace", story)
             continue
         if [entry.fields["type"] for entry in told] != ["online", "offline", "online"]:
@@ -181,8 +181,8 @@ def judge(
             verdict.note("a longer grace for the calm, or none for who flapped", story)
         if named and not 1000 * plan.grace_s < grace <= 1000 * plan.grace_max_s:
             verdict.note("a grace out of its bounds", story)
-        due = life.left_ms + min(grace, 1000 * plan.idle_s)
-        if offline.at_ms < due - ROUNDED_MS:
+        due = life.disconnected_ms + min(grace, 1000 * plan.idle_s)
+        if offline.at_ms < due - ROUNDING_MS:
             verdict.note("offline within the grace", story)
         if offline.at_ms > due + 1000 * plan.tick_s + SLACK_MS:
             verdict.note("offline later than promised", story)

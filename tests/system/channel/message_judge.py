@@ -33,9 +33,9 @@ class SentMessage:
     sender: str
     recipient: str
     answers: int = 0
-    handed: int = 0
+    delivered: int = 0
     code: int = 0
-    over: int = 0
+    connection: int = 0
     due: float = 0.0
     answered_s: float = -1.0
     received_s: float = -1.0
@@ -63,7 +63,7 @@ class MessageVerdict(BrokenPromises):
         missed: handed to whoever moved meanwhile, and not received, or not by all of his devices.
     """
 
-    handed: int = 0
+    delivered: int = 0
     refused: int = 0
     lost: Counter[int] = field(default_factory=Counter)
     received: int = 0
@@ -106,7 +106,7 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[SentMessage], receip
             if number in seen:
                 verdict.note("received twice", story)
                 continue
-            way = sender, sent[number].over
+            way = sender, sent[number].connection
             if number < latest.get(way, number):
                 verdict.note("received out of order", (*story, latest[way]))
             latest[way] = max(number, latest.get(way, number))
@@ -139,16 +139,16 @@ def _judge_message(
         if message.code in (Code.BUSY, Code.RECIPIENT_DISCONNECTED) and received:
             verdict.note("said to be surely not delivered, and received", story)
     else:
-        verdict.handed += 1
-        if not message.handed:
+        verdict.delivered += 1
+        if not message.delivered:
             verdict.note("handed to nobody, and granted", story)
-        if received > message.handed:
+        if received > message.delivered:
             verdict.note("received by more than it was handed to", story)
         if message.recipient in absent:
             verdict.note("handed to somebody who was never there", story)
-        if devices and message.handed != devices:
+        if devices and message.delivered != devices:
             verdict.note("handed to another number of sessions than there are", story)
-        if received < message.handed:
+        if received < message.delivered:
             if devices:
                 verdict.note("handed and not received", story)
             else:

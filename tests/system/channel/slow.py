@@ -12,8 +12,8 @@ from typing import Any
 from loadtest import usage
 from loadtest.checker.periods import id_order
 from loadtest.client_loop import ClientLoop, LoopClient
-from loadtest.outcome import faults, percentile, say, spread_ms
-from loadtest.report import LoadedServer, ScenarioReport, staged
+from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
+from loadtest.report import LoadedServer, ScenarioReport, loaded_server
 from presence import protocol
 from presence.protocol import Kind
 from tests.system.channel.entries import EntryId
@@ -23,13 +23,13 @@ SEGMENT_BYTES = 536  # small segments make small buffers in both kernels
 RECEIVE_BYTES = 4096
 TEXT = "x" * 200  # a state's meta
 LOGIN_S = 60.0
-LOGINS_A_SECOND = 300.0  # each watches immediately, which costs more than a login
+LOGINS_PER_S = 300.0  # each watches immediately, which costs more than a login
 UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
 UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
-MEMORY_SHARE_MAX = 1.1
-P99_RATIO_MAX = 1.2
-LOOK_S = 1.0
-WAKE_S = 60.0
+MAX_MEMORY_SHARE = 1.1
+MAX_P99_RATIO = 1.2
+POLL_INTERVAL_S = 1.0
+CATCH_UP_TIMEOUT_S = 60.0
 BEAT_S = 12.0
 
 
@@ -82,7 +82,7 @@ class Changer(LoopClient):
         """Change."""
         self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """Note a refusal."""
         self.refused += kind == Kind.ERROR
 
@@ -102,21 +102,21 @@ class Viewer(LoopClient):
         super().__init__(loop, uid)
         self.delays: list[float] | None = None
         self.seen: dict[str, int] = {}
-        self.pushes = self.fallen = 0
+        self.pushes = self.out_of_order = 0
         self.is_answered = False
         self._last: dict[str, EntryId] = {}
         self._uids, self._changes = uids, changes
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         """Watch."""
         self.send(protocol.encode(protocol.watch(self._uids, id=100)))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """Note it."""
         if kind == Kind.PRESENCE:
             self.pushes += 1
             uid, entry_id = payload["uid"], id_order(payload["id"])
-            self.fallen += entry_id <= self._last.get(uid, (0, 0))
+            self.out_of_order += entry_id <= self._last.get(uid, (0, 0))
             self._last[uid] = entry_id
             number = payload.get("meta", {}).get("n", -1)
             self.seen[uid] = number
@@ -131,22 +131,22 @@ class Viewer(LoopClient):
 class Deaf(Viewer):
     """Reads until its watch is answered, and then no more, until it is woken."""
 
-    def socket(self) -> _socket.socket:
+    def make_socket(self) -> _socket.socket:
         """See `LoopClient`: keep the kernels from holding much between server and client."""
-        sock = super().socket()
+        sock = super().make_socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         return sock
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """See `Viewer`."""
-        super().heard(kind, id, payload, now)
+        super().on_packet(kind, id, payload, now)
         if kind == Kind.OK and "presence" in payload:
-            self.loop.hear(self, on=False)
+            self.loop.set_reading(self, on=False)
 
-    def wake(self) -> None:
+    def resume_reading(self) -> None:
         """Read all that waits."""
-        self.loop.hear(self, on=True)
+        self.loop.set_reading(self, on=True)
 
 
 class SlowRun:
@@ -166,23 +166,23 @@ class SlowRun:
     def run(self) -> ScenarioReport:
         """Measure without and with those who never read, and wake these in the end."""
         plan, loop, deaf = self._plan, self._loop, self._deaf
-        self._bring(self._users, lambda: all(each.is_in for each in self._users))
-        self._bring(self._others, lambda: all(each.is_answered for each in self._others))
+        self._log_in_all(self._users, lambda: all(each.is_logged_in for each in self._users))
+        self._log_in_all(self._others, lambda: all(each.is_answered for each in self._others))
         without = self._measure()
-        self._bring(deaf, lambda: all(each.is_answered for each in deaf))
-        say(f"slow: {len(deaf):,} watch and read no more")
-        loop.run(LOOK_S)
+        self._log_in_all(deaf, lambda: all(each.is_answered for each in deaf))
+        print_progress(f"slow: {len(deaf):,} watch and read no more")
+        loop.run(POLL_INTERVAL_S)
         pid, first = self._server.process.pid, len(self._changes.sent)
         before = usage.memory(pid).rss
         usage.forget_peak(pid)
-        self._fill()
+        self._fill_buffers()
         within = self._measure()
         grown = usage.peak_bytes(pid) - before
-        say(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
+        print_progress(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
         for each in deaf:
-            each.wake()
+            each.resume_reading()
         newest = self._changes.newest
-        loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
+        loop.run(CATCH_UP_TIMEOUT_S, lambda: all(each.seen == newest for each in deaf))
         changes, bound = len(self._changes.sent) - first, plan.deaf * UNSENT_BYTES
         spared = sum(each.pushes < changes for each in deaf)
         ratio = percentile(within, 0.99) / percentile(without, 0.99)
@@ -197,26 +197,26 @@ class SlowRun:
             "others' pushes with them": f"{spread_ms(within)}; p99 {ratio:.2f} times that without them",
             "pushed to each of them in the end": f"{sum(each.pushes for each in deaf) / plan.deaf:,.0f} of "
             f"{changes:,} changes",
-            "the load itself": loop.load(),
+            "the load itself": loop.describe_load(),
         }
-        report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
+        report.metrics = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
         behind = sum(each.seen != newest for each in deaf)
-        fallen = sum(each.fallen for each in [*deaf, *self._others])
+        fallen = sum(each.out_of_order for each in [*deaf, *self._others])
         refused = sum(each.refused for each in self._users)
-        report.broken = self._server.failures() + faults(
+        report.broken = self._server.failures() + failed_checks(
             (behind, f"{behind} who were deaf do not see the newest states when they read"),
             (spared < len(deaf), f"only {spared} of {len(deaf)} did not read"),
             (fallen, f"ids of {fallen} pushes do not rise"),
             (any(each.seen != newest for each in self._others), "not all who read see the newest states"),
             (refused, f"{refused} changes were refused"),
             (loop.endings, f"connections ended by the server: {dict(loop.endings)}"),
-            (grown > MEMORY_SHARE_MAX * bound, f"memory grew by {grown / bound:.2f} of what may wait"),
-            (ratio > P99_RATIO_MAX, f"p99 of others {ratio:.2f} times that without them"),
+            (grown > MAX_MEMORY_SHARE * bound, f"memory grew by {grown / bound:.2f} of what may wait"),
+            (ratio > MAX_P99_RATIO, f"p99 of others {ratio:.2f} times that without them"),
         )
         return report
 
-    def _bring(self, clients: Sequence[LoopClient], done: Callable[[], bool]) -> None:
-        self._loop.bring(clients, LOGINS_A_SECOND)
+    def _log_in_all(self, clients: Sequence[LoopClient], done: Callable[[], bool]) -> None:
+        self._loop.connect_all(clients, LOGINS_PER_S)
         if not self._loop.run(LOGIN_S, done):
             raise RuntimeError(f"not all of {len(clients)} could log in and watch")
 
@@ -229,20 +229,20 @@ class SlowRun:
             each.delays = delays
         self._loop.run(self._plan.seconds)
         self._changing = False
-        self._loop.run(LOOK_S)
+        self._loop.run(POLL_INTERVAL_S)
         for each in self._others:
             each.delays = None
         return delays
 
-    def _fill(self) -> None:
+    def _fill_buffers(self) -> None:
         """Let changes go on, each once those who read have the one before: the server is not to be behind."""
         for _ in range(int(self._plan.rate * self._plan.seconds)):
             begun, user = time.monotonic(), next(self._turns)
             user.change()
-            self._loop.run(LOOK_S, partial(self._have, user.uid))
+            self._loop.run(POLL_INTERVAL_S, partial(self._have_newest, user.uid))
             self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
 
-    def _have(self, uid: str) -> bool:
+    def _have_newest(self, uid: str) -> bool:
         newest = self._changes.newest[uid]
         return all(each.seen.get(uid) == newest for each in (self._others[0], self._others[-1]))
 
@@ -250,11 +250,11 @@ class SlowRun:
         if self._changing:
             next(self._turns).change()
             due += 1 / self._plan.rate
-            self._loop.at(due, lambda: self._change_next(due))
+            self._loop.call_at(due, lambda: self._change_next(due))
 
 
 def slow(plan: SlowPlan, _seed: int) -> ScenarioReport:
     """Play it, and judge."""
     timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
-    with staged(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
+    with loaded_server(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
         return SlowRun(plan, stage).run()

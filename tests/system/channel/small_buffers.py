@@ -13,7 +13,7 @@ from presence.transports import sockets
 SEND_BYTES = 8192
 
 
-def keep_little() -> None:
+def shrink_buffers() -> None:
     """Make the buffers of this process's connections small."""
     make = sockets.open_listeners
 
@@ -27,5 +27,5 @@ def keep_little() -> None:
 
 
 if __name__ == "__main__":
-    keep_little()
+    shrink_buffers()
     sys.exit(main())

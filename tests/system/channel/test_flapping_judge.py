@@ -49,6 +49,6 @@ def went(at_ms: int, code: int = 200, since_id: str = "1020-0", **fields: Any) -
     ],
 )
 def test_each_fault_has_a_name(life: FlappingClient, told: list[ChannelEntry], complaint: str) -> None:
-    wrong = judge({"ann": life}, {"ann": told}, FlappingPlan())[0].wrong
+    wrong = judge({"ann": life}, {"ann": told}, FlappingPlan())[0].counts
     assert bool(wrong) is bool(complaint)
     assert all(complaint in each for each in wrong)

@@ -20,12 +20,12 @@ from tests.system.chaos.crowd import Address
 
 CLUSTER = "+cluster://"
 START_RETRY_S = 0.2
-PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
+RETRIED_ERRORS = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
-KEPT = "kept"
-PATIENCE_S = 0.2
+SAVED_FOLDER = "kept"
+ANSWER_TIMEOUT_S = 0.2
 SYNC_S = 10.0
-PRIMARY_KNOWN_S = 0.2
+PRIMARY_CACHE_S = 0.2
 
 
 class ChaosNode:
@@ -64,11 +64,11 @@ class ChaosNode:
             try:
                 return PresenceServer(*flags, port=port, program=self._program)
             except RuntimeError as error:  # Redis could not be reached for the whole of its patience
-                if not any(word in str(error) for word in PASSING):
+                if not any(word in str(error) for word in RETRIED_ERRORS):
                     raise
                 time.sleep(START_RETRY_S)
 
-    def start_again(self) -> None:
+    def restart(self) -> None:
         """Start it at the address that it had; return when it serves."""
         self._failures = self.failures()
         self._server = self._start(self._server.address[1])
@@ -117,28 +117,28 @@ class DurableRedis(LocalRedis):
     def _files(self) -> Path:
         return self.folder / "appendonlydir"
 
-    def keep(self) -> None:
+    def save_state(self) -> None:
         """Keep what it has now, to go back to. Nothing may be written meanwhile."""
-        kept = self.folder / KEPT
+        kept = self.folder / SAVED_FOLDER
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(self._files, kept)
 
-    def forget(self, *, back: bool) -> None:
+    def discard_data(self, *, back: bool) -> None:
         """Before it is started again: forget everything, or what it did since `keep`."""
         shutil.rmtree(self._files)
         if back:
-            shutil.move(self.folder / KEPT, self._files)
+            shutil.move(self.folder / SAVED_FOLDER, self._files)
 
     def compact(self) -> None:
         """Let it write its file anew, which has grown with every change."""
         with contextlib.suppress(Exception):  # one is under way
             self.client.bgrewriteaof()
 
-    def offset(self) -> int:
+    def aof_bytes(self) -> int:
         """Return the size of its file of changes in bytes."""
         return int(self.client.info("persistence")["aof_current_size"])
 
-    def copied(self) -> int:
+    def replication_offset(self) -> int:
         """Return how far in its history it is, as replicas and their primaries count it."""
         told = self.client.info("replication")
         return int(told["slave_repl_offset" if told["role"] == "slave" else "master_repl_offset"])
@@ -156,10 +156,10 @@ class Plain:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self.server = self._stack.enter_context(DurableRedis())
-        self.front = self._stack.enter_context(Proxy(self.server.path))
+        self.front_proxy = self._stack.enter_context(Proxy(self.server.path))
         self.records = Records(self.client_of)
-        self._client: Any = open_client(self.front.url)
-        self.url = self.front.url
+        self._client: Any = open_client(self.front_proxy.url)
+        self.url = self.front_proxy.url
 
     def close(self) -> None:
         """End all."""
@@ -183,17 +183,17 @@ class Plain:
             raise RuntimeError("the replica has not got the data")
         return replica, way
 
-    def reverse(self) -> Proxy:
+    def proxy_to_server(self) -> Proxy:
         """Return a way to the server, for who is to be its replica."""
         return self._stack.enter_context(Proxy(self.server.path))
 
-    def switch(self, to: DurableRedis, paths: Iterable[Proxy]) -> None:
+    def promote(self, to: DurableRedis, paths: Iterable[Proxy]) -> None:
         """Let a replica take the place: for new connections, but at the front for all."""
         to.client.replicaof("NO", "ONE")
         self.server = to
-        for path in (self.front, *paths):
+        for path in (self.front_proxy, *paths):
             path.retarget(to.path)
-        self.front.reset()
+        self.front_proxy.reset()
 
     def compact(self) -> None:
         """See `DurableRedis`."""
@@ -224,7 +224,7 @@ class Clustered:
             self._slots[key] = self.cluster.slot_of(key)
         slot = self._slots[key]
         found_at, primary = self._primaries.get(slot, (-math.inf, None))
-        if primary is None or time.monotonic() - found_at > PRIMARY_KNOWN_S:
+        if primary is None or time.monotonic() - found_at > PRIMARY_CACHE_S:
             primary = self.cluster.primary_of(slot)
             self._primaries[slot] = time.monotonic(), primary
         return primary.client

@@ -18,11 +18,11 @@ from loadtest.servers import Setup
 
 STORM_S = 50.0
 GAP_S = 1.0  # between two faults of one thing
-TRIES = 200
-LEAST_IN_HALF_AN_HOUR = 10  # of each kind
+MAX_TRIES = 200
+MIN_PER_HALF_HOUR = 10  # of each kind
 SPARES = 3  # of each kind in half an hour: a fault can find nothing to disturb
 BEGIN_S = 3.0  # clients act before the fault, too
-STORY_S = 20.0  # clients act for so long at least
+MIN_ACTING_S = 20.0  # clients act for so long at least
 CLUSTER_SHARDS = 16  # the default of nodes on a cluster
 
 
@@ -40,9 +40,9 @@ class Spec(NamedTuple):
     """A kind's place, its shortest and longest time in seconds, and what it is in words."""
 
     place: Place
-    least_s: float
-    most_s: float
-    words: str
+    min_s: float
+    max_s: float
+    description: str
 
 
 class ChaosFaultKind(Enum):
@@ -84,7 +84,7 @@ class ChaosFaultKind(Enum):
     MOVE_SLOTS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move, each at once")
 
 
-OF_A_CLUSTER = frozenset(
+CLUSTER_FAULTS = frozenset(
     {
         ChaosFaultKind.PRIMARY_KILL,
         ChaosFaultKind.PRIMARY_STOP,
@@ -94,10 +94,10 @@ OF_A_CLUSTER = frozenset(
     }
 )
 # It takes as long as the death of a node does: in a plan of its own.
-OF_STORMS = tuple(
-    kind for kind in ChaosFaultKind if kind not in OF_A_CLUSTER and kind is not ChaosFaultKind.SWEEPER
+STORM_FAULTS = tuple(
+    kind for kind in ChaosFaultKind if kind not in CLUSTER_FAULTS and kind is not ChaosFaultKind.SWEEPER
 )
-EVERYWHERE = -1  # at each place of the kind at once
+ALL_PLACES = -1  # at each place of the kind at once
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def rounds_in(minutes: float, calm_s: float, storm_s: float = STORM_S) -> int:
 
 def times_each(minutes: float) -> int:
     """Return how often each kind is to be carried out in a run."""
-    return max(1, math.ceil((LEAST_IN_HALF_AN_HOUR + SPARES) * minutes / 30))
+    return max(1, math.ceil((MIN_PER_HALF_HOUR + SPARES) * minutes / 30))
 
 
 def draw(
@@ -159,12 +159,12 @@ def draw(
 def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s: float) -> Storm:
     taken: dict[tuple[Place, int], list[tuple[float, float]]] = {}
     faults: Storm = []
-    for kind in sorted(kinds, key=lambda kind: (-kind.value.most_s, kind.name)):  # the long ones first
+    for kind in sorted(kinds, key=lambda kind: (-kind.value.max_s, kind.name)):  # the long ones first
         spec = kind.value
-        seconds = random.uniform(spec.least_s, spec.most_s)
-        for _ in range(TRIES):
+        seconds = random.uniform(spec.min_s, spec.max_s)
+        for _ in range(MAX_TRIES):
             at = random.uniform(0.0, max(0.1, storm_s - seconds))
-            place, things = _things(random, spec.place, nodes)
+            place, things = _targets(random, spec.place, nodes)
             if all(_is_free(taken.get(thing, ()), at, at + seconds) for thing in things):
                 break
         else:
@@ -175,7 +175,7 @@ def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s:
     return sorted(faults, key=lambda fault: fault.at)
 
 
-def _things(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
+def _targets(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
     """Return the number of a place, and all that nothing else may be done to meanwhile."""
     match place:
         case Place.REDIS:
@@ -197,7 +197,7 @@ def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> 
 class ChaosPlan:
     """What is done, and under what."""
 
-    words: str  # what it is, for the help
+    description: str  # what it is, for the help
     # The faults of each storm: kind, seconds (0: as long as the death of a node takes), place
     rounds: Sequence[Sequence[tuple[ChaosFaultKind, float, int]]]
     # How many, unless the command says otherwise
@@ -221,7 +221,9 @@ class ChaosPlan:
         """Return the storms; `seconds`: the longest that any fault may last, 0 for as long as planned."""
         return [
             [
-                ChaosFault(BEGIN_S, kind, min(length, seconds or length) if length else setup.death_s, place)
+                ChaosFault(
+                    BEGIN_S, kind, min(length, seconds or length) if length else setup.node_down_s, place
+                )
                 for kind, length, place in faults
             ]
             for faults in self.rounds
@@ -283,8 +285,8 @@ PLANS: dict[str, ChaosPlan] = {
     "redis": ChaosPlan(
         "slow for all nodes, replies lost, scripts flushed, out of memory, each for 20 s",
         [
-            [(ChaosFaultKind.PATH_LATENCY, 20.0, EVERYWHERE)],
-            [(ChaosFaultKind.PATH_DROP, 20.0, EVERYWHERE)],
+            [(ChaosFaultKind.PATH_LATENCY, 20.0, ALL_PLACES)],
+            [(ChaosFaultKind.PATH_DROP, 20.0, ALL_PLACES)],
             [(ChaosFaultKind.SCRIPT_FLUSH, 20.0, 0)],
             [(ChaosFaultKind.MEMORY, 20.0, 0)],
         ],

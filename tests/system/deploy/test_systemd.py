@@ -81,7 +81,7 @@ def test_a_server_works_where_it_is_locked_in(
     """With a Redis of its own, which is locked in, too."""
     write(tmp_path)
     with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         monkeypatch.chdir(tmp_path)
         server = ServerProcess(*flags, before=locked_in())
         try:
@@ -90,8 +90,8 @@ def test_a_server_works_where_it_is_locked_in(
                 swarm.log_in(["ann", "bob"])
                 swarm.run(20, until=swarm.logged_in)
                 os.kill(server.process.pid, signal.SIGHUP)
-                wait_for(lambda: server.said("files reloaded"))
-                assert not any(client.closed for client in swarm.clients)
+                wait_for(lambda: server.logged("files reloaded"))
+                assert not any(client.is_closed for client in swarm.clients)
         finally:
             status = server.stop()
         assert status == 0, server.lines[-5:]

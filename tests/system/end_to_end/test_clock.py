@@ -65,7 +65,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
             swarm.run(8.0, until=lambda count=count: found() == 20 * count)  # type: ignore[misc]  # bound now
             shows = wall_clock(server) if whose == "server" else float(redis.client.time()[0])
             shifts_s.append(shows - time.time())
-        lost = [client.uid for client in beating if client.closed]
+        lost = [client.uid for client in beating if client.is_closed]
         events = read_events(redis.url)
     server.stop()
     redis.close()

@@ -52,8 +52,8 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
         begun = time.monotonic()
         swarm.run(3 * HANG_S, until=lambda: server.workers()[2] != hung)
         assert server.workers()[2] != hung, "within three time-outs"
-        swarm.run(3, until=lambda: len(server.said("serving")) == 5)
-        lost = [client.uid for client in swarm.clients if client.closed]
+        swarm.run(3, until=lambda: len(server.logged("serving")) == 5)
+        lost = [client.uid for client in swarm.clients if client.is_closed]
         back, gone = lost[::2], lost[1::2]
         assert min(len(back), len(gone)) > 1, "the kernel spreads connections"
         new = swarm.log_in([*back, *(f"new-{n}" for n in range(60))])
@@ -66,8 +66,8 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
     events = read_events(redis_server.url)
     assert sorted(offline) == sorted(gone)
     assert_alternation(events)
-    (told,) = server.said("worker hung, killing it")
-    (ended,) = server.said(REPLACED)
+    (told,) = server.logged("worker hung, killing it")
+    (ended,) = server.logged(REPLACED)
     assert told["pid"] == hung
     assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
 
@@ -79,8 +79,8 @@ def test_a_loop_that_is_stuck_says_where(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_server("--redis", redis_server.url, "--workers", "2", "--hang-timeout", "0.5") as server:
         os.kill(server.workers()[1], signal.SIGUSR1)
-        wait_for(lambda: len(server.said("serving")) == 3)
-    (ended,) = server.said(REPLACED)
+        wait_for(lambda: len(server.logged("serving")) == 3)
+    (ended,) = server.logged(REPLACED)
     assert ended["signal"] == "SIGABRT"
     assert any("in stuck" in line["event"] for line in server.lines)
 
@@ -101,7 +101,7 @@ def test_a_pause_shorter_than_the_time_out_and_one_of_all_processes_are_no_hang(
                 os.kill(pid, signal.SIGCONT)
             swarm.run(1.0)
         assert server.workers() == workers
-        assert not any(client.closed for client in swarm.clients)
+        assert not any(client.is_closed for client in swarm.clients)
     assert [event["type"] for event in read_events(redis_server.url)] == ["online"] * 30
 
 
@@ -112,7 +112,7 @@ def test_the_process_that_serves_operators_is_replaced_when_it_hangs(redis_serve
         url = url_of(server)
         wait_for(lambda: answers(url))
         os.kill(admin_of(server), signal.SIGSTOP)
-        wait_for(lambda: server.said(hung), 10)
-        wait_for(lambda: len(server.said("admin HTTP server ready")) == 2)
+        wait_for(lambda: server.logged(hung), 10)
+        wait_for(lambda: len(server.logged("admin HTTP server ready")) == 2)
         assert answers(url)
-    assert len(server.said(hung)) == 1
+    assert len(server.logged(hung)) == 1

@@ -30,7 +30,7 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         monkeypatch.setenv("WATCHDOG_USEC", "600000")
         # Without a Redis that is given it starts one, too.
         server = ServerProcess("--no-admin", "--workers", str(workers))
@@ -40,7 +40,7 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
             os.kill(server.process.pid, signal.SIGHUP)
             assert int(manager.wait_for("RELOADING")["MONOTONIC_USEC"]) > 0
             assert manager.wait_for("READY") == ready
-            wait_for(lambda: len(server.said("files reloaded")) == workers)
+            wait_for(lambda: len(server.logged("files reloaded")) == workers)
             for _ in range(3):
                 assert manager.wait_for("WATCHDOG") == {"WATCHDOG": "1"}
             # What is forked has the first environment of its parent in its memory, and no variable any more.
@@ -55,7 +55,7 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
 
 def test_a_server_that_cannot_start_was_never_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         status, _, _ = failed_start("--no-admin", "--redis", "unix:///nowhere/redis.sock")
         assert status == 1
         assert manager.is_silent()

@@ -60,8 +60,8 @@ def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
     events = read_events(redis_server.url)
     assert [event["uid"] for event in events if event["type"] == "online"] == ["ann", "bob"]
     assert_alternation(events)
-    assert not server.said("Redis user has excess permissions")
-    refusals = server.said("Redis refused")
+    assert not server.logged("Redis user has excess permissions")
+    refusals = server.logged("Redis refused")
     assert len(refusals) == 2  # the relay and the cluster, once each
     assert all("invalid username-password pair" in line["error"] for line in refusals), refusals
-    assert len(server.said("Redis reachable again")) == 1
+    assert len(server.logged("Redis reachable again")) == 1

@@ -57,7 +57,7 @@ def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None
     forged = f"{good[:-8]}AAAAAAAA"
 
     def told(event: str, times: int) -> None:
-        wait_for(lambda: len(server.said(event)) >= times)
+        wait_for(lambda: len(server.logged(event)) >= times)
 
     with closing(Phone(server.address)) as ann:
         assert ann.ask(login("ann", good)).kind == Kind.OK
@@ -75,7 +75,7 @@ def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None
             keys.write_text(content)
             server.process.send_signal(signal.SIGHUP)
             told("token key file rejected", times)
-        assert ann.beat().kind == Kind.OK
+        assert ann.send_keepalive().kind == Kind.OK
 
 
 @pytest.mark.usefixtures("clean_environment")

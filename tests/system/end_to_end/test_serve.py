@@ -56,7 +56,7 @@ def test_a_stop_with_redis_away_ends_in_time_and_counts_what_stays(how: str) -> 
                 assert swarm.logged_in(), "logins never wait for Redis"
                 begun = time.monotonic()
                 server.process.terminate()
-                swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+                swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
             status = server.process.wait(10)
             seconds = time.monotonic() - begun
         finally:

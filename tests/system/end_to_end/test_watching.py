@@ -41,7 +41,7 @@ def ask(swarm: Swarm, client: SwarmClient, packet: Packet) -> Packet:
         kinds = (Kind.OK, Kind.ERROR)
         return [each for each in client.received if each.kind in kinds and each.id == packet.id]
 
-    swarm.run(10, until=lambda: bool(answer()) or client.closed)
+    swarm.run(10, until=lambda: bool(answer()) or client.is_closed)
     return answer()[-1]
 
 
@@ -95,10 +95,10 @@ class LiveWatcher:
                 self._take(packet)
             self._read = len(self._client.received)
             refused = any(packet.kind == Kind.ERROR for packet in self._client.received)
-            if not (self._client.closed or refused):
+            if not (self._client.is_closed or refused):
                 return
             if refused:
-                self._client.drop()
+                self._client.close()
         (self._client,) = self._swarm.log_in([self._uid])
         self._client.send(protocol.encode(protocol.watch(self._watched, id=2)))
         self._read = 0
@@ -138,7 +138,7 @@ class WatchedCrowd:
         while time.monotonic() < end:
             for uid in self._random.choices(self._uids, k=4):
                 client = self._online.pop(uid, None)
-                if client is None or client.closed:
+                if client is None or client.is_closed:
                     (self._online[uid],) = self.swarm.log_in([uid])
                 else:
                     client.send(protocol.encode(protocol.logout()))

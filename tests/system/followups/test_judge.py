@@ -53,4 +53,9 @@ def test_each_fault_is_seen(
 
 def test_who_stays_away_gets_one_and_who_returns_none() -> None:
     verdict = judge([*ANN, *BOB], [told()], after_ms=AFTER_MS, late_max_ms=LATE_MS, now_ms=NOW_MS)
-    assert (verdict.owed, verdict.told, verdict.late_ms, verdict.broken) == ({"ann"}, {"ann"}, [19], [])
+    assert (verdict.due_users, verdict.delivered_users, verdict.late_ms, verdict.broken) == (
+        {"ann"},
+        {"ann"},
+        [19],
+        [],
+    )

@@ -25,7 +25,7 @@ from tests.protocol.vectors import BAD, GOOD
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.events import read_events
 from tests.support.server_process import ServerProcess, running_server
-from tests.support.waiting import PATIENCE_S, wait_for
+from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving
 
@@ -137,7 +137,7 @@ class NodeDevice:
         return self._wait(fits, take=True)
 
     def _wait(self, fits: Callable[[Line], bool], *, take: bool) -> Line:
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + WAIT_TIMEOUT_S
         with self._news:
             while True:
                 for index in range(self._taken, len(self.lines)):
@@ -152,7 +152,7 @@ class NodeDevice:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(WAIT_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +162,7 @@ class NodeDevice:
         self.process.kill()
         with contextlib.suppress(BrokenPipeError), self.process:
             pass
-        self._reader.join(PATIENCE_S)
+        self._reader.join(WAIT_TIMEOUT_S)
 
 
 pytestmark = [pytest.mark.needs("node"), pytest.mark.needs("npm")]

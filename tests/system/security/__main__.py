@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import CaseOutcome, say, table
+from loadtest.outcome import CaseOutcome, print_progress, table
 from tests.system.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
 from tests.system.security.malformed import bombs, mistakes, names, refusals
 from tests.system.security.silence import races, silent
@@ -66,14 +66,14 @@ def main(words: list[str] | None = None) -> int:
     for name in given.cases or CASES:
         begun = time.monotonic()
         outcomes.append(CASES[name][given.short]())
-        say(f"{name} took {time.monotonic() - begun:.0f} s")
+        print_progress(f"{name} took {time.monotonic() - begun:.0f} s")
     text = table(outcomes)
     print(text)
     if given.out:
         given.out.write_text(text + "\n")
     for each in outcomes:
         if each.failures:
-            say("\n  ".join([f"{each.name}:", *each.failures]))
+            print_progress("\n  ".join([f"{each.name}:", *each.failures]))
     verdict = status(outcomes)
     print("tests.system.security: " + ("passed", "FAILED", "nothing was injected")[verdict])
     return verdict

@@ -43,7 +43,7 @@ def login(uid: str | None, token: str | None = None, *, idle_timeout: float | No
     return protocol.encode(protocol.login(uid, id=LOGIN_ID, token=token, idle_timeout=idle_timeout))
 
 
-def spoilt(token: str) -> str:
+def with_bad_signature(token: str) -> str:
     """Return a token whose signature is wrong, in the middle: there every bit of it counts."""
     head, _, signature = token.rpartition(".")
     middle = len(signature) // 2
@@ -77,7 +77,7 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     return cert_path, key_path
 
 
-def trusting_nobody() -> ssl.SSLContext:
+def unverified_context() -> ssl.SSLContext:
     """Return the context of a client that takes any certificate: who the server is matters elsewhere."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -14,7 +14,7 @@ SECRET = "kAnAry-5ecret"
 CONTROL = "\x1b[31m"
 
 
-def break_down() -> None:
+def plant_mistake() -> None:
     """Put the mistake into this process; workers of its own are without it."""
     whole = Settings.clamp_idle_timeout
 
@@ -27,5 +27,5 @@ def break_down() -> None:
 
 
 if __name__ == "__main__":
-    break_down()
+    plant_mistake()
     sys.exit(main())

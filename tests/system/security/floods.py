@@ -9,14 +9,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from loadtest import usage
-from loadtest.outcome import CaseOutcome, faults, percentile, say, spread_ms
+from loadtest.outcome import CaseOutcome, failed_checks, percentile, print_progress, spread_ms
 from loadtest.records import Data
-from loadtest.servers import PresenceServer, Setup, running, wait_for
+from loadtest.servers import PresenceServer, Setup, running_servers, wait_for
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
 from presence.watching.service import OWN_WATCHES
-from tests.system.security.credentials import login, spoilt
+from tests.system.security.credentials import login, with_bad_signature
 from tests.system.security.load import (
     GRANTED,
     LEAD_S,
@@ -28,11 +28,11 @@ from tests.system.security.load import (
     processes,
     visits,
 )
-from tests.system.security.stage import UNBOUNDED, AttackedServer, BlockingConnection, staged
+from tests.system.security.stage import UNBOUNDED, AttackedServer, BlockingConnection, attacked_server
 
-GOODPUT_MIN = 0.9
+MIN_GOODPUT = 0.9
 SETTLE_S = 2.0  # of each load until it counts: what the bucket had saved is spent
-P99_MAX_S = 0.25  # no promise names a time; an answer that takes longer than this is no answer in time
+MAX_P99_S = 0.25  # no promise names a time; an answer that takes longer than this is no answer in time
 
 # Ten times as many logins as a server grants
 
@@ -46,21 +46,21 @@ class GrantedLoad(NamedTuple):
     ended: Sequence[Visit]
     seconds: float
 
-    def number(self, code: int) -> int:
+    def count(self, code: int) -> int:
         """Return how many ended so."""
         return sum(each.code == code for each in self.ended)
 
     @property
     def goodput(self) -> float:
         """Logins a second that were granted."""
-        return self.number(GRANTED) / self.seconds
+        return self.count(GRANTED) / self.seconds
 
     @property
-    def unread(self) -> int:
+    def refused_without_reason(self) -> int:
         """How many were not granted, and were not told that the server is busy and when to come back."""
         busy = {Code.BUSY, Code.RATE_LIMITED}
         told = sum(each.code in busy and each.retry_after > 0 for each in self.ended)
-        return len(self.ended) - self.number(GRANTED) - told
+        return len(self.ended) - self.count(GRANTED) - told
 
     def __str__(self) -> str:
         times = spread_ms([each.took_s for each in self.ended if each.code == GRANTED])
@@ -88,28 +88,28 @@ def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Case
     """
     flags = ["--login-rate", str(capacity), "--login-burst", str(capacity), "--idle-timeout", "5"]
     flags += [*UNBOUNDED, "--uid-login-rate", "0"] if tokens else []
-    with staged(*flags, tokens=tokens) as stage:
+    with attacked_server(*flags, tokens=tokens) as stage:
         signed = [stage.issuer.login(f"user-{number}") for number in range(TOKENS)] if tokens else []
         loads = []
         for times in (1, 2, 10):
             loads.append(offer(stage, signed or f"flood{times}", times * capacity, seconds))
-            say(str(loads[-1]))
-        return judge_flood("flood-tokens" if tokens else "flood", loads, stage.others_hurt())
+            print_progress(str(loads[-1]))
+        return judge_flood("flood-tokens" if tokens else "flood", loads, stage.bystanders_hurt())
 
 
 def judge_flood(name: str, loads: Sequence[GrantedLoad], hurt: list[str]) -> CaseOutcome:
     """Hold the last and greatest load against the best of those before."""
     *less, last = loads
     peak = max(each.goodput for each in less)
-    unread = sum(each.unread for each in loads)
-    broken = hurt + faults(
+    unread = sum(each.refused_without_reason for each in loads)
+    broken = hurt + failed_checks(
         (
-            not last.goodput >= GOODPUT_MIN * peak,
+            not last.goodput >= MIN_GOODPUT * peak,
             f"{last.goodput:.0f} logins a second were granted, {peak:.0f} with less load",
         ),
         (unread, f"{unread} refusals without a time to return"),
     )
-    refused = len(last.ended) - last.number(GRANTED)
+    refused = len(last.ended) - last.count(GRANTED)
     return CaseOutcome(
         name, f"{refused:,} logins refused" if refused else "", "; ".join(map(str, loads)), broken
     )
@@ -146,12 +146,12 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseO
     """
     sources = [f"127.0.8.{number + 1}" for number in range(FORGERS)]
     loads = []
-    with staged("--uid-login-rate", "0", tokens=True) as stage, processes(2) as pool:
+    with attacked_server("--uid-login-rate", "0", tokens=True) as stage, processes(2) as pool:
         issuer, address = stage.issuer, stage.server.address
         count = int(honest * (SETTLE_S + seconds))
         good = [issuer.login(f"honest-{number % PREPARED}") for number in range(count)]
         uids = [f"forged-{number}" for number in range(PREPARED)]
-        bad = [login(uid, spoilt(issuer.token(uid))) for uid in uids]
+        bad = [login(uid, with_bad_signature(issuer.token(uid))) for uid in uids]
         for rate in rates:
             begin, forging = time.monotonic() + LEAD_S, int(rate * (SETTLE_S + seconds))
             came = pool.submit(visits, address, good, count, honest, begin=begin, sources=sources[:1])
@@ -162,8 +162,8 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseO
             )
             counted = [each for each in came.result() if each.due >= begin + SETTLE_S]
             loads.append(Forged(rate, counted, forged))
-            say(f"flood-forged: {loads[-1]}")
-        return judge_forged(loads, stage.others_hurt())
+            print_progress(f"flood-forged: {loads[-1]}")
+        return judge_forged(loads, stage.bystanders_hurt())
 
 
 def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> CaseOutcome:
@@ -171,9 +171,9 @@ def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> CaseOutcome:
     alone, *_, worst = loads
     forged = [*chain(*(each.bad for each in loads))]
     taken = sum(each.code == GRANTED for each in forged)
-    broken = hurt + faults(
+    broken = hurt + failed_checks(
         (
-            not worst.share >= GOODPUT_MIN * alone.share,
+            not worst.share >= MIN_GOODPUT * alone.share,
             f"{worst.share:.1%} of good logins were granted, {alone.share:.1%} without a flood",
         ),
         (taken, f"{taken} forged tokens were taken"),
@@ -208,15 +208,15 @@ def flooders(seconds: float) -> CaseOutcome:
     """Flood a server with each kind of packet, while others ask it for answers."""
     flags = ("--disconnect-grace", "0", "--login-burst", "100000", "--uid-login-rate", "0")
     found: dict[str, FloodFigures] = {}
-    with staged(*flags) as stage, processes(2) as pool:
+    with attacked_server(*flags) as stage, processes(2) as pool:
         address = stage.server.address
         for kind, frame in PACKETS.items():
             begin = time.monotonic() + LEAD_S
             times = pool.submit(ask, address, f"asks-{kind[:3]}", ASKERS, ASK_EACH_S, begin, seconds)
             flooded = pool.submit(flood, address, frame, begin, seconds).result()
             found[kind] = FloodFigures(flooded, times.result())
-            say(f"{kind}: {found[kind]}")
-        return judge_flooders(found, stage.others_hurt())
+            print_progress(f"{kind}: {found[kind]}")
+        return judge_flooders(found, stage.bystanders_hurt())
 
 
 def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOutcome:
@@ -224,8 +224,8 @@ def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOu
     broken = [*hurt]
     for kind, (flooded, answers) in found.items():
         p99 = percentile(answers, 0.99)
-        broken += faults(
-            (not p99 <= P99_MAX_S, f"{kind}: p99 of others' answers {p99 * 1000:.0f} ms"),
+        broken += failed_checks(
+            (not p99 <= MAX_P99_S, f"{kind}: p99 of others' answers {p99 * 1000:.0f} ms"),
             (not flooded.cut_off, f"{kind}: the flooder was never cut off"),
             (flooded.otherwise, f"{kind}: {flooded.otherwise} flooders were cut off without a word"),
         )
@@ -237,12 +237,12 @@ def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOu
 # Clients who watch as many users as they can
 
 FRAMES = 2
-AT_ONCE = 10
+CLIENTS_PER_TURN = 10
 LATER = 50
 IDLE_S = 300.0
-WORKER_BYTES_MAX = 700  # of a watch; security.md says so
-REDIS_BYTES_MAX = 300
-ONCE_BYTES = 16 * 2**20  # packed states, and what is read once
+MAX_WORKER_BYTES = 700  # of a watch; security.md says so
+MAX_REDIS_BYTES = 300
+FIXED_BYTES = 16 * 2**20  # packed states, and what is read once
 
 
 def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOutcome:
@@ -257,34 +257,34 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOut
     codes: Counter[str] = Counter()
     waits: list[float] = []
     few = protocol.encode(protocol.watch([f"friend-{number}" for number in range(OWN_WATCHES)], id=7))
-    with staged("--max-shared-watches", str(shared)) as stage:
+    with attacked_server("--max-shared-watches", str(shared)) as stage:
         greedy = [_logged_in(stage, f"greedy-{number}") for number in range(count)]
         bystander = _logged_in(stage, "bystander")
         time.sleep(2)
         rss, redis = usage.memory(stage.pid).rss, _redis_bytes(stage)
-        for first in range(0, count, AT_ONCE):
-            turn = range(first, min(first + AT_ONCE, count))
+        for first in range(0, count, CLIENTS_PER_TURN):
+            turn = range(first, min(first + CLIENTS_PER_TURN, count))
             for number in turn:
                 greedy[number].send(b"".join(_watch_frames(number)))
             begun = time.monotonic()
             bystander.ask(protocol.encode(protocol.keepalive(7)))
             waits.append(time.monotonic() - begun)
-            codes.update(_told(greedy[number].answer()) for number in turn for _ in range(FRAMES))
+            codes.update(_outcome_of(greedy[number].answer()) for number in turn for _ in range(FRAMES))
         kept = codes["granted"] * UIDS_MAX
         rss, redis = usage.memory(stage.pid).rss - rss, _redis_bytes(stage) - redis
         later = [_logged_in(stage, f"later-{number}") for number in range(LATER)]
-        modest = sum(_told(each.ask(few)) == "granted" for each in later)
-        hurt = stage.others_hurt()
+        modest = sum(_outcome_of(each.ask(few)) == "granted" for each in later)
+        hurt = stage.bystanders_hurt()
         for wire in (*greedy, *later, bystander):
             wire.drop()
     limit = shared + OWN_WATCHES * count
     unsaid = codes.total() - codes["granted"] - codes["busy, with a time to return"]
-    broken = hurt + faults(
+    broken = hurt + failed_checks(
         (kept > limit, f"{kept:,} watches, {limit:,} allowed"),
-        (rss > ONCE_BYTES + limit * WORKER_BYTES_MAX, f"{rss:,} bytes of memory of the worker"),
-        (redis > ONCE_BYTES + limit * REDIS_BYTES_MAX, f"{redis:,} bytes of memory of Redis"),
+        (rss > FIXED_BYTES + limit * MAX_WORKER_BYTES, f"{rss:,} bytes of memory of the worker"),
+        (redis > FIXED_BYTES + limit * MAX_REDIS_BYTES, f"{redis:,} bytes of memory of Redis"),
         (unsaid, f"{unsaid} were refused without being told why"),
-        (max(waits) > P99_MAX_S, f"a bystander waited {max(waits):.3f} s for an answer"),
+        (max(waits) > MAX_P99_S, f"a bystander waited {max(waits):.3f} s for an answer"),
         (modest < LATER, f"{LATER - modest} of {LATER} could not watch their {OWN_WATCHES}"),
     )
     measured = (
@@ -296,7 +296,7 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOut
 
 
 def _logged_in(stage: AttackedServer, uid: str) -> BlockingConnection:
-    wire = stage.wire()
+    wire = stage.connect()
     wire.ask(login(uid, idle_timeout=IDLE_S))
     return wire
 
@@ -307,7 +307,7 @@ def _watch_frames(number: int) -> Iterator[bytes]:
         yield protocol.encode(protocol.watch(uids, id=frame))
 
 
-def _told(packet: Packet) -> str:
+def _outcome_of(packet: Packet) -> str:
     if packet.kind == Kind.OK:
         return "granted"
     reason = str(packet.payload.get("reason", packet.payload.get("code")))
@@ -320,11 +320,11 @@ def _redis_bytes(stage: AttackedServer) -> int:
 
 # A million connections that come, log in and close
 
-GROWN_MAX = 0.01
+MAX_GROWTH = 0.01
 PORTION = 1000  # logins after which Redis is to be told of all, so that no backlog forms
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 REST_S = 20.0  # until all is told and closed
-CHORES_S = 3.0
+SETTLE_AFTER_CYCLES_S = 3.0
 STATISTICS_S = 75.0  # the server logs its figures once a minute
 FIGURES = "all statistics"
 TABLES = ("connections", "sessions", "queued", "uid_logins_kept")  # always there, or nothing was looked at
@@ -363,7 +363,7 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
         *("--login-rate", "100000", "--accept-rate", "100000"),
     )
     codes: Counter[int] = Counter()
-    with Data() as data, running([partial(PresenceServer, "--redis", data.url, *flags)]) as (server,):
+    with Data() as data, running_servers([partial(PresenceServer, "--redis", data.url, *flags)]) as (server,):
         events, pid = Setup().keys().events(0), server.process.pid
 
         def is_told() -> bool:
@@ -376,18 +376,18 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
                 codes.update(
                     each.code for each in visits(server.address, name, portion, per_second, resets=True)
                 )
-                wait_for(is_told, REST_S, look_s=LOOK_S)
-            time.sleep(CHORES_S)
+                wait_for(is_told, REST_S, look_s=POLL_INTERVAL_S)
+            time.sleep(SETTLE_AFTER_CYCLES_S)
             rest = Rest(usage.memory(pid).rss, len(os.listdir(f"/proc/{pid}/fd")))
-            say(f"cycles: after {codes.total():,} {rest}")
+            print_progress(f"cycles: after {codes.total():,} {rest}")
             return rest
 
         base, rest = cycle(warm_up), cycle(warm_up + count)
         kept: dict[str, int] | None = None
         if looks:
-            said = len(server.said(FIGURES))
-            wait_for(lambda: len(server.said(FIGURES)) > said, STATISTICS_S)
-            kept = sizes(server.said(FIGURES)[-1])
+            said = len(server.logged(FIGURES))
+            wait_for(lambda: len(server.logged(FIGURES)) > said, STATISTICS_S)
+            kept = sizes(server.logged(FIGURES)[-1])
     return judge_cycles(base, rest, kept, codes)
 
 
@@ -407,9 +407,9 @@ def judge_cycles(base: Rest, rest: Rest, kept: Mapping[str, int] | None, codes: 
     """Hold what is left against what was there before; without `kept` nobody looked at the tables."""
     missed = codes.total() - codes[GRANTED]
     grown = max(abs(now / then - 1) for now, then in zip(rest, base, strict=True))
-    broken = faults(
+    broken = failed_checks(
         (missed, f"{missed} logins were not granted: {dict(codes)}"),
-        (grown > GROWN_MAX, f"{grown:.2%} away from the base, {GROWN_MAX:.0%} allowed"),
+        (grown > MAX_GROWTH, f"{grown:.2%} away from the base, {MAX_GROWTH:.0%} allowed"),
     )
     if kept is not None:
         named = {path.rpartition(".")[2] for path in kept}

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient, plain_login
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, login_frame
 from loadtest.connection import raise_file_limit
 from presence import protocol
 from presence.protocol import Code, Kind
@@ -24,26 +24,26 @@ Address = tuple[str, int]
 
 LEAD_S = 0.5  # from an order to the first connection
 SOURCES = 64  # addresses to connect from
-PATIENCE_S = 15.0  # for the last answers
-AT_ONCE = 12_000  # visitors; more are late rather than made
+ANSWER_TIMEOUT_S = 15.0  # for the last answers
+MAX_VISITORS = 12_000  # visitors; more are late rather than made
 PAUSE_S = 0.01
 GRANTED, UNANSWERED, LOST = 0, -1, -2
 PIECE_BYTES = 16_384  # of a flood
-DRIP_S = 1.0  # between two pieces
-ASKING = protocol.encode(protocol.keepalive(7))
+PIECE_INTERVAL_S = 1.0  # between two pieces
+KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(7))
 
 
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Have so many processes ready, for the length of a ``with`` block."""
     context = multiprocessing.get_context("spawn")  # a fork would share sockets, and threads' locks
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin) as pool:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_init_process) as pool:
         for started in [pool.submit(raise_file_limit) for _ in range(count)]:
             started.result()
         yield pool
 
 
-def _begin() -> None:
+def _init_process() -> None:
     raise_file_limit()
     gc.disable()  # nothing here makes cycles, and a collection would make load late
 
@@ -71,26 +71,26 @@ class _Visitor(LoopClient):
 
     def __init__(self, loop: ClientLoop, due: float, pieces: Sequence[bytes], ended: list[Visit]) -> None:
         super().__init__(loop, "")
-        self.returns = self.is_reset = False
+        self.reconnects = self.is_reset = False
         self._due, self._pieces, self._ended = due, pieces, ended
         self._sent = 0
 
-    def opened(self) -> None:
-        if self.fd != AWAY and self._sent < len(self._pieces):
+    def on_connected(self) -> None:
+        if self.fd != NO_CONNECTION and self._sent < len(self._pieces):
             self.send(self._pieces[self._sent])
             self._sent += 1
             if self._sent < len(self._pieces):
-                self.loop.at(time.monotonic() + DRIP_S, self.opened)
+                self.loop.call_at(time.monotonic() + PIECE_INTERVAL_S, self.on_connected)
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        self.drop(reset=self.is_reset)
-        self.over(now, GRANTED)
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
+        self.close(reset=self.is_reset)
+        self.finish(now, GRANTED)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         told = payload or {"code": LOST}
-        self.over(now, told["code"], told.get("retry_after", 0.0))
+        self.finish(now, told["code"], told.get("retry_after", 0.0))
 
-    def over(self, now: float, code: int, retry_after: float = 0.0) -> None:
+    def finish(self, now: float, code: int, retry_after: float = 0.0) -> None:
         self._ended.append(Visit(self._due, now - self._due, code, retry_after, self._sent))
 
 
@@ -100,7 +100,7 @@ def visits(
     count: int,
     per_second: float,
     *,
-    seconds: float = PATIENCE_S,
+    seconds: float = ANSWER_TIMEOUT_S,
     begin: float = 0.0,
     sources: Sequence[str] | int = SOURCES,
     hangs_up: bool = True,
@@ -128,24 +128,24 @@ def visits(
     begin = begin or time.monotonic()
 
     def come(number: int) -> None:
-        if len(loop) >= AT_ONCE:
-            loop.at(time.monotonic() + PAUSE_S, partial(come, number))
+        if len(loop) >= MAX_VISITORS:
+            loop.call_at(time.monotonic() + PAUSE_S, partial(come, number))
             return
         due = begin + number / per_second
-        said = plain_login(f"{says}-{number}") if isinstance(says, str) else says[number % len(says)]
+        said = login_frame(f"{says}-{number}") if isinstance(says, str) else says[number % len(says)]
         since = due if hangs_up else time.monotonic()  # how late we are is no part of a stay
         visitor = _Visitor(loop, since, [said] if isinstance(said, bytes) else said, ended)
-        visitor.hangs_up, visitor.is_reset = hangs_up, resets and number % 2 == 1
+        visitor.closes_on_goodbye, visitor.is_reset = hangs_up, resets and number % 2 == 1
         visitor.connect()
         if number + 1 < count:
-            loop.at(due + 1 / per_second, partial(come, number + 1))
+            loop.call_at(due + 1 / per_second, partial(come, number + 1))
 
     with ClientLoop(address, sources=sources) as loop:
-        loop.at(begin, partial(come, 0))
+        loop.call_at(begin, partial(come, 0))
         loop.run(begin + count / per_second + seconds - time.monotonic(), lambda: len(ended) == count)
-        for client in loop.open_clients():
+        for client in loop.connected_clients():
             if isinstance(client, _Visitor):
-                client.over(math.inf, UNANSWERED)
+                client.finish(math.inf, UNANSWERED)
     return ended
 
 
@@ -164,20 +164,20 @@ class _Flooder(LoopClient):
 
     def __init__(self, loop: ClientLoop, frame: bytes) -> None:
         super().__init__(loop, "flooder")
-        self.returns = False
+        self.reconnects = False
         self.cut_off = self.otherwise = self.pieces = 0
         self._piece = frame * max(1, PIECE_BYTES // len(frame))
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self.flush()
 
     def flush(self) -> None:
         super().flush()
-        if self.fd != AWAY and self.is_in and not self.is_sending:
+        if self.fd != NO_CONNECTION and self.is_logged_in and not self.has_unsent:
             self.pieces += 1
             self.send_later(self._piece)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         is_told = payload is not None and payload["code"] == Code.RATE_LIMITED
         self.cut_off += is_told
         self.otherwise += not is_told
@@ -188,7 +188,7 @@ def flood(address: Address, frame: bytes, begin: float, seconds: float) -> Flood
     """Send a frame again and again over one connection, as fast as it takes it."""
     with ClientLoop(address) as loop:
         flooder = _Flooder(loop, frame)
-        loop.at(begin, flooder.connect)
+        loop.call_at(begin, flooder.connect)
         loop.run(begin + seconds - time.monotonic())
         pieces = flooder.pieces
     return Flooded(pieces * max(1, PIECE_BYTES // len(frame)), flooder.cut_off, flooder.otherwise)
@@ -202,10 +202,10 @@ class _Asker(LoopClient):
 
     def ask(self, due: float) -> None:
         self._asked = time.monotonic()
-        self.send(ASKING)
-        self.loop.at(due + self._every_s, partial(self.ask, due + self._every_s))
+        self.send(KEEPALIVE_WITH_ID)
+        self.loop.call_at(due + self._every_s, partial(self.ask, due + self._every_s))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.OK:
             self._times.append(now - self._asked)
 
@@ -217,12 +217,12 @@ def ask(
     times: list[float] = []
     with ClientLoop(address) as loop:
         askers = [_Asker(loop, f"{name}-{number}", every_s, times) for number in range(clients)]
-        loop.bring(askers)
-        loop.run(begin - time.monotonic(), lambda: loop.online() == clients)
+        loop.connect_all(askers)
+        loop.run(begin - time.monotonic(), lambda: loop.count_logged_in() == clients)
         now = time.monotonic()
         for number, asker in enumerate(askers):
             due = max(begin, now) + number * every_s / clients
-            loop.at(due, partial(asker.ask, due))
+            loop.call_at(due, partial(asker.ask, due))
         loop.run(begin + seconds - time.monotonic())
         if loop.endings:
             raise RuntimeError(f"some of those who ask lost their connection: {dict(loop.endings)}")

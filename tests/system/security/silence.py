@@ -10,18 +10,18 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from loadtest.events import StreamEvent
-from loadtest.outcome import CaseOutcome, faults, percentile, spread_ms
+from loadtest.outcome import CaseOutcome, failed_checks, percentile, spread_ms
 from presence import protocol
 from presence.protocol import Code, Kind
-from tests.system.security.credentials import login, trusting_nobody
+from tests.system.security.credentials import login, unverified_context
 from tests.system.security.load import GRANTED, LEAD_S, Visit, processes, visits
-from tests.system.security.stage import staged
+from tests.system.security.stage import attacked_server
 
 LOGIN_TIMEOUT_S = 5.0
 LATE_S = 0.5  # a time-out may be so late
-P99_MAX_S = 0.25  # of a login beside the strangers
+MAX_P99_S = 0.25  # of a login beside the strangers
 
 # Strangers who say nothing, or a byte a second
 
@@ -39,20 +39,20 @@ def silent(count: int, over_tls: int, per_second: float, logins: float) -> CaseO
     says = (b"", [bytes([each]) for each in login("u" * 100)])
     says_tls = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
     flags = ("--workers", "2", "--login-timeout", f"{LOGIN_TIMEOUT_S:g}")
-    with staged(*flags, tls=True) as stage, processes(3) as pool:
+    with attacked_server(*flags, tls=True) as stage, processes(3) as pool:
         address, begin = stage.server.address, time.monotonic() + LEAD_S
         seconds, users = LOGIN_TIMEOUT_S + 2 * LATE_S, int((count / per_second + LOGIN_TIMEOUT_S) * logins)
         stays = partial(visits, per_second=per_second, seconds=seconds, begin=begin, hangs_up=False)
         honest = pool.submit(visits, address, "honest", users, logins, begin=begin)
         strangers = pool.submit(stays, address, says, count)
         secured = pool.submit(stays, stage.tls_address, says_tls, over_tls).result()
-        return judge_silent(strangers.result(), secured, honest.result(), stage.others_hurt())
+        return judge_silent(strangers.result(), secured, honest.result(), stage.bystanders_hurt())
 
 
 def _hello() -> bytes:
     """Return what a client of TLS says first."""
     outgoing = ssl.MemoryBIO()
-    client = trusting_nobody().wrap_bio(ssl.MemoryBIO(), outgoing)
+    client = unverified_context().wrap_bio(ssl.MemoryBIO(), outgoing)
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
@@ -69,12 +69,12 @@ def judge_silent(
     refused = sum(each.code != GRANTED for each in honest)
     times = [each.took_s for each in honest]
     p99 = percentile(times, 0.99)
-    broken = hurt + faults(
+    broken = hurt + failed_checks(
         (alive, f"{alive} of {len(lived)} were open at {LOGIN_TIMEOUT_S + LATE_S:g} s"),
         (early, f"{early} were closed too early"),
         (unnamed, f"{unnamed} were not told why"),
         (refused, f"{refused} logins of users were not granted"),
-        (not p99 <= P99_MAX_S, f"p99 of logins {p99 * 1000:.0f} ms"),
+        (not p99 <= MAX_P99_S, f"p99 of logins {p99 * 1000:.0f} ms"),
     )
     slow = sum(each.sent > 1 for each in strangers)
     injected = f"{len(lived):,} strangers, {slow:,} of them at a byte a second, {len(secured):,} over TLS"
@@ -87,7 +87,7 @@ def judge_silent(
 T_S, TICK_S = 1.0, 0.25
 AROUND_S = (-0.02, 0.05)  # a beat comes so long before T to so long after T and a tick
 SETTLE_S = 1.0  # until the last answers are read, and Redis has what was decided
-RACES_SHARE_MIN = 0.05  # of the beats that have to win, and to lose
+MIN_RACES_SHARE = 0.05  # of the beats that have to win, and to lose
 BEAT = protocol.encode(protocol.keepalive(2))
 
 
@@ -104,7 +104,7 @@ class Race:
 
     won: int = 0
     lost: int = 0
-    answered: dict[str, AnsweredKeepalive] = field(default_factory=dict)
+    last_answered: dict[str, AnsweredKeepalive] = field(default_factory=dict)
 
 
 class _Racer(LoopClient):
@@ -112,30 +112,30 @@ class _Racer(LoopClient):
 
     def __init__(self, loop: ClientLoop, uid: str, until: float, race: Race) -> None:
         super().__init__(loop, uid)
-        self.returns = False
+        self.reconnects = False
         self._until, self._race = until, race
-        self._session, self._beat_ms = "", 0.0
+        self._session, self._sent_ms = "", 0.0
 
-    def act(self) -> None:
+    def send_and_schedule(self) -> None:
         if time.monotonic() > self._until:
             return
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             self.connect()
         else:
-            self._beat_ms = time.time() * 1000
+            self._sent_ms = time.time() * 1000
             self.send(BEAT)
         due = time.monotonic() + T_S + random.uniform(AROUND_S[0], TICK_S + AROUND_S[1])
-        self.loop.at(due, self.act)
+        self.loop.call_at(due, self.send_and_schedule)
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self._session = payload["session"]
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.OK:
             self._race.won += 1
-            self._race.answered[self._session] = AnsweredKeepalive(self.uid, self._beat_ms)
+            self._race.last_answered[self._session] = AnsweredKeepalive(self.uid, self._sent_ms)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         self._race.lost += 1
 
 
@@ -143,23 +143,23 @@ def races(count: int, seconds: float) -> CaseOutcome:
     """Beats that come as the time of their sender is up: each wins, or a clean new period begins."""
     race = Race()
     flags = ("--idle-timeout", f"{T_S:g}", "--tick", f"{TICK_S:g}")
-    with staged(*flags) as stage, ClientLoop(stage.server.address) as loop:
+    with attacked_server(*flags) as stage, ClientLoop(stage.server.address) as loop:
         for number in range(count):
-            _Racer(loop, f"racer-{number}", time.monotonic() + seconds, race).act()
+            _Racer(loop, f"racer-{number}", time.monotonic() + seconds, race).send_and_schedule()
         loop.run(seconds + SETTLE_S)
-        events, hurt = stage.events(), stage.others_hurt()
-    wrong, doubled = told_wrongly(events, race.answered)
-    broken = hurt + faults(
+        events, hurt = stage.events(), stage.bystanders_hurt()
+    wrong, doubled = wrong_events(events, race.last_answered)
+    broken = hurt + failed_checks(
         (wrong, f"{len(wrong)} were told offline, and the next beat was answered: {wrong[:3]}"),
         (doubled, f"{doubled} events like the one before"),
     )
     beats = race.won + race.lost
-    raced = min(race.won, race.lost) >= RACES_SHARE_MIN * beats > 0
+    raced = min(race.won, race.lost) >= MIN_RACES_SHARE * beats > 0
     measured = f"{race.won:,} beats won, {race.lost:,} came too late; offline as last event {len(wrong)}"
     return CaseOutcome("races", f"{beats:,} beats about T after the last" if raced else "", measured, broken)
 
 
-def told_wrongly(
+def wrong_events(
     events: Iterable[StreamEvent], answered: Mapping[str, AnsweredKeepalive]
 ) -> tuple[list[str], int]:
     """Hold the stream against what clients know.

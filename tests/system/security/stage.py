@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, plain_login
+from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
 from loadtest.connection import source_addresses
 from loadtest.events import StreamEvent
-from loadtest.outcome import faults
+from loadtest.outcome import failed_checks
 from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer, Setup
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from tests.system.security.credentials import Issuer, write_certificate, write_keys
 
-OTHERS = 50  # who behave
-OTHERS_BEAT_S = 0.4
+BYSTANDERS = 50  # who behave
+BYSTANDER_KEEPALIVE_S = 0.4
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 TIMEOUT_S = 20.0  # for an answer that should come immediately; the machine may be busy
 READ_BYTES = 65_536
@@ -42,19 +42,19 @@ class Resident(LoopClient):
 
     def __init__(self, loop: ClientLoop, uid: str, frame: bytes = b"") -> None:
         super().__init__(loop, uid)
-        self.returns = self.is_lost = False
+        self.reconnects = self.is_lost = False
         self.answers = 0
-        self._frame = frame or plain_login(uid)
+        self._frame = frame or login_frame(uid)
 
-    def opened(self) -> None:
+    def on_connected(self) -> None:
         """See `LoopClient`."""
         self.send(self._frame)
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         """See `LoopClient`."""
         self.answers += kind == Kind.OK
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         """See `LoopClient`."""
         self.is_lost = True
 
@@ -134,7 +134,7 @@ class AttackedServer:
 
     server: PresenceServer
     data: Data
-    others: Sequence[Resident]
+    bystanders: Sequence[Resident]
     issuer: Issuer
 
     @property
@@ -145,10 +145,10 @@ class AttackedServer:
     @property
     def tls_address(self) -> tuple[str, int]:
         """Where TLS is served."""
-        line = self.server.said("serving TLS")[-1]
+        line = self.server.logged("serving TLS")[-1]
         return line["host"], line["port"]
 
-    def wire(self) -> BlockingConnection:
+    def connect(self) -> BlockingConnection:
         """Connect."""
         return BlockingConnection(self.server.address)
 
@@ -156,19 +156,19 @@ class AttackedServer:
         """Return all events in the stream."""
         return self.data.events(Setup().keys())
 
-    def others_hurt(self) -> list[str]:
+    def bystanders_hurt(self) -> list[str]:
         """Return what happened to those who behave; nothing should."""
-        lost = sum(each.is_lost for each in self.others)
-        uids = {each.uid for each in self.others}
+        lost = sum(each.is_lost for each in self.bystanders)
+        uids = {each.uid for each in self.bystanders}
         told = sum(event.uid in uids and event.type == "offline" for event in self.events())
-        return faults(
-            (lost, f"{lost} of {OTHERS} others lost their connection"),
+        return failed_checks(
+            (lost, f"{lost} of {BYSTANDERS} others lost their connection"),
             (told, f"{told} others told as offline"),
         )
 
 
 @contextmanager
-def staged(
+def attacked_server(
     *flags: str,
     tokens: bool = False,
     tls: bool = False,
@@ -193,11 +193,11 @@ def staged(
             flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
         server = PresenceServer("--redis", data.url, "--disconnect-grace", "0", *flags, program=program)
         try:
-            loop = ClientLoop(server.address, beat_s=OTHERS_BEAT_S)
-            uids = [f"other-{number}" for number in range(OTHERS)]
+            loop = ClientLoop(server.address, beat_s=BYSTANDER_KEEPALIVE_S)
+            uids = [f"other-{number}" for number in range(BYSTANDERS)]
             others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]
             with LoopThread(loop) as thread:
-                thread.bring(others, 1000.0, TIMEOUT_S)
+                thread.connect_all(others, 1000.0, TIMEOUT_S)
                 yield AttackedServer(server, data, others, issuer)
         finally:
             server.stop()

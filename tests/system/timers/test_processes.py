@@ -67,7 +67,7 @@ class WorkerProcesses:
         self.wait_until(lambda: sum(line["event"] == event for line in self.lines) >= count)
         return [line for line in self.lines if line["event"] == event][count - 1]
 
-    def notes(self) -> dict[str, list[list[str]]]:
+    def read_notes(self) -> dict[str, list[list[str]]]:
         """Return what was handled: event to the process and attempt of each time."""
         found: dict[str, list[list[str]]] = {}
         for line in self._notes.read_text().splitlines() if self._notes.exists() else ():
@@ -122,11 +122,11 @@ def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: De
     queue.schedule(Event("e", 0, b"0.6"))
     flags = ("--processes", "2", "--lease", "1")
     with start("note_slowly", *flags) as running:
-        running.wait_until(lambda: "begun-e" in running.notes())
-        ((pid, _),) = running.notes()["begun-e"]
+        running.wait_until(lambda: "begun-e" in running.read_notes())
+        ((pid, _),) = running.read_notes()["begun-e"]
         os.kill(int(pid), signal.SIGKILL)
-        running.wait_until(lambda: "e" in running.notes())
-        ((other, attempt),) = running.notes()["e"]
+        running.wait_until(lambda: "e" in running.read_notes())
+        ((other, attempt),) = running.read_notes()["e"]
         assert (other != pid, attempt) == (True, "2")
         replaced = running.wait_for("worker exited, restarting")
         assert (replaced["status"], replaced["pause_s"]) == (-signal.SIGKILL, 0.5)
@@ -138,7 +138,7 @@ def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: De
 def test_a_second_signal_ends_at_once(start: Start, queue: DelayQueue) -> None:
     queue.schedule(Event("e", 0, b"30"))
     with start("note_slowly") as running:
-        running.wait_until(lambda: "begun-e" in running.notes())
+        running.wait_until(lambda: "begun-e" in running.read_notes())
         running.wait_for("ready queue t")
         running.process.send_signal(signal.SIGINT)
         running.wait_for("stopping")
@@ -152,8 +152,8 @@ def test_a_stuck_plain_handler_is_ended_with_its_process(start: Start, queue: De
     queue.schedule_many([Event("stuck", 0, b"1000"), Event("e", 0.001, b"0")])
     flags = ("--timeout", "0.2", "--attempts", "1")
     with start("note_slowly", *flags) as running:
-        running.wait_until(lambda: "e" in running.notes())
-        ((first, _),), ((second, _),) = running.notes()["begun-stuck"], running.notes()["e"]
+        running.wait_until(lambda: "e" in running.read_notes())
+        ((first, _),), ((second, _),) = running.read_notes()["begun-stuck"], running.read_notes()["e"]
         assert first != second
         assert not Path(f"/proc/{first}").exists()
         assert running.stop() == 0
@@ -163,10 +163,10 @@ def test_a_stuck_plain_handler_is_ended_with_its_process(start: Start, queue: De
 def test_workers_drain_when_their_supervisor_is_killed(start: Start, queue: DelayQueue) -> None:
     queue.schedule(Event("e", 0, b"0.3"))
     with start("note_slowly") as running:
-        running.wait_until(lambda: "begun-e" in running.notes())
+        running.wait_until(lambda: "begun-e" in running.read_notes())
         running.process.send_signal(signal.SIGKILL)
         running.wait_for("stopped")
-    assert "e" in running.notes()
+    assert "e" in running.read_notes()
     assert queue.state().counts["done"] == 1
 
 

@@ -29,7 +29,7 @@ from presence.timers.interface import Event
 from presence.timers.kinds import TimerLocation
 from presence.timers.shared_timer import Leasing, SharedTimer
 
-CALL_EVENTS: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
+EVENTS_PER_CALL: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
 POLL_INTERVAL_S: Final = 0.01
 TIMEOUT_S: Final = 60.0  # after the last event is due; what is left then counts as lost
 DONE: Final = "-"  # noted once Redis has heard that all before are done
@@ -54,7 +54,7 @@ class WorkersTrial:
     """
 
     name: str
-    place: TimerLocation
+    location: TimerLocation
     leasing: Leasing
     events: int
     span_s: float
@@ -79,7 +79,7 @@ class Handling(NamedTuple):
     attempt: int
     at_ms: int
     worker: int
-    is_held: bool
+    is_unacknowledged: bool
 
 
 class WorkersVerdict(NamedTuple):
@@ -94,7 +94,7 @@ class WorkersVerdict(NamedTuple):
 
     missing: int
     early: int
-    again: int
+    repeated: int
     unexplained: int
 
     @property
@@ -110,7 +110,7 @@ def handlings(worker: int, notes: str) -> Iterator[Handling]:
     for i, line in enumerate(lines):
         if line != DONE:
             event, attempt, at_ms = map(int, line.split())
-            yield Handling(event, attempt, at_ms, worker, is_held=i > last_done)
+            yield Handling(event, attempt, at_ms, worker, is_unacknowledged=i > last_done)
 
 
 def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collection[int]) -> WorkersVerdict:
@@ -128,9 +128,9 @@ def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collect
     return WorkersVerdict(
         missing=len(asked_ms) - len(by_event),
         early=sum(each.at_ms < asked_ms[each.event] for each in seen),
-        again=len(repeats),
+        repeated=len(repeats),
         unexplained=sum(
-            not (first.is_held and first.worker in killed and first.attempt < second.attempt)
+            not (first.is_unacknowledged and first.worker in killed and first.attempt < second.attempt)
             for first, second in repeats
         ),
     )
@@ -155,7 +155,7 @@ class Crew:
         self.killed.add(number)
         self._start()
 
-    def check(self) -> None:
+    def check_alive(self) -> None:
         """See that no worker has ended by itself.
 
         Raises:
@@ -173,7 +173,7 @@ class Crew:
     def _start(self) -> None:
         number = next(self._numbers)
         arguments = (self._trial, self._folder / f"{number}.txt")
-        self._living[number] = FORKING.Process(target=work, args=arguments, daemon=True)
+        self._living[number] = FORKING.Process(target=run_worker, args=arguments, daemon=True)
         self._living[number].start()
 
     def _end(self, number: int) -> None:
@@ -189,13 +189,13 @@ class Crew:
             self._end(number)
 
 
-def work(trial: WorkersTrial, notes: Path) -> None:
+def run_worker(trial: WorkersTrial, notes: Path) -> None:
     """Claim, note, say done, until killed. A note is one write: what was written before a kill stays."""
     ask_kernel = die_with_parent(signal.SIGKILL)
     if ask_kernel:
         ask_kernel()
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with trial.place.open(trial.leasing) as timer:
+    with trial.location.open(trial.leasing) as timer:
         while True:
             if dues := timer.due(trial.limit):
                 lines = [f"{each.id} {each.attempt} {each.due_ms + each.late_ms}\n" for each in dues]
@@ -207,16 +207,16 @@ def work(trial: WorkersTrial, notes: Path) -> None:
                 time.sleep(POLL_INTERVAL_S)
 
 
-def play(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
+def run_trial(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
     """Play a trial on a Redis of its own; return the verdict, and how many workers were killed."""
     with embedded_redis() as redis, tempfile.TemporaryDirectory(prefix="timers-") as folder:
-        trial = replace(trial, place=replace(trial.place, redis_url=redis.url))
-        with trial.place.open(trial.leasing) as timer, closing(open_client(redis.url)) as client:
+        trial = replace(trial, location=replace(trial.location, redis_url=redis.url))
+        with trial.location.open(trial.leasing) as timer, closing(open_client(redis.url)) as client:
             # A slow machine schedules some 20,000 a second; all are to be there before the first is due.
             lead_s = 0.2 + trial.events / 20_000
             asked_ms = _schedule(trial, timer, client, lead_s)
             with Crew(trial, Path(folder)) as crew:
-                _wait(trial, timer, crew, lead_s)
+                _wait_until_done(trial, timer, crew, lead_s)
             return judge(asked_ms, crew.handlings(), crew.killed), len(crew.killed)
 
 
@@ -224,23 +224,23 @@ def _schedule(trial: WorkersTrial, timer: SharedTimer, client: Any, lead_s: floa
     """Schedule all; return before which moment of Redis' clock each must not come."""
     asked_ms: list[float] = []
     first_ms = _now_ms(client) + lead_s * 1000
-    for first in range(0, trial.events, CALL_EVENTS):
+    for first in range(0, trial.events, EVENTS_PER_CALL):
         now_ms = _now_ms(client)
         lead_s = max(0.0, (first_ms - now_ms) / 1000)
-        numbers = range(first, min(first + CALL_EVENTS, trial.events))
+        numbers = range(first, min(first + EVENTS_PER_CALL, trial.events))
         delays_s = [lead_s + random.uniform(0, trial.span_s) for _ in numbers]
         asked_ms += [now_ms + delay_s * 1000 for delay_s in delays_s]
         timer.schedule_many(Event(str(n), delay_s) for n, delay_s in zip(numbers, delays_s, strict=True))
     return asked_ms
 
 
-def _wait(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
+def _wait_until_done(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
     """Wait until nothing is left, and kill meanwhile."""
     begun = time.monotonic()
     next_kill = begun + trial.kill_every_s
     while time.monotonic() < begun + lead_s + trial.span_s + TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)
-        crew.check()
+        crew.check_alive()
         state = timer.state()
         if state.waiting == state.leased == 0:
             return
@@ -280,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
         spread = replace(once, name=f"{kind}, spread", span_s=options.span)
         kills = {"kill_every_s": options.kill_every, "handling_s": options.handling}
         for trial in (once, spread, replace(spread, name=f"{kind}, spread, with kills", **kills)):
-            verdict, killed = play(trial)
+            verdict, killed = run_trial(trial)
             figures = "  ".join(f"{name} {value}" for name, value in verdict._asdict().items())
             print(f"{trial.name}: {trial.events} events  kills {killed}  {figures}", flush=True)
             is_good = is_good and verdict.is_good
