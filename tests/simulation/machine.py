@@ -7,7 +7,7 @@ from random import Random
 
 ROUNDING_S = 1e-9
 
-Act = Callable[[], object]
+Callback = Callable[[], object]
 
 
 class Agenda:
@@ -15,14 +15,14 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0  # true seconds since the simulation began; no process has that clock
-        self._heap: list[tuple[float, int, Act]] = []
+        self._heap: list[tuple[float, int, Callback]] = []
         self._numbers = count()
 
-    def at(self, moment: float, act: Act) -> None:
+    def at(self, moment: float, act: Callback) -> None:
         """Let something happen; immediately if its moment has passed."""
         heapq.heappush(self._heap, (max(moment, self.now), next(self._numbers), act))
 
-    def after(self, seconds: float, act: Act) -> None:
+    def after(self, seconds: float, act: Callback) -> None:
         """Let something happen some true seconds from now."""
         self.at(self.now + seconds, act)
 
@@ -51,9 +51,9 @@ class NodeClock:
 
     def monotonic(self) -> float:
         """Return its monotonic seconds."""
-        return self.of(self._agenda.now)
+        return self.monotonic_at(self._agenda.now)
 
-    def of(self, moment: float) -> float:
+    def monotonic_at(self, moment: float) -> float:
         """Return its monotonic seconds at a true moment."""
         return 1000.0 + moment * self.rate
 
@@ -76,26 +76,26 @@ class Machine:
     def __init__(self, agenda: Agenda, clock: NodeClock, random: Random) -> None:
         self.agenda = agenda
         self.clock = clock
-        self.alive = True  # whether its process runs, stopped or not
+        self.is_alive = True  # whether its process runs, stopped or not
         self.ended_at = float("inf")  # true time at which that ended
         self.stopped_since: float | None = None  # true time; None while it runs
         self.resumed_at = -1e9  # true time of the last end of a stop
-        self.at_end: list[Act] = []  # called when the process has ended
+        self.at_end: list[Callback] = []  # called when the process has ended
         self._stopped: list[tuple[float, float]] = []
         self._random = random
         self._stops = 0
-        self._backlog: list[Act] = []
+        self._waiting: list[Callback] = []
 
-    def post(self, act: Act) -> None:
+    def post(self, act: Callback) -> None:
         """Run something now, or when the process goes on."""
-        if not self.alive:
+        if not self.is_alive:
             return
         if self._stops:
-            self._backlog.append(act)
+            self._waiting.append(act)
         else:
             act()
 
-    def post_after(self, seconds: float, act: Act) -> None:
+    def post_after(self, seconds: float, act: Callback) -> None:
         """Run something after seconds of its own clock."""
         # Rounded up: a task that wakes too early by less than a float can tell would wake for ever.
         due = seconds / self.clock.rate + ROUNDING_S if seconds > 0 else 0.0
@@ -103,7 +103,7 @@ class Machine:
 
     def stop_for(self, seconds: float) -> None:
         """Stop the process for true seconds."""
-        if not self.alive:
+        if not self.is_alive:
             return
         self._stops += 1
         if self.stopped_since is None:
@@ -112,13 +112,13 @@ class Machine:
 
     def _resume(self) -> None:
         self._stops -= 1
-        if self._stops or not self.alive:
+        if self._stops or not self.is_alive:
             return
         if self.stopped_since is not None:
             self._stopped.append((self.stopped_since, self.agenda.now))
         self.stopped_since = None
         self.resumed_at = self.agenda.now
-        backlog, self._backlog = self._backlog, []
+        backlog, self._waiting = self._waiting, []
         self._random.shuffle(backlog)
         for act in backlog:
             self.agenda.at(self.agenda.now, lambda act=act: self.post(act))  # type: ignore[misc]
@@ -133,10 +133,10 @@ class Machine:
 
     def end(self) -> None:
         """End the process where it stands."""
-        if not self.alive:
+        if not self.is_alive:
             return
-        self.alive = False
+        self.is_alive = False
         self.ended_at = self.agenda.now
-        self._backlog.clear()
+        self._waiting.clear()
         for act in self.at_end:
             act()

@@ -26,12 +26,12 @@ class Action:
     """A deed at a moment."""
 
     at: float  # true seconds
-    deed: DeviceAction  # what
+    kind: DeviceAction  # what
     seconds: float = 0.0  # how long it lasts; infinity: for good
 
 
 @dataclass(frozen=True)
-class Saying:
+class ShownStatus:
     """How a device shows itself from a moment on."""
 
     at: float  # true seconds
@@ -50,7 +50,7 @@ class DevicePlan:
     asks: bool  # whether it notices a dead server and goes elsewhere, as the client library does
     start: float  # true seconds of its first login
     actions: tuple[Action, ...]  # in order
-    sayings: tuple[Saying, ...] = ()  # in order
+    statuses: tuple[ShownStatus, ...] = ()  # in order
 
 
 class FaultKind(Enum):

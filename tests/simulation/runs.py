@@ -30,7 +30,7 @@ class SeedOutcome:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_logs() -> Iterator[None]:
     """Keep nodes from logging."""
     before = structlog.get_config()
 
@@ -49,7 +49,7 @@ def run_plan(
 ) -> SeedOutcome:
     """Carry a plan out with a guard switched off, or none."""
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
-    with quiet(), off:
+    with without_logs(), off:
         world = SimulatedWorld(plan, tell=tell)
         # What a world leaves behind is one large circle, and goes with the next collection.
         gc.disable()
@@ -59,7 +59,7 @@ def run_plan(
             violations = [f"{world.agenda.now:.3f} exception: {traceback.format_exc(limit=-FRAMES)}"]
         finally:
             gc.enable()
-    done = Counter({kind.name: times for kind, times in world.faults.done.items()})
+    done = Counter({kind.name: times for kind, times in world.faults.counts.items()})
     return SeedOutcome(plan.seed, tuple(violations), done, plan.end_at)
 
 

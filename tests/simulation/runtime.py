@@ -72,26 +72,26 @@ class VirtualRuntime:
         machine = self._machine
         await _Trap(lambda wake: machine.post_after(max(0.0, seconds), lambda: wake(None, None)))
 
-    def wake_event(self) -> "VirtualBell":
+    def wake_event(self) -> "VirtualWakeEvent":
         """See `Runtime`."""
-        return VirtualBell(self._machine)
+        return VirtualWakeEvent(self._machine)
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualCaller":
+    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualThreadCaller":
         """See `Runtime`; nothing is ever cancelled, for a process that ends takes its connections with it."""
-        return VirtualCaller(self._machine)
+        return VirtualThreadCaller(self._machine)
 
 
-class VirtualBell:
+class VirtualWakeEvent:
     """See `presence.common.runtime.WakeEvent`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._rung = False
+        self._is_set = False
         self._wake: Wake | None = None
 
     def set(self) -> None:
         """See `WakeEvent`."""
-        self._rung = True
+        self._is_set = True
         wake, self._wake = self._wake, None
         if wake is not None:
             self._machine.post_after(0.0, lambda: wake(None, None))
@@ -100,7 +100,7 @@ class VirtualBell:
         """See `WakeEvent`."""
 
         def begin(wake: Wake) -> None:
-            if self._rung:
+            if self._is_set:
                 self._machine.post_after(0.0, lambda: wake(None, None))
                 return
             self._wake = wake
@@ -109,11 +109,11 @@ class VirtualBell:
 
         await _Trap(begin)
         self._wake = None
-        rung, self._rung = self._rung, False
+        rung, self._is_set = self._is_set, False
         return rung
 
 
-class VirtualCaller:
+class VirtualThreadCaller:
     """See `presence.common.runtime.ThreadCaller`."""
 
     def __init__(self, machine: Machine) -> None:

@@ -79,7 +79,7 @@ class ScriptPlay:
             n += self._random.choice((-1, -1, 1, 2))
         return Counter(node, max(0, generation), max(1, n))
 
-    def _present(self) -> Counter:
+    def _present_counter(self) -> Counter:
         node = self._random.choice(NODES)
         return self._counter(node, *self._counters[node])
 
@@ -143,16 +143,16 @@ class ScriptPlay:
         return self._shape.call(Batch(0, counter, history, self._items(), NOW_S, opening))
 
     def retire(self) -> Call:
-        counter = self._present()
+        counter = self._present_counter()
         latest_ms = self._random.choice((0, AT_MS, 2 * AT_MS))
         return self._shape.call(Retirement(0, counter, self._history(), "0", latest_ms))
 
     def fence(self) -> Call:
-        counter = self._present()
+        counter = self._present_counter()
         return self._shape.call(Fencing(0, counter, self._history(), self._random.choice((*NODES, "new"))))
 
     def sweep(self) -> Call:
-        counter = self._present()
+        counter = self._present_counter()
         waited_ms, latest_ms = self._random.choice((0, 10_000, 60_000)), self._random.choice((0, AT_MS))
         other = self._random.choice(NODES)
         return self._shape.call(Sweep(0, counter, self._history(), other, "0", waited_ms, latest_ms))
@@ -170,7 +170,7 @@ class ScriptPlay:
 
     def compare(self) -> Call:
         """Make one page of all that the node owns: where a page ends, servers are free to choose."""
-        counter = self._present()
+        counter = self._present_counter()
         chance = self._random
         names = tuple(
             SessionName(chance.choice(UIDS), chance.choice(DEVICES), chance.choice(SESSIONS))

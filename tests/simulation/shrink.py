@@ -79,7 +79,7 @@ def _without(
     return plan
 
 
-def described(plan: SimulationPlan) -> list[str]:
+def describe(plan: SimulationPlan) -> list[str]:
     """Return what a plan holds: settings that are not the usual ones, then a fault or a device a line."""
     settings = {
         field.name: getattr(plan.settings, field.name)

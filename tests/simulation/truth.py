@@ -31,16 +31,16 @@ class TrueSession:
     end_code: int = 0  # and why
     displaced_at: float | None = None  # when its process gave it up to another login
 
-    def is_held(self) -> bool:
+    def is_registered(self) -> bool:
         """Whether its process has it now."""
-        if not self.host.machine.alive:
+        if not self.host.machine.is_alive:
             return False
         sessions = self.host.node.engine.sessions
         uid, device = self.key
         session = sessions.get((uid, device) if device else uid)
         return session is not None and sessions.session_id(session) == self.id
 
-    def is_beating(self, now: float) -> bool:
+    def is_alive(self, now: float) -> bool:
         """Whether its client is there, and was heard within its time-out by its node's clock."""
         if self.fin_at is not None or self.logout_at is not None or self.ended_at is not None:
             return False
@@ -51,12 +51,12 @@ class TrueSession:
 class TrueSessions:
     """All sessions that there ever were."""
 
-    lives: dict[str, TrueSession] = field(default_factory=dict)
+    by_id: dict[str, TrueSession] = field(default_factory=dict)
     by_user: dict[str, dict[str, list[TrueSession]]] = field(default_factory=dict)
 
     def add(self, life: TrueSession) -> None:
         """Enter a session."""
-        self.lives[life.id] = life
+        self.by_id[life.id] = life
         uid, device = life.key
         self.by_user.setdefault(uid, {}).setdefault(device, []).append(life)
 

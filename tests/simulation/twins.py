@@ -28,7 +28,7 @@ from tests.simulation.fake.values import (
 )
 
 # Puts into order what has none in Redis and Lua. Returns [time, whether it went well, reply or error].
-FRAME: Final = """local STEPS = {{SMEMBERS = 1, HGETALL = 2}}
+WRAPPER: Final = """local STEPS = {{SMEMBERS = 1, HGETALL = 2}}
 local function sorted(flat, step)
   local order, result = {{}}, {{}}
   for i = 1, #flat, step do order[#order + 1] = i end
@@ -62,7 +62,7 @@ if type(reply) == 'table' and reply.err then ok, reply = false, reply.err end
 return {{time, ok and 1 or 0, reply}}"""
 LAST_MESSAGE: Final = b"twins:last"
 TIMEOUT_S: Final = 5.0
-SHOWN: Final = 300  # characters of a call, where it went wrong
+SHOWN_CHARACTERS: Final = 300  # characters of a call, where it went wrong
 
 
 class Different(AssertionError):
@@ -88,7 +88,7 @@ class Twins:
         self._channels = channels
         self._commands = commands
         self._time_us = 0
-        self._loaded: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._listener: Any = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py's
         self._listener.subscribe(LAST_MESSAGE, *channels)
         for _ in (LAST_MESSAGE, *channels):
@@ -119,18 +119,22 @@ class Twins:
         Raises:
             Different: they differ.
         """
-        framed = FRAME.format(text=text)
-        if text not in self._loaded:
-            self._loaded[text] = str(self._real.script_load(framed))
+        framed = WRAPPER.format(text=text)
+        if text not in self._digests:
+            self._digests[text] = str(self._real.script_load(framed))
         words = [len(keys), *keys, *arguments]
-        real: Any = self._real.evalsha(self._loaded[text], *words)
+        real: Any = self._real.evalsha(self._digests[text], *words)
         seconds, microseconds = map(int, real[0])
         self._time_us = seconds * 1_000_000 + microseconds
         try:
             fake = self.fake.execute(b"EVAL", framed.encode(), *packed(words))
         except ReplyError as error:
             raise Different(f"the fake fails: {error}") from error
-        _compare(f"time and answer to {repr([*keys, *arguments])[:SHOWN]}", canonical(real), canonical(fake))
+        _compare(
+            f"time and answer to {repr([*keys, *arguments])[:SHOWN_CHARACTERS]}",
+            canonical(real),
+            canonical(fake),
+        )
         return fake[2]
 
     def finish(self) -> None:
@@ -144,7 +148,7 @@ class Twins:
         heard = []
         while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
             heard.append((message["channel"], message["data"]))
-        _compare("what was published", canonical(heard), canonical(self.fake.heard))
+        _compare("what was published", canonical(heard), canonical(self.fake.published))
 
     def _real_keys(self) -> dict[bytes, Any]:
         """Return deadline and content of each key of the real server."""
@@ -163,11 +167,12 @@ class Twins:
         """Return the same of the fake one."""
         deadlines = self.fake.deadlines
         return {
-            key: canonical([deadlines.get(key, -1), _content(value)]) for key, value in self.fake.data.items()
+            key: canonical([deadlines.get(key, -1), _python_value(value)])
+            for key, value in self.fake.data.items()
         }
 
 
-def _content(value: Value) -> Any:
+def _python_value(value: Value) -> Any:
     """Return what a key of the fake server holds, as redis-py would read it."""
     match value:
         case Text():

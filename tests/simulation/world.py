@@ -18,7 +18,7 @@ from tests.simulation.plan import SimulationPlan
 from tests.simulation.truth import TrueSessions
 
 SLICE_S: Final = 10.0
-PUT_OFF_S: Final = 20.0  # the end, at most, while a node waits for others
+MAX_WAIT_S: Final = 20.0  # the end, at most, while a node waits for others
 
 
 class SimulatedWorld:
@@ -40,11 +40,11 @@ class SimulatedWorld:
         self.redis = ObservedRedis(self.agenda, str(plan.seed))
         self.truth = TrueSessions()
         self.judge = SimulationJudge(self)
-        self.redis.on_entry = self.judge.entry
-        self.redis.on_run = self.judge.ran
+        self.redis.on_entry = self.judge.entry_written
+        self.redis.on_run = self.judge.script_ran
         self.hosts: list[Host] = []
         self.all_hosts: list[Host] = []
-        self.of_node: dict[str, Host] = {}  # the process that had a node id
+        self.host_of_node: dict[str, Host] = {}  # the process that had a node id
         self.devices: list[SimulatedDevice] = []
         self.faults = FaultInjector(self)
 
@@ -55,22 +55,22 @@ class SimulatedWorld:
 
     def start_host(self, place: int) -> None:
         """Start a process, unless one runs in its place."""
-        if place < len(self.hosts) and self.hosts[place].machine.alive:
+        if place < len(self.hosts) and self.hosts[place].machine.is_alive:
             return
         host = Host(self, place, len(self.all_hosts))
         self.all_hosts.append(host)
         self.hosts[place : place + 1] = [host]
 
-    def pick(self, draw: Random) -> Host | None:
+    def pick_host(self, draw: Random) -> Host | None:
         """Return a process for a client to connect to; now and then one that does not answer."""
         able = [host for host in self.hosts if host.accepts()]
         return draw.choice(able) if able else None
 
-    def _is_settling(self) -> bool:
+    def _is_waiting(self) -> bool:
         return any(
             writer.is_settling(host.clock.monotonic()) or host.node.outbox.pending
             for host in self.hosts
-            if host.machine.alive
+            if host.machine.is_alive
             for writer in host.node.relay.writers
         )
 
@@ -83,11 +83,11 @@ class SimulatedWorld:
         self.faults.schedule()
         while self.agenda.now < self.plan.end_at and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + SLICE_S, self.plan.end_at))
-        latest = self.plan.end_at + PUT_OFF_S
-        while self.agenda.now < latest and self._is_settling() and not self.judge.violations:
+        latest = self.plan.end_at + MAX_WAIT_S
+        while self.agenda.now < latest and self._is_waiting() and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + 1.0, latest))
         if not self.judge.violations:
-            self.judge.final()
+            self.judge.judge_final_state()
         for host in self.all_hosts:
             host.machine.end()
         return self.judge.violations

@@ -25,12 +25,12 @@ Packed = list[list[bytes]]
 _ENCODER: Final = Encoder("utf-8", "strict", decode_responses=False)  # type: ignore[no-untyped-call]
 
 
-def at_once(perform: Perform) -> Answers:
+def deliver_directly(perform: Perform) -> Answers:
     """Perform a round trip, as a network without faults."""
     return perform()
 
 
-def connector(server: FakeRedis, deliver: Deliver = at_once) -> Callable[[str], redis.Redis]:
+def connector(server: FakeRedis, deliver: Deliver = deliver_directly) -> Callable[[str], redis.Redis]:
     """Return what opens clients of `server` in place of `presence.store.client.open_client`."""
     return lambda _url: cast(redis.Redis, FakeClient(server, deliver))
 
@@ -43,7 +43,7 @@ def packed(words: Iterable[Any]) -> list[bytes]:
 class FakeClient:
     """A client that is its own pool of connections."""
 
-    def __init__(self, server: FakeRedis, deliver: Deliver = at_once) -> None:
+    def __init__(self, server: FakeRedis, deliver: Deliver = deliver_directly) -> None:
         self._server = server
         self._deliver = deliver
         self.connection_pool = self

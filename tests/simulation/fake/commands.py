@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.fake.server import FakeRedis
 
 # A hash within these is kept as one piece, which HSCAN gives whole.
-PIECE_FIELDS: Final = 512
-PIECE_VALUE_BYTES: Final = 64
+LISTPACK_FIELDS: Final = 512
+LISTPACK_VALUE_BYTES: Final = 64
 NODE_ENTRIES: Final = 100  # Redis' stream-node-max-entries: with ~ only whole nodes go
 
 
@@ -94,7 +94,7 @@ def _info(replication_id: str, section: bytes) -> bytes:
 def publish(db: FakeRedis, channel: bytes, message: bytes) -> Reply:
     if channel not in db.channels:
         return 0
-    db.heard.append((channel, message))
+    db.published.append((channel, message))
     return 1
 
 
@@ -134,7 +134,7 @@ def hsetnx(db: FakeRedis, key: bytes, field: bytes, value: bytes) -> Reply:
 
 
 def hdel(db: FakeRedis, key: bytes, *fields: bytes) -> Reply:
-    return _take_out(db, key, db.read(key, Hash), fields)
+    return _remove_names(db, key, db.read(key, Hash), fields)
 
 
 def hgetall(db: FakeRedis, key: bytes) -> Reply:
@@ -154,7 +154,7 @@ def hscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes
     _expect(option, b"COUNT")
     target = db.read(key, Hash) or Hash()
     count, after, chosen = int(wanted), 0, list(target)
-    if len(target) > count and not _is_piece(target):
+    if len(target) > count and not _is_listpack(target):
         ahead = sorted((zlib.crc32(field), field) for field in target)
         ahead = [pair for pair in ahead if pair[0] >= int(cursor)]
         end = count
@@ -165,13 +165,14 @@ def hscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes
     return [b"%d" % after, [text for field in chosen for text in (field, target[field])]]
 
 
-def _is_piece(target: Hash) -> bool:
-    return len(target) <= PIECE_FIELDS and all(
-        len(field) <= PIECE_VALUE_BYTES and len(value) <= PIECE_VALUE_BYTES for field, value in target.items()
+def _is_listpack(target: Hash) -> bool:
+    return len(target) <= LISTPACK_FIELDS and all(
+        len(field) <= LISTPACK_VALUE_BYTES and len(value) <= LISTPACK_VALUE_BYTES
+        for field, value in target.items()
     )
 
 
-def _take_out(db: FakeRedis, key: bytes, target: Hash | Members | None, names: tuple[bytes, ...]) -> int:
+def _remove_names(db: FakeRedis, key: bytes, target: Hash | Members | None, names: tuple[bytes, ...]) -> int:
     """Take fields or members out, and with the last one the key; return how many there were."""
     if target is None:
         return 0
@@ -195,7 +196,7 @@ def sadd(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
 
 
 def srem(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
-    return _take_out(db, key, db.read(key, Members), members)
+    return _remove_names(db, key, db.read(key, Members), members)
 
 
 def smembers(db: FakeRedis, key: bytes) -> Reply:

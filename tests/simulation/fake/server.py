@@ -48,7 +48,7 @@ class FakeRedis:
         self.now_us = 0  # Unix time of the command or script that runs
         self._commands = commands
         self.channels = frozenset(channels)
-        self.heard: list[tuple[bytes, bytes]] = []  # channel and message of all that was published there
+        self.published: list[tuple[bytes, bytes]] = []  # channel and message of all that was published there
         self._seed = seed
         self._histories = 0
         self.replication_id = ""
