@@ -33,7 +33,7 @@ DETECTED_MIN = 0.01  # silences found, for each device and idle time-out of the 
 
 @contextlib.contextmanager
 def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Callable[[], int]]:
-    """Stop and continue a process again and again, from some seconds on; yields a count of the stops."""
+    """Stop and continue a process repeatedly, after some seconds; yields a count of the stops."""
     finished = threading.Event()
     stops = 0
 
@@ -57,7 +57,7 @@ def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Calla
 
 
 def check_run(arguments: argparse.Namespace) -> bool:
-    """The load itself: no failure, and enough silences found for that to mean something."""
+    """The load: no failure, and enough silences for that to mean something."""
     t, flags = arguments.idle_timeout, ("--processes", str(arguments.processes))
     with running_server("--idle-timeout", str(t), "--workers", str(arguments.workers)) as server:
         report = run_locust(
@@ -83,7 +83,7 @@ def check_run(arguments: argparse.Namespace) -> bool:
 
 
 def check_control(users: int) -> bool:
-    """The negative control: all devices beat, the guard is off, the server is stopped; it must be noticed."""
+    """The negative control: keepalives only, the guard is off, the server is stopped; it must be noticed."""
     flags = ("--idle-timeout", str(CONTROL_T_S), "--tick", str(CONTROL_TICK_S))
     # All that the devices do is beat, and nothing is too late: what is left are false offline events.
     beats = ("--silence-share", "0", "--away-share", "0", "--logout-share", "0", "--slack", "600")
@@ -105,7 +105,6 @@ def check_control(users: int) -> bool:
 
 
 def main() -> int:
-    """Run both; exit 0 if the first found nothing and the second did."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.check", description=__doc__)
     parser.add_argument("--users", type=int, default=2000, help="devices")
     parser.add_argument(

@@ -72,12 +72,11 @@ class PlainPoll:
         self.unregister = self._poll.unregister
 
     def poll(self, wait_s: float, _most: int) -> list[tuple[int, int]]:
-        """See `select.epoll`."""
         found: list[tuple[int, int]] = self._poll.poll(wait_s * 1000)
         return found
 
     def close(self) -> None:
-        """It has no descriptor."""
+        pass
 
 
 class LoopClient:
@@ -125,16 +124,16 @@ class LoopClient:
         self.send(protocol.encode(login))
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
-        """The login was granted; moments are monotonic seconds."""
+        """The login was granted; `now` is monotonic seconds."""
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """A packet has come."""
+        """Another packet arrived."""
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """The server ended the connection, and why, or it broke: None."""
+        """The server ended the connection with this payload, or it broke: None."""
 
     def make_socket(self) -> _socket.socket:
-        """Return a socket that is about to be connected."""
+        """Return a socket ready to connect."""
         host, _ = self.address or self.loop.address
         sock = _socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
@@ -146,17 +145,16 @@ class LoopClient:
         return sock
 
     def send_keepalive(self) -> None:
-        """It is time for a beat."""
         self.send(KEEPALIVE)
 
     def reconnect_delay_s(self) -> float:
-        """Return how long to wait until it connects again, where the server has named no time."""
+        """Return the seconds until it reconnects, unless the server named a time."""
         return random.uniform(0.02, MAX_RECONNECT_DELAY_S)
 
     # What it does
 
     def connect(self) -> None:
-        """Connect if not connected yet; if no server listens, retry later."""
+        """Connect unless connected; if no server listens, retry later."""
         if self.fd == NO_CONNECTION:
             try:
                 self.loop.open_connection(self)
@@ -164,7 +162,7 @@ class LoopClient:
                 self.loop.call_at(time.monotonic() + self.reconnect_delay_s(), self.connect)
 
     def send(self, frame: bytes) -> None:
-        """Send, or keep what the kernel does not take; without a connection nothing."""
+        """Send, and keep what the kernel does not take; without a connection do nothing."""
         if self.fd == NO_CONNECTION:
             return
         if not self._unsent:
@@ -181,14 +179,14 @@ class LoopClient:
             self._unsent += frame
 
     def try_send(self, frame: bytes) -> bool:
-        """Send a whole frame now; return False if the kernel does not take it: nothing can follow then."""
+        """Send a whole frame now; if the kernel does not take it, return False: nothing can follow then."""
         try:
             return not self._unsent and self._write(frame) == len(frame)
         except OSError:
             return False
 
     def send_later(self, data: bytes) -> None:
-        """Send as soon as the kernel takes more, and not before the next turn."""
+        """Send as soon as the kernel takes more, at the next turn at the earliest."""
         self._unsent += data
         self.loop.set_events(self.fd, _READ | _WRITE)
 
@@ -205,7 +203,7 @@ class LoopClient:
         os.close(fd)
 
     def detach(self) -> int:
-        """Think no more of the connection, and leave it half open; return its descriptor, to be closed."""
+        """Give the connection up, half open; return its descriptor for the caller to close."""
         fd, self.fd, self.is_logged_in = self.fd, NO_CONNECTION, False
         self._unread, self._goodbye = b"", None
         self._unsent.clear()
@@ -219,11 +217,10 @@ class LoopClient:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits for the kernel to take it."""
         return bool(self._unsent)
 
     def do_handshake(self) -> int:
-        """Go on with the handshake, if there is any; return what to wait for, 0 once it is done."""
+        """Continue the TLS handshake, if any; return the events to wait for, 0 once it is done."""
         if self.context is None:
             return 0
         try:
@@ -239,14 +236,14 @@ class LoopClient:
         return 0
 
     def flush(self) -> None:
-        """The kernel takes more."""
+        """Send what the kernel now takes."""
         with contextlib.suppress(OSError):
             del self._unsent[: self._write(self._unsent)]
         if not self._unsent:
             self.loop.set_events(self.fd, _READ)
 
     def read(self) -> None:
-        """Take what the server has sent."""
+        """Read and handle what the server has sent."""
         try:
             data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
         except _WOULD_BLOCK:
@@ -272,7 +269,7 @@ class LoopClient:
             self.read()
 
     def handle_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """The connection is over."""
+        """The connection has ended."""
         self.loop.endings[payload["code"] if payload else 0] += 1
         self.close()
         self.on_disconnect(payload, now)
@@ -368,32 +365,32 @@ class ClientLoop:
 
     @property
     def next_due_at(self) -> float:
-        """The moment at which something is to be done; infinite if nothing is."""
+        """When the next action is due; infinite without one."""
         return self._timers[0][0] if self._timers else math.inf
 
     def call_at(self, moment: float, action: Callable[[], object]) -> None:
-        """Do something then (monotonic seconds)."""
+        """Call an action at a monotonic time."""
         heapq.heappush(self._timers, (moment, next(self._sequence), action))
 
     def unix_ms(self, moment: float) -> float:
-        """Return what the wall clock shows at a moment; servers on this machine have the same one."""
+        """Return the wall clock's time at a monotonic time; servers on this machine have the same one."""
         return (moment + self._unix_s) * 1000
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
-        """Go on for so long, or until something is so; return whether it is."""
+        """Run for some seconds, or until a condition holds; return whether it does."""
         give_up = time.monotonic() + seconds
         while not (is_done := done is not None and done()) and (now := time.monotonic()) < give_up:
             self.run_once(min(give_up, self.next_due_at) - now)
         return is_done
 
     def run_once(self, wait_s: float) -> None:
-        """Wait at most so long for what comes, and take it; do what is due."""
+        """Wait at most that long for events and handle them; run the actions that are due."""
         for fd, events in self.poller.poll(max(0.0, wait_s), MAX_EVENTS_PER_POLL):
             self._handle_events(fd, events)
         self._run_due()
 
     def connect_all(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
-        """Let some connect, evenly at that rate."""
+        """Let clients connect, evenly at that rate."""
         now = time.monotonic()
         for number, client in enumerate(clients):
             self.call_at(now + number / per_second, client.connect)
@@ -411,24 +408,21 @@ class ClientLoop:
             self._send_slot(time.monotonic())
 
     def stop_keepalives(self) -> None:
-        """Stop all beats."""
         self._slots_left = 0
 
     @property
     def is_sending_keepalives(self) -> bool:
-        """Whether beats are to come."""
         return self._slots_left > 0
 
     def on_keepalives_sent(self, sent: int, late_s: float) -> None:
-        """So many have beaten in one slot, the last of them so late; a subclass may note it."""
+        """The keepalives of one slot were sent, the last of them that late; a hook for subclasses."""
 
     def describe_load(self) -> str:
-        """Return in words what this load takes of a core; if that is much, it is what was measured."""
+        """Return, as text, this load's share of a core; a high share means that the load was measured."""
         share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._started)
         return f"{share:.0%} of a core, late by {self.late_max_s * 1000:.0f} ms at most"
 
     def count_logged_in(self) -> int:
-        """Return how many are logged in."""
         return sum(client.is_logged_in for client in self.members)
 
     def open_connection(self, client: LoopClient) -> None:
@@ -451,21 +445,19 @@ class ClientLoop:
         self.poller.register(fd, _READ | _WRITE)
 
     def connected_clients(self) -> list[LoopClient]:
-        """Return who has a connection."""
         return [*self._by_fd.values()]
 
     def unregister(self, fd: int) -> None:
-        """A connection is about to be closed, or no client owns it any more."""
+        """Forget a connection that is about to be closed, or that no client owns any more."""
         del self._by_fd[fd]
         self._opening.discard(fd)
         self.poller.unregister(fd)
 
     def set_events(self, fd: int, events: int) -> None:
-        """Wait for these events of a connection from now on."""
         self.poller.modify(fd, events)
 
     def set_reading(self, client: LoopClient, *, on: bool) -> None:
-        """Read what comes on a connection from now on, or nothing but its end."""
+        """Read from a connection from now on, or notice its end only."""
         self.poller.modify(client.fd, _READ if on else 0)
 
     def _handle_events(self, fd: int, events: int) -> None:
@@ -500,7 +492,7 @@ class ClientLoop:
             now = time.monotonic()
 
     def _send_slot(self, due: float) -> None:
-        """Beat in one slot. Each has its moment: a load that is late must not make its clients silent."""
+        """Send one slot's keepalives. Each client keeps its slot: a late load must not silence it."""
         if self._slots_left <= 0:
             self._is_ring_running = False
             return
@@ -518,17 +510,17 @@ class ClientLoop:
 
 
 def backoff_s(attempts: int) -> float:
-    """Return how long to wait before another attempt: full jitter over a bound that doubles."""
+    """Return the seconds until the next attempt: full jitter under a bound that doubles."""
     return random.uniform(0, min(MAX_BACKOFF_S, 2.0**attempts))
 
 
 def login_frame(uid: str) -> bytes:
-    """Return the frame of a login that says no more than who it is."""
+    """Return the frame of a login with nothing but the uid."""
     return protocol.encode(protocol.login(uid, id=LOGIN_ID))
 
 
 class LoopThread:
-    """Turns a `ClientLoop` in a thread of its own, for the length of a ``with`` block."""
+    """Runs a `ClientLoop` in a thread of its own, for the length of a ``with`` block."""
 
     def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
@@ -546,7 +538,7 @@ class LoopThread:
         self._thread.join()
 
     def call(self, action: Callable[[], T]) -> T:
-        """Do something in the loop's thread, between two of its turns; return what comes of it."""
+        """Call an action in the loop's thread, between two turns; return its result."""
         if self._failure is not None:
             raise self._failure
         future: Future[T] = Future()

@@ -41,13 +41,12 @@ class StreamEvent(NamedTuple):
 
 
 class WallClock:
-    """The wall clock beside the monotonic one: the least and the greatest difference that was seen."""
+    """The wall clock less the monotonic one: the present, least and greatest difference."""
 
     def __init__(self) -> None:
         self.offset = self.min_offset = self.max_offset = _wall_offset()
 
     def sample(self) -> None:
-        """Look again."""
         self.offset = _wall_offset()
         self.min_offset, self.max_offset = (
             min(self.min_offset, self.offset),
@@ -55,7 +54,7 @@ class WallClock:
         )
 
     def bounds(self, unix_ms: int) -> tuple[float, float]:
-        """Return the monotonic moments between which a clock of this run may have shown it."""
+        """Return the monotonic times between which a clock of this run may have shown it."""
         return unix_ms / 1000 - self.max_offset - ROUNDING_S, unix_ms / 1000 - self.min_offset + ROUNDING_S
 
 
@@ -64,7 +63,6 @@ def _wall_offset() -> float:
 
 
 def stream_event(entry: Entry, clock: WallClock) -> StreamEvent:
-    """Return what an entry says that has just been read."""
     fields: Any = entry.fields
     written_at, read = int(entry.id.partition("-")[0]) / 1000 - clock.offset, time.monotonic()
     if fields["type"] not in USER_EVENT_TYPES:

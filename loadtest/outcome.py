@@ -23,36 +23,35 @@ class CaseOutcome:
 
     @property
     def failures(self) -> list[str]:
-        """What speaks against it. A run in which nothing was injected shows nothing."""
+        """What fails the case. A run in which nothing was injected shows nothing."""
         return [*([] if self.injected else ["nothing was injected"]), *self.broken]
 
 
 @dataclass
 class BrokenPromises:
-    """What was wrong, by its words; the first cases in full."""
+    """The broken promises by their text; the first cases in full."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
     def note(self, what: str, example: object) -> None:
-        """Something is wrong."""
         self.counts[what] += 1
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{what}: {example}")
 
     def count(self, what: str) -> int:
-        """Return how often something was wrong whose words have `what` among them."""
+        """Return the number of broken promises whose text contains `what`."""
         return sum(count for words, count in self.counts.items() if what in words)
 
     @property
     def broken(self) -> list[str]:
-        """What was wrong, in words with counts; nothing if all is as it has to be."""
+        """The broken promises as texts with counts, then examples; empty without any."""
         found = [f"{count:,} x {what}" for what, count in sorted(self.counts.items())]
         return found and [*found, *self.examples]
 
 
 def failed_checks(*checks: tuple[object, str]) -> list[str]:
-    """Return the words of those checks that found something."""
+    """Return the texts of the checks that found something."""
     return [words for found, words in checks if found]
 
 
@@ -73,7 +72,6 @@ def markdown(head: str | Iterable[object], body: Iterable[str | Iterable[object]
 
 
 def print_progress(line: str) -> None:
-    """Tell how it goes."""
     with _print_lock:
         print(line, file=sys.stderr, flush=True)
 
@@ -95,6 +93,6 @@ def spread_ms(seconds: Iterable[float]) -> str:
 
 
 def percentile(times: Iterable[float], share: float) -> float:
-    """Return the time below which that share of them lies, by nearest rank; nan without any."""
+    """Return the time below which that share lies, by nearest rank; NaN without times."""
     rising = sorted(times)
     return rising[min(len(rising) - 1, int(share * len(rising)))] if rising else math.nan

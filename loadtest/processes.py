@@ -28,7 +28,7 @@ class LocustRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LocustReport:
-    """What a run of locust ended with."""
+    """The result of a run of locust."""
 
     status: int  # its exit status
     rows: dict[tuple[str, str], LocustRow]  # by type and name: ``("event", "offline idle_timeout")``
@@ -36,11 +36,11 @@ class LocustReport:
 
     @property
     def failures(self) -> int:
-        """All failures, those of requests too."""
+        """All failures, those of requests included."""
         return sum(row.failures for row in self.rows.values())
 
     def row(self, name: str) -> LocustRow:
-        """Return the row of an event's measure; one of zeros if there was none."""
+        """Return the row of an event's measure; zeros without one."""
         return self.rows.get(("event", name), LocustRow())
 
 

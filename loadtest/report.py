@@ -12,7 +12,7 @@ from loadtest.servers import PRESENCE, PresenceServer
 
 
 class LoadedServer(NamedTuple):
-    """A server, its Redis, and what drives the clients."""
+    """A server, its Redis, and the loop of its clients."""
 
     data: Data
     server: PresenceServer
@@ -57,12 +57,10 @@ class ScenarioReport:
     broken: list[str] = field(default_factory=list)
 
     def table(self) -> str:
-        """Return it in Markdown."""
         rows = [f"| {name} | {value} |" for name, value in self.rows.items()]
         verdict = "; ".join(self.broken[:3]) or "kept"
         return "\n".join([f"| {self.scenario} | |", "| --- " * 2 + "|", *rows, f"| promises | {verdict} |"])
 
     def as_json(self) -> str:
-        """Return it as one object."""
         found = {"scenario": self.scenario, "rows": self.rows, **self.metrics, "broken": self.broken}
         return json.dumps(found, indent=1)

@@ -35,7 +35,7 @@ PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes o
 
 @dataclass(frozen=True)
 class Setup:
-    """How servers are set up: what the promises are made of, in seconds, and how many shards there are."""
+    """The servers' settings that the promises are made of, in seconds, and the number of shards."""
 
     idle_timeout: float = 30.0
     lease: float = 10.0
@@ -45,18 +45,16 @@ class Setup:
 
     @property
     def node_down_s(self) -> float:
-        """How long after a node's death its users are offline at the latest, sweep included."""
+        """The longest time from a node's death until its users are offline, sweep included."""
         return self.lease + self.idle_timeout + self.tick + SWEEP_S
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The settings."""
         names = {"--idle-timeout": self.idle_timeout, "--lease": self.lease, "--tick": self.tick}
         names |= {"--disconnect-grace": self.grace, "--shards": self.shards}
         return tuple(word for name, value in names.items() for word in (name, f"{value:g}"))
 
     def keys(self, prefix: str = "presence") -> Keys:
-        """Return how the servers call their keys."""
         return Keys(prefix, self.shards)
 
 
@@ -130,12 +128,12 @@ class PresenceServer:
 
     @property
     def host(self) -> str:
-        """Where clients log in, as text."""
+        """The address of the clients' port, as text."""
         return "{}:{}".format(*self.address)
 
     @property
     def redis_url(self) -> str:
-        """The address of its Redis: the one that it was given, or the one that it has started."""
+        """The URL of its Redis: the given one, or that of the embedded one."""
         flags = self._flags
         if "--redis" in flags:
             return flags[flags.index("--redis") + 1]
@@ -143,11 +141,11 @@ class PresenceServer:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The figures that it logged when it stopped."""
+        """The statistics that it logged when it stopped."""
         return self.logged("stopped")[-1]
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """Return the lines of an event."""
+        """Return the log lines of an event."""
         return [line for line in self.lines if line.get("event") == event]
 
     def workers(self) -> dict[int, int]:
@@ -155,7 +153,7 @@ class PresenceServer:
         return {line["worker"]: line["pid"] for line in self.logged("worker started")}
 
     def failures(self) -> list[str]:
-        """Return what it logged of exceptions: none is expected, whatever is done to it."""
+        """Return the exceptions that it logged: none is expected in any test."""
         return [
             str(line.get("exception") or f"{line['event']}: {line.get('error', '')}")[-500:]
             for line in self.lines
@@ -163,13 +161,13 @@ class PresenceServer:
         ]
 
     def pause(self, seconds: float) -> None:
-        """Stop the process as a whole, and let it go on after a while."""
+        """Stop the process, and continue it after some seconds."""
         self.process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """End it gracefully; return its exit status."""
+        """Stop it gracefully; return its exit status."""
         with contextlib.suppress(OSError):
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -187,7 +185,7 @@ Served = TypeVar("Served", bound=PresenceServer)
 
 @contextlib.contextmanager
 def running_servers(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
-    """Start servers side by side, for the length of a ``with`` block; those in the list then are stopped."""
+    """Start servers in parallel, for the length of a ``with`` block; those still in the list are stopped."""
     servers: list[Served] = []
     with ThreadPoolExecutor(len(starts)) as pool:
         try:
@@ -266,7 +264,6 @@ class LocalRedis:
         self.client.connection_pool.disconnect()
 
     def is_answering(self, within_s: float = 1.0) -> bool:
-        """Whether it answers within so many seconds."""
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(within_s)
             probe.connect(self.path)
@@ -275,24 +272,21 @@ class LocalRedis:
         return False
 
     def kill(self) -> None:
-        """End it immediately, as a crash does."""
         self.process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
-        """Stop the process: it answers nothing, and connections stay as they are."""
+        """Stop the process: it answers nothing, and its connections stay."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
         self.process.send_signal(signal.SIGCONT)
 
     def error_count(self, name: str) -> int:
-        """Return how many calls it has refused with an error of that name since its start."""
         return error_count(self.client, name)
 
     def close(self) -> None:
-        """End it, and remove its folder if that is its own."""
+        """Kill it, and remove its folder unless that was given."""
         self.client.close()
         self.kill()
         if self._owns_folder:
@@ -321,7 +315,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = POLL_INTERVAL_S) -> bool:
-    """Wait until something is so, looking now and then; return whether it came about in time."""
+    """Poll until a condition holds; return whether it does in time."""
     give_up = time.monotonic() + seconds
     while not (is_so := condition()) and time.monotonic() < give_up:
         time.sleep(look_s)

@@ -7,10 +7,9 @@ from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
 
 
 class SwarmUser(LoadUser):
-    """As many devices as ``--connections`` says, each of a user of its own."""
+    """As many devices as ``--connections`` says, each with a user of its own."""
 
     def on_start(self) -> None:
-        """Let all log in, over the time in which one more SwarmUser starts."""
         options = self.environment.parsed_options
         assert options is not None
         self.start_devices(options.connections, SPAWN_S)

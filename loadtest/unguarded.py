@@ -75,7 +75,7 @@ def switch_off(guard: str) -> None:
 
 
 def missing_texts(guard: str) -> list[str]:
-    """Return what is to be changed for a guard of the scripts and stands in none of them."""
+    """Return the texts to replace for a guard that no script contains."""
     return [
         old
         for old, _ in SCRIPTS[guard]
@@ -105,7 +105,6 @@ def _expire_unread() -> None:
 
 
 def main() -> int:
-    """Run `presence` with the arguments after the guard's name."""
     switch_off(sys.argv[1])
     from presence.cli.main import main as presence  # noqa: PLC0415 - after the guard is off
 

@@ -46,14 +46,14 @@ class Memory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of all threads of a process, ended ones too, to the nanosecond."""
+    """Return the CPU time of all threads of a process, ended ones too, to the nanosecond."""
     # The id that clock_getcpuclockid(3) gives: the process in the upper bits, and 2 for the
     # scheduler's count.
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def cpu_seconds_by_pid(pids: Iterable[int]) -> dict[int, float]:
-    """Return the processor time of each process; 0.0 of one that is gone."""
+    """Return the CPU time of each process; 0.0 for one that has ended."""
     spent = dict.fromkeys(pids, 0.0)
     for pid in spent:
         with contextlib.suppress(OSError):
@@ -62,13 +62,13 @@ def cpu_seconds_by_pid(pids: Iterable[int]) -> dict[int, float]:
 
 
 def count_wakes(pid: int) -> int:
-    """Return how often threads of a process have gone to sleep of their own accord, to be woken again."""
+    """Return how often threads of a process have gone to sleep voluntarily, to be woken again."""
     tasks = Path(f"/proc/{pid}/task").glob("*/status")
     return sum(_fields(task).get("voluntary_ctxt_switches", 0) for task in tasks)
 
 
 def memory(*pids: int) -> Memory:
-    """Return the memory of those of them that are still there, together."""
+    """Return the memory of those of the processes that still run, together."""
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -78,12 +78,12 @@ def memory(*pids: int) -> Memory:
 
 
 def forget_peak(pid: int) -> None:
-    """Measure the peak of a process's memory from now on."""
+    """Reset a process's peak memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process had since `forget_peak`."""
+    """Return the peak memory of a process since `forget_peak`."""
     return _fields(Path(f"/proc/{pid}/status"))["VmHWM"] * 1024
 
 
@@ -93,7 +93,7 @@ def _fields(file: Path) -> dict[str, int]:
 
 
 def server_processes(pid: int) -> list[int]:
-    """Return the process and all below it, without a Redis."""
+    """Return the process and its descendants, without a Redis."""
     found = [pid]
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):
@@ -123,7 +123,6 @@ class Stolen:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def sample(self) -> None:
-        """Take a sample."""
         self._window.append(self._read_stolen())
         spans = zip(self._window[0], self._window[-1], strict=False)  # processors may come and go
         self.worst_s = max([self.worst_s, *(last - first for first, last in spans)])
@@ -148,7 +147,7 @@ def _stolen_s() -> list[float]:
 
 
 def machine_facts() -> dict[str, str]:
-    """Return what figures depend on, by what it is."""
+    """Return what the results depend on, by name."""
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "processor": f"{os.cpu_count()} x {_processor()}",

@@ -68,7 +68,7 @@ class BenchPlan:
     burst_ms: float  # see `loadtest.bench.generator`
 
     def planned_s(self, contender: Contender) -> float:
-        """Return about how long a round with this server takes."""
+        """Return roughly how long a round with this server takes."""
         once = self.connections / CONNECTS_PER_S + 2 * REST_S + settle_s(self.connections // 3)
         each = self.warm_up_s + self.seconds
         if contender.probed and self.probe_s:
@@ -77,7 +77,7 @@ class BenchPlan:
 
 
 def measure_server(contender: Contender, number: int, plan: BenchPlan, results: Results, bar: Bar) -> None:
-    """Measure one server, from its start to its end; unanswered keepalives come before answered ones."""
+    """Measure one server from start to end; unanswered keepalives come before answered ones."""
     name = f"round {number}: {contender.name}"
     bar.begin(name, plan.planned_s(contender))
     said = []
@@ -130,7 +130,7 @@ def _measure(
     server: Running,
     load: KeepaliveLoad,
 ) -> Cpu:
-    """Beat at a rate; return what a keepalive costs."""
+    """Send keepalives at a rate; return the cost of one."""
     generator.send_keepalives(load.kind, load.rate, plan.warm_up_s)
     cpu, wakes = usage.cpu_seconds(server.pid), usage.count_wakes(server.pid)
     report = generator.send_keepalives(load.kind, load.rate, plan.seconds)
@@ -178,7 +178,6 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
         description=__doc__,
@@ -201,7 +200,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def select_servers(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]:
-    """Return the servers to measure, and which of those that were asked for cannot be, and why."""
+    """Return the servers to measure, and those that cannot be measured here with the reason."""
     every = contenders(maxevents)
     wanted = [OWN, *(name for name in names.split(",") if name != OWN)] if names else list(every)
     if unknown := [name for name in wanted if name not in every]:
@@ -240,7 +239,6 @@ def measure_sizes(given: argparse.Namespace, plan: BenchPlan, results: Results) 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, write, print; exit 1 if a figure is not valid."""
     usage.require_linux()
     given = parse(words)
     connections = max(SIZES) if given.sizes else given.connections

@@ -54,7 +54,7 @@ class _Stretches(trio.abc.Instrument):
 
 @dataclass(frozen=True)
 class ExpiryResult:
-    """What it took."""
+    """The cost of the ends."""
 
     sessions: int  # how many ended
     seconds: float  # from the first end to the acknowledgement of the last
@@ -69,11 +69,10 @@ class ExpiryResult:
     skipped: int  # changes that the outbox skipped
 
     def is_whole(self) -> bool:
-        """Whether the stream has both transitions of each user, and nothing else."""
+        """Whether the stream has exactly both transitions of each user."""
         return self.entries == {"online": self.sessions, "offline": self.sessions} and not self.skipped
 
     def table(self) -> str:
-        """Return it in Markdown."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.entries.items()))
         rows = {
             "sessions that end in one tick": f"{self.sessions:,}",
@@ -96,7 +95,7 @@ async def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
 async def play(
     redis_url: str, keys: Keys, sessions: int, idle_timeout: float = IDLE_TIMEOUT_S
 ) -> ExpiryResult:
-    """Let so many log in and end, against a Redis that knows nothing of these keys."""
+    """Log users in and let them expire, on a Redis without these keys."""
     node, stretches = InProcessNode(redis_url, keys, sessions, idle_timeout), _Stretches()
     trio.lowlevel.add_instrument(stretches)
     with open_client(redis_url) as client:
@@ -128,7 +127,6 @@ def _redis_cpu(client: Any) -> float:
 
 
 def _types(client: Any, keys: Keys) -> dict[str, int]:
-    """Count the stream's entries by their type."""
     counts: Counter[str] = Counter()
     for shard in range(keys.shards):
         start = "-"
@@ -139,7 +137,6 @@ def _types(client: Any, keys: Keys) -> dict[str, int]:
 
 
 def main() -> None:
-    """Print a table; fail if an event is missing."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.expiry", description=__doc__)
     parser.add_argument("--sessions", type=int, default=100_000, help="how many end (default 100,000)")
     parser.add_argument("--shards", type=int, default=1, help="shards of the data (default 1)")

@@ -110,7 +110,7 @@ DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}
 
 @dataclass(frozen=True)
 class GeneratorReport:
-    """What one order to beat came to."""
+    """The result of one load of keepalives."""
 
     wanted: float  # packets a second, as ordered
     # Packets, and those that were answered; 0 when none asked for it
@@ -121,7 +121,7 @@ class GeneratorReport:
     late_max_s: float  # how much later than due a packet was sent, at most
 
     def complaints(self, kind: str) -> list[str]:
-        """Return why this measured something else than the server; nothing if it did not."""
+        """Return why this measured something else than the server; empty if it did not."""
         found = []
         if self.core_share > CORE_LIMIT:
             found.append(f"the generator used {self.core_share:.0%} of a core")
@@ -133,7 +133,7 @@ class GeneratorReport:
 
 
 class KeepaliveGenerator:
-    """Connections that are logged in, and beats over them in turn."""
+    """Logged-in connections, and keepalives over them in turn."""
 
     def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float) -> None:
         self._address = address
@@ -145,7 +145,7 @@ class KeepaliveGenerator:
         self._sockets: list[socket.socket] = []
 
     def connect(self, connections: int) -> None:
-        """Log in until there are so many connections."""
+        """Log in until there are that many connections."""
         for start in range(len(self._sockets), connections, LOGINS_PER_TURN):
             numbers = range(start, min(start + LOGINS_PER_TURN, connections))
             new = [self._log_in(f"user-{number}") for number in numbers]
@@ -164,7 +164,6 @@ class KeepaliveGenerator:
         return sock
 
     def _await_login_answer(self, sock: socket.socket) -> None:
-        """Read until the login is answered."""
         data = b""
         while not self._dialect.is_login_answered(data):
             if not (more := sock.recv(4096)):
@@ -172,7 +171,7 @@ class KeepaliveGenerator:
             data += more
 
     def send_keepalives(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
-        """Send `rate` packets a second for some seconds, evenly over all connections."""
+        """Send `rate` packets per second for some seconds, evenly over all connections."""
         write, frame = os.write, self._dialect.keepalives[kind]
         fds = [sock.fileno() for sock in self._sockets]
         first, asks = self._next, kind == ANSWERED
@@ -211,7 +210,7 @@ class KeepaliveGenerator:
 
 
 def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: float) -> None:
-    """Obey orders until the pipe ends: the generator's process."""
+    """Run commands until the pipe ends: the generator's process."""
     generator = KeepaliveGenerator(address, DIALECTS[dialect], burst_s)
     with contextlib.suppress(EOFError):
         while True:
@@ -239,16 +238,15 @@ class LoadGenerator:
         self._bar = bar
 
     def connect(self, connections: int) -> None:
-        """Log in until there are so many connections."""
+        """Log in until there are that many connections."""
         self._call(connections / CONNECTS_PER_S, "connect", connections)
 
     def send_keepalives(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
-        """Send keepalives for so long."""
         report: GeneratorReport = self._call(seconds, "send_keepalives", kind, rate, seconds)
         return report
 
     def settle(self, kind: str, connections: int) -> None:
-        """Let every client send some keepalives of a kind."""
+        """Let every client send enough keepalives for the server to adapt."""
         self.send_keepalives(kind, SETTLE_RATE, settle_s(connections))
 
     def _call(self, planned_s: float, order: str, *given: Any) -> Any:
@@ -264,7 +262,6 @@ class LoadGenerator:
             raise SystemExit(f"the generator failed at: {order}") from None
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.join()
 

@@ -25,7 +25,7 @@ class _NoSocket:
     """A `Link` on which nothing ever arrives."""
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """See `Link`: there is no client."""
+        pass
 
     def send(self, handle: Any, data: bytes) -> None:
         """See `Link`."""
@@ -75,7 +75,7 @@ class InProcessNode(presence.server.node.Node):
         self.ticker.credit = False  # while it does not run, all live
 
     async def log_in(self, uids: Iterable[str]) -> list[Session]:
-        """Log users in, with a turn for the relay now and then, and wait until Redis has them."""
+        """Log users in, with turns for the relay in between, and wait until Redis has them."""
         link, sessions = _NoSocket(), []
         for number, uid in enumerate(uids):
             peer = self.engine.received(
@@ -90,6 +90,5 @@ class InProcessNode(presence.server.node.Node):
         return sessions
 
     async def settled(self) -> None:
-        """Wait until Redis has acknowledged every change."""
         if await self.relay.drain(120):
             raise TimeoutError("Redis does not take the changes")

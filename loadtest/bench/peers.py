@@ -30,7 +30,6 @@ class Presence:
         self.wheel: TimingWheel[str] = TimingWheel(128)
 
     def touch(self, uid: str) -> None:
-        """A keepalive came."""
         self.wheel.touch(uid, self.ticks.at_or_after(time.monotonic() + IDLE_TIMEOUT_S))
 
     def answer_keepalives(self, uid: str, data: bytes) -> bytes:
@@ -48,7 +47,7 @@ class Presence:
         return b"".join(answers)
 
     def log_in(self, data: bytes) -> tuple[str, bytes]:
-        """Return who logs in, and the answer."""
+        """Return the uid of a login, and the answer."""
         end = protocol.frame_end(data, 0, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         packet = protocol.decode(data[4:end])
         uid = packet.payload["uid"]
@@ -56,7 +55,6 @@ class Presence:
         return uid, protocol.encode(protocol.ok(packet.id, session=uid, idle_timeout=30, keepalive=12, v=1))
 
     def expire_due(self) -> None:
-        """Forget who is due."""
         while self.wheel.pop_due(self.ticks.at_or_before(time.monotonic()), 256):
             pass
 
@@ -71,11 +69,9 @@ class AsyncioConnection(asyncio.Protocol):
         self._uid: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport for the answer."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """A keepalive, an acknowledged one, or the login."""
         if self._uid is None:
             self._uid, answer = self._presence.log_in(data)
             self._transport.write(answer)  # type: ignore[attr-defined]  # asyncio types it as a base class
@@ -86,7 +82,7 @@ class AsyncioConnection(asyncio.Protocol):
 
 
 async def serve_asyncio(listener: socket.socket) -> None:
-    """An asyncio server with a Protocol object a connection, on whichever loop runs it."""
+    """An asyncio server with a Protocol object per connection, on the loop that runs it."""
     presence = Presence()
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
@@ -97,7 +93,7 @@ async def serve_asyncio(listener: socket.socket) -> None:
 
 
 async def serve_trio(listener: socket.socket) -> None:
-    """A trio server with a task a connection."""
+    """A trio server with a task per connection."""
     presence = Presence()
 
     async def device(stream: trio.SocketStream) -> None:
@@ -121,7 +117,6 @@ async def serve_trio(listener: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve as the kind of server that the argument names."""
     (listener,) = open_listeners("127.0.0.1", 0)
     print(f"ready 127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     if sys.argv[1] == "trio":

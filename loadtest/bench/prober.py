@@ -45,7 +45,7 @@ class Prober(ClientLoop):
         }
 
     def probe(self, settle_s: float, seconds: float) -> None:
-        """Probe for so long; what was due in the first `settle_s` seconds is not counted."""
+        """Probe for some seconds; what was due in the first `settle_s` is not counted."""
         self.connect_all(self.members)
         if not self.run(CONNECT_S, lambda: self.count_logged_in() == len(self.members)):
             raise SystemExit("the probes could not log in")
@@ -62,13 +62,12 @@ class Prober(ClientLoop):
             raise SystemExit("the server has closed a probe's connection")
 
     def answered(self, kind: str, due: float, now: float) -> None:
-        """A probe's answer has come."""
         self.pending -= 1
         if due >= self._counted_from:
             self.trips_ms[kind].append((now - due) * 1000)
 
     def _repeat(self, due: float, every_s: float, act: Callable[[int, float], None], number: int = 0) -> None:
-        """Do something then, and again and again."""
+        """Call `act` at `due` and at intervals until the end."""
 
         def do() -> None:
             act(number, due)
@@ -107,7 +106,6 @@ class _Probe(LoopClient):
         self._prober, self._kind = prober, kind
 
     def ask(self, due: float) -> None:
-        """Send a probe."""
         if self.due:  # for longer than its pool takes for a round
             self._prober.unanswered += 1
         else:
@@ -130,7 +128,6 @@ class _Probe(LoopClient):
 
 
 def main() -> None:
-    """_Probe, and print what came of it."""
     host, port, settle_s, seconds = sys.argv[1:5]
     with Prober((host, int(port))) as prober:
         gc.freeze()

@@ -54,7 +54,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostPlan:
-    """What is to be served. A user comes and goes `visits` times a day, at the peak `peak` times as often."""
+    """What to serve. A user comes and goes `visits` times a day, at the peak `peak` times as often."""
 
     users: int = 10_000_000
     nodes: int = 100
@@ -64,12 +64,12 @@ class CostPlan:
 
     @property
     def transitions_s(self) -> float:
-        """Transitions a second at the peak."""
+        """Transitions per second at the peak."""
         return self.users * self.visits * 2 * self.peak / 86_400
 
 
 class _Meter:
-    """Redis's own account of its work."""
+    """Redis' own statistics."""
 
     def __init__(self, client: Redis, keys: Keys) -> None:
         self._client: Any = client
@@ -93,7 +93,7 @@ class _Meter:
         self._idle_us_s = await self.cost_us(trio.sleep, seconds) / seconds
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
-        """Return CPU µs of a piece of work, without the idle share."""
+        """Return CPU µs of a call, without the idle share."""
         begun, before = time.monotonic(), self._cpu_us()
         await work(*arguments)
         return max(0.0, self._cpu_us() - before - self._idle_us_s * (time.monotonic() - begun))
@@ -155,7 +155,6 @@ async def _running(node: InProcessNode) -> AsyncIterator[None]:
 
 
 async def _log_in_all(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
-    """Log users in, group after group."""
     for uids in groups:
         live += await node.log_in(uids)
 
@@ -168,7 +167,7 @@ async def _log_out_all(node: InProcessNode, groups: list[list[Session]]) -> None
 
 
 def table(costs: list[Cost], plan: CostPlan) -> str:
-    """Return what was measured, and what follows from it, in Markdown."""
+    """Return the costs, and what follows from them, in Markdown."""
     shards = [f"{each.shards} shard{'s' if each.shards > 1 else ''}" for each in costs]
     measured = {
         "at rest: scripts a second": "{0.scripts:,.1f}",
@@ -217,7 +216,6 @@ def _needs(cost: Cost, plan: CostPlan) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print two tables."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.redis_cost", description=__doc__)
     parser.add_argument("--users", type=int, default=50_000, help="who come and go together (default 50,000)")
     parser.add_argument("--alone", type=int, default=150, help="who come and go one by one (default 150)")

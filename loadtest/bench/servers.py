@@ -88,7 +88,7 @@ def contenders(maxevents: int) -> dict[str, Contender]:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that accepts connections: its process id and where it listens."""
+    """A server that accepts connections: its process id and address."""
 
     pid: int
     host: str
@@ -122,7 +122,7 @@ def running(contender: Contender) -> Iterator[Running]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path, port: int) -> int:
-    """Return the port once the server serves."""
+    """Return the port once the server is ready."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         if port:

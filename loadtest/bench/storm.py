@@ -33,7 +33,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Storm:
-    """What came of one storm."""
+    """The result of one storm."""
 
     seconds: float  # from the first connect to the last login granted
     cpu_us: float  # of the server's processor time a login
@@ -45,7 +45,6 @@ class Storm:
     late: int  # answers to them that came too late, or not at all
 
     def cells(self) -> list[str]:
-        """Return its row."""
         p50, p99, most = (percentile(self.trips_ms, share) for share in (0.5, 0.99, 1.0))
         return [
             *(f"{self.granted:,}", str(self.refused), f"{self.seconds:.2f}"),
@@ -55,7 +54,7 @@ class Storm:
 
 
 def storm(server: Running, clients: int) -> Storm:
-    """Let that many clients log in at the same moment."""
+    """Let the clients log in at the same moment."""
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
     command += [str(SETTLE_S), str(STORM_LIMIT_S / 3)]
     prober = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -81,7 +80,6 @@ def storm(server: Running, clients: int) -> Storm:
 
 
 def main() -> int:
-    """Run the rounds; exit 1 if a login was not granted or an answer came too late."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.storm", description=__doc__)
     parser.add_argument("--clients", type=int, default=15_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -37,7 +37,6 @@ class Wheel:
 
 
 def wheel_table(wheels: list[Wheel]) -> str:
-    """Return what wheels of several sizes cost."""
     head = (
         "keys | touch, ns | … in a heap with lazy deletion | tick with nobody due, µs "
         "| … by looking at every deadline | each key taken, ns"
@@ -68,7 +67,7 @@ def on_the_wheel(keys: list[str], order: list[str]) -> float:
 
 
 def on_the_heap(keys: list[str], order: list[str]) -> float:
-    """Return seconds for the same with a heap of (deadline, key); stale entries are skipped when popped."""
+    """Return the same for a heap of (deadline, key); stale entries are skipped when popped."""
     deadlines: dict[str, float] = {}
     heap: list[tuple[float, str]] = []
     per_tick = max(1, round(len(keys) / BEAT_S * SLOT_S))
@@ -153,7 +152,6 @@ def measure(size: int, rounds: int) -> Wheel:
 
 
 def main() -> None:
-    """Print a table."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.wheel", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
     arguments = parser.parse_args()

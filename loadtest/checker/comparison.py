@@ -11,7 +11,7 @@ TRANSITIONS: Final = frozenset({"online", "offline"})
 
 
 class RemainingEvent(NamedTuple):
-    """An event that is still in a stream, of any type; `since_id` is "" of an online event."""
+    """An event still in a stream, of any type; `since_id` is "" for an online event."""
 
     uid: str
     type: str
@@ -22,7 +22,7 @@ class RemainingEvent(NamedTuple):
 def differences(
     what: str, left: Mapping[tuple[str, str], object], right: Mapping[tuple[str, str], object]
 ) -> list[Broken]:
-    """Return how two accounts of the sessions differ; both by uid and device."""
+    """Return where two views of the sessions differ; both by uid and device."""
     if left == right:
         return []
     return [
@@ -33,7 +33,7 @@ def differences(
 
 
 def check_last_events(entries: Iterable[RemainingEvent], online: set[str]) -> list[Broken]:
-    """Hold what is left of the streams against the users who have a record; the entries in order."""
+    """Compare what is left of the streams, in order, with the users who have a record."""
     broken = []
     last: dict[str, RemainingEvent] = {}
     for entry in entries:

@@ -66,5 +66,5 @@ NO_CLAIM = Claim(math.inf, math.inf, -math.inf)
 
 
 def is_false_offline(claim: Claim, decided: float, told: float) -> bool:
-    """Whether an offline event is false, decided and told at these moments at the earliest."""
+    """Whether an offline event, decided and reported no earlier than that, is false."""
     return claim.logged_in_at < decided and claim.known_from <= told < claim.alive_until

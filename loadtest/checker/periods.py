@@ -24,26 +24,25 @@ class Periods:
         self._last_ids: dict[str, tuple[int, int]] = {}
 
     def session_ended(self, session: str, at: float) -> None:
-        """The end of a session was carried out in Redis; only the first time counts."""
+        """Redis has applied the end of a session; only the first time counts."""
         self._ended_at.setdefault(session, at)
 
     def snapshot(self) -> dict[str, str]:
-        """Return what is to be given to `forgot` when Redis goes back to this moment."""
+        """Return what `data_lost` needs if Redis goes back to this moment."""
         return dict(self.online)
 
     def data_lost(self, at: float, kept: dict[str, str] | None) -> None:
-        """Redis went back to what it had when `kept` was made; None: it has nothing."""
+        """Redis went back to its state of a snapshot; None: it is empty."""
         self.data_lost_at = at
         self.online = dict(kept) if kept else {}
 
     def check_order(self, uid: str, entry_id: str) -> list[Broken]:
-        """An event of a user was written."""
+        """Check the id of a user's new entry."""
         last, this = self._last_ids.get(uid, (0, 0)), id_order(entry_id)
         self._last_ids[uid] = this
         return [] if this > last else [Broken("disorder", f"{entry_id} of {uid} after {last}")]
 
     def user_online(self, uid: str, session: str, entry_id: str, at: float) -> list[Broken]:
-        """A user came online."""
         broken = []
         if uid in self.online:
             broken.append(Broken("doubled", f"{uid} online again, {session}"))
@@ -54,7 +53,7 @@ class Periods:
         return broken
 
     def user_offline(self, uid: str, session: str, since_id: str) -> list[Broken]:
-        """A user went offline; `since_id` is what the event names as the entry of the online event."""
+        """`since_id`: the online event that the offline event names."""
         began, self.last_events[uid] = self.online.pop(uid, None), "offline"
         if began is None:
             return [Broken("doubled", f"{uid} offline again, {session}")]
@@ -64,6 +63,5 @@ class Periods:
 
 
 def id_order(entry_id: str) -> tuple[int, int]:
-    """Return what entry ids are compared by."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number or 0)

@@ -45,15 +45,15 @@ class Showing:
         self.shown: dict[str, ShownState] = {}
 
     def snapshot(self) -> dict[str, ShownState]:
-        """Return what is to be given to `forgot` when Redis goes back to this moment."""
+        """Return what `data_lost` needs if Redis goes back to this moment."""
         return dict(self.shown)
 
     def data_lost(self, kept: Mapping[str, ShownState] | None) -> None:
-        """Redis went back to what it had when `kept` was made; None: it has nothing."""
+        """Redis went back to its state of a snapshot; None: it is empty."""
         self.shown = dict(kept) if kept else {}
 
     def check_entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
-        """An event of a user was written, of any type."""
+        """Check an entry of a user, of any type."""
         uid, meta = fields["uid"], fields.get("meta", "")
         match fields["type"]:
             case "online":

@@ -68,7 +68,7 @@ TOGETHER: Final = 6  # and so many whose touches are made together
 
 
 def without_player_cost(rows: Sequence[CompareRow]) -> list[CompareRow]:
-    """Return the rows of techniques, less what the player costs that has none."""
+    """Return the rows of techniques, less the cost of the player alone."""
     players = {(row.plan.users, row.plan.batched): row.process_us for row in rows if row.plan.kind == NOTHING}
     found = []
     for row in rows:
@@ -79,7 +79,7 @@ def without_player_cost(rows: Sequence[CompareRow]) -> list[CompareRow]:
 
 
 def as_markdown(rows: Sequence[CompareRow]) -> str:
-    """Return a table for each number of users, what ended with an error, and what the columns mean."""
+    """Return a table per number of users, the errors, and what the columns mean."""
     parts = ["# Idle detection: one workload, all techniques"]
     found = without_player_cost(rows)
     for users in sorted({row.plan.users for row in found}):
@@ -90,7 +90,6 @@ def as_markdown(rows: Sequence[CompareRow]) -> str:
 
 
 def name(row: CompareRow) -> str:
-    """Return what a technique is called, and whether its touches came together."""
     called = NAMES.get(row.plan.kind, row.plan.kind)
     return f"{called}, batched" if row.plan.batched else called
 
@@ -111,14 +110,13 @@ def _cells(row: CompareRow) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Return two digits, or all before the point."""
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def plot(rows: Sequence[CompareRow], path: Path) -> None:
-    """Draw a panel for each figure, a line for each technique, touches one by one."""
+    """Draw a panel per measure, a line per technique, for single touches."""
     title = "Idle detection against the number of users (less is better; dashed: in Redis)"
     drawing, panels = figure(1, len(PANELS), 11, 3.4, title)
     single = [row for row in without_player_cost(rows) if not row.plan.batched]
@@ -150,7 +148,6 @@ def _panel(
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__)
     add = parser.add_argument
     add("--users", type=int, nargs="+", default=SIZES, help="N, each in turn (1000 10000 100000)")
@@ -207,7 +204,6 @@ def play(plan: ComparePlan) -> CompareRow:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, print, write; exit 1 if a technique ended with an error."""
     require_linux()
     given = parse(words)
     wanted = plans(given)

@@ -46,7 +46,7 @@ TAKEN_PER_CALL: Final = 500
 
 
 class IdleUser(NamedTuple):
-    """A user who was silent for T, and the monotonic time at which it was noticed."""
+    """A user who was silent for T, and when that was noticed, in monotonic seconds."""
 
     uid: str
     at: float
@@ -54,7 +54,7 @@ class IdleUser(NamedTuple):
 
 @dataclass(slots=True)
 class Technique:
-    """Idle detection. Time is monotonic seconds, as an argument; what keeps its own clock ignores it."""
+    """Idle detection. Time is monotonic seconds, as an argument; own clocks ignore it."""
 
     touch: Callable[[str, float], object]  # the user has sent something: online, for T from now on
     # Tells who has been silent for T since the last touch, each once. To be gone through to its end.
@@ -64,7 +64,6 @@ class Technique:
     touch_batch: Callable[[Sequence[str], float], object] | None = None
 
     def touch_many(self, uids: Sequence[str], now: float) -> None:
-        """Touch many users in one call, or else one by one."""
         if self.touch_batch:
             self.touch_batch(uids, now)
             return
@@ -73,12 +72,12 @@ class Technique:
 
 
 def nothing(_timeout_s: float) -> Technique:
-    """Return what does nothing, so that what the player costs is known."""
+    """Return a technique that does nothing, to measure the player alone."""
     return Technique(lambda _uid, _now: None, lambda _: (), lambda _: math.inf, lambda _uids, _now: None)
 
 
 def presence_wheel(timeout_s: float) -> Technique:
-    """Return the presence wheel, driven as the server's ticker drives it: looked at when a slot begins."""
+    """Return the presence wheel, driven as by the server's ticker: polled when a slot begins."""
     ticks = Ticks(timeout_s / TICKS_PER_TIMEOUT / SLOTS_PER_TICK, time.monotonic())
     wheel: TimingWheel[str] = TimingWheel(2 * TICKS_PER_TIMEOUT * SLOTS_PER_TICK)
 
@@ -97,7 +96,7 @@ def presence_wheel(timeout_s: float) -> Technique:
 
 
 def lazy_heap(timeout_s: float) -> Technique:
-    """Return a heap of (deadline, uid): each touch adds an entry; one that is no longer true is skipped."""
+    """Return a heap of (deadline, uid): each touch adds an entry; stale ones are skipped."""
     deadlines: dict[str, float] = {}
     heap: list[tuple[float, str]] = []
 
@@ -113,7 +112,7 @@ def lazy_heap(timeout_s: float) -> Technique:
                 yield IdleUser(uid, time.monotonic())
 
     def next_look(_now: float) -> float:
-        """When the first entry is due that is still true."""
+        """Return the deadline of the first entry that is still true."""
         while heap and deadlines.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
@@ -122,7 +121,7 @@ def lazy_heap(timeout_s: float) -> Technique:
 
 
 def rearmed_heap(timeout_s: float) -> Technique:
-    """Return a heap with one entry a user, which is put right when it comes up; a touch notes the time."""
+    """Return a heap with one entry per user, re-armed when it comes up; a touch records the time."""
     touched: dict[str, float] = {}
     heap: list[tuple[float, str]] = []
 
@@ -146,7 +145,7 @@ def rearmed_heap(timeout_s: float) -> Technique:
 
 
 class _SilentUsers:
-    """Silent users, as the event loop reports them; available immediately."""
+    """Silent users, as the event loop reports them."""
 
     def __init__(self) -> None:
         self._found: list[IdleUser] = []
@@ -202,7 +201,7 @@ def trio_deadlines(timeout_s: float, nursery: trio.Nursery) -> Technique:
 
 
 class _PollInterval:
-    """When to look next: so long after the last look."""
+    """The next poll: a fixed time after the last one."""
 
     def __init__(self, each_s: float) -> None:
         self._each_s, self._next = each_s, 0.0
@@ -215,7 +214,7 @@ class _PollInterval:
 
 
 def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
-    """Return `RedisWheel`: one script a touch; looked at some times a tick."""
+    """Return `RedisWheel`: one script per touch; polled some times per tick."""
     looks = _PollInterval(timeout_s / TICKS_PER_TIMEOUT / POLLS_PER_TICK)
 
     def due(now: float) -> Iterator[IdleUser]:
@@ -230,16 +229,14 @@ def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
 
 
 def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Technique:
-    """Return a shared timer whose event, the user's silence, is put off by each touch."""
+    """Return a shared timer whose event, the user's silence, each touch postpones."""
     looks = _PollInterval(look_s)
 
     def touch(uid: str, _now: float) -> None:
-        """One call, and another for a user who comes online."""
         if not timer.reschedule(uid, timeout_s):
             timer.schedule(Event(uid, timeout_s))
 
     def touch_many(uids: Sequence[str], _now: float) -> None:
-        """One call, and another if some come online."""
         if new := [Event(uid, timeout_s) for uid in timer.reschedule_many(uids, timeout_s)]:
             timer.schedule_many(new)
 

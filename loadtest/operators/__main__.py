@@ -45,7 +45,7 @@ class OperatorsPlan:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a keepalive cost, µs; and what kept the figure from being one, in words."""
+    """The CPU of a keepalive in µs, and what makes the figure invalid."""
 
     cpu_us: float
     seen: Seen | None = None
@@ -53,7 +53,7 @@ class Stretch:
 
 
 class Course:
-    """One server under load, and who looks at it."""
+    """One server under load, with viewers or without."""
 
     def __init__(
         self, plan: OperatorsPlan, pid: int, generator: LoadGenerator, operators: tuple[str, int]
@@ -61,7 +61,7 @@ class Course:
         self._plan, self._pid, self._generator, self._operators = plan, pid, generator, operators
 
     def stretch(self, kind: str | None) -> Stretch:
-        """Measure one stretch, with a viewer or without."""
+        """Measure one stretch, with a kind of viewer or without."""
         plan, beat = self._plan, self._generator.send_keepalives
         lookers = self._start_viewers(kind) if kind else None
         beat(UNANSWERED, plan.rate, REST_S)
@@ -81,7 +81,7 @@ class Course:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def _missed(self, kind: str, seen: Seen) -> Iterator[str]:
-        """Give what lookers were to see and did not."""
+        """Yield what viewers should have seen and did not."""
         least = self._plan.seconds * MIN_SAMPLES_PER_S
         if kind == SCRAPE and (seen.failed or seen.answers < least):
             yield f"{seen.answers} scrapes, {seen.failed} failed"
@@ -121,7 +121,7 @@ def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stret
 
 
 def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) -> ScenarioReport:
-    """Compare: of each kind the median of the pairs' ratios."""
+    """Return, per kind, the median of the pairs' ratios."""
     report = ScenarioReport(
         f"operators: {plan.connections:,} connections, {plan.rate:,.0f} keepalives/s, µs of CPU a keepalive"
     )
@@ -149,7 +149,6 @@ def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) 
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.operators", description=__doc__)
     add = parser.add_argument
     add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; all by default")
@@ -166,7 +165,6 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure, print the table, and say what was broken."""
     given = parse(words)
     usage.require_linux()
     raise_file_limit()

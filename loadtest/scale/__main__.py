@@ -47,7 +47,6 @@ SETTLE_S = 1.0  # after the start, before memory is looked at
 
 
 def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
-    """Play everything on the server."""
     flags = ["--workers", str(given.workers), "--no-admin"]
     flags += ["--idle-timeout", str(given.idle_timeout), "--tick", str(given.tick)]
     flags += ["--redis", given.redis] if given.redis else []
@@ -76,7 +75,6 @@ def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
 
 
 def play_floors(report: ScenarioReport, given: argparse.Namespace) -> None:
-    """Play the holds on C floors."""
     with contextlib.ExitStack() as stack:
         floors = [stack.enter_context(running(floor(MAXEVENTS))) for _ in range(given.workers)]
         addresses = [(each.host, each.port) for each in floors]
@@ -92,7 +90,6 @@ def play_floors(report: ScenarioReport, given: argparse.Namespace) -> None:
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.scale",
         description=__doc__,
@@ -120,7 +117,6 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Play, print the tables, and say what was broken."""
     given = parse()
     raise_file_limit()
     gc.disable()  # 400,000 events are kept, and nothing here makes cycles

@@ -27,7 +27,7 @@ END_TIMEOUT_S = 20.0
 
 @dataclass
 class FleetStatus:
-    """How generators stand; the counts are since the beginning, but those named are since the last mark."""
+    """The generators' counts since the start, some of them since the last phase."""
 
     # Clients that are logged in, and that are to be
     online: int = 0
@@ -47,7 +47,6 @@ class FleetStatus:
 
     @classmethod
     def combine(cls, parts: Sequence["FleetStatus"]) -> "FleetStatus":
-        """Return how all of them stand together."""
         columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
         found = {name: reduce(add, column) for name, column in columns.items()}
         return cls(**found | {"late_max_s": max(columns["late_max_s"])})
@@ -126,13 +125,12 @@ class OrderedLoop(ClientLoop):
         self._cpu_mark_s = time.process_time()
 
     def on_keepalives_sent(self, sent: int, late_s: float) -> None:
-        """See `ClientLoop`."""
         self.status.keepalives += sent
         self.status.late_s.append(late_s)
         self.status.late_max_s = max(self.status.late_max_s, late_s)
 
     def log_in_all(self, per_second: float) -> None:
-        """Let all who have no connection log in, at that rate."""
+        """Let all clients without a connection log in, at that rate."""
         away = [client for client in self.clients if not client.is_expected]
         for client in away:
             client.is_expected = True
@@ -149,7 +147,7 @@ class OrderedLoop(ClientLoop):
             self.start_keepalives(last_beat_s, turns=1)
 
     def resume_reading(self) -> None:
-        """Read what the server has sent, and hang up where it says so."""
+        """Read what the server has sent, and close where it said goodbye."""
         self._set_reading_all(on=True)
 
     def _set_reading_all(self, *, on: bool) -> None:
@@ -157,13 +155,11 @@ class OrderedLoop(ClientLoop):
             self.set_reading(client, on=on)
 
     def begin_phase(self) -> None:
-        """Begin a phase."""
         status = self.status
         status.late_s, status.login_s = [], []
         status.keepalives, status.late_max_s, self._cpu_mark_s = 0, 0.0, time.process_time()
 
     def report_status(self, *, in_full: bool = False) -> FleetStatus:
-        """How it stands."""
         status = self.status
         status.online, status.beating = self.count_logged_in(), int(self.is_sending_keepalives)
         status.arriving = sum(client.is_expected and not client.is_logged_in for client in self.clients)
@@ -172,7 +168,7 @@ class OrderedLoop(ClientLoop):
         return FleetStatus(**found if in_full else found | {"late_s": [], "login_s": []})
 
     def last_packets(self) -> list[LastPacket]:
-        """Return what each client that was ever logged in did last."""
+        """Return the last packets of each client that was ever logged in."""
         return [
             LastPacket(each.uid, each.session, each.last_sent_at, each.previous_sent_at)
             for each in self.clients
@@ -181,7 +177,7 @@ class OrderedLoop(ClientLoop):
 
 
 def _serve(pipe: Connection, *arguments: Any) -> None:
-    """Drive the clients and obey, until the pipe ends: the process of a generator."""
+    """Run the clients and the commands, until the pipe ends: the process of a generator."""
     raise_file_limit()
     generator = OrderedLoop(*arguments)
     gc.disable()  # nothing here makes cycles, and a collection would make beats late
@@ -218,7 +214,7 @@ class Fleet:
             self._pipes.append(pipe)
 
     def call_all(self, order: str, **arguments: Any) -> list[Any]:
-        """Give the order to all; return their answers."""
+        """Run a command in all generators; return their answers."""
         for pipe in self._pipes:
             pipe.send((order, arguments))
         try:
@@ -227,15 +223,12 @@ class Fleet:
             raise SystemExit(f"a load generator ended at the order: {order}") from None
 
     def status(self, *, in_full: bool = False) -> FleetStatus:
-        """How they stand."""
         return FleetStatus.combine(self.call_all("report_status", in_full=in_full))
 
     def last_packets(self) -> list[LastPacket]:
-        """What each client that was ever logged in did last."""
         return [truth for answer in self.call_all("last_packets") for truth in answer]
 
     def close(self) -> None:
-        """End the processes, and their connections with them."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:

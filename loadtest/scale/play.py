@@ -58,7 +58,6 @@ class Reader:
         self._thread.start()
 
     def close(self) -> None:
-        """Read no more."""
         self._finished.set()
         self._thread.join(END_TIMEOUT_S)
         self._follower.close()
@@ -115,7 +114,7 @@ class ScaleRun:
         self._first_event = self._offline_before = 0  # events and offline events before it
 
     def ramp(self, per_second: float, beat_s: float, connections: int, times: int = 1) -> None:
-        """Let all log in, and beat from then on; wait until they are, and have beaten once."""
+        """Let all log in and send keepalives; wait until each has sent one."""
         self._first_event, self._offline_before = (
             len(self._reader.events) if self._reader else 0,
             self._offline_count,
@@ -135,7 +134,7 @@ class ScaleRun:
             self._report.broken += ramp_failures(load, connections)
 
     def hold(self, beat_s: float, seconds: float) -> None:
-        """Let all beat at that interval, and measure."""
+        """Let all send keepalives at that interval, and measure."""
         pids, name = self._pids(), f"{self._name}, a beat each {beat_s:g} s"
         self._fleet.call_all("start_keepalives", every_s=beat_s)
         self._fleet.call_all("begin_phase")
@@ -168,7 +167,7 @@ class ScaleRun:
         self._report.broken += hold_failures(name, lost, offline)
 
     def silence(self, promise: ScaleDeadlines) -> None:
-        """Let all fall silent, wait for their ends, and judge the period."""
+        """Let all fall silent, wait for the offline events, and judge the period."""
         self._fleet.call_all("fall_silent")
         self._judge_silence("silence", promise)
 
@@ -215,7 +214,7 @@ class ScaleRun:
         return self._reader.offline_count if self._reader else 0
 
     def _wait(self, name: str, seconds: float, done: Callable[[FleetStatus], bool] | None = None) -> None:
-        """Wait, for that time or until something is so; tell how it stands meanwhile."""
+        """Wait for some seconds or until a condition holds, printing the progress."""
         until = time.monotonic() + seconds
         while True:
             status, now = self._fleet.status(), time.monotonic()
@@ -236,18 +235,16 @@ def _percentiles(seconds: Sequence[float]) -> list[float]:
 
 
 def ramp_failures(load: FleetStatus, connections: int) -> list[str]:
-    """Return what was broken when all were to log in."""
     return [f"only {load.online:,} of {connections:,} logged in"] if load.online < connections else []
 
 
 def hold_failures(name: str, lost: int, offline: int) -> list[str]:
-    """Return what was broken while all did nothing but beat."""
     found = {"connections lost": lost, "offline events": offline}
     return [f"{name}: {count:,} {what}" for what, count in found.items() if count]
 
 
 def end_failures(name: str, ends: Ends, span_max_s: float | None) -> list[str]:
-    """Return what was broken when all fell silent; `span_max_s`: allowed from the first event to the last."""
+    """Return what was broken in a silence; `span_max_s`: allowed between the first and last event."""
     found = [f"{name}: {count:,} x {what}" for what, count in ends.counts.items()]
     if span_max_s is not None and ends.first_to_last_s > span_max_s:
         found.append(f"{name}: {ends.first_to_last_s:.2f} s from first to last event")

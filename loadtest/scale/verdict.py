@@ -21,7 +21,7 @@ RACE_S = 0.1  # a packet this close to a decision was in a race with it
 
 
 class LastPacket(NamedTuple):
-    """What a client did last: name, session, the moments before its last packet and the one before that."""
+    """A client's name and session, and when its last packet and the one before were sent."""
 
     uid: str
     session: str
@@ -31,7 +31,7 @@ class LastPacket(NamedTuple):
 
 @dataclass(frozen=True)
 class ScaleDeadlines:
-    """What the server promises: T, tick and what is allowed for the way through Redis, in seconds."""
+    """What the server promises: T, tick and the slack for the way through Redis, in seconds."""
 
     idle_timeout: float = 30.0
     tick: float = 1.0

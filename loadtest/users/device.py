@@ -65,11 +65,11 @@ class Device(LoopClient):
         self._is_stopped = False
 
     def start(self, within_s: float) -> None:
-        """Log in some time, and live from then on."""
+        """Log in some time."""
         self.loop.call_at(time.monotonic() + random.uniform(0, within_s), self.connect)
 
     def stop(self) -> None:
-        """Vanish, as a device does."""
+        """Vanish without a logout."""
         self._is_stopped = True
         if self.is_logged_in:
             self._close_connection()
@@ -79,7 +79,7 @@ class Device(LoopClient):
     # Logging in
 
     def connect(self) -> None:
-        """Open a connection; if none comes about try again."""
+        """Open a connection; on failure retry later."""
         if self._is_stopped:
             return
         self._attempts += 1
@@ -95,7 +95,6 @@ class Device(LoopClient):
             )
 
     def on_connected(self) -> None:
-        """See `LoopClient`."""
         wish = self._run.options.idle_timeout_wish or None
         frame = protocol.encode(protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish))
         begun = time.monotonic()
@@ -119,7 +118,6 @@ class Device(LoopClient):
         self._reconnect_later()
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
-        """See `LoopClient`."""
         assert self._login is not None
         session, self._login = self._login, None
         self._judge.login_answered(
@@ -142,7 +140,6 @@ class Device(LoopClient):
             self._abandoned_fd = NO_CONNECTION
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `LoopClient`."""
         retry_after_s = float((payload or EMPTY_PAYLOAD).get("retry_after", 0.0))
         if self._login is not None:
             self._drop_pending_login(now)
@@ -161,7 +158,7 @@ class Device(LoopClient):
     def _session_disconnected(
         self, payload: Mapping[str, Any] | None, now: float, retry_after_s: float
     ) -> None:
-        """The connection of a session has ended, by a goodbye or without."""
+        """The connection of a session has ended, with a goodbye or without."""
         assert self._session is not None
         if payload:
             self._run.report_exchange(f"goodbye {payload['reason']}", None)
@@ -206,7 +203,7 @@ class Device(LoopClient):
         self._schedule_keepalive(session, max(now, due + self._keepalive_s * random.uniform(0.8, 1.0)))
 
     def _send_packet(self, frame: bytes) -> Sent | None:
-        """Send; None if that cannot be, and the connection is over."""
+        """Send; None if the server does not read, which ends the connection."""
         begun = time.monotonic()
         is_sent = self.try_send(frame)
         now = time.monotonic()
@@ -226,7 +223,6 @@ class Device(LoopClient):
         return sent
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `LoopClient`."""
         if id is None or id not in self._requests:
             return
         name, begun = self._requests.pop(id)
@@ -254,7 +250,6 @@ class Device(LoopClient):
             self._schedule_action(session)
 
     def _do_nothing(self, session: JudgedSession) -> bool:
-        """Beat on."""
         return True
 
     def _send_message(self, session: JudgedSession) -> bool:
@@ -264,7 +259,7 @@ class Device(LoopClient):
         return sent is not None
 
     def _fall_silent(self, session: JudgedSession) -> bool:
-        """Fall silent: briefly, until just about the time-out, or for long."""
+        """Fall silent: briefly, until about the time-out, or for long."""
         return self._stop_sending(session, random.choices([*SILENCE_WEIGHTS], [*SILENCE_WEIGHTS.values()])[0])
 
     def _fall_silent_until_offline(self, session: JudgedSession) -> bool:
@@ -272,7 +267,7 @@ class Device(LoopClient):
         return self._stop_sending(session, "long")
 
     def _stop_sending(self, session: JudgedSession, kind: str) -> bool:
-        """Send nothing more for a while, with the connection open; what the server says is read."""
+        """Send nothing for a while, with the connection open; the server's packets are read."""
         options, timeout_s, last = self._run.options, session.idle_timeout, session.last_packet().end
         out_s = {
             "brief": random.uniform(0.4, 0.9) * timeout_s,
@@ -298,7 +293,7 @@ class Device(LoopClient):
             self.connect()
 
     def _lose_connection(self, session: JudgedSession, within_share: float = 0.5) -> bool:
-        """Lose the connection, and come back within the grace or after it."""
+        """Lose the connection, and return within the grace or after it."""
         options, closed = self._run.options, self._close_connection(reset=random.random() < 0.5)
         idle_s = session.last_packet().start + session.idle_timeout - closed
         grace_s = max(0.0, min(options.disconnect_grace, idle_s))
@@ -314,14 +309,14 @@ class Device(LoopClient):
         return self._lose_connection(session, FLAP_SHARE)
 
     def _reconnect_with_all(self, session: JudgedSession) -> bool:
-        """Lose the connection when all do, and come back as a client library does."""
+        """Lose the connection together with all others, and return as a client library does."""
         self.loop.call_at(
             self._close_connection(reset=True) + random.uniform(0, STORM_RETURN_S), self.connect
         )
         return False
 
     def _close_connection(self, *, reset: bool = False) -> float:
-        """Close the connection without a word; return when."""
+        """Close the connection without a logout; return when."""
         assert self._session is not None
         begun = time.monotonic()
         self.close(reset=reset)

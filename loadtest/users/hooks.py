@@ -70,13 +70,11 @@ class LoadUser(User):
             device.start(within_s)
 
     def on_stop(self) -> None:
-        """All vanish, as devices do."""
         for device in self.devices:
             device.stop()
 
     @task
     def wait_forever(self) -> None:
-        """The devices live by themselves."""
         gevent.sleep(FOREVER_S)
 
 
@@ -109,7 +107,6 @@ class Ramp(LoadTestShape):
 
 
 def register_hooks() -> None:
-    """Have locust call what is below."""
     hooks: Any = events  # locust's are untyped
     hooks.init_command_line_parser.add_listener(_add_options)
     hooks.init.add_listener(_prepare)
@@ -166,12 +163,12 @@ def _start_run(environment: Environment, **_: Any) -> None:
 
 
 def _freeze_objects(**_: Any) -> None:
-    """What there is now lives as long as the run."""
+    """Objects of now live as long as the run."""
     gc.freeze()
 
 
 def _stop_judging(environment: Environment, **_: Any) -> None:
-    """From now on devices vanish because they are stopped."""
+    """Devices that vanish from now on are being stopped."""
     if LoadUser.current_run is not None:
         logger.info("%d offline events are not due yet", LoadUser.current_run.close())
     if isinstance(environment.runner, WorkerRunner):
@@ -180,7 +177,7 @@ def _stop_judging(environment: Environment, **_: Any) -> None:
 
 
 def _set_exit_code(environment: Environment, **_: Any) -> None:
-    """A broken promise or an exceeded limit is the exit status, whatever else it was to be."""
+    """A broken promise or an exceeded limit decides the exit status."""
     if isinstance(environment.runner, WorkerRunner):
         return  # the master knows all
     stats = environment.stats

@@ -42,7 +42,7 @@ CLOCK_DRIFT = 1e-4  # seconds a second; twice what two bad quartzes are apart
 
 
 class Sent(NamedTuple):
-    """When something was done on a connection: the moments before and after the call."""
+    """When a call on a connection began and ended."""
 
     start: float
     end: float
@@ -71,14 +71,13 @@ class JudgedSession:
         self.packet_times = array("d", self.login)
 
     def add_packet(self, packet: Sent) -> None:
-        """Remember one packet more."""
         times = self.packet_times
         times.extend(packet)
         if len(times) >= 2 * _TIMES_KEPT:
             del times[:_TIMES_KEPT]
 
     def last_packet(self, by: float = math.inf) -> Sent:
-        """Return the last packet that was surely readable at `by`; the oldest that is known if none was."""
+        """Return the last packet that was surely readable at `by`; the oldest known one if none was."""
         times = self.packet_times
         for at in range(len(times) - 2, -1, -2):
             if times[at + 1] <= by:
@@ -87,7 +86,7 @@ class JudgedSession:
 
     @property
     def should_be_online(self) -> bool:
-        """Whether the device, for all that it did, should be online by this session."""
+        """Whether, by all that the device did, this session should be online."""
         return not (self.is_silent or self.is_ended or self.logout or self.closed)
 
 
@@ -135,7 +134,7 @@ class ServerClock:
         self._at = 0.0
 
     def sample(self, asked: float, answered: float, server_ms: int) -> None:
-        """Take the server's time, told in an answer to what was sent at `asked` and read at `answered`."""
+        """Add the server's time, from an answer read at `answered` to a request sent at `asked`."""
         drift = CLOCK_DRIFT * (answered - self._at)
         # The server may round up or down to a millisecond.
         low, high = asked - (server_ms + 1) / 1000, answered - (server_ms - 1) / 1000
@@ -151,7 +150,7 @@ class ServerClock:
 
 
 class EventDeadlines(NamedTuple):
-    """What the server is set to, and what is allowed on top; all in seconds."""
+    """The server's settings, and the slack; all in seconds."""
 
     tick_s: float  # the server's tick
     grace_s: float  # the server's disconnect grace
@@ -159,7 +158,7 @@ class EventDeadlines(NamedTuple):
 
 
 class DeviceFinding(NamedTuple):
-    """One thing to report."""
+    """One finding to report."""
 
     name: str  # what was measured
     seconds: float | None = None  # the measure; None where there is none
@@ -168,7 +167,7 @@ class DeviceFinding(NamedTuple):
 
 
 class DeviceJudge:
-    """Facts in, events in, findings out."""
+    """Takes facts and events, returns findings."""
 
     def __init__(self, promise: EventDeadlines) -> None:
         self.clock = ServerClock()
@@ -181,7 +180,7 @@ class DeviceJudge:
     # What a device did
 
     def login_sent(self, uid: str, login: Sent) -> JudgedSession:
-        """A login was sent; whatever the device's older sessions were due to, it has come back from."""
+        """A login was sent; the device is back from what its older sessions were due to."""
         device = self._devices.setdefault(uid, JudgedDevice(uid))
         for old in device.sessions:
             if old.offline_due is not None and login.start < old.offline_due and not old.logout:
@@ -201,14 +200,13 @@ class DeviceJudge:
         self._schedule_check(at + self._deadlines.slack_s, session)
 
     def packet_sent(self, session: JudgedSession, packet: Sent) -> None:
-        """A whole packet was sent; with it a silence is over."""
+        """A whole packet was sent; it ends a silence."""
         session.add_packet(packet)
         session.is_silent = False
         if session.offline_due is not None and packet.start < session.offline_due:
             session.offline_due = None
 
     def silence_began(self, session: JudgedSession) -> None:
-        """The device sends nothing more for now."""
         session.is_silent = True
         tail_s = session.idle_timeout + self._deadlines.tick_s
         self._expect_end(session, session.last_packet().end + tail_s)
@@ -218,7 +216,6 @@ class DeviceJudge:
         session.logout = logout
 
     def logout_confirmed(self, session: JudgedSession) -> None:
-        """The server has confirmed the logout."""
         if session.logout is not None:
             self._expect_end(session, session.logout.end)
 
@@ -234,7 +231,7 @@ class DeviceJudge:
         session.offline_due = None
 
     def close(self) -> int:
-        """The devices are being stopped: nothing more is due; return how many offline events still were."""
+        """The devices are being stopped; return how many offline events were still due."""
         still_due = len({session for _, _, session in self._checks if session.offline_due is not None})
         self._is_closed = True
         self._checks = []
@@ -258,7 +255,7 @@ class DeviceJudge:
     # What the stream says
 
     def overdue(self, now: float) -> list[DeviceFinding]:
-        """Return what should have come by `now` and has not; all events read before must have been told."""
+        """Return what is missing at `now`; all events read before must have been judged."""
         findings = []
         while self._checks and self._checks[0][0] <= now:
             deadline, _, session = heapq.heappop(self._checks)
@@ -287,7 +284,7 @@ class DeviceJudge:
         return findings
 
     def judge_event(self, entry_id: str, fields: Mapping[str, str], arrived: float) -> list[DeviceFinding]:
-        """Take one entry of a stream, read at `arrived`; entries of others' devices are passed over."""
+        """Judge an entry of a stream, read at `arrived`; entries of others' devices are ignored."""
         if fields.get("type") == "gap":
             return [DeviceFinding("gap", None, "a gap in the stream", f"{fields.get('dropped')} transitions")]
         device = self._devices.get(fields.get("uid", ""))
@@ -353,7 +350,7 @@ class DeviceJudge:
     def _earliest_end(
         self, code: int, session: JudgedSession, heard: Sent, decided: float
     ) -> tuple[str | None, float]:
-        """Return what is wrong with an end for that reason, if anything is, and from when on it is right."""
+        """Return what is wrong with an end for that reason, or None, and from when on it is right."""
         match code:
             case Code.IDLE_TIMEOUT:
                 due = heard.start + session.idle_timeout
@@ -369,7 +366,7 @@ class DeviceJudge:
 
 
 def _overtaken_after(session: JudgedSession) -> float | None:
-    """Return the seconds from a logout to a login that may have gone before it; None: there is none."""
+    """Return the seconds from a logout to a login that may have overtaken it, or None."""
     sessions = list(session.device.sessions)
     later = sessions[sessions.index(session) + 1 :]
     if session.logout is None or not later or _same_node(session, later[0]):

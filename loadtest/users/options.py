@@ -18,7 +18,7 @@ LIMITS = {"login": "login_p99_max", "keepalive, answered": "answer_p99_max"}
 
 
 class Act(NamedTuple):
-    """What to do next, and at which moment of the monotonic clock; never is infinite."""
+    """The next action, and when it is due on the monotonic clock; never is infinite."""
 
     due: float
     name: str
@@ -49,7 +49,7 @@ class Scenario:
         self._joint_action_s = together_s
 
     def next(self, now: float, wall: float) -> Act:
-        """Return what comes next, by monotonic seconds and Unix seconds."""
+        """Return the next action, by monotonic seconds and Unix seconds."""
         if self._name in JOINT_ACTIONS:
             return Act(now + self._joint_action_s - wall % self._joint_action_s, JOINT_ACTIONS[self._name])
         if self._name in {"steady", "ramp"}:
@@ -61,7 +61,7 @@ class Scenario:
 
 
 def ramp_users(elapsed_s: float, run_s: float, devices: int) -> int | None:
-    """Return how many devices there are after some seconds of a ramp; None when it is over."""
+    """Return how many users a ramp has after some seconds; None when it is over."""
     if elapsed_s >= run_s:
         return None
     return math.ceil(devices * (int(elapsed_s / run_s * RAMP_STEPS) + 1) / RAMP_STEPS)

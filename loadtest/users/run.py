@@ -37,7 +37,7 @@ logger = logging.getLogger("presence.loadtest")
 
 
 class BrokenPromise(Exception):
-    """The server's events and the truth of a device differ."""
+    """The server's events and the actions of a device differ."""
 
 
 class DeviceRun:
@@ -105,7 +105,7 @@ class DeviceRun:
         return self.judge.close()
 
     def _drive(self) -> None:
-        """Do what is due and take what comes, and let others have their turns."""
+        """Run the loop, with turns for other greenlets."""
         while True:
             self.loop.run_once(0)
             wait_s = min(MAX_WAIT_S, self.loop.next_due_at - time.monotonic())
@@ -146,7 +146,6 @@ class DeviceRun:
             gevent.sleep(PAUSE_S)
 
     def _judge_all(self, items: list[Item], arrived: float) -> None:
-        """Judge those events that are of devices of this process."""
         for item in items:
             if isinstance(item, Gap):
                 self._report_finding(
@@ -170,13 +169,13 @@ class DeviceRun:
         self._fire("event", finding.name, finding.seconds, error)
 
     def record_time(self, name: str, seconds: float | None = None) -> None:
-        """Note what happens often: an event of locust's costs more than the beat that it would tell of."""
+        """Record a frequent event: firing locust's event costs more than the keepalive it reports."""
         if self._is_open:
             ms: Any = None if seconds is None else seconds * 1000  # locust's own are fractions, too
             self._stats.log_request("device", name, ms, 0)
 
     def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
-        """Tell locust about one exchange with the server, unless the run is closed."""
+        """Report one exchange with the server to locust, unless the run is closed."""
         if self._is_open:
             self._fire("device", name, seconds, RuntimeError(failure) if failure else None)
 
@@ -192,7 +191,7 @@ class DeviceRun:
 
 
 def _poller() -> Poller:
-    """Return what to wait with; gevent hides what the standard library has."""
+    """Return a poller; gevent hides those of the standard library."""
     if platform.system() == "Linux":
         return monkey.get_original("select", "epoll")()
     return PlainPoll(monkey.get_original("select", "poll")())

@@ -89,7 +89,6 @@ def _run_guards(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Do what the command line asks for."""
     options = _parse()
     if options.seed is not None:
         return _run_one(options)

@@ -45,7 +45,7 @@ class SimulatedDevice:
             self._agenda.at(saying.at, lambda saying=saying: self._change_status(saying))  # type: ignore[misc]
 
     def is_cut(self, host: Host) -> bool:
-        """Whether nothing passes between it and a process."""
+        """Whether nothing passes between the device and a process."""
         return self._agenda.now < self.cut_off_until or host.unreachable > 0
 
     # Connecting
@@ -124,7 +124,6 @@ class SimulatedDevice:
     # What it hears
 
     def receive(self, connection: SimulatedConnection, packet: Packet) -> None:
-        """Take a packet of the server's."""
         match packet.kind:
             case Kind.OK if not connection.is_login_read:
                 connection.is_login_read = True
@@ -148,7 +147,6 @@ class SimulatedDevice:
             self.may_not_return = True
 
     def connection_lost(self, connection: SimulatedConnection) -> None:
-        """Its connection is dead."""
         connection.abandon()
         if connection is self.main:
             self.main = None
@@ -163,7 +161,7 @@ class SimulatedDevice:
             self._send_status(self.main)
 
     def _send_status(self, connection: SimulatedConnection) -> None:
-        """Tell the server how it is, unless it has."""
+        """Send the device's status and meta, unless this connection has sent them."""
         says = self._shown
         if connection.sent_status is not says:
             meta = {"text": says.meta} if says.meta else {}

@@ -24,7 +24,6 @@ NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 
 
 def draw_plan(seed: int) -> SimulationPlan:
-    """Return the plan of a seed."""
     random = Random(seed)
     crowd = seed % SEEDS_PER_CROWD == SEEDS_PER_CROWD - 1
     settings = _settings(random, crowd=crowd)
@@ -46,7 +45,7 @@ def draw_plan(seed: int) -> SimulationPlan:
 
 
 def _with_statuses(random: Random, plan: SimulationPlan) -> SimulationPlan:
-    """Return a plan in which some devices say how they are, or are away by themselves."""
+    """Return a plan in which some devices set a status, or go away automatically."""
     share, t = random.choice((0.1, 0.5, 1.0)), plan.settings.idle_timeout
     away_after = random.choice((0.0, 0.0, 0.5 * t, 2.0 * t))
     devices = tuple(
@@ -137,7 +136,7 @@ def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> t
 
 
 def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[SimulatedFault]:
-    """A process renews nothing, and those that see it cannot fence it before it counts as dead."""
+    """One process renews no lease, and its observers cannot fence it until it counts as dead."""
     dead_s = settings.lease + settings.idle_timeout
     at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
     whose = random.randrange(nodes)
@@ -167,7 +166,7 @@ def _death_in_an_outage(
 def _loss_around_a_stray(
     random: Random, nodes: int, settings: Settings, heal_at: float
 ) -> list[SimulatedFault]:
-    """The first batches of a generation are under way while Redis forgets it."""
+    """The first batches of a generation are in flight while Redis loses it."""
     at = random.uniform(10.0, heal_at - 20.0)
     stray_at = at + random.uniform(0.5, 4.0)
     stray_s = random.uniform(3.0, 9.0)
@@ -177,7 +176,7 @@ def _loss_around_a_stray(
 
 
 def _ends_at_a_loss(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[SimulatedFault]:
-    """Redis forgets everything just when many sessions of a process end."""
+    """Redis loses everything just when many sessions of a process end."""
     t = settings.idle_timeout
     at = random.uniform(15.0, max(16.0, heal_at - t - 5.0))
     flush_at = at + random.uniform(0.6, 1.0) * t

@@ -45,7 +45,7 @@ def decision_allowed_s(world: SimulatedWorld, life: TrueSession, now: float) -> 
 
 
 def report_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float) -> float:
-    """Return how long after its decision an end may be told; `gap_at`: of its process's last gap entry."""
+    """Return how long after its decision an end may be reported."""
     since, relay = decided_at - RESYNC_WAIT_S, life.host.node.relay
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
     began_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
@@ -97,16 +97,16 @@ class Liveness:
         self._late_login_at: dict[Key, float] = {}
 
     def login_applied(self, key: Key) -> None:
-        """Redis has applied a login, or a registration, of a device just now."""
+        """Redis has just applied a login, or a registration, of a device."""
         if self._world.redis.in_flight_s > IN_FLIGHT_S:
             self._late_login_at[key] = self._world.agenda.now
 
     def is_outdated(self, life: TrueSession) -> bool:
-        """Whether, since its login, Redis has applied another of its device that was under way for long."""
+        """Whether Redis has since applied another login of the device that was in flight for long."""
         return self._late_login_at.get(life.key, LONG_AGO) >= life.arrived
 
     def must_be_known(self, life: TrueSession, decided_at: float, teller: Host) -> bool:
-        """Whether a session lived at a moment, lives now, and Redis has to know by the word of `teller`."""
+        """Whether a session lived then, lives now, and Redis must know of it, as `teller` could see."""
         now = self._world.agenda.now
         claim = self._claim(life, decided_at, teller)
         return (
@@ -116,7 +116,6 @@ class Liveness:
         )
 
     def _claim(self, life: TrueSession, decided_at: float, teller: Host) -> Claim:
-        """Return what speaks for a session by the word of `teller`."""
         now = self._world.agenda.now
         if not self._is_seen(life, teller) or not life.is_alive(now) or self.is_outdated(life):
             return NO_CLAIM
@@ -126,7 +125,7 @@ class Liveness:
         return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)
 
     def _is_seen(self, life: TrueSession, teller: Host) -> bool:
-        """Whether a process has seen that of a session at work in its shard; else it does not wait."""
+        """Whether a process has seen the session's process at work in its shard; else it does not wait."""
         if life.host is teller:
             return True
         barrier = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier

@@ -26,15 +26,12 @@ CUTS: Final = {
 
 
 class FaultInjector:
-    """Carries out what the plan has."""
-
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self.counts: dict[FaultKind, int] = {}  # how often each kind was carried out
         self._snapshots: dict[SimulatedFault, tuple[FakeSnapshot, KnownState]] = {}
 
     def schedule(self) -> None:
-        """Enter all faults in the agenda."""
         for fault in self._world.plan.faults:
             self._world.agenda.at(fault.at, self._runner(fault))
             if fault.kind in {FaultKind.REDIS_BACK, FaultKind.REDIS_BACK_SAME}:

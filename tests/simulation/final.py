@@ -94,7 +94,7 @@ def _owned(world: SimulatedWorld) -> Owned:
 
 
 def _check_clients(world: SimulatedWorld, judge: SimulationJudge, held: set[tuple[str, str]]) -> None:
-    """Hold the sessions against the clients that beat."""
+    """Compare the sessions with the clients that send keepalives."""
     sessions = {session for _, session in held}
     beating = {
         connection.life.id
@@ -117,7 +117,7 @@ def _check_clients(world: SimulatedWorld, judge: SimulationJudge, held: set[tupl
 
 
 def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
-    """Hold what records show against the processes, what was told, and the clients."""
+    """Compare what records show with the processes, the events, and the clients."""
     profiles = {
         host.node.engine.sessions.session_id(session): host.node.engine.sessions.profiles.get(session.number)
         for host in _running_hosts(world)
@@ -146,7 +146,7 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
 def _check_profile(
     world: SimulatedWorld, judge: SimulationJudge, host: Host, connection: SimulatedConnection
 ) -> None:
-    """Hold how a session shows itself against what its client said last, and when."""
+    """Compare how a session shows itself with what its client last sent, and when."""
     session, said, sessions = connection.peer, connection.arrived_status, host.node.engine.sessions
     if not isinstance(session, Session) or said is None or session not in sessions:
         return
@@ -164,7 +164,7 @@ def _check_profile(
 
 
 def _check_streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
-    """Hold what is left of each stream against the records."""
+    """Compare what is left of each stream with the records."""
     entries: list[RemainingEvent] = []
     for shard in range(world.keys.shards):
         stream = world.redis.data.get(world.keys.events(shard).encode(), Stream())
@@ -179,7 +179,7 @@ def _check_streams(world: SimulatedWorld, judge: SimulationJudge, online: set[st
 
 
 def _check_last_event(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
-    """Compare the last event of a user with their state."""
+    """Compare the last event of each user with the user's state."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
         died_unknown = any(
@@ -225,14 +225,13 @@ class Counting:
         self._by_others: dict[str, Counter[Kind]] = {}
 
     def entry_written(self, entry: ObservedEntry) -> None:
-        """A script wrote an entry."""
         kind = entry.fields["type"]
         if kind != "floor":  # which is taken out again immediately
             written = self._by_batches if entry.script == "apply" else self._by_others
             written.setdefault(entry.caller, Counter())[kind, entry.fields.get("reason", kind)] += 1
 
     def compare(self, judge: SimulationJudge, host: Host, *, forgot: bool) -> None:
-        """Judge a process that runs; `forgot`: Redis lost data, and so perhaps the answer to a batch."""
+        """Judge a running process; `forgot`: Redis lost data, and so perhaps the answer to a batch."""
         batches, others = self._total_of(self._by_batches, host), self._total_of(self._by_others, host)
         report = host.node.relay.transitions.report()
         counted = Counter({(type, reason): n for type, ns in report.items() for reason, n in ns.items()})

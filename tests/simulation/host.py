@@ -118,7 +118,7 @@ class Host:
         return token
 
     async def _main(self) -> None:
-        """Do as `Server.serve`."""
+        """As `Server.serve`."""
         while True:
             try:
                 await self.node.start()
@@ -134,20 +134,19 @@ class Host:
         self._world.note("{} serves", self.name)
 
     def accepts(self) -> bool:
-        """Whether a connection is accepted, be it by the kernel of a stopped process."""
+        """Whether a connection is accepted, perhaps only by the kernel of a stopped process."""
         return self.machine.is_alive and self._is_serving and not self.is_draining
 
     # What befalls it
 
     def crash(self, *, silently: bool) -> None:
-        """End it where it stands."""
         if not self.machine.is_alive:
             return
         self.died_with_machine = silently
         self.machine.end()
 
     def drain(self) -> None:
-        """Do as `Server.stop`."""
+        """As `Server.stop`."""
         if self.machine.is_alive and self._is_serving and not self.is_draining:
             self.machine.post(self._begin_drain)
 
@@ -184,18 +183,15 @@ class Host:
     # Link
 
     def hang_up(self, handle: SimulatedConnection, farewell: bytes) -> None:
-        """See `presence.core.registry.Link`."""
         handle.hang_up(farewell)
 
     def send(self, handle: SimulatedConnection, data: bytes) -> None:
-        """See `presence.core.registry.Link`: no client asks for what is answered later."""
+        """Ignore it: no client asks for what is answered later."""
 
     def try_send(self, handle: SimulatedConnection, data: bytes) -> bool:
-        """See `presence.core.registry.Link`."""
         return True
 
     def poll_now(self, handle: SimulatedConnection) -> bool:
-        """See `presence.core.registry.Link`."""
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
             self.machine.post_after(0.0, handle.read)
             return False
@@ -203,11 +199,9 @@ class Host:
         return True
 
     def receive_queue_age_s(self, handle: SimulatedConnection, now: float) -> float:
-        """See `presence.core.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 
     def address(self, handle: SimulatedConnection) -> str:
-        """See `Link`."""
         return "127.0.0.1"
 
     # What it decides
@@ -231,5 +225,4 @@ class Host:
         self._world.judge.change_decided(self, change)
 
     def goodbye_sent(self, life: TrueSession, code: Code) -> None:
-        """A connection was told why it ends."""
         self._world.judge.goodbye_sent(life, code)

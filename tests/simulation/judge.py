@@ -113,25 +113,23 @@ class SimulationJudge:
         self.counting = Counting()  # what nodes are to have counted
 
     def add_violation(self, rule: str, text: str, *values: object) -> None:
-        """Note a broken promise."""
         line = f"{self._world.agenda.now:.3f} {rule}: {text.format(*values)}"
         self._world.note("VIOLATION {}", line)
         self.violations.append(line)
 
     def add_broken(self, found: list[Broken]) -> None:
-        """Note what the rules found that hold for real processes too."""
+        """Add the findings of the rules that real processes share."""
         for each in found:
             self.add_violation(each.rule, "{}", each.text)
 
     # What nodes decide
 
     def change_queued(self, host: Host, change: Change) -> None:
-        """An outbox took a change."""
+        """An outbox accepted a change."""
         if change.op in (Op.LOGIN, Op.END):
             self.accepted.setdefault(host, []).append((change.op is Op.END, change.session))
 
     def change_decided(self, host: Host, change: Change) -> None:
-        """A process decided a change."""
         now = self._world.agenda.now
         if change.op is Op.LOGIN:
             self._world.note("{} at {}: login {}", change.uid, host.name, change.session)
@@ -167,7 +165,6 @@ class SimulationJudge:
             self.add_violation("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
 
     def goodbye_sent(self, life: TrueSession, code: Code) -> None:
-        """A process told a client why its connection ends."""
         self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
         if code in (Code.REPLACED, Code.CLOSED):
             life.displaced_at = self._world.agenda.now
@@ -191,7 +188,6 @@ class SimulationJudge:
     # What Redis does
 
     def script_ran(self, ran: ScriptRun) -> None:
-        """A script was run."""
         if not isinstance(ran.reply, dict) or ran.reply.get("status") != "ok":
             return
         now = self._world.agenda.now
@@ -219,7 +215,7 @@ class SimulationJudge:
                     self.periods.session_ended(session, now)
 
     def data_lost(self, kept: KnownState | None, *, silently: bool = False) -> None:
-        """Redis went back to what it had when `kept` was made; None: it has nothing."""
+        """Redis went back to its state of a snapshot; None: it is empty."""
         now = self._world.agenda.now
         self._losses.append((now, kept.at if kept else LONG_AGO))
         self.periods.data_lost(now, kept.online if kept else None)
@@ -229,7 +225,7 @@ class SimulationJudge:
             self.liveness.rolled_back_at = now
 
     def snapshot(self) -> KnownState:
-        """Return what is to be given back when Redis goes back to this moment."""
+        """Return what `data_lost` needs if Redis goes back to this moment."""
         return KnownState(
             self._world.agenda.now, self.periods.snapshot(), self.showing.snapshot(), dict(self._renewed_at)
         )
@@ -241,7 +237,6 @@ class SimulationJudge:
         return bool(losses) and self.periods.data_lost_at > losses[0]
 
     def entry_written(self, entry: ObservedEntry) -> None:
-        """An entry was written."""
         self.counting.entry_written(entry)
         fields = entry.fields
         if "uid" in fields:
@@ -310,5 +305,4 @@ class SimulationJudge:
             self.add_violation("unswept", "{} of {} for {:.3f} s", life.id, dead, since_death_s)
 
     def judge_final_state(self) -> None:
-        """All is over and quiet."""
         compare(self._world, self)

@@ -11,7 +11,7 @@ Callback = Callable[[], object]
 
 
 class Agenda:
-    """Things to come. Of two at one moment the one that was entered first happens first."""
+    """Scheduled actions. Of two at the same moment the one that was added first runs first."""
 
     def __init__(self) -> None:
         self.now = 0.0  # true seconds since the simulation began; no process has that clock
@@ -19,15 +19,13 @@ class Agenda:
         self._numbers = count()
 
     def at(self, moment: float, act: Callback) -> None:
-        """Let something happen; immediately if its moment has passed."""
+        """Run an action at a true moment, or now if that has passed."""
         heapq.heappush(self._heap, (max(moment, self.now), next(self._numbers), act))
 
     def after(self, seconds: float, act: Callback) -> None:
-        """Let something happen some true seconds from now."""
         self.at(self.now + seconds, act)
 
     def run(self, until: float) -> None:
-        """Let everything happen that is due."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             self.now, _, act = heapq.heappop(heap)
@@ -50,15 +48,14 @@ class NodeClock:
         self._offset_s = offset_s
 
     def monotonic(self) -> float:
-        """Return its monotonic seconds."""
         return self.monotonic_at(self._agenda.now)
 
     def monotonic_at(self, moment: float) -> float:
-        """Return its monotonic seconds at a true moment."""
+        """Return the clock's monotonic seconds at a true moment."""
         return 1000.0 + moment * self.rate
 
     def wall(self) -> float:
-        """Return its Unix seconds."""
+        """Return the clock's Unix seconds."""
         return 1_700_000_000.0 + self._offset_s + self._agenda.now * self.rate
 
 
@@ -87,7 +84,7 @@ class Machine:
         self._waiting: list[Callback] = []
 
     def post(self, act: Callback) -> None:
-        """Run something now, or when the process goes on."""
+        """Run an action now, or when the process resumes."""
         if not self.is_alive:
             return
         if self._stops:
@@ -96,13 +93,13 @@ class Machine:
             act()
 
     def post_after(self, seconds: float, act: Callback) -> None:
-        """Run something after seconds of its own clock."""
+        """Run an action after seconds of the machine's own clock."""
         # Rounded up: a task that wakes too early by less than a float can tell would wake for ever.
         due = seconds / self.clock.rate + ROUNDING_S if seconds > 0 else 0.0
         self.agenda.after(due, lambda: self.post(act))
 
     def stop_for(self, seconds: float) -> None:
-        """Stop the process for true seconds."""
+        """Stop the process for some true seconds."""
         if not self.is_alive:
             return
         self._stops += 1
@@ -124,15 +121,15 @@ class Machine:
             self.agenda.at(self.agenda.now, lambda act=act: self.post(act))  # type: ignore[misc]
 
     def stopped_between(self, since: float, until: float) -> float:
-        """Return for how many true seconds of some it was stopped."""
+        """Return for how many true seconds of a span the process was stopped."""
         return sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in self._stopped)
 
     def credit_since(self, since: float, most: float) -> float:
-        """Return the most that it credits for stops that ended after a moment, each at most `most` s."""
+        """Return the most that the process credits for stops that ended since then, each at most `most` s."""
         return sum(min(most, end - begin) for begin, end in self._stopped if end > since)
 
     def end(self) -> None:
-        """End the process where it stands."""
+        """End the process immediately."""
         if not self.is_alive:
             return
         self.is_alive = False

@@ -32,7 +32,7 @@ class ObservedEntry(NamedTuple):
 
 
 class ScriptRun(NamedTuple):
-    """A call of a script that was not refused by an error."""
+    """A call of a script that Redis did not refuse."""
 
     script: str  # its name
     keys: tuple[bytes, ...]  # as they were, like the next two
@@ -82,7 +82,6 @@ class ObservedRedis(FakeRedis):
         return entry_id
 
     def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
-        """See `FakeRedis.run_script`."""
         keys, arguments = tuple(keys), tuple(arguments)
         self._script, self._caller = self._names[digest], arguments[0].decode()
         before = self._batch_counter(keys) if self._script == "apply" else None
@@ -98,7 +97,7 @@ class ObservedRedis(FakeRedis):
         return own.get(b"gen"), own.get(b"n")
 
     def make_unreachable(self, seconds: float, *, refuses: bool) -> None:
-        """Be unreachable for all for a while."""
+        """Make Redis unreachable for all processes for a while."""
         self.outages += 1
         self.refuses_connections = refuses
         self._outage_spans.append((self._agenda.now, self._agenda.now + seconds))
@@ -109,18 +108,18 @@ class ObservedRedis(FakeRedis):
         self._agenda.after(seconds, come_back)
 
     def was_unreachable(self, since: float) -> bool:
-        """Whether it was unreachable for all, until a true moment or later."""
+        """Whether Redis was unreachable for all, until a true moment or later."""
         return any(end >= since for _, end in self._outage_spans)
 
     def is_just_reachable(self, within_s: float, least_s: float) -> bool:
-        """Whether it was away, for less than `least_s`, until a while ago that is shorter than `within_s`."""
+        """Whether an outage of less than `least_s` lasts, or ended less than `within_s` ago."""
         now = self._agenda.now
         return any(
             end - begin < least_s and begin <= now < end + within_s for begin, end in self._outage_spans
         )
 
     def unreachable_between(self, since: float, until: float, least_s: float) -> float:
-        """Return how many of some true seconds it was unreachable for all, at least `least_s` each time."""
+        """Return the seconds of a span in outages of at least `least_s` each."""
         spans: list[tuple[float, float]] = []
         for begin, end in sorted(self._outage_spans):
             if spans and begin <= spans[-1][1]:
@@ -133,6 +132,5 @@ class ObservedRedis(FakeRedis):
         )
 
     def restart(self, kept: FakeSnapshot | None = None) -> None:
-        """See `FakeRedis.restart`."""
         super().restart(kept)
         self.epoch += 1

@@ -11,7 +11,7 @@ from presence.config.settings import Settings
 
 
 class DeviceAction(Enum):
-    """What a device does beside beating."""
+    """What a device does besides sending keepalives."""
 
     SILENT = "falls silent: its network is dead for so long; no FIN"
     LOGOUT = "logs out, and comes back later"
@@ -23,7 +23,7 @@ class DeviceAction(Enum):
 
 @dataclass(frozen=True)
 class Action:
-    """A deed at a moment."""
+    """What a device does at a moment."""
 
     at: float  # true seconds
     kind: DeviceAction  # what
@@ -80,8 +80,6 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True)
 class SimulatedFault:
-    """One fault."""
-
     at: float  # true seconds
     kind: FaultKind  # what
     seconds: float  # how long
@@ -94,7 +92,7 @@ class SimulatedFault:
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """All that is decided before."""
+    """Everything that is decided in advance."""
 
     seed: int  # what the plan was drawn from, and everything else is
     settings: Settings  # of every node

@@ -21,8 +21,6 @@ FRAMES = 4  # of an exception, those next to where it was raised
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """What came of a seed."""
-
     seed: int  # which
     violations: tuple[str, ...]  # broken promises, or an exception
     faults: Counter[str]  # how often each kind was carried out
@@ -47,7 +45,6 @@ def without_logs() -> Iterator[None]:
 def run_plan(
     plan: SimulationPlan, *, guard: str = "", tell: Callable[[str], None] | None = None
 ) -> SeedOutcome:
-    """Carry a plan out with a guard switched off, or none."""
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
     with without_logs(), off:
         world = SimulatedWorld(plan, tell=tell)
@@ -64,12 +61,11 @@ def run_plan(
 
 
 def run_seed(seed: int, guard: str = "") -> SeedOutcome:
-    """Carry a seed's plan out."""
     return run_plan(draw_plan(seed), guard=guard)
 
 
 def run_many(seeds: Iterable[int], jobs: int) -> Iterator[SeedOutcome]:
-    """Run seeds in several processes; outcomes come as they are ready."""
+    """Run seeds in several processes; outcomes come in any order."""
     if jobs == 1:
         yield from map(run_seed, seeds)
         return

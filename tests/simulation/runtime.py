@@ -28,7 +28,7 @@ class _Trap:
 
 
 class Task:
-    """A coroutine of a node, which lives no longer than its machine's process."""
+    """A coroutine of a node; it ends with its machine's process."""
 
     def __init__(self, machine: Machine, coroutine: Coroutine[Any, Any, None]) -> None:
         self._machine = machine
@@ -37,7 +37,6 @@ class Task:
         machine.post(lambda: self._step(None, None))
 
     def cancel(self) -> None:
-        """End it where it stands."""
         coroutine, self._coroutine = self._coroutine, None
         if coroutine is not None:
             coroutine.close()
@@ -68,16 +67,14 @@ class VirtualRuntime:
         self._machine = machine
 
     async def sleep(self, seconds: float) -> None:
-        """See `Runtime`."""
         machine = self._machine
         await _Trap(lambda wake: machine.post_after(max(0.0, seconds), lambda: wake(None, None)))
 
     def wake_event(self) -> "VirtualWakeEvent":
-        """See `Runtime`."""
         return VirtualWakeEvent(self._machine)
 
     def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualThreadCaller":
-        """See `Runtime`; nothing is ever cancelled, for a process that ends takes its connections with it."""
+        """Return a caller; nothing is ever cancelled: a process that ends takes its connections with it."""
         return VirtualThreadCaller(self._machine)
 
 
@@ -90,15 +87,12 @@ class VirtualWakeEvent:
         self._wake: Wake | None = None
 
     def set(self) -> None:
-        """See `WakeEvent`."""
         self._is_set = True
         wake, self._wake = self._wake, None
         if wake is not None:
             self._machine.post_after(0.0, lambda: wake(None, None))
 
     async def wait(self, timeout_s: float) -> bool:
-        """See `WakeEvent`."""
-
         def begin(wake: Wake) -> None:
             if self._is_set:
                 self._machine.post_after(0.0, lambda: wake(None, None))
@@ -120,8 +114,6 @@ class VirtualThreadCaller:
         self._machine = machine
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `ThreadCaller`."""
-
         def begin(wake: Wake) -> None:
             thread = greenlet(lambda _: _outcome(blocking))
 

@@ -50,7 +50,7 @@ CALLS: Final = {
 
 
 class ScriptPlay:
-    """One sequence of calls; what it knows of its nodes it learns from the answers."""
+    """One sequence of calls; it learns its nodes' counters from the answers."""
 
     def __init__(self, random: Random, twins: Twins) -> None:
         self._random = random
@@ -61,7 +61,6 @@ class ScriptPlay:
         self._shape = Shape(KEYS, 1_000_000, retention_ms, max_sessions, policy)
 
     def step(self) -> None:
-        """Make one call on both servers."""
         (name,) = self._random.choices(list(CALLS), list(CALLS.values()))
         call: Call = getattr(self, name)()
         text = source(call.script) if call.script else COMMAND
@@ -169,7 +168,7 @@ class ScriptPlay:
         return self._shape.operator_call("forget", 0, self._random.sample(UIDS, 3))
 
     def compare(self) -> Call:
-        """Make one page of all that the node owns: where a page ends, servers are free to choose."""
+        """Compare one page with all that the node owns: servers may end a page where they like."""
         counter = self._present_counter()
         chance = self._random
         names = tuple(

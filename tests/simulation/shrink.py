@@ -12,7 +12,7 @@ Fails = Callable[[SimulationPlan], bool]
 
 
 def rule_of(outcome: SeedOutcome) -> str:
-    """Return the name of the first rule that was broken; "" if none was."""
+    """Return the name of the first broken rule, or ""."""
     return outcome.violations[0].split(" ", 2)[1] if outcome.violations else ""
 
 
@@ -63,7 +63,7 @@ def _without(
     put: Callable[[SimulationPlan, Sequence[T]], SimulationPlan],
     fails: Fails,
 ) -> SimulationPlan:
-    """Leave out as many of some parts as can be: halves first, then quarters, in the end one by one."""
+    """Leave out as many items as possible: halves first, then quarters, in the end one by one."""
     left = list(parts)
     chunk = len(left)
     while chunk:
@@ -80,7 +80,7 @@ def _without(
 
 
 def describe(plan: SimulationPlan) -> list[str]:
-    """Return what a plan holds: settings that are not the usual ones, then a fault or a device a line."""
+    """Return a plan as lines: settings other than the defaults, then each fault and each device."""
     settings = {
         field.name: getattr(plan.settings, field.name)
         for field in fields(plan.settings)

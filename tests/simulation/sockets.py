@@ -46,12 +46,12 @@ class SimulatedConnection:
     # The client's end
 
     def send(self, data: bytes, says: ShownStatus | None = None) -> None:
-        """Send one whole frame; `says`: how by that frame the client says that it is."""
+        """Send one whole frame; `says`: the status that it sets."""
         self.sent_status = says or self.sent_status
         self._deliver_later(lambda: self._arrive(data, says))
 
     def close(self) -> None:
-        """Close the client's end; the FIN travels behind what was sent."""
+        """Close the client's end; the FIN arrives after what was sent."""
         if self.is_open:
             self.is_open = False
             self._deliver_later(self._arrive_fin)
@@ -100,14 +100,13 @@ class SimulatedConnection:
             self.agenda.after(delay, lambda: self.host.machine.post(self.read))
 
     def reset(self) -> None:
-        """The client learns that its connection is dead."""
         if self.is_open:
             self.agenda.after(self._random.uniform(*ONE_WAY_S), lambda: self.device.connection_lost(self))
 
     # The server's process
 
     def read(self) -> None:
-        """Read all that waits, and do what follows from it."""
+        """Read all bytes that have arrived, and handle them."""
         self._read_due = False
         data, self.unread = self.unread, b""
         if self.peer is None:
@@ -134,7 +133,7 @@ class SimulatedConnection:
             self.is_hung_up = True
 
     def hang_up(self, farewell: bytes) -> None:
-        """Say a last word and close the server's end."""
+        """Send the last bytes and close the server's end."""
         self.peer = None
         self.is_hung_up = True
         for packet in _packets(farewell):

@@ -66,7 +66,7 @@ SHOWN_CHARACTERS: Final = 300  # characters of a call, where it went wrong
 
 
 class Different(AssertionError):
-    """The fake Redis did something else than the real one."""
+    """The fake Redis behaved differently from the real one."""
 
 
 class Twins:
@@ -96,7 +96,7 @@ class Twins:
         self.start()
 
     def start(self) -> None:
-        """Begin anew with no keys, in the history of the real server."""
+        """Start again without keys, in the replication history of the real server."""
         self._real.flushall()
         info: Any = self._real.info("replication")
         self.fake = FakeRedis(
@@ -105,7 +105,6 @@ class Twins:
         self.fake.replication_id = info["master_replid"]
 
     def close(self) -> None:
-        """Stop listening."""
         self._listener.close()
 
     def run(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Reply:
@@ -151,7 +150,7 @@ class Twins:
         _compare("what was published", canonical(heard), canonical(self.fake.published))
 
     def _real_keys(self) -> dict[bytes, Any]:
-        """Return deadline and content of each key of the real server."""
+        """Return the deadline and value of each key of the real server."""
         real: Any = self._real
         read = {
             b"string": real.get,
@@ -164,7 +163,6 @@ class Twins:
         return {key: canonical([real.pexpiretime(key), read[real.type(key)](key)]) for key in keys}
 
     def _fake_keys(self) -> dict[bytes, Any]:
-        """Return the same of the fake one."""
         deadlines = self.fake.deadlines
         return {
             key: canonical([deadlines.get(key, -1), _python_value(value)])
@@ -173,7 +171,7 @@ class Twins:
 
 
 def _python_value(value: Value) -> Any:
-    """Return what a key of the fake server holds, as redis-py would read it."""
+    """Return the value of a fake key as redis-py would return it."""
     match value:
         case Text():
             return bytes(value)
@@ -189,7 +187,7 @@ def _python_value(value: Value) -> Any:
 
 
 def _compare(what: str, real: Any, fake: Any) -> None:
-    """Raise for the first difference, however deep it lies."""
+    """Raise for the first difference, at any depth."""
     if isinstance(real, list) and isinstance(fake, list) and len(real) == len(fake):
         for place, pair in enumerate(zip(real, fake, strict=True)):
             _compare(f"{what}, {place}", *pair)
@@ -201,7 +199,7 @@ def _compare(what: str, real: Any, fake: Any) -> None:
 
 
 def canonical(value: Any) -> Any:
-    """Return a value with MessagePack and JSON decoded, whose maps have no order."""
+    """Return a value with MessagePack and JSON decoded, and maps without order."""
     match value:
         case bytes():
             return _decoded(value)

@@ -23,7 +23,7 @@ ONE_WAY_S: Final = (0.0002, 0.004)
 
 @dataclass
 class ConnectionFaults:
-    """What a connection has to go through just now: probabilities, and seconds of delay each way."""
+    """What happens to calls on a connection: probabilities, and seconds of delay each way."""
 
     lose_request: float = 0.0
     lose_reply: float = 0.0
@@ -129,7 +129,7 @@ class RedisConnection:
         agenda.after(there, arrive)
 
     def _has_own_cause(self, began: float) -> bool:
-        """Whether a call that began at a true moment had other trouble than an absence of Redis."""
+        """Whether a call that began at a true moment was disturbed by more than an outage of Redis."""
         is_rough = self.cuts > 0 or self.faults is not NO_FAULTS or self.disturbed_until >= began
         return is_rough or not self._server.was_unreachable(began)
 
@@ -141,7 +141,7 @@ class RedisConnection:
         return usual + (self._random.uniform(0.0, self.faults.delay_s) if self.faults.delay_s else 0.0)
 
     def is_failing(self, since: float) -> bool:
-        """Whether a call has failed since a true moment, or the one under way is about to."""
+        """Whether a call has failed since a true moment, or the call in flight is about to."""
         if self.failed_at >= since:
             return True
         if self.sent_at is None or self._agenda.now - self.sent_at <= SLOW_S:

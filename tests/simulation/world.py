@@ -62,7 +62,7 @@ class SimulatedWorld:
         self.hosts[place : place + 1] = [host]
 
     def pick_host(self, draw: Random) -> Host | None:
-        """Return a process for a client to connect to; now and then one that does not answer."""
+        """Return a process that a client may connect to; it may be one that does not answer."""
         able = [host for host in self.hosts if host.accepts()]
         return draw.choice(able) if able else None
 
@@ -75,7 +75,7 @@ class SimulatedWorld:
         )
 
     def run(self) -> list[str]:
-        """Carry the plan out; return the promises that were broken."""
+        """Run the plan; return the promises that were broken."""
         random.seed(self.plan.seed)  # what nodes draw
         for place in range(self.plan.nodes):
             self.start_host(place)

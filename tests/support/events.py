@@ -8,7 +8,7 @@ from presence.store.keys import Keys
 
 
 def read_events(url: str, shards: int = 1) -> list[dict[str, Any]]:
-    """Return every entry of all streams, with numbers as numbers and the entry's id."""
+    """Return every entry of all streams, numbers parsed, with its id under "entry"."""
     client: Any = open_client(url)  # redis-py types its answers for every protocol and decoding together
     keys = Keys("presence", shards)
     events: list[dict[str, Any]] = []

@@ -17,7 +17,6 @@ class Manager:
         self._socket.bind(f"\0{self.notify_socket[1:]}" if folder is None else self.notify_socket)
 
     def receive(self, patience_s: float = 20.0) -> dict[str, str]:
-        """Return the next message."""
         self._socket.settimeout(patience_s)
         lines = self._socket.recv(4096).decode().splitlines()
         message = dict(line.split("=", 1) for line in lines)
@@ -32,7 +31,7 @@ class Manager:
         return message
 
     def is_silent(self) -> bool:
-        """Whether nothing was told that was not taken."""
+        """Whether no message is waiting."""
         self._socket.settimeout(0)
         try:
             self.receive(0)

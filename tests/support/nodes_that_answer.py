@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_030_000
 
 
 def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, Any]:
-    """Return a session as its node tells of it."""
+    """Return a session as its node reports it."""
     return {
         "device": device,
         "session": name,
@@ -47,7 +47,7 @@ def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, A
 
 
 def ended(name: str, device: str = "", **other: Any) -> dict[str, Any]:
-    """Return what a node remembers of a session that fell silent."""
+    """Return what a node remembers of a session that ended by idle time-out."""
     return {
         "device": device,
         "session": name,
@@ -68,7 +68,7 @@ def answer(
     more: int = 0,
     ends: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return what a node tells of a user."""
+    """Return a node's report on a user."""
     figures = {"node": node, "at_ms": NOW_MS, "outbox": waiting, "more": more}
     return {**figures, "sessions": [*sessions], "ended": [*ends]}
 

@@ -17,7 +17,7 @@ class Phone:
         self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
 
     def ask(self, packet: Packet) -> Packet:
-        """Send a packet with an id; return what answers it, or ends the connection."""
+        """Send a packet with an id; return its answer, or what ends the connection."""
         self.send(protocol.encode(packet))
         while (answer := self.next()).id != packet.id and answer.kind not in {Kind.ERROR, Kind.GOODBYE}:
             pass
@@ -37,7 +37,6 @@ class Phone:
         return self.ask(protocol.keepalive(2))
 
     def read_to_end(self) -> None:
-        """Read until the server closes."""
         while self.socket.recv(65536):
             pass
         self.close()

@@ -135,16 +135,14 @@ class Proxy:
 
     @property
     def injected(self) -> Injected:
-        """What was truly done so far."""
         return replace(self._shared.injected)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
         return len(self._shared.connections)
 
     def disturb(self, faults: ProxyFaults, *, up: bool = True, down: bool = True) -> None:
-        """Set the faults of the ways towards the target and back, instead of those that were set."""
+        """Replace the faults of the ways towards the target and back."""
         ways = [*([_Way.UP] if up else []), *([_Way.DOWN] if down else [])]
         self._call(lambda: self._set_faults(*ways, faults=faults))
 
@@ -173,7 +171,7 @@ class Proxy:
         self._call(arm)
 
     def heal(self, *, reset: bool = False) -> None:
-        """End all faults. What was kept arrives now, or, with `reset`, all connections are ended instead."""
+        """End all faults. What was held arrives now, or, with `reset`, all connections are reset instead."""
 
         def heal() -> None:
             if reset:
@@ -185,21 +183,21 @@ class Proxy:
         self._call(heal)
 
     def reset(self, share: float = 1.0) -> int:
-        """Reset that share of the connections, by chance, towards both sides; return how many it were."""
+        """Reset that share of the connections, at random, towards both sides; return how many."""
         return self._call(lambda: self._reset(share))
 
     def retarget(self, target: Target) -> None:
-        """Lead new connections somewhere else, as a name does that has got another address."""
+        """Lead new connections to another target, as a name with a new address does."""
         self._call(lambda: setattr(self, "_target", target))
 
     def close(self) -> None:
-        """End the proxy and, without a word, its connections; a second call does nothing."""
+        """Close the proxy and its connections; a second call does nothing."""
         if self._thread.is_alive():
             self._shared.loop.call_soon_threadsafe(self._shared.loop.stop)
             self._thread.join()
 
     def _call(self, act: Callable[[], T]) -> T:
-        """Have something done in the proxy's thread."""
+        """Run an action in the proxy's thread; return its result."""
         answer: Future[T] = Future()
 
         def job() -> None:
@@ -291,7 +289,6 @@ class _ProxiedConnection:
             self.down.resume_reading()
 
     def close(self, *, reset: bool) -> None:
-        """Close both sockets immediately."""
         self.is_closed = True
         self._shared.connections.discard(self)
         for sock in (self._near, self._far):
@@ -300,16 +297,16 @@ class _ProxiedConnection:
             _close(sock, reset=reset)
 
     def close_if_finished(self) -> None:
-        """Close it if nothing can go through any more, either way."""
+        """Close the connection if nothing more can go through in either direction."""
         if self.up.is_over and self.down.is_over and not self.is_closed:
             self.close(reset=False)
 
     def mark_broken(self, way: _Way) -> None:
-        """Nothing can be sent that way any more; what its receiver has sent before is still passed on."""
+        """Nothing more can be sent that way; what its receiver has sent before is still passed on."""
         (self.down if way is _Way.UP else self.up).is_broken = True
 
     def intercept(self, way: _Way, data: bytes) -> bytes:
-        """Look at what came for a request whose reply is to be lost; return what goes on of it."""
+        """Watch for a request whose reply is to be dropped; return the bytes to pass on."""
         shared, last, self._last_way = self._shared, self._last_way, way
         if self._request is None:
             # While a request is under way it is too late to lose its reply.
@@ -366,7 +363,6 @@ class _Pipe:
         self._is_send_scheduled = self._is_full = False
 
     def resume_reading(self) -> None:
-        """Read what comes, until there is too much of it."""
         self._is_full = False
         self._shared.loop.add_reader(self._source, self._read)
 
@@ -414,7 +410,7 @@ class _Pipe:
         self._queue.append((self._last_due, data))
 
     def send(self) -> None:
-        """Send what is due."""
+        """Send the pieces that are due."""
         faults = self._shared.faults[self._way]
         while self._queue and not faults.blackhole and not self._connection.is_closed:
             due, data = self._queue[0]
@@ -442,7 +438,7 @@ class _Pipe:
         self.send()
 
     def _write(self, data: bytes) -> bool:
-        """Send a piece; return whether there was room for it."""
+        """Send a piece; return whether all of it was taken."""
         try:
             sent = self._sink.send(data)
         except BlockingIOError:
@@ -480,7 +476,7 @@ class _Pipe:
 
 
 class _Request:
-    """One request whose reply is to be lost: a command, or a pipeline of them that were sent together."""
+    """One request whose reply is to be dropped: a command, or a pipeline sent together."""
 
     def __init__(self) -> None:
         self._requests = hiredis.Reader(notEnoughData=_NOTHING)
@@ -489,22 +485,22 @@ class _Request:
         self.reply = b""
 
     def add_request(self, data: bytes) -> None:
-        """Take note of what was asked; raises `hiredis.HiredisError` if it is no command."""
+        """Count the commands in what was sent; raises `hiredis.HiredisError` if it is no command."""
         self._outstanding += _count_complete(self._requests, data)
 
     def add_reply(self, data: bytes) -> None:
-        """Take note of what was answered, and keep it; raises `hiredis.HiredisError` if it is no answer."""
+        """Count the answers, and keep them; raises `hiredis.HiredisError` if it is no answer."""
         self.reply += data
         self._outstanding -= _count_complete(self._replies, data)
 
     @property
     def is_done(self) -> bool:
-        """Whether each command that came has its answer."""
+        """Whether each command has its answer."""
         return bool(self.reply) and self._outstanding <= 0 and not self._requests.has_data()
 
 
 def _count_complete(reader: "hiredis.Reader", data: bytes) -> int:
-    """Return how many commands or answers are whole now."""
+    """Return how many commands or answers the reader has complete now."""
     reader.feed(data)
     count = 0
     while reader.gets() is not _NOTHING:
@@ -513,7 +509,7 @@ def _count_complete(reader: "hiredis.Reader", data: bytes) -> int:
 
 
 def _close(sock: socket.socket, *, reset: bool) -> None:
-    """Close a socket; with `reset` the other side gets a reset, if the kind of socket can."""
+    """Close a socket; with `reset` the peer gets a reset, if the kind of socket can."""
     if reset:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -529,7 +525,7 @@ def parse_target(text: str) -> Target:
 
 
 def main() -> int:
-    """Stand between a client and a server until Ctrl-C, and say each second what was done."""
+    """Proxy connections until Ctrl-C, and print each second what was injected."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.proxy", description=main.__doc__)
     add = parser.add_argument
     add(

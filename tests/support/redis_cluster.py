@@ -73,7 +73,7 @@ class Member:
         return self._process is not None and self._process.poll() is None
 
     def spawn(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -85,33 +85,30 @@ class Member:
             )
 
     def close(self) -> None:
-        """End the process and the connections to it."""
         self.kill()
         self.client.close()
         self._raw.close()
 
     def kill(self) -> None:
-        """End the process immediately, as a crash does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def freeze(self) -> None:
-        """Stop the process: it answers nothing, and connections stay as they are."""
+        """Stop the process: it answers nothing, and its connections stay."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
     def call(self, *words: str | int) -> Any:
-        """Send a command, and return its answer as it is: bytes, numbers and lists of them."""
+        """Send a command; return the raw answer: bytes, numbers and lists of them."""
         return self._raw.execute_command(*words)
 
     def info(self, *words: str) -> dict[str, str]:
-        """Return the answer to INFO or CLUSTER INFO; empty while it gives none."""
+        """Return the answer to INFO or CLUSTER INFO; empty without one."""
         with contextlib.suppress(RedisError):
             lines = self.call(*words).decode().splitlines()
             return dict(line.split(":", 1) for line in lines if ":" in line)
@@ -119,16 +116,16 @@ class Member:
 
     @property
     def is_primary(self) -> bool:
-        """Whether it holds itself for a primary; False while it does not answer."""
+        """Whether it regards itself as a primary; False without an answer."""
         return self.info("INFO", "replication").get("role") == "master"
 
     def slot_ranges(self) -> list[range]:
-        """Return the slots that it serves as it sees it; none for a replica, or if it does not answer."""
+        """Return the slots that it serves in its own view; none for a replica, or without an answer."""
         spans = (word.partition("-") for word in self.view().get(self.name, ("", []))[1])
         return [range(int(first), int(last or first) + 1) for first, _, last in spans]
 
     def view(self) -> dict[str, tuple[str, list[str]]]:
-        """Return by name the primaries with their epochs and slots as it sees them; {} without an answer."""
+        """Return, by name, the epoch and slots of each primary in its view; empty without an answer."""
         with contextlib.suppress(RedisError):
             lines = [line.split() for line in self.call("CLUSTER", "NODES").decode().splitlines()]
             # In brackets are slots that are on their way.
@@ -138,7 +135,7 @@ class Member:
 
     @property
     def primary_port(self) -> int:
-        """The announced port of its primary; 0 if it is one itself or does not answer."""
+        """The announced port of its primary; 0 for a primary, or without an answer."""
         return int(self.info("INFO", "replication").get("master_port", 0))
 
     def is_ready(self) -> bool:
@@ -156,13 +153,13 @@ class Member:
 
 
 def have_same_view(members: Iterable[Member]) -> bool:
-    """Return whether all of these see the same slots at the same primaries, at the same epochs."""
+    """Return whether all members see the same slots at the same primaries, at the same epochs."""
     first, *others = (member.view() for member in members)
     return bool(first) and all(view == first for view in others)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something is so; raises TimeoutError if it is not in time, and says what."""
+    """Wait until a condition holds; raises TimeoutError that names it."""
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
@@ -193,7 +190,7 @@ class Move:
         self.source.call("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self.target.name)
 
     def step(self, keys: int = 1) -> int:
-        """Move at most so many keys; return how many were there to move."""
+        """Move at most `keys` keys; return how many there were to move."""
         names = self.source.call("CLUSTER", "GETKEYSINSLOT", self.slot, keys)
         if names:
             to = (HOST, self.target.port, "", 0, MIGRATE_TIMEOUT_MS)
@@ -226,7 +223,7 @@ class Move:
 
 
 def move_atomically(slots: Iterable[int], source: Member, target: Member) -> None:
-    """Move slots as a whole (Valkey from version 9): they are the source's until all are the target's."""
+    """Move slots as a whole (Valkey from version 9): the source serves them until the target has all."""
     words = [word for slot in slots for word in (slot, slot)]
     before = {job[b"name"] for job in _migrations(source)}
     source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *words, "NODE", target.name)
@@ -241,7 +238,7 @@ def move_atomically(slots: Iterable[int], source: Member, target: Member) -> Non
 
 
 def _migrations(member: Member) -> list[dict[bytes, bytes]]:
-    """Return what a member knows of moves, old ones too."""
+    """Return a member's atomic slot migrations, old ones too."""
     answer = member.call("CLUSTER", "GETSLOTMIGRATIONS")
     return [dict(zip(job[::2], job[1::2], strict=True)) for job in answer]
 
@@ -296,7 +293,6 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End all processes and remove their data."""
         for member in self.members:
             member.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -308,7 +304,7 @@ class Cluster:
         self.wait_until_ok(START_TIMEOUT_S)
 
     def _configuration(self, me: Member) -> str:
-        """Return what a member finds written: all members, who replicates whom, and whose slots are whose."""
+        """Return a member's `nodes.conf`: all members, their primaries, and whose slots are whose."""
         lines = []
         for number, each in enumerate(self.members):
             primary = number % self._primaries
@@ -323,18 +319,17 @@ class Cluster:
         return "\n".join([*lines, f"vars currentEpoch {self._primaries} lastVoteEpoch 0", ""])
 
     def wait_until_ok(self, seconds: float = FAILOVER_TIMEOUT_S) -> None:
-        """Wait until all that run find the cluster whole and agree on it, and replicas have all."""
+        """Wait until all running members agree that the cluster is complete, and replicas are in sync."""
         running = [member for member in self.members if member.is_running]
         what = f"all of {len(running)} members are well"
         wait_until(lambda: all(map(Member.is_ready, running)) and have_same_view(running), seconds, what)
 
     def start(self, member: Member) -> None:
-        """Start a member that was killed: empty, unless options keep its data; wait until it answers."""
+        """Start a member that was killed, empty unless options keep its data; wait until it answers."""
         member.spawn()
         wait_until(lambda: bool(member.info("INFO", "server")), START_TIMEOUT_S, "the member answers")
 
     def slot_of(self, key: str) -> int:
-        """Return the slot of a key."""
         return int(next(each for each in self.members if each.is_running).call("CLUSTER", "KEYSLOT", key))
 
     def primary_of(self, where: int | str) -> Member:
@@ -350,22 +345,21 @@ class Cluster:
         raise LookupError(f"nobody serves slot {slot}")
 
     def replicas_of(self, primary: Member) -> list[Member]:
-        """Return the running members that say they replicate it."""
+        """Return the running members that replicate it."""
         return [
             each for each in self.members if each.is_running and each.primary_port == primary.announced_port
         ]
 
     def primaries(self) -> list[Member]:
-        """Return the running members that hold themselves for primaries."""
         return [each for each in self.members if each.is_running and each.is_primary]
 
     def move(self, where: int | str, target: Member) -> Move:
-        """Return the classic move of a slot, or of a key's slot, to another primary; nothing is done yet."""
+        """Return the key-by-key move of a slot, or of a key's slot; nothing is done yet."""
         slot = self.slot_of(where) if isinstance(where, str) else where
         return Move(slot, self.primary_of(slot), target, [each for each in self.members if each.is_running])
 
     def move_atomically(self, slots: Iterable[int], target: Member) -> None:
-        """Move slots of any primaries to another; see `move_at_once`."""
+        """Move slots of any primaries to another, atomically."""
         by_source: dict[Member, list[int]] = {}
         for slot in slots:
             by_source.setdefault(self.primary_of(slot), []).append(slot)
@@ -390,7 +384,7 @@ class Cluster:
 
 
 def _takes_over(replica: Member) -> bool:
-    """Tell a replica to take its primary's place; return whether it has, a little later."""
+    """Tell a replica to replace its primary; return whether it has, after up to `TAKEOVER_TIMEOUT_S`."""
     if not replica.is_primary:
         replica.call("CLUSTER", "FAILOVER")
     with contextlib.suppress(TimeoutError):
@@ -403,7 +397,7 @@ def _is_primary(member: Member) -> bool:
 
 
 def _free_ports() -> Iterator[int]:
-    """Yield ports that are free, and whose bus's port is."""
+    """Yield ports that are free together with their bus ports."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):  # tests seed `random`, each process alike
         with socket.socket() as client_side, socket.socket() as bus_side, contextlib.suppress(OSError):
             client_side.bind((HOST, port))

@@ -19,7 +19,7 @@ POLL_INTERVAL_S = 0.25  # at what is waited for
 
 
 class SwarmClient(LoopClient):
-    """One connection and what it has seen; it beats each `beat_s` seconds or so, if that is finite."""
+    """One connection and what it received; it sends keepalives about every `beat_s`, if that is finite."""
 
     closes_on_goodbye = False
 
@@ -43,7 +43,6 @@ class SwarmClient(LoopClient):
             )
 
     def send(self, frame: bytes) -> None:
-        """Send a whole frame."""
         self.sent_at = time.time()
         super().send(frame)
 
@@ -93,7 +92,7 @@ class Swarm:
         self._loop.__exit__(*exc_info)
 
     def log_in(self, uids: Iterable[str], *, beating: bool = True, asks: bool = False) -> list[SwarmClient]:
-        """Connect and send a login for each uid; its first beat comes within a beat's time."""
+        """Connect and send a login for each uid; the first keepalive follows within the interval."""
         beat_s = self._keepalive_s if beating else math.inf
         new = [SwarmClient(self._loop, uid, beat_s, asks=asks) for uid in uids]
         self.clients += new
@@ -102,7 +101,7 @@ class Swarm:
         return new
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let the clients live for a while, or until a condition holds (checked after each wake-up)."""
+        """Run the clients for a while, or until a condition holds (checked after each wake-up)."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._loop.run(min(POLL_INTERVAL_S, left), until):
             pass

@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 
 def wait_for(look: Callable[[], Found | None], seconds: float = WAIT_TIMEOUT_S) -> Found:
-    """Look until there is something that counts as true; return it."""
+    """Poll until there is a true value; return it."""
     give_up = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < give_up, "it did not come about"
@@ -26,7 +26,7 @@ def wait_for(look: Callable[[], Found | None], seconds: float = WAIT_TIMEOUT_S) 
 async def until(
     holds: Callable[[], object], seconds: float = WAIT_TIMEOUT_S, *, look_s: float = POLL_INTERVAL_S
 ) -> None:
-    """Look, while other tasks run, until that holds."""
+    """Poll, while other tasks run, until a condition holds."""
     with trio.fail_after(seconds):
         while not holds():  # noqa: ASYNC110 - what rings no bell: Redis, threads, other processes
             await trio.sleep(look_s)

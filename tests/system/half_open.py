@@ -48,7 +48,7 @@ PREFIX_BITS: Final = 30  # of a network for two
 
 
 def missing_requirement() -> str:
-    """Return what this needs and is not here; "" if all is."""
+    """Return what this needs and the machine lacks, or ""."""
     if os.geteuid() != 0:
         return "root"
     if shutil.which("ip") is None:
@@ -62,7 +62,7 @@ def missing_requirement() -> str:
 
 
 def own_host() -> str:
-    """Return an address for this side that two runs at once will hardly share."""
+    """Return an address for this side that two concurrent runs hardly share."""
     return f"10.213.{os.getpid() % 256}.1"
 
 
@@ -97,11 +97,11 @@ class Namespace:
         self._stack.close()
 
     def sockets(self, count: int) -> list[socket.socket]:
-        """Return new TCP sockets that are in the other network; those left open keep it there."""
+        """Return new TCP sockets inside the namespace; open ones keep it alive."""
         return self._inside.submit(lambda: [_inside_socket() for _ in range(count)]).result()
 
     def cut(self) -> None:
-        """Let nothing through any more, either way, without a word to anybody."""
+        """Drop all packets, in both directions, without a FIN or reset."""
         self._inside.submit(_ip, "link", "set", self._their_link, "down").result()
 
     def is_cut(self) -> bool:
@@ -125,7 +125,7 @@ def _inside_socket() -> socket.socket:
 
 
 def _enter_new_namespace() -> None:
-    """Take this thread to a network of its own."""
+    """Move this thread to a new network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -162,13 +162,13 @@ class _Client(LoopClient):
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes that it has sent and that its kernel does not know to have arrived."""
+        """Bytes that were sent and not acknowledged, by the kernel's count."""
         (size,) = struct.unpack("i", fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4)))
         return int(size)
 
     @property
     def is_established(self) -> bool:
-        """Whether neither side has ended the connection, as far as its kernel knows."""
+        """Whether neither side has ended the connection, by the kernel's state."""
         if self.fd == NO_CONNECTION:
             return False
         with socket.socket(fileno=os.dup(self.fd)) as twin:
@@ -177,8 +177,6 @@ class _Client(LoopClient):
 
 @dataclass(frozen=True)
 class HalfOpenResult:
-    """What came of it."""
-
     delays_s: list[float]  # from each client's last packet that got through to its event in the stream
     unacknowledged: int  # clients cut off whose packets, sent afterwards, nobody has acknowledged
     established: int  # clients cut off who were told nothing of an end, in the end
@@ -187,7 +185,6 @@ class HalfOpenResult:
     broken: list[str]  # promises that were, in words
 
     def lines(self) -> list[str]:
-        """Return it in words."""
         names = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
         found = ", ".join(f"{name} {percentile(self.delays_s, share):.3f}" for name, share in names.items())
         return [
@@ -200,7 +197,7 @@ class HalfOpenResult:
 
 
 def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenResult:
-    """Let so many clients log in, cut them off, and wait for what is told of them."""
+    """Log clients in, cut them off, and judge their offline events."""
     beat_s = BEAT_SHARE * idle_timeout
     flags = ("--host", host, "--insecure", "--idle-timeout", f"{idle_timeout:g}", "--tick", f"{tick:g}")
     with contextlib.ExitStack() as stack:
@@ -258,7 +255,6 @@ def judge(
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.half_open", description=__doc__)
     add = parser.add_argument
     add("--clients", type=int, default=200, help="clients to cut off")

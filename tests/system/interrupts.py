@@ -60,8 +60,6 @@ SHOWN: Final = 5
 
 @dataclass
 class InterruptCounts:
-    """What happened."""
-
     # Calls that were cancelled while they were under way; of these, by the proxy
     interrupted: int = 0
     by_proxy: int = 0
@@ -75,7 +73,7 @@ class InterruptCounts:
     crossed: list[str] = field(default_factory=list)  # answers that were not the call's own
 
     def lines(self, seconds: float, calls: int) -> list[str]:
-        """Return them in words; `calls` is how many scripts Redis has run."""
+        """Return them as text; `calls` is how many scripts Redis has run."""
         return [
             f"interrupted under way: {self.interrupted:,} in {seconds:.0f} s, {self.by_proxy:,} by way of the"
             f" proxy (not begun: {self.not_begun:,}; over before: {self.finished_before:,})",
@@ -108,7 +106,7 @@ class Talker:
         self._replication_id = ""
 
     def call(self, store: RedisStore) -> tuple[Callable[[], object], Callable[[object], str]]:
-        """Return a call, and what tells what is wrong with its answer, "" if nothing is."""
+        """Return a call, and a function that returns what is wrong with its answer, or ""."""
         kind = random.random()
         if kind < 0.6 or not self._newest:
             step = self._next_batch()
@@ -120,7 +118,7 @@ class Talker:
         return store.check_meta, lambda answer: "" if answer is None else f"not for check_meta: {answer}"
 
     def _next_batch(self) -> Step:
-        """Return the next batch; the same again until its answer came."""
+        """Return the next batch; the same one until its answer arrived."""
         n, now, now_ms = self._newest + 1, time.monotonic(), round(time.time() * 1000)
         counter = Counter(self._node, self._generation, n)
         if n == 1:
@@ -150,7 +148,7 @@ class Talker:
         return f"not of {self._node}: {answer}"
 
     def mismatches(self, entries: Mapping[tuple[str, str], str]) -> list[str]:
-        """Return what of `written` is not in its stream, or another's; `entries`: types by uid and id."""
+        """Return what of `written` is missing in its stream or differs; `entries`: types by uid and id."""
         return [
             f"{self.uid} was told {entry_id}, {entries.get((self.uid, entry_id))}"
             for entry_id, kind in self.written.items()
@@ -178,7 +176,7 @@ class _Careless:
         return self
 
     def release(self, connection: "_Careless") -> None:
-        """Take it back, whatever happened to it."""
+        pass
 
     def disconnect(self, *, inuse_connections: bool) -> None:
         self._is_interrupted.set()
@@ -194,20 +192,18 @@ class _Careless:
 
 
 class CarelessOpener:
-    """Makes one such client for each URL, and gives it again; to be passed where `open_client` is."""
+    """Opens one such client per URL; replaces `open_client`."""
 
     def __init__(self) -> None:
         self._clients: dict[str, Any] = {}
 
     def __call__(self, url: str) -> Redis:
-        """Return the client."""
         if url not in self._clients:
             self._clients[url] = _Careless(url)
         client: Redis = self._clients[url]
         return client
 
     def close(self) -> None:
-        """Close all of them."""
         for client in self._clients.values():
             client.close()
 
@@ -257,14 +253,13 @@ class Cancelled:
 
 
 class InterruptTrial:
-    """Makes calls, interrupts them, and looks at the answers of the others."""
+    """Makes calls, interrupts them, and checks the answers of the others."""
 
     def __init__(self, figures: InterruptCounts) -> None:
         self._figures = figures
         self.talkers = [Talker(number) for number in range(NODES)]
 
     async def run(self, ways: list[Way], count: int) -> None:
-        """Interrupt so many calls."""
         stretch = 0
         while self._figures.interrupted < count:
             way = ways[stretch % PROXIED_EVERY == 0]
@@ -297,7 +292,7 @@ class InterruptTrial:
             figures.by_proxy += way.is_proxied
 
     async def _follow(self, way: Way) -> None:
-        """Make a call that nobody cancels."""
+        """Make a call that is not cancelled."""
         begun = time.perf_counter()
         blocking, judge = random.choice(self.talkers).call(way.store)
         answer = await self._call(way, blocking)
@@ -323,7 +318,7 @@ class InterruptTrial:
 
 @contextlib.contextmanager
 def _redis(*, in_cluster: bool) -> Iterator[tuple[str, str]]:
-    """Run a Redis; give its URL, and another one by way of a proxy, or of a cluster the same twice."""
+    """Run a Redis; yield its URL and one through a proxy, or twice the URL of a cluster."""
     if in_cluster:
         with Cluster() as cluster:
             yield cluster.url, cluster.url
@@ -356,7 +351,7 @@ def run(
 
 
 def _carried_out(url: str) -> tuple[int, dict[tuple[str, str], str]]:
-    """Return how many scripts Redis has run, and the types of what stands in the streams, by uid and id."""
+    """Return how many scripts Redis has run, and the types of the streams' entries by uid and id."""
     scripts = 0
     entries: dict[tuple[str, str], str] = {}
     with ShardClients(url) as access:
@@ -376,7 +371,6 @@ def _carried_out(url: str) -> tuple[int, dict[tuple[str, str], str]]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.interrupts", description=__doc__)
     add = parser.add_argument
     add("--count", type=int, default=100_000, help="calls to interrupt while they are under way")

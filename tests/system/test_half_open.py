@@ -15,7 +15,7 @@ TICK_S = 1.0
 
 @pytest.fixture
 def host() -> str:
-    """An address for the server; skips where there can be none."""
+    """An address for the server; skips on machines without one."""
     if missing := missing_requirement():
         if os.environ.get("TESTS_SKIP_NOTHING"):
             pytest.fail(f"{missing} is not to be had")

@@ -10,7 +10,6 @@ from tests.support.redis_cluster import Cluster, have_same_view
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three primaries."""
     with Cluster() as cluster:
         yield cluster
 

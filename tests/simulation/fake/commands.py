@@ -51,7 +51,7 @@ def set_(db: FakeRedis, key: bytes, value: bytes) -> Reply:
 
 
 def setrange(db: FakeRedis, key: bytes, offset: bytes, value: bytes) -> Reply:
-    """Write nothing, which is the only text that is ever given."""
+    """Write nothing: the scripts never give another text."""
     _expect((offset, value), (b"0", b""))
     return len(db.read(key, Text) or b"")
 
@@ -150,7 +150,7 @@ def hlen(db: FakeRedis, key: bytes) -> Reply:
 
 
 def hscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes) -> Reply:
-    """Give fields in the order of their CRC: those that stay through a whole scan are given, as in Redis."""
+    """Return fields in the order of their CRC: as in Redis, those that stay through a scan are returned."""
     _expect(option, b"COUNT")
     target = db.read(key, Hash) or Hash()
     count, after, chosen = int(wanted), 0, list(target)
@@ -173,7 +173,7 @@ def _is_listpack(target: Hash) -> bool:
 
 
 def _remove_names(db: FakeRedis, key: bytes, target: Hash | Members | None, names: tuple[bytes, ...]) -> int:
-    """Take fields or members out, and with the last one the key; return how many there were."""
+    """Remove fields or members, and the key with the last one; return how many there were."""
     if target is None:
         return 0
     before = len(target)
@@ -231,7 +231,6 @@ def zscore(db: FakeRedis, key: bytes, member: bytes) -> Reply:
 
 
 def zrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, option: bytes) -> Reply:
-    """Give all members with their scores."""
     _expect((start, stop, option), (b"0", b"-1", b"WITHSCORES"))
     target = db.read(key, Sorted)
     pairs = target.order if target else []

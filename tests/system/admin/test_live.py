@@ -29,7 +29,6 @@ def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
 
 
 async def drained(viewer: Viewer, into: list[dict[str, str]]) -> None:
-    """Take whatever comes."""
     while True:
         into.append(await viewer.message())
 

@@ -49,7 +49,7 @@ GAUGES = {
 
 
 def counted(seen: Found) -> Counter[tuple[str, ...]]:
-    """Return what is not 0 of the metrics that the script counts, by their labels, of all workers."""
+    """Return the counters that the script raises and that are not 0, by their labels, summed over workers."""
     counts: Counter[tuple[str, ...]] = Counter()
     for (name, labels), number in seen.items():
         short, texts = name.removeprefix("presence_"), dict(labels)
@@ -80,7 +80,7 @@ class MetricWatch:
         return self.seen[-1]
 
     def until(self, holds: Callable[[Found], bool]) -> Found:
-        """Look until something holds; after a while return what is there instead."""
+        """Poll until a condition holds; return what is there after a while otherwise."""
         end = time.monotonic() + TIMEOUT_S
         while not holds(seen := self.look()) and time.monotonic() < end:
             time.sleep(0.1)
@@ -88,7 +88,7 @@ class MetricWatch:
 
 
 class Script:
-    """Clients who do all that there is to be counted, and the figures that must come of it."""
+    """Clients that cause everything that is counted, and the counts that must follow."""
 
     def __init__(self, server: ServerProcess, watch: MetricWatch) -> None:
         self._address = server.address
@@ -111,7 +111,7 @@ class Script:
         return phones
 
     def ask(self, phone: Phone, packet: protocol.Packet, kind: Kind = Kind.OK) -> None:
-        """Send a packet that counts, and has an answer of this kind."""
+        """Send a packet that is counted, and whose answer is of this kind."""
         assert phone.ask(packet).kind == kind
         self.count("packets", "other")
 

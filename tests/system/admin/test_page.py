@@ -76,7 +76,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, SwarmClient]]:
-    """Clients that are logged in and beat by themselves for the length of the block, by uid."""
+    """Clients that are logged in and send keepalives for the length of the block, by uid."""
     loop = ClientLoop(address, sources=0)
     with LoopThread(loop) as thread:
         clients = [SwarmClient(loop, uid, 0.4 * T_S, asks=False) for uid in uids]
@@ -85,14 +85,14 @@ def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, S
 
 
 def silence(clients: Iterable[SwarmClient], within_s: float) -> None:
-    """Let these fall silent one after the other."""
+    """Stop the keepalives of these clients one after the other."""
     chosen = list(clients)
     for place, client in enumerate(chosen):
         client.silent_at = time.monotonic() + within_s * place / len(chosen)
 
 
 def page_of(server: ServerProcess) -> str:
-    """Return where the page is, once the process that serves it does."""
+    """Return the page's URL, once the admin process serves it."""
     wait_for(lambda: answers(url_of(server)))
     return url_of(server)
 

@@ -37,7 +37,7 @@ END_S = 5.0  # promised are 2, of a machine that has nothing else to do
 
 
 def greets(server: ServerProcess) -> bool:
-    """Whether somebody can log in."""
+    """Whether a client can log in."""
     with Swarm(server.address, beat_s=1) as swarm:
         swarm.log_in(["ann"])
         swarm.run(5, until=swarm.logged_in)
@@ -46,7 +46,7 @@ def greets(server: ServerProcess) -> bool:
 
 @contextlib.contextmanager
 def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
-    """A server whose operators are served; the block ends it, by `end` or otherwise."""
+    """A server with an admin process; the block ends it, by `end` or otherwise."""
     server = ServerProcess(*flags, *ADMIN)
     try:
         wait_for(lambda: answers(url_of(server)))
@@ -56,7 +56,7 @@ def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
 
 
 def end(server: ServerProcess, order: signal.Signals = signal.SIGTERM, *, errors: int = 0) -> None:
-    """End a server; it is soon over, by itself, leaves no process for operators, and logs no more errors."""
+    """End a server; it exits soon, leaves no admin process, and logs no more errors."""
     kept = admin_of(server)
     begun = time.monotonic()
     server.process.send_signal(order)
@@ -163,7 +163,6 @@ def test_tokens_are_read_again_at_sighup_and_a_successor_that_finds_bad_ones_let
 
 
 def status(asked: urllib.request.Request) -> int:
-    """Return the status of the answer."""
     try:
         with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
             return int(answer.status)
@@ -246,7 +245,7 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
 
 
 class UnaskedFor(ServerProcess):
-    """A server whose command line says nothing of operators."""
+    """A server whose command line does not mention the admin process."""
 
     admin_flags = ()
 
@@ -265,6 +264,5 @@ def test_a_port_that_was_asked_for_and_is_taken_refuses_the_start(
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Return the address in a URL."""
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
     return host, int(port)

@@ -33,7 +33,6 @@ SCENARIOS: dict[str, tuple[type, Scenario, str]] = {
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play what the options say, print the table, and say what was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.channel", description=__doc__)
     scenarios = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
     for name, (plan, _, help_text) in SCENARIOS.items():

@@ -51,7 +51,7 @@ class FlappingPlan:
 
     @property
     def long_away_s(self) -> float:
-        """How long everybody stays away once: longer than any grace can be."""
+        """How long each client is away once: longer than any grace."""
         return min(self.grace_max_s, self.idle_s) + self.tick_s + SETTLE_S
 
 
@@ -80,14 +80,14 @@ class Flapper(LoopClient):
         self.drops, self.disconnected_ms = 0, 0.0
 
     def drop_briefly(self, seconds: float) -> None:
-        """Drop the connection, and return so much later."""
+        """Drop the connection, and reconnect some seconds later."""
         if self.is_logged_in:
             self.drops += 1
             self.close(reset=random.random() < 0.5)
             self.loop.call_at(time.monotonic() + seconds, self.connect)
 
     def drop_for_long(self, seconds: float) -> None:
-        """The same, for longer, with a last sign of life."""
+        """Send a last keepalive, drop the connection, and reconnect after some seconds."""
         self.send(KEEPALIVE)
         self.disconnected_ms = self.loop.unix_ms(time.monotonic())
         self.close()
@@ -95,7 +95,6 @@ class Flapper(LoopClient):
 
 
 def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
-    """Play it, and judge."""
     flags = (
         *("--disconnect-grace", f"{plan.grace_s:g}", "--max-grace", f"{plan.grace_max_s:g}"),
         *("--idle-timeout", f"{plan.idle_s:g}", "--tick", f"{plan.tick_s:g}"),
@@ -132,7 +131,7 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
 def _play(
     plan: FlappingPlan, chance: random.Random, loop: ClientLoop, wild: list[Flapper], calm: list[Flapper]
 ) -> None:
-    """Let all log in; some drop and return for a minute; in the end all stay away once, and return."""
+    """Log all in; some drop and return for a minute; in the end each is away once for long."""
     everybody = [*wild, *calm]
     loop.connect_all(everybody)
     if not loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(everybody)):

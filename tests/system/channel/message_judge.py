@@ -42,7 +42,7 @@ class SentMessage:
 
 
 class Received(NamedTuple):
-    """A message that a device received: its number, and from whom it is said to be."""
+    """A message that a device received: its number, and its sender as the packet names it."""
 
     number: int
     sender: str
@@ -92,7 +92,7 @@ def judge(
 
 
 def _judge_receipts(verdict: MessageVerdict, sent: Sequence[SentMessage], receipts: Receipts) -> Counter[int]:
-    """Judge what each device received; return by how many devices each message was."""
+    """Judge what each device received; return by how many devices each message was received."""
     received: Counter[int] = Counter()
     for (uid, device), messages in receipts.items():
         seen: set[int] = set()

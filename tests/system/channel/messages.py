@@ -74,7 +74,6 @@ class MessageLedger:
         self.answered_at = 0.0
 
     def answered(self, number: int, payload: Mapping[str, Any], now: float) -> None:
-        """Note an answer."""
         message = self.sent[number]
         self.unanswered -= not message.answers
         message.answers += 1
@@ -83,7 +82,6 @@ class MessageLedger:
         self.answered_at = now
 
     def received(self, number: int, now: float) -> None:
-        """Note a receipt."""
         if 0 <= number < len(self.sent) and self.sent[number].received_s < 0:
             self.sent[number].received_s = now - self.sent[number].due
 
@@ -110,7 +108,7 @@ class Correspondent(LoopClient):
         return self.is_logged_in and not self._is_moving
 
     def send_messages(self, recipient: str, count: int, due: float) -> None:
-        """Send so many messages to a user in one go."""
+        """Send some messages to one user in one write."""
         frames, sent = bytearray(), self._ledger.sent
         for _ in range(count):
             packet = [Kind.MESSAGE, FIRST_ID + len(sent), {"to": recipient, "body": [len(sent), PADDING]}]
@@ -122,18 +120,16 @@ class Correspondent(LoopClient):
         self.send(bytes(frames))
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
-        """It is another connection."""
         self._ledger.connections += 1
         self._connection = self._ledger.connections
 
     def move(self) -> None:
-        """Lose the connection as soon as all that was sent is answered, and be back somewhere soon."""
+        """Drop the connection once all messages are answered, and reconnect soon."""
         if self.is_logged_in:
             self._is_moving, self.was_always_connected = True, False
             self._finish_move()
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Note it."""
         if kind == Kind.DELIVER:
             number = payload["body"][0]
             self.inbox.append(Received(number, payload["from"]))
@@ -144,7 +140,6 @@ class Correspondent(LoopClient):
             self._finish_move()
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """Not what was wanted."""
         self._unanswered, self.was_always_connected, self._is_moving = 0, False, False
 
     def _finish_move(self) -> None:
@@ -155,8 +150,6 @@ class Correspondent(LoopClient):
 
 
 class MessagesRun:
-    """One run."""
-
     def __init__(self, plan: MessagesPlan, seed: int, loop: ClientLoop) -> None:
         self._plan, self._loop = plan, loop
         self._random = random.Random(seed)
@@ -174,7 +167,7 @@ class MessagesRun:
         self._is_moving = False
 
     def run(self) -> tuple[float, int]:
-        """Play it; return how many messages a second were handed, and how many were sent by then."""
+        """Return how many messages per second were delivered, and how many were sent at full speed."""
         loop, plan, ledger = self._loop, self._plan, self.ledger
         loop.connect_all(self.people)
         if not loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(self.people)):
@@ -197,7 +190,7 @@ class MessagesRun:
         return rate, fast
 
     def _send_window(self) -> None:
-        """Send as long as not too many wait for their answers."""
+        """Send while fewer than `window` messages wait for their answers."""
         ledger, plan, now = self.ledger, self._plan, time.monotonic()
         while ledger.unanswered < plan.window and len(ledger.sent) < plan.messages:
             count = min(self._random.randint(1, MAX_MESSAGES_PER_SEND), plan.messages - len(ledger.sent))
@@ -206,7 +199,7 @@ class MessagesRun:
             self._loop.call_at(now + SEND_TICK_S, self._send_window)
 
     def _send_evenly(self, begun: float, sent_until: float) -> None:
-        """Send what is due, whatever the servers do."""
+        """Send what is due, however slow the servers are."""
         now, plan = time.monotonic(), self._plan
         until = min(now, begun + plan.seconds)
         for number in range(int((sent_until - begun) * plan.rate), int((until - begun) * plan.rate)):
@@ -228,7 +221,6 @@ class MessagesRun:
 
 
 def messages(plan: MessagesPlan, seed: int) -> ScenarioReport:
-    """Play it, and judge."""
     with loaded_server("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
         play = MessagesRun(plan, seed, stage.loop)
         rate, fast = play.run()

@@ -53,14 +53,14 @@ class SlowPlan:
 
 
 class Changes:
-    """What was changed when, by number; each number is the meta of a user for a while."""
+    """When each change was sent, by number; the number is part of the user's meta."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []
         self.newest: dict[str, int] = {}
 
     def next(self, uid: str) -> Mapping[str, Any]:
-        """Return a user's next meta, which is sent now."""
+        """Return a user's next meta, to be sent now."""
         self.newest[uid] = len(self.sent)
         self.sent.append(time.monotonic())
         return {"n": self.newest[uid], "text": TEXT}
@@ -79,11 +79,9 @@ class Changer(LoopClient):
         self._changes = changes
 
     def change(self) -> None:
-        """Change."""
         self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Note a refusal."""
         self.refused += kind == Kind.ERROR
 
 
@@ -108,11 +106,9 @@ class Viewer(LoopClient):
         self._uids, self._changes = uids, changes
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
-        """Watch."""
         self.send(protocol.encode(protocol.watch(self._uids, id=100)))
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Note it."""
         if kind == Kind.PRESENCE:
             self.pushes += 1
             uid, entry_id = payload["uid"], id_order(payload["id"])
@@ -129,29 +125,25 @@ class Viewer(LoopClient):
 
 
 class Deaf(Viewer):
-    """Reads until its watch is answered, and then no more, until it is woken."""
+    """Reads until its watch is answered, then nothing until `resume_reading`."""
 
     def make_socket(self) -> _socket.socket:
-        """See `LoopClient`: keep the kernels from holding much between server and client."""
+        """Keep the kernels from buffering much between server and client."""
         sock = super().make_socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         return sock
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `Viewer`."""
         super().on_packet(kind, id, payload, now)
         if kind == Kind.OK and "presence" in payload:
             self.loop.set_reading(self, on=False)
 
     def resume_reading(self) -> None:
-        """Read all that waits."""
         self.loop.set_reading(self, on=True)
 
 
 class SlowRun:
-    """One run."""
-
     def __init__(self, plan: SlowPlan, stage: LoadedServer) -> None:
         self._plan, self._loop, self._server = plan, stage.loop, stage.server
         loop = stage.loop
@@ -164,7 +156,7 @@ class SlowRun:
         self._changing = False
 
     def run(self) -> ScenarioReport:
-        """Measure without and with those who never read, and wake these in the end."""
+        """Measure without and with watchers that never read; these read again in the end."""
         plan, loop, deaf = self._plan, self._loop, self._deaf
         self._log_in_all(self._users, lambda: all(each.is_logged_in for each in self._users))
         self._log_in_all(self._others, lambda: all(each.is_answered for each in self._others))
@@ -221,7 +213,7 @@ class SlowRun:
             raise RuntimeError(f"not all of {len(clients)} could log in and watch")
 
     def _measure(self) -> list[float]:
-        """Return the delays to those who read, while changes go on."""
+        """Return the delays of pushes to watchers that read, while changes go on."""
         delays: list[float] = []
         self._changing = True
         self._change_next(time.monotonic())
@@ -235,7 +227,7 @@ class SlowRun:
         return delays
 
     def _fill_buffers(self) -> None:
-        """Let changes go on, each once those who read have the one before: the server is not to be behind."""
+        """Send changes, each once the readers have the one before: the server must not fall behind."""
         for _ in range(int(self._plan.rate * self._plan.seconds)):
             begun, user = time.monotonic(), next(self._turns)
             user.change()
@@ -254,7 +246,6 @@ class SlowRun:
 
 
 def slow(plan: SlowPlan, _seed: int) -> ScenarioReport:
-    """Play it, and judge."""
     timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
     with loaded_server(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
         return SlowRun(plan, stage).run()

@@ -14,7 +14,7 @@ SEND_BYTES = 8192
 
 
 def shrink_buffers() -> None:
-    """Make the buffers of this process's connections small."""
+    """Shrink the kernel's send buffers of this process's connections."""
     make = sockets.open_listeners
 
     def small(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:

@@ -75,7 +75,7 @@ class WatchPlan:
 
     @property
     def settle_s(self) -> float:
-        """How long after the last act something may still be told: of whoever fell silent on a dead node."""
+        """How long an event may still follow: the user fell silent on a dead node."""
         return self.lease_s + self.idle_s + self.tick_s + self.grace_s + QUIET_S
 
 
@@ -104,7 +104,7 @@ class Person(LoopClient):
         }
 
     def act(self) -> None:
-        """Do something, whatever is possible now."""
+        """Take a random action that is possible now."""
         if self.fd == NO_CONNECTION:
             self._is_away, self.sends_keepalives = False, True
             self.meta = self._random_meta() if self._random.random() < 0.6 else None
@@ -113,7 +113,7 @@ class Person(LoopClient):
             self._random.choices([*self._actions], [*self._actions.values()])[0]()
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """Return soon where the server has gone, but not each time; others have to be told then."""
+        """Reconnect half of the times if the server broke the connection; else an offline event follows."""
         if payload is None and self.sends_keepalives and self._random.random() < 0.5:
             self.loop.call_at(now + self._random.uniform(0.0, 1.5), self.connect)
 
@@ -167,15 +167,13 @@ class Watcher(LoopClient):
 
     @property
     def is_answered(self) -> bool:
-        """Whether it is logged in and waits for no answer."""
+        """Whether it is logged in, and each request is answered."""
         return self.is_logged_in and not self._requests
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
-        """Watch."""
         self._send_request(self._uids, watch=True)
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Write it down."""
         at_ms = self.loop.unix_ms(now)
         if kind == Kind.PRESENCE:
             self.history.append(Pushed(at_ms, payload["uid"], payload))
@@ -192,12 +190,12 @@ class Watcher(LoopClient):
             raise AssertionError(f"not asked for: {kind} {id} {payload}")
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """All watches are gone."""
+        """All watches have ended."""
         self._requests.clear()
         self.history.append(Lost())
 
     def reconnect(self) -> None:
-        """Drop the connection, and be back soon."""
+        """Drop the connection, and reconnect soon."""
         if self.is_logged_in:
             now = time.monotonic()
             self.close(reset=True)
@@ -205,7 +203,7 @@ class Watcher(LoopClient):
             self.loop.call_at(now + random.uniform(0.0, 1.0), self.connect)
 
     def watch_again(self) -> None:
-        """Watch some no more, and then again."""
+        """Unwatch half of the users, and watch them again."""
         if self.is_answered:
             some = random.sample(self._uids, len(self._uids) // 2)
             self._send_request(some, watch=False)
@@ -255,7 +253,6 @@ class WatchRun:
         self._is_acting = False
 
     def run(self) -> None:
-        """Play it until all is quiet."""
         loop, plan = self._loop, self._plan
         loop.connect_all(self.watchers)
         if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
@@ -276,12 +273,12 @@ class WatchRun:
             loop.run(QUIET_S)
 
     def entries(self) -> list[ChannelEntry]:
-        """Return what the streams say of those who are watched."""
+        """Return the entries of the watched users."""
         found = read_entries(self._stage.data.events(self._keys))
         return [entry for entry in found if entry.uid.startswith("user-")]
 
     def _inject(self) -> None:
-        """Kill workers and Redis by turns, evenly over the time."""
+        """Kill workers and Redis alternately, spread over the run."""
         plan = self._plan
         turns = zip_longest([self._kill_worker] * plan.kills, [self._restart_redis] * plan.restarts)
         kinds = [kind for turn in turns for kind in turn if kind]
@@ -317,14 +314,13 @@ class WatchRun:
             self._loop.call_at(time.monotonic() + self._random.expovariate(self._plan.rate), self._act_next)
 
     def _disturb_watcher(self) -> None:
-        """Let a restless watcher do what it does."""
+        """Let a restless watcher reconnect, or watch again."""
         if self._is_acting:
             watcher = self._random.choice(self.watchers[::RESTLESS_EVERY])
             self._random.choice((watcher.reconnect, watcher.watch_again))()
             self._loop.call_at(time.monotonic() + self._random.uniform(0.0, 0.5), self._disturb_watcher)
 
     def report(self) -> ScenarioReport:
-        """Judge what was seen."""
         plan, entries = self._plan, self.entries()
         histories = {each.uid: each.history for each in self.watchers}
         verdict = judge(histories, TrueStates(by_user(entries)))
@@ -367,7 +363,6 @@ class WatchRun:
 
 
 def watch(plan: WatchPlan, seed: int) -> ScenarioReport:
-    """Play it, and judge."""
     with loaded_server(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
         play = WatchRun(plan, seed, stage)
         play.run()

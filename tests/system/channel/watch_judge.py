@@ -20,7 +20,7 @@ NO_ENTRY = -1  # the place of whoever has no entry yet
 
 
 class AnsweredWatch(NamedTuple):
-    """A watch was answered; moments are Unix ms."""
+    """A watch was answered; times are Unix ms."""
 
     asked_ms: float
     at_ms: float
@@ -29,7 +29,7 @@ class AnsweredWatch(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """A user's state was pushed; `state` holds `uid` and `reason` beside it, as the packet does."""
+    """A user's state was pushed; `state` also holds the packet's `uid` and `reason`."""
 
     at_ms: float
     uid: str
@@ -80,15 +80,14 @@ class TrueStates:
         }
 
     def entries_of(self, uid: str) -> Sequence[ChannelEntry]:
-        """Return a user's entries."""
         return self._entries.get(uid, ())
 
     def index_of(self, uid: str, id: EntryId) -> int | None:
-        """Return which of a user's entries has that id."""
+        """Return the index of the entry with that id among the user's entries, or None."""
         return self._indexes.get(uid, {}).get(id)
 
     def was_offline(self, uid: str, place: int) -> bool:
-        """Whether a user was offline after the entry at that place, or had none."""
+        """Whether a user was offline after the entry with that index, or had none."""
         return place == NO_ENTRY or self._entries[uid][place].is_offline
 
 
@@ -104,7 +103,6 @@ class _WatcherView:
         self._offline_at: dict[str, int | None] = {}  # of these, when the user was last seen, as was told
 
     def answered(self, answer: AnsweredWatch) -> None:
-        """Take the answer to a watch."""
         for uid in answer.uids:
             state = answer.states.get(uid)
             if state is None:
@@ -122,7 +120,6 @@ class _WatcherView:
             self._note("answer names a user who was not asked for", uid)
 
     def pushed(self, push: Pushed) -> None:
-        """Take a push."""
         uid, state = push.uid, push.state
         if uid not in self._watched:
             self._note("push of a user who is not watched", (uid, state))
@@ -146,16 +143,14 @@ class _WatcherView:
         self._verdict.decided_ms.append((entry.id[0], push.at_ms - entry.at_ms))
 
     def unwatched(self, uids: Sequence[str]) -> None:
-        """Watch no more."""
         for uid in uids:
             self._watched.pop(uid, None)
 
     def lost(self) -> None:
-        """The connection is gone."""
         self._watched.clear()
 
     def check_final_view(self) -> None:
-        """It is over: hold the view against the truth."""
+        """Compare the view with the user's last entry."""
         for uid, known in self._watched.items():
             entries = self._truth.entries_of(uid)
             last = len(entries) - 1
@@ -165,7 +160,7 @@ class _WatcherView:
                 self._note("final view differs from the truth", (uid, seen, wanted))
 
     def _find_entry(self, uid: str, state: State) -> int | None:
-        """Return the place of the entry that a state is of, if it is as that entry says."""
+        """Return the index of a state's entry, and check that the two agree."""
         try:
             place = self._truth.index_of(uid, id_order(state["id"]))
         except ValueError:
@@ -185,7 +180,7 @@ class _WatcherView:
         return place == known + 1
 
     def _check_offline_answer(self, uid: str, state: State, answer: AnsweredWatch) -> None:
-        """Take an answer that says that a user is offline, and not since which entry."""
+        """Check an answer that says that a user is offline without naming an entry."""
         if state.get("status") != OFFLINE:
             self._note("a state without an id that is not offline", (uid, state))
             return
@@ -215,7 +210,7 @@ class _WatcherView:
         self._last[uid] = max(entry.id, self._last.get(uid, entry.id))
 
     def _record_staleness(self, uid: str, place: int, answer: AnsweredWatch) -> None:
-        """Note by how long an answer was over when it was asked for."""
+        """Record for how long an answer was outdated when it was requested."""
         self._verdict.answers += 1
         entries = self._truth.entries_of(uid)
         over_ms = entries[place + 1].id[0] if place + 1 < len(entries) else answer.asked_ms
@@ -226,7 +221,7 @@ class _WatcherView:
 
 
 def judge(histories: Mapping[str, History], truth: TrueStates) -> WatchVerdict:
-    """Hold what each watcher saw, in its order, against the streams as they are when all is quiet."""
+    """Compare what each watcher saw, in order, with the streams after the run."""
     verdict = WatchVerdict()
     for name, history in histories.items():
         eyes = _WatcherView(name, truth, verdict)

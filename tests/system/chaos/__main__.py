@@ -32,7 +32,6 @@ SWITCH_S = 0.001  # the threads of clients, proxies and readers take turns often
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.chaos", description=__doc__)
     add = parser.add_argument
     plans = "; ".join(f"{name}: {plan.description}" for name, plan in PLANS.items())
@@ -59,7 +58,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
-    """Return what a run of storms is made of, or of a plan with that name."""
+    """Return the options of a run of storms, or of the plan with that name."""
     plan = PLANS[name] if name else None
     usual = plan.setup if plan else STORM
     given = {each: getattr(arguments, each) for each in ("idle_timeout", "lease", "tick", "grace", "shards")}
@@ -81,7 +80,6 @@ def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play, print what came of it, and say what was broken."""
     arguments = parse(words)
     raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
@@ -103,7 +101,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _missed(result: ChaosResult) -> list[str]:
-    """Return in words that nothing was found, though a guard was off."""
+    """Return a failure if no promise was broken although a guard was off."""
     for story in result.stories():
         print_progress(story)
     guard = result.options.guard

@@ -32,32 +32,31 @@ JOIN_S = 3.5
 
 
 def survived_silence_s(setup: Setup) -> float:
-    """Return how long after its last sign of life a node is not taken for dead."""
+    """Return how long after its last renewal a node is not declared dead."""
     return setup.lease * (1 - 1 / RENEWALS_PER_LEASE) + setup.idle_timeout
 
 
 def settle_s(setup: Setup) -> float:
-    """Return how long after the last fault everything that was to be told is told."""
+    """Return how long after the last fault every event has been reported."""
     return HOLD_S + setup.idle_timeout + setup.lease + setup.tick + SWEEP_S
 
 
 class Troubles:
-    """What was done, as it becomes known."""
+    """The faults so far."""
 
     def __init__(self) -> None:
         self.all: list[Trouble] = []
 
     def add(self, trouble: Trouble) -> None:
-        """Something begins."""
         self.all.append(trouble)
 
     def recent(self, since: float) -> list[Trouble]:
-        """Return what was at work since a moment, and later."""
+        """Return the troubles that lasted until a moment or longer."""
         return [each for each in self.all if each.end >= since]
 
 
 def postponed(due: float, troubles: Iterable[Trouble], after_s: float) -> float:
-    """Return the moment at which what was due has to be so, with `after_s` after each trouble in its way."""
+    """Return when something due must have happened, with `after_s` after each trouble in its way."""
     troubles = list(troubles)
     while True:
         later = max(
@@ -69,7 +68,7 @@ def postponed(due: float, troubles: Iterable[Trouble], after_s: float) -> float:
 
 
 def _longest_gap_s(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
-    """Return how long the longest stretch of a span is in which nothing of that was at work."""
+    """Return the longest stretch of a span without any of the troubles."""
     longest, since = 0.0, begin
     for each in sorted(troubles, key=lambda each: each.begin):
         if each.end > since and each.begin < end:
@@ -78,7 +77,7 @@ def _longest_gap_s(begin: float, end: float, troubles: Iterable[Trouble]) -> flo
 
 
 def _overlap_s(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
-    """Return how much of a span was spent in troubles that do not overlap."""
+    """Return how much of a span lies in troubles that do not overlap."""
     return sum(max(0.0, min(end, each.end) - max(begin, each.begin)) for each in troubles)
 
 
@@ -99,7 +98,7 @@ class Bounds:
         return [each for each in self._troubles if matters(each)]
 
     def last_packet_at(self, login: Login, by: float) -> float:
-        """Return when the last packet was sent that was surely readable for the node by a moment."""
+        """Return when the last packet was sent that the node could surely read by a moment."""
         beats = login.packets[:]  # its own thread goes on
         if not login.is_proxied:
             at = bisect_right(beats, by - RACE_S)
@@ -228,7 +227,7 @@ class Bounds:
         return postponed(max([login.granted_at + LOGIN_LAG_S, *forgot]), troubles, after_s)
 
     def offline_by(self, login: Login, at: float) -> float:
-        """Return by when the stream has to say that a user is gone, if he has no other login."""
+        """Return by when the stream must report a user offline who has no other login."""
         setup = self._setup
         over_at = login.gone_at
         if over_at == math.inf:
@@ -289,7 +288,7 @@ class Bounds:
         return False
 
     def explains_node_down(self, login: Login, at: float) -> bool:
-        """Whether something happened to a session's node for which others may end what it had."""
+        """Whether a fault allows other nodes to end a session as node_down."""
         for each in self._troubles:
             if each.begin > at or each.end < login.sent_at:
                 continue
@@ -307,7 +306,7 @@ class Bounds:
         return False
 
     def explains_loss(self, login: Login, at: float) -> bool:
-        """Whether something was done for which a login's connection may end without a word."""
+        """Whether a fault allows a login's connection to end without a goodbye."""
         scopes = {Place.NODE, Place.CLIENTS} if login.is_proxied else {Place.NODE}
         return any(
             each.begin <= at <= each.end + LOSS_REPORT_S

@@ -54,17 +54,16 @@ class Collector:
         self._thread.start()
 
     def close(self) -> None:
-        """Read no more."""
         self._is_closing.set()
         self._thread.join()
 
     @property
     def _client(self) -> Any:
-        """A connection to the one Redis, where there is but one."""
+        """A connection to Redis, if it is no cluster."""
         return self._client_of(self._keys.events(0))
 
     def take_until(self, until: float) -> list[StreamItem]:
-        """Return what was told up to a moment, and has not been returned yet."""
+        """Return the items up to a moment that were not returned yet."""
         with self._lock:
             count = 0
             while count < len(self._items) and self._items[count].written_at <= until:
@@ -74,7 +73,7 @@ class Collector:
 
     @contextlib.contextmanager
     def writes_paused(self) -> Iterator[None]:
-        """Let nobody write meanwhile, and read all that is there first."""
+        """Read all entries, and let no client write meanwhile."""
         with self._lock:
             self._await_redis()
             self._client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "WRITE")
@@ -86,17 +85,17 @@ class Collector:
                     self._client.execute_command("CLIENT", "UNPAUSE")
 
     def state_saved(self) -> int:
-        """The state of now is kept, with writes paused; return its number."""
+        """The present state was saved, with writes paused; return its number."""
         self._numbers += 1
         self._items.append(SavedState(self._numbers, time.monotonic()))
         return self._numbers
 
     def data_lost(self, number: int | None = None) -> None:
-        """Redis, with writes paused, is going back to a state that was kept; None: to nothing."""
+        """Redis, with writes paused, is about to return to a saved state; None: to nothing."""
         self._items.append(DataLoss(number, time.monotonic()))
 
     def flush_all(self) -> int:
-        """Read all that is there and flush it, in one transaction; return how many keys there were."""
+        """Read all entries and flush Redis in one transaction; return how many keys there were."""
         with self._lock, self._client.pipeline(transaction=True) as pipe:
             self._await_redis()
             for shard, last in enumerate(self._last):
@@ -110,7 +109,7 @@ class Collector:
         return int(count)
 
     def _await_redis(self) -> None:
-        """Have a connection that lives."""
+        """Wait until the connection works."""
         give_up = time.monotonic() + REDIS_TIMEOUT_S
         while True:
             try:
@@ -175,7 +174,6 @@ class Subscribers:
             thread.start()
 
     def close(self) -> None:
-        """End both."""
         self._is_closing.set()
         for thread in self._threads:
             thread.join()
@@ -237,7 +235,7 @@ def lost_by_group(
 
 
 def _unread_span(forgets: Trouble, troubles: Sequence[Trouble]) -> tuple[float, float]:
-    """Return the span before Redis forgot in which a reader may not have read what was new."""
+    """Return the span before a data loss in which a reader may have missed new entries."""
     begin = forgets.begin - BEHIND_S
     while earlier := [each.begin for each in troubles if each.begin < begin <= each.end + BEHIND_S]:
         begin = min(earlier)

@@ -35,7 +35,7 @@ Ended = Callable[[str, Login, float, str, bool], None]
 
 
 class Address(NamedTuple):
-    """Where a client can log in: at which node, by way of a proxy or not."""
+    """Where a client can log in: at which node, through a proxy or not."""
 
     address: tuple[str, int]
     place: int
@@ -43,7 +43,7 @@ class Address(NamedTuple):
 
 
 class Habits(NamedTuple):
-    """What all clients have in common, in seconds."""
+    """What all clients have in common."""
 
     setup: Setup  # the servers'
     # Of those who lose their connection without a word this share is away for so long
@@ -95,15 +95,14 @@ class Crowd:
 
     @property
     def logins(self) -> int:
-        """How many were granted."""
         return self._loop.logins
 
     def log_in_all(self, per_second: float) -> None:
-        """Let all log in, evenly at that rate."""
+        """Let all clients log in, evenly at that rate."""
         self._thread.call(lambda: self._loop.connect_all(self._actors, per_second))
 
     def set_acting(self, *, on: bool) -> None:
-        """Let them begin, or cease, to do things by themselves."""
+        """Start or stop the clients' random actions."""
 
         def begin() -> None:
             was_acting, self.is_acting = self.is_acting, on
@@ -118,7 +117,7 @@ class Crowd:
             self._loop.call_at(time.monotonic() + self._action_interval_s, self._act_next)
 
     def live_sessions(self) -> dict[str, str]:
-        """Return the sessions of those who are there and mean to stay, by uid."""
+        """Return, by uid, the sessions of clients that are connected and mean to stay."""
         return self._thread.call(
             lambda: {
                 actor.uid: login.session
@@ -128,7 +127,7 @@ class Crowd:
         )
 
     def close_later(self, fd: int) -> None:
-        """A connection was left half open: close it after a long while."""
+        """Close a connection that was left half open, after a long while."""
         self.abandoned.add(fd)
 
         def close() -> None:
@@ -161,7 +160,7 @@ class _Actor(LoopClient):
 
     @property
     def login(self) -> Login | None:
-        """The login of its connection, if that is not over."""
+        """The login of its connection, unless that has ended."""
         logins = self.user.logins
         login = logins[-1] if logins else None
         return login if login and math.inf == login.closed_at == login.lost_at == login.abandoned_at else None
@@ -172,7 +171,7 @@ class _Actor(LoopClient):
     # What happens
 
     def connect(self) -> None:
-        """Connect to some node."""
+        """Connect to a random node."""
         if self.fd == NO_CONNECTION:
             self._target = random.choice(self._addresses)
             self.address = self._target.address
@@ -230,7 +229,7 @@ class _Actor(LoopClient):
             self._disconnect(login, RETURN_S)
 
     def _disconnect(self, login: Login, away_s: tuple[float, float], *, reset: bool = True) -> None:
-        """Close the connection, and come back between so many seconds."""
+        """Close the connection, and reconnect after a time from that range."""
         login.closed_at = time.monotonic()
         self.close(reset=reset)
         self._call_after(random.uniform(*away_s), self.connect)
@@ -238,7 +237,7 @@ class _Actor(LoopClient):
     # What it does
 
     def act(self) -> None:
-        """Do something, if it is there."""
+        """Take a random action, if logged in."""
         login = self.login
         if login is not None and login.gone_at == math.inf and login.granted_at < math.inf:
             (deed,) = random.choices([*ACTIONS], [*ACTIONS.values()])
@@ -246,7 +245,7 @@ class _Actor(LoopClient):
             getattr(self, f"_{deed}")(login)
 
     def _silence(self, login: Login) -> None:
-        """Send nothing more, and come back some time."""
+        """Send nothing more, and reconnect some time."""
         login.silent_at = time.monotonic()
         wait_s = self._setup.idle_timeout + self._setup.tick + random.uniform(*SILENT_FOR_S)
         self._call_after(wait_s, partial(self._end_silence, login))
@@ -256,13 +255,13 @@ class _Actor(LoopClient):
             self._disconnect(login, _absence_s(login))
 
     def _fin(self, login: Login, *, reset: bool = False) -> None:
-        """Close the connection; come back within the grace, or later."""
+        """Close the connection; reconnect within the grace, or later."""
         grace_s = self._setup.grace
         away_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
         self._disconnect(login, away_s, reset=reset)
 
     def _reset(self, login: Login) -> None:
-        """The same, by a reset."""
+        """As `_fin`, by a reset."""
         self._fin(login, reset=True)
 
     def _move(self, login: Login) -> None:
@@ -272,7 +271,6 @@ class _Actor(LoopClient):
         self._call_after(random.uniform(0.0, 0.5), self.connect)
 
     def _logout(self, login: Login) -> None:
-        """Log out; the server closes."""
         login.logout_at = time.monotonic()
         if not self.try_send(LOGOUT):
             login.logout_at = math.inf  # the end of the connection is about to be read
@@ -283,7 +281,7 @@ class _Actor(LoopClient):
 
 
 def _absence_s(login: Login) -> tuple[float, float]:
-    """Return between which seconds a client comes back."""
+    """Return the range of seconds after which a client reconnects."""
     if min(login.silent_at, login.logout_at) < math.inf and random.random() < LONG_AWAY_SHARE:
         return LONG_AWAY_S
     return AWAY_S if login.logout_at < math.inf else RETURN_S

@@ -100,7 +100,7 @@ class Injector:
 
     @classmethod
     def supports(cls, kind: ChaosFaultKind) -> bool:
-        """Whether it can carry out a kind of fault on a plain Redis."""
+        """Whether a kind of fault can be injected into a plain Redis."""
         return kind in {*PROXY_FAULTS, *BLACKHOLES} or hasattr(cls, f"_{kind.name.lower()}")
 
     @contextmanager
@@ -151,7 +151,7 @@ class Injector:
         return "" if any(statuses) else f"{len(statuses)} processes replaced"
 
     def _sweeper(self, fault: ChaosFault) -> str:
-        """Kill a node, and in mid-sweep the one that sweeps what it has left; start both again."""
+        """Kill a node, and its sweeper in mid-sweep; restart both."""
         records, keys = self._data.records, self._keys
         ids = {stats["pid"]: node for node, stats in records.nodes(keys).items()}
         places = {ids[node.pid]: place for place, node in enumerate(self._nodes)}
@@ -286,7 +286,7 @@ class Injector:
     # Paths
 
     def _disturb(self, fault: ChaosFault) -> str:
-        """Let nothing through on a path, or what goes through be late or in pieces."""
+        """Make a path a blackhole, or slow, or cut its bytes into pieces."""
         is_path = fault.kind.value.place is Place.PATH
         proxy = self._paths[fault.place] if is_path else self._nodes[fault.place].clients
         before, faults = proxy.injected, PROXY_FAULTS.get(fault.kind)
@@ -323,7 +323,7 @@ def _proof(count: int, words: str) -> str:
 
 
 def _repeat(seconds: float, blow: Callable[[], Any]) -> int:
-    """Do something again and again; return the sum of what it returned."""
+    """Repeat an action for some seconds; return the sum of its results."""
     until, found = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         found += int(blow() or 0)
@@ -332,7 +332,7 @@ def _repeat(seconds: float, blow: Callable[[], Any]) -> int:
 
 
 def _inject_into_cluster(cluster: Cluster, keys: Keys, fault: ChaosFault) -> str:
-    """Do it; return when it is over, with the proof that it took place."""
+    """Carry a fault out; return the proof that it took place."""
     match fault.kind:
         case ChaosFaultKind.PRIMARY_KILL:
             return _kill_primary(cluster, keys, fault.seconds)
@@ -401,7 +401,7 @@ def _move_slots(
     move: Callable[[Cluster, int, Member], None],
     codes: tuple[str, ...],
 ) -> str:
-    """Let the slots with presence data move on and on, each at least once."""
+    """Move the slots with presence data from primary to primary, each at least once."""
     names = [*map(keys.online, range(keys.shards)), *keys.lease_keys, keys.meta]
     slots = [*dict.fromkeys(map(cluster.slot_of, names))]
     before = {code: _error_count(cluster, code) for code in codes}

@@ -32,7 +32,7 @@ MEMORY_S = 180.0  # troubles that ended longer ago explain nothing any more
 
 
 class ChaosFinding(NamedTuple):
-    """A broken promise, when it was broken, and what was done shortly before."""
+    """A broken promise, when it was broken, and the faults shortly before."""
 
     at: float
     broken: Broken
@@ -70,7 +70,7 @@ class ChaosJudge:
         self._bounds = Bounds(setup, [])
 
     def recent_faults(self, at: float) -> str:
-        """Return what was done shortly before a moment, in words."""
+        """Return the faults shortly before a moment as text."""
         return ", ".join(
             f"{each.kind.name}@{each.place} {at - each.begin:.1f} to {at - each.end:.1f} s before"
             for each in self._troubles.recent(at - STORY_S)
@@ -78,11 +78,10 @@ class ChaosJudge:
         )
 
     def add_finding(self, at: float, rule: str, text: str) -> None:
-        """A promise was broken."""
         self.findings.append(ChaosFinding(at, Broken(rule, text), self.recent_faults(at)))
 
     def judge_items(self, told: Iterable[StreamItem], now: float) -> None:
-        """Take what was told, up to a moment; what clients did until then is known."""
+        """Judge the items up to a moment; the clients' actions until then are known."""
         self._update_bounds(now)
         for each in told:
             match each:
@@ -165,7 +164,7 @@ class ChaosJudge:
         return []
 
     def check_users(self, now: float) -> None:
-        """Hold how each user is by the stream against how he must be; all was taken up to that moment."""
+        """Compare each user's state by the stream with the expected one; all items until then are judged."""
         self._update_bounds(now)
         for uid, user in self._users.items():
             wanted = self._expected_state(user, now)
@@ -193,7 +192,7 @@ class ChaosJudge:
         return "gone"
 
     def connection_lost(self, uid: str, login: Login, at: float, reason: str, *, is_for_good: bool) -> None:
-        """A client's only connection ended unasked; `reason` is the server's, or ""."""
+        """A client's only connection ended unexpectedly; `reason` is the server's, or ""."""
         bounds = Bounds(self._setup, self._troubles.recent(at - MEMORY_S))
         user = self._users[uid]
         if is_for_good and not any(
@@ -217,7 +216,7 @@ def _story(event: StreamEvent, user: User) -> str:
 
 
 def _logins(user: User, at: float) -> str:
-    """Return what a client did lately, in seconds before a moment."""
+    """Return a client's last logins as text, in seconds before a moment."""
 
     def ago(moment: float) -> str:
         return "-" if moment == math.inf else f"{at - moment:.3f}"

@@ -50,12 +50,10 @@ class ChaosNode:
         self.clients = Proxy(self._server.address)
 
     def addresses(self, place: int) -> list[Address]:
-        """Return where clients can log in."""
         return [Address(self._server.address, place, False), Address(self.clients.address, place, True)]
 
     @property
     def pid(self) -> int:
-        """The process."""
         return self._server.process.pid
 
     def _start(self, port: int) -> PresenceServer:
@@ -69,38 +67,34 @@ class ChaosNode:
                 time.sleep(START_RETRY_S)
 
     def restart(self) -> None:
-        """Start it at the address that it had; return when it serves."""
+        """Start it at the same address; return when it is ready."""
         self._failures = self.failures()
         self._server = self._start(self._server.address[1])
 
     def kill(self) -> int:
-        """End it at once; return the status that it left with."""
+        """Kill it; return its exit status."""
         self._server.process.kill()
         return self._server.process.wait()
 
     def drain(self) -> int:
-        """End it as an operator does; return the status that it left with."""
+        """Stop it gracefully; return its exit status."""
         return self._server.stop()
 
     def freeze(self) -> None:
-        """Stop the process."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def is_frozen(self) -> bool:
-        """Whether it is stopped."""
         return is_stopped(self.pid)
 
     def thaw(self) -> None:
-        """Let it go on."""
         os.kill(self.pid, signal.SIGCONT)
 
     def failures(self) -> list[str]:
-        """Return what all of its processes logged of exceptions."""
+        """Return the exceptions that all of its processes logged."""
         found = (each for each in self._server.failures() if not each.startswith(EXPECTED_ERRORS))
         return [*self._failures, *found]
 
     def close(self) -> None:
-        """End all."""
         self.clients.close()
         self._server.stop()
         if self.path:
@@ -108,7 +102,7 @@ class ChaosNode:
 
 
 class DurableRedis(LocalRedis):
-    """A `LocalRedis` that keeps all over a kill, unless it is to forget."""
+    """A `LocalRedis` that survives a kill with all data, unless it is made to lose it."""
 
     def __init__(self) -> None:
         super().__init__(keep=True, extra=SERVE_NO_STALE_DATA)
@@ -118,28 +112,27 @@ class DurableRedis(LocalRedis):
         return self.folder / "appendonlydir"
 
     def save_state(self) -> None:
-        """Keep what it has now, to go back to. Nothing may be written meanwhile."""
+        """Save the present data, to go back to. Nothing may be written meanwhile."""
         kept = self.folder / SAVED_FOLDER
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(self._files, kept)
 
     def discard_data(self, *, back: bool) -> None:
-        """Before it is started again: forget everything, or what it did since `keep`."""
+        """Before a restart: discard all data, or what was written since `save_state`."""
         shutil.rmtree(self._files)
         if back:
             shutil.move(self.folder / SAVED_FOLDER, self._files)
 
     def compact(self) -> None:
-        """Let it write its file anew, which has grown with every change."""
+        """Rewrite the append-only file, which has grown with every change."""
         with contextlib.suppress(Exception):  # one is under way
             self.client.bgrewriteaof()
 
     def aof_bytes(self) -> int:
-        """Return the size of its file of changes in bytes."""
         return int(self.client.info("persistence")["aof_current_size"])
 
     def replication_offset(self) -> int:
-        """Return how far in its history it is, as replicas and their primaries count it."""
+        """Return the replication offset, for a primary or a replica."""
         told = self.client.info("replication")
         return int(told["slave_repl_offset" if told["role"] == "slave" else "master_repl_offset"])
 
@@ -162,20 +155,17 @@ class Plain:
         self.url = self.front_proxy.url
 
     def close(self) -> None:
-        """End all."""
         self._client.close()
         self._stack.close()
 
     def client_of(self, _key: str) -> Any:
-        """Return a connection to who has a key."""
         return self._client
 
     def target(self) -> str:
-        """Return where a path to it leads."""
         return self.server.path
 
     def make_replica(self) -> tuple[DurableRedis, Proxy]:
-        """Start a replica, and wait until it has all; return it, and the way by which it hears."""
+        """Start a replica, and wait until it is in sync; return it and the proxy to its primary."""
         way = self._stack.enter_context(Proxy(self.server.path))
         replica = self._stack.enter_context(DurableRedis())
         replica.client.replicaof(*way.address)
@@ -184,11 +174,11 @@ class Plain:
         return replica, way
 
     def proxy_to_server(self) -> Proxy:
-        """Return a way to the server, for who is to be its replica."""
+        """Return a new proxy to the server, for a replica of it."""
         return self._stack.enter_context(Proxy(self.server.path))
 
     def promote(self, to: DurableRedis, paths: Iterable[Proxy]) -> None:
-        """Let a replica take the place: for new connections, but at the front for all."""
+        """Let a replica replace the server: for new connections, and at the front proxy for all."""
         to.client.replicaof("NO", "ONE")
         self.server = to
         for path in (self.front_proxy, *paths):
@@ -196,7 +186,6 @@ class Plain:
         self.front_proxy.reset()
 
     def compact(self) -> None:
-        """See `DurableRedis`."""
         self.server.compact()
 
 
@@ -215,11 +204,10 @@ class Clustered:
         self._primaries: dict[int, tuple[float, Member]] = {}
 
     def close(self) -> None:
-        """End all."""
         self.cluster.close()
 
     def client_of(self, key: str) -> Any:
-        """Return a connection to who has a key; raises LookupError if nobody has it now."""
+        """Return a connection to the primary of a key; raises LookupError if there is none now."""
         if key not in self._slots:
             self._slots[key] = self.cluster.slot_of(key)
         slot = self._slots[key]
@@ -230,4 +218,4 @@ class Clustered:
         return primary.client
 
     def compact(self) -> None:
-        """It has no file."""
+        pass

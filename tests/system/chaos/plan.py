@@ -37,7 +37,7 @@ class Place(Enum):
 
 
 class Spec(NamedTuple):
-    """A kind's place, its shortest and longest time in seconds, and what it is in words."""
+    """A kind's place, its shortest and longest duration in seconds, and a description."""
 
     place: Place
     min_s: float
@@ -46,8 +46,6 @@ class Spec(NamedTuple):
 
 
 class ChaosFaultKind(Enum):
-    """Faults."""
-
     STOP = Spec(Place.NODE, 0.5, 4.0, "node stopped (SIGSTOP) for less than lease + T")
     STOP_LONG = Spec(Place.NODE, 9.5, 11.0, "node stopped for longer than lease + T")
     KILL = Spec(Place.NODE, 0.2, 3.0, "node killed (kill -9) and started again")
@@ -122,12 +120,11 @@ Storm = list[ChaosFault]
 
 
 def rounds_in(minutes: float, calm_s: float, storm_s: float = STORM_S) -> int:
-    """Return how many rounds fit into a run."""
     return max(1, math.floor(minutes * 60 / (storm_s + calm_s)))
 
 
 def times_each(minutes: float) -> int:
-    """Return how often each kind is to be carried out in a run."""
+    """Return how often each kind is injected in a run."""
     return max(1, math.ceil((MIN_PER_HALF_HOUR + SPARES) * minutes / 30))
 
 
@@ -176,7 +173,7 @@ def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s:
 
 
 def _targets(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
-    """Return the number of a place, and all that nothing else may be done to meanwhile."""
+    """Return a place's number, and what no other fault may be done to meanwhile."""
     match place:
         case Place.REDIS:
             return 0, [(place, 0)]
@@ -195,8 +192,6 @@ def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> 
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """What is done, and under what."""
-
     description: str  # what it is, for the help
     # The faults of each storm: kind, seconds (0: as long as the death of a node takes), place
     rounds: Sequence[Sequence[tuple[ChaosFaultKind, float, int]]]
@@ -209,16 +204,15 @@ class ChaosPlan:
 
     @property
     def kinds(self) -> tuple[ChaosFaultKind, ...]:
-        """The kinds of its faults."""
         return tuple(dict.fromkeys(kind for faults in self.rounds for kind, _, _ in faults))
 
     @property
     def setup(self) -> Setup:
-        """How servers are set up, unless the command says otherwise: as by default."""
+        """The servers' settings, unless the command line overrides them."""
         return Setup(shards=1 if self.replicas is None else CLUSTER_SHARDS)
 
     def storms(self, setup: Setup, seconds: float = 0.0) -> list[Storm]:
-        """Return the storms; `seconds`: the longest that any fault may last, 0 for as long as planned."""
+        """Return the storms; `seconds` limits the length of each fault, 0: as planned."""
         return [
             [
                 ChaosFault(

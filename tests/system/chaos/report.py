@@ -29,7 +29,7 @@ NOTHING = "nothing injected"
 
 @dataclass(frozen=True)
 class Measured:
-    """What was done, the proof of it, what followed, and what came later than promised, in words."""
+    """A fault, the proof that it took place, what followed, and what came later than promised."""
 
     fault: ChaosFault
     proof: str
@@ -110,7 +110,7 @@ def measure(
 
 
 def _absences(users: Iterable[User], begin: float, end: float, places: set[int]) -> list[float]:
-    """Return for how long clients had no connection who lost it by the fault and are back."""
+    """Return how long the clients that the fault disconnected, and that are back, were absent."""
     return [
         following.granted_at - login.lost_at
         for user in users
@@ -142,21 +142,17 @@ class Options:
     longest_s: float = 0.0
 
     def storms(self) -> list[Storm]:
-        """Return what is done."""
         if self.plan:
             return self.plan.storms(self.setup, self.longest_s)
         return draw(Random(self.seed), self.rounds, self.times, self.nodes, self.kinds, self.storm_s)
 
     @property
     def calm_s(self) -> float:
-        """How long a calm is."""
         return settle_s(self.setup) + CALM_MARGIN_S
 
 
 @dataclass
 class ChaosResult:
-    """What came of a run."""
-
     options: Options
     begun: float
     # How often each kind was proved to have taken place, and the last proof
@@ -172,18 +168,18 @@ class ChaosResult:
 
     @property
     def found_s(self) -> float | None:
-        """How long it took until the first promise was broken; None: none was."""
+        """Seconds until the first promise was broken; None: none was."""
         return min((each.at - self.begun for each in self.findings), default=None)
 
     def story(self, finding: ChaosFinding) -> str:
-        """Return a broken promise in words."""
+        """Return a broken promise as text."""
         rule, text = finding.broken
         return (
             f"{finding.at - self.begun:.3f} s {rule}: {text}\n    after {finding.recent_faults or 'nothing'}"
         )
 
     def stories(self) -> list[str]:
-        """Return the broken promises in words, of each rule the first ones."""
+        """Return the first broken promises of each rule as text."""
         told: Counter[str] = Counter()
         lines = []
         for finding in self.findings:
@@ -193,7 +189,7 @@ class ChaosResult:
         return lines
 
     def failures(self) -> list[str]:
-        """Return what speaks against the run. Without a kind of fault it shows nothing of that."""
+        """Return what fails the run. A kind of fault that was not injected shows nothing."""
         absent = [kind.name.lower() for kind in self.options.kinds if not self.injected[kind]]
         late = [each for row in self.measured for each in row.broken]
         return [
@@ -204,7 +200,6 @@ class ChaosResult:
         ]
 
     def table(self) -> str:
-        """Return the report in Markdown."""
         options, setup = self.options, self.options.setup
         faults = (
             (kind.value.description, self.injected[kind], self.proofs.get(kind, NOTHING))

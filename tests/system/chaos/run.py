@@ -38,7 +38,7 @@ GONE_S = 15.0  # in which those come back who stayed away for longer than a node
 
 
 class Done(NamedTuple):
-    """A fault that was carried out: with which proof, from which trouble on, and Redis was right when."""
+    """A fault that was carried out, its proof, the index of its first trouble, and the settle time."""
 
     fault: ChaosFault
     proof: str
@@ -47,7 +47,7 @@ class Done(NamedTuple):
 
 
 class ChaosRun:
-    """A run while it goes on; for `play`."""
+    """A run in progress; for `play`."""
 
     def __init__(self, options: Options, stack: ExitStack, tell: Callable[[str], None]) -> None:
         self._options = options
@@ -95,7 +95,6 @@ class ChaosRun:
         return Crowd(addresses, options.clients, max(1, round(options.clients * LATE_SHARE)), habits)
 
     def log_in_clients(self) -> None:
-        """Let all clients log in."""
         count = self._options.clients
         self._crowd.log_in_all(LOGINS_PER_S)
         if not wait_for(
@@ -105,7 +104,7 @@ class ChaosRun:
 
     @contextmanager
     def judging(self) -> Iterator["Future[None]"]:
-        """Judge while it goes on; what is given is done only if judging has failed."""
+        """Judge in a thread meanwhile; the future is done only if judging has failed."""
         is_over = threading.Event()
 
         def judge() -> None:
@@ -136,11 +135,11 @@ class ChaosRun:
 
     @property
     def is_guard_missed(self) -> bool:
-        """Whether a guard is off, and that was found."""
+        """Whether a guard is off, and a promise was broken."""
         return bool(self._options.guard and self._judge.findings)
 
     def storm(self, storm: Storm) -> list[Done]:
-        """Let all its faults happen, each at its moment; return what was done."""
+        """Inject all faults of a storm, each at its moment; return what was done."""
         begun = time.monotonic()
         self._crowd.set_acting(on=True)
         done: list[Done] = []
@@ -165,7 +164,7 @@ class ChaosRun:
         return done
 
     def _settled_s(self, fault: ChaosFault) -> float | None:
-        """Of a fault of a plan that was done to Redis: wait until that is right; return the seconds."""
+        """Wait until Redis is right after a fault of a plan; return the seconds, None for other faults."""
         if not self._options.plan or fault.kind.value.place not in {Place.REDIS, Place.PATH}:
             return None
         begun = time.monotonic()
@@ -183,7 +182,7 @@ class ChaosRun:
         return False
 
     def measure(self, done: Sequence[Done]) -> None:
-        """Count what followed the faults of a plan, when all is over."""
+        """Measure what followed the faults of a plan, after the calm."""
         users = self._crowd.users.values()
         for fault, proof, first, settled_s in done:
             troubles = [each for each in self._troubles.all[first:] if _belongs(each, fault)]
@@ -193,7 +192,7 @@ class ChaosRun:
         self._events.clear()
 
     def settle(self) -> None:
-        """Wait until everything is at rest, and see that all agree."""
+        """Wait until everything is at rest, and check that all agree."""
         begun = time.monotonic()
         self._data.compact()
         if wait_for(self._is_equal, settle_s(self._setup), look_s=CONVERGED_POLL_S):
@@ -224,13 +223,12 @@ class ChaosRun:
         return recorded ^ self._subscribers.online
 
     def state(self) -> str:
-        """Return how it stands, in words."""
         count = len(self._judge.findings) + len(self.result.broken) + len(self._subscribers.broken)
         equal = [f"{each:.1f} s" for each in self.result.converged_s[-1:]]
         return f"equal after {equal}; broken so far {count}"
 
     def finish(self) -> ChaosResult:
-        """All is over: look once more, and count."""
+        """Judge once more, and collect the results."""
         result, judge, subscribers = self.result, self._judge, self._subscribers
         result.metrics["view, difference"] = len(self._view_difference())
         time.sleep(JUDGE_LAG_S)
@@ -263,7 +261,6 @@ def _belongs(trouble: Trouble, fault: ChaosFault) -> bool:
 
 
 def play(options: Options, tell: Callable[[str], None] = print_progress) -> ChaosResult:
-    """Carry a run out."""
     storms = options.storms()
     with ExitStack() as stack:
         run = ChaosRun(options, stack, tell)

@@ -27,7 +27,7 @@ class Case:
     def login(
         self, session: str, at: float, until: float, *, place: int = 0, is_proxied: bool = False
     ) -> Login:
-        """Let ann log in, and beat each 2 s until a moment."""
+        """Let ann log in, and send keepalives each 2 s until a moment."""
         login = Login(place, is_proxied, at, at + 0.01, session)
         beat = at
         while beat <= until:

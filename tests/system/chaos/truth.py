@@ -37,14 +37,13 @@ class Login:
     code: int = 0  # what the server had said then; 0: nothing
 
     def record_packet(self, at: float) -> None:
-        """A packet was sent."""
         self.packets.append(at)
         if len(self.packets) >= 2 * PACKETS_KEPT:
             del self.packets[:PACKETS_KEPT]
 
     @property
     def gone_at(self) -> float:
-        """From when on the client is not there by this login."""
+        """From when on the client is not connected by this login."""
         return min(self.silent_at, self.logout_at, self.closed_at, self.lost_at)
 
 
@@ -111,7 +110,7 @@ class Trouble:
 
     @property
     def scope(self) -> Place:
-        """What it was done to; a rolling restart is entered for each node by itself."""
+        """What the fault was done to; a rolling restart is recorded for each node by itself."""
         scope = self.kind.value.place
         return Place.NODE if scope is Place.ALL_NODES else scope
 
@@ -134,14 +133,14 @@ OUTAGES = frozenset(
 
 
 class SavedState(NamedTuple):
-    """Redis' state of this moment is kept under a number."""
+    """Redis' state of this moment is saved under a number."""
 
     number: int
     written_at: float
 
 
 class DataLoss(NamedTuple):
-    """Redis went back to the state of a number; None: it has nothing."""
+    """Redis went back to the saved state with that number; None: it is empty."""
 
     number: int | None
     written_at: float

@@ -28,7 +28,7 @@ def server() -> Iterator[QuickServer]:
 
 @pytest.fixture
 def uid(request: pytest.FixtureRequest) -> str:
-    """A user of this test's own."""
+    """A user of this test alone."""
     return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
 
 
@@ -53,7 +53,7 @@ def start(server: QuickServer) -> Iterator[StartClient]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Return its next line of output without the time."""
+    """Return the next line of output without the time."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")[10:]
 

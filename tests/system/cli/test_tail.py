@@ -26,8 +26,6 @@ def event(client: Redis, entry_id: str, kind: str = "online", **fields: str | in
 
 
 class Tail:
-    """A running ``presence tail``."""
-
     def __init__(self, url: str, *flags: str) -> None:
         command = [sys.executable, "-m", "presence", "tail", "--redis", url, *flags]
         pipe = subprocess.PIPE

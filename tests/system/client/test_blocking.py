@@ -40,13 +40,13 @@ def server() -> Iterator[QuickServer]:
 
 @pytest.fixture
 def uid(request: pytest.FixtureRequest) -> str:
-    """A user of this test's own."""
+    """A user of this test alone."""
     return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
 
 
 @pytest.fixture
 def scripted() -> Iterator[Callable[..., tuple[str, int]]]:
-    """Start a server that takes one connection, says what it is told, and answers nothing."""
+    """Start a server that accepts one connection, sends the given bytes, and answers nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
     threads: list[threading.Thread] = []

@@ -69,7 +69,7 @@ class Haproxy:
 
 
 def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[int]) -> str:
-    """Return the configuration for this machine: other addresses, and nothing else."""
+    """Return the configuration for this machine: only the addresses change."""
     changes = {
         "bind :7400": f"bind fd@{fds[0]}",
         "bind :7443": f"bind fd@{fds[1]}",
@@ -92,7 +92,7 @@ def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[in
 
 
 def readyz(server: ServerProcess) -> tuple[int, str]:
-    """Return how a server answers the proxy's checks, and as what."""
+    """Return the server's answer to the proxy's health check."""
     try:
         with urllib.request.urlopen(f"{url_of(server)}readyz", timeout=PATIENCE_S) as answered:
             return answered.status, json.load(answered)["status"]
@@ -121,7 +121,7 @@ def dial(address: tuple[str, int], source: str) -> socket.socket:
 
 
 def answer(sock: socket.socket, uid: str) -> protocol.Packet:
-    """Log in, and return what the server says."""
+    """Log in, and return the server's answer."""
     return Phone(sock).ask(protocol.login(uid, id=1))
 
 

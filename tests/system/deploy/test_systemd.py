@@ -23,7 +23,7 @@ analyzes = pytest.mark.needs("systemd-analyze")
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit, with a program that is there."""
+    """The unit, with a program that exists."""
     text = UNIT.read_text(encoding="utf-8")
     program = "/opt/presence/bin/presence "
     assert f"\nExecStart={program}serve " in text

@@ -56,7 +56,7 @@ def play(url: str, admin: Redis, role: str, rules: list[str]) -> None:
 
 
 def denied(admin: Redis) -> set[str]:
-    """Return the commands for which permission was missed, as rules name them."""
+    """Return the commands that were denied, as ACL rules name them."""
     log = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(admin, "ACL", "LOG")]
     return {f"+{entry[b'object'].decode().lower()}" for entry in log if entry[b"reason"] == b"command"}
 

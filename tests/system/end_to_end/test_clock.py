@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def faked(folder: Path) -> dict[str, str]:
-    """The environment of a process whose wall clock is what the file `clock` says, all else true."""
+    """The environment of a process whose wall clock is set by the file `clock`; the other clocks are real."""
     (folder / "clock").write_text("+0")
     return {
         "LD_PRELOAD": str(next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))),
@@ -78,7 +78,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
 
 
 def wall_clock(server: ServerProcess) -> float:
-    """Return Unix seconds as the server writes them in its log; it has something to say of this signal."""
+    """Return the Unix seconds of the server's log; it logs on this signal."""
     before = len(server.lines)
     server.process.send_signal(signal.SIGUSR2)
     wait_for(lambda: len(server.lines) > before)

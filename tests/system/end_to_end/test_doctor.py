@@ -98,7 +98,7 @@ def test_a_redis_that_deletes_and_has_no_limit(redis_server: EmbeddedRedis, admi
 
 
 def fix(admin: Redis, line: str) -> None:
-    """Do what is said for redis-cli."""
+    """Run the suggested redis-cli commands."""
     words = shlex.split(line.partition(",")[0].partition(" and ")[0])
     assert words[0] == "redis-cli", line
     ask(admin, *words[1:])

@@ -15,12 +15,12 @@ VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
 
 
 def environment(pid: int) -> set[str]:
-    """The names of what a process was started with, or has inherited."""
+    """Return the names of a process's environment variables."""
     return {entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_text().split("\0")}
 
 
 def children(pid: int) -> set[int]:
-    """All processes below one."""
+    """Return all processes below one."""
     found = {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
     return found.union(*(children(each) for each in found))
 

@@ -27,7 +27,7 @@ OPAQUE = "canary-token-of-no-known-form"
 
 
 def look_for(canaries: Sequence[str], where: str, text: str) -> None:
-    """None of these may be seen there."""
+    """Assert that none of the secrets is there."""
     for canary in canaries:
         assert canary not in text, (where, text[: text.index(canary)][-200:])
 
@@ -45,7 +45,7 @@ def url_of(server: EmbeddedRedis, password: str = PASSWORD) -> str:
 
 
 def broken_key(folder: Path) -> Path:
-    """Return a file that holds a certificate, and a key that is none."""
+    """Return a file with a certificate, and a key that is invalid."""
     cert, _ = certificates.write(folder)
     with cert.open("a") as file:
         file.write(f"-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")
@@ -53,7 +53,7 @@ def broken_key(folder: Path) -> Path:
 
 
 def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None:
-    """Let go wrong what secrets have to do with."""
+    """Make everything fail that handles secrets."""
     forged = f"{good[:-8]}AAAAAAAA"
 
     def told(event: str, times: int) -> None:

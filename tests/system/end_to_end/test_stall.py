@@ -13,7 +13,7 @@ FLAGS = ("--idle-timeout", "3", "--tick", "0.5")
 
 
 def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]) -> list[SwarmClient]:
-    """400 clients beat and 20 are silent while the server is stopped and continued; returns the silent."""
+    """Stop and continue the server under 400 live clients and 20 silent ones; return the silent."""
     swarm.log_in(f"beating-{n}" for n in range(400))
     swarm.run(5, until=swarm.logged_in)
     silent = swarm.log_in((f"silent-{n}" for n in range(20)), beating=False)

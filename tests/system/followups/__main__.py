@@ -59,8 +59,6 @@ class FollowUpEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class FollowUpsVerdict:
-    """What was found."""
-
     due_users: set[str]  # users whose last period was long enough: those who get a follow-up in the end
     delivered_users: set[str]  # users who got one
     late_ms: list[int]  # of all that were told, in order
@@ -132,7 +130,6 @@ def _broken_line(what: str, some: Sequence[object]) -> list[str]:
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.followups", description=__doc__)
     add = parser.add_argument
     add("--users", type=int, default=10_000, help="who go offline")
@@ -170,18 +167,17 @@ class Runners:
         return subprocess.Popen(self._command, env=self._environment, stdin=nowhere, stderr=nowhere)
 
     def restart_ended(self) -> None:
-        """Replace those that have ended, as one does that starts while Redis is away."""
+        """Replace runners that have ended, as those do that start while Redis is unreachable."""
         self._running = [each if each.poll() is None else self._start() for each in self._running]
 
     def kill(self, chance: random.Random) -> None:
-        """Kill one and start another in its place."""
+        """Kill one runner and start another."""
         place = chance.randrange(len(self._running))
         self._running[place].kill()
         self._running[place].wait()
         self._running[place] = self._start()
 
     def stop(self) -> None:
-        """End all of them."""
         for each in self._running:
             each.terminate()
         for each in self._running:
@@ -222,7 +218,6 @@ class FollowUpsRun:
         return PresenceServer("--redis", self.redis.url, *flags, port=port)
 
     def kill_one(self) -> None:
-        """Kill a worker or a runner."""
         workers = sorted(self.server.workers().values())
         if self._random.random() < 0.5 and workers:
             with contextlib.suppress(ProcessLookupError):
@@ -233,7 +228,7 @@ class FollowUpsRun:
             self.kills["runners"] += 1
 
     def kill_server(self) -> None:
-        """Kill all processes of the server, and start it anew on the same port."""
+        """Kill all processes of the server, and start it again on the same port."""
         for pid in (self.server.process.pid, *self.server.workers().values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -242,21 +237,20 @@ class FollowUpsRun:
         self.server = self._serve(self.server.address[1])
 
     def kill_redis(self) -> None:
-        """Kill Redis, and start it with what its append-only file has."""
+        """Kill Redis, and restart it from its append-only file."""
         self.redis.kill()
         time.sleep(0.5)
         self.redis.start()
         self.kills["Redis"] += 1
 
     def delivered_count(self) -> int:
-        """Return how many follow-ups were told so far; -1 while Redis is away."""
+        """Return how many follow-ups are in the stream; -1 while Redis is unreachable."""
         try:
             return int(self.redis.client.xlen(Keys().followups(0)))
         except RedisError:
             return -1
 
     def delivered(self) -> Iterator[FollowUpEntry]:
-        """Return the follow-ups that were told, in order."""
         begin = "-"
         while page := self.redis.client.xrange(Keys().followups(0), begin, "+", count=PAGE):
             for entry_id, fields in page:
@@ -271,7 +265,7 @@ class FollowUpsRun:
             begin = f"({page[-1][0].decode()}"
 
     def kill_until_delivered(self, gone: float, stayers: int) -> None:
-        """Kill one after the other until the last follow-up was told and handled, or for too long."""
+        """Kill processes until the last follow-up is delivered and handled, or it is too late."""
         after_s, every_s = self._options.after, self._options.kill_every
         latest = gone + IDLE_S + LEASE_S + IDLE_S + after_s + MAX_LATE_S
         acts = [
@@ -298,7 +292,7 @@ class FollowUpsRun:
 
 
 def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
-    """Play it, and judge; return what came of it as a table, and what was broken."""
+    """Play and judge; return the result as a table, and the broken promises."""
     stayers = given.users - given.back
     with contextlib.ExitStack() as stack:
         stage = FollowUpsRun(given, folder, stack)
@@ -339,7 +333,7 @@ def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
 
 
 def _disconnect_all(after_s: float, loop: ClientLoop, stay: list[LoopClient], back: list[LoopClient]) -> None:
-    """Let all go: by silence, by a logout, by a connection that breaks; the last are back in time."""
+    """Disconnect all by silence, logout or reset; those in `back` return in time."""
     for number, client in enumerate(stay):
         client.reconnects = client.sends_keepalives = False
         if number % 2:
@@ -350,7 +344,7 @@ def _disconnect_all(after_s: float, loop: ClientLoop, stay: list[LoopClient], ba
 
 
 def _check_users(wanted: set[str], told: list[FollowUpEntry], calls: list[str]) -> Iterator[str]:
-    """Hold it against what the clients meant to do, too."""
+    """Compare the follow-ups with what the clients meant to do."""
     times = Counter(each.uid for each in told)
     if missing := wanted - {*times}:
         yield f"{len(missing)} who stayed away got none"
@@ -363,7 +357,6 @@ def _check_users(wanted: set[str], told: list[FollowUpEntry], calls: list[str]) 
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play, print the table, and say what was broken."""
     given = parse(words)
     raise_file_limit()
     with tempfile.TemporaryDirectory(prefix="followups-") as folder:

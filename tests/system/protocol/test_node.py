@@ -46,7 +46,7 @@ def readme_example() -> str:
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command there, with nothing of its user's: an empty home, no settings of npm."""
+    """Run a command with an empty home, so without settings of npm."""
     home = folder / ".home"
     home.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.lower().startswith("npm_")}
@@ -113,7 +113,7 @@ class NodeDevice:
                 self._news.notify_all()
 
     def ask(self, verb: str, *arguments: object) -> Any:
-        """Carry out a command; return its answer or its error."""
+        """Run a command; return its answer or its error."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
         self.process.stdin.flush()
@@ -122,11 +122,11 @@ class NodeDevice:
         return line["answer"] if "answer" in line else line["error"]
 
     def sees(self, *uids: str) -> None:
-        """Wait until these are online for others too: a login is answered before Redis knows of it."""
+        """Wait until these users are online for others too: a login is answered before Redis has it."""
         wait_for(lambda: all(each["status"] == "online" for each in self.ask("query", uids).values()))
 
     def told(self, event: str, **parts: object) -> Line:
-        """Wait for an event behind the last that was waited for; `parts`: what it or its state must hold."""
+        """Wait for the next matching event; `parts`: what it or its state must contain."""
 
         def fits(line: Line) -> bool:
             state = line.get("state") or {}
@@ -148,7 +148,7 @@ class NodeDevice:
                 assert self._news.wait(give_up - time.monotonic()), self.lines
 
     def close(self) -> int:
-        """Let it log out; return its exit status."""
+        """Log out; return the exit status."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -267,7 +267,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
 
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
-    """The server's own transport, with TLS, that checks tokens."""
+    """The server's own transport, with TLS and tokens."""
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Authenticator:

@@ -45,14 +45,13 @@ CASES: dict[str, tuple[Case, Case]] = {
 
 
 def status(outcomes: list[CaseOutcome]) -> int:
-    """Return the exit status: of what was broken, and of what shows nothing."""
+    """Return the exit status: 1 if a promise was broken, 2 if a case injected nothing."""
     if any(each.broken for each in outcomes):
         return 1
     return 0 if all(each.injected for each in outcomes) else 2
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play, print the table, and say what was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.security", description=__doc__)
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all without a name")

@@ -15,7 +15,7 @@ CONTROL = "\x1b[31m"
 
 
 def plant_mistake() -> None:
-    """Put the mistake into this process; workers of its own are without it."""
+    """Plant the mistake in this process only, not in its workers."""
     whole = Settings.clamp_idle_timeout
 
     def clamped(self: Settings, wish: float | None = None) -> float:

@@ -40,24 +40,23 @@ TOKENS = 1000  # that are sent again and again
 
 
 class GrantedLoad(NamedTuple):
-    """What came of one load: logins a second that were due, those that counted, and seconds of these."""
+    """One load: logins per second that were due, those that counted, and their seconds."""
 
     offered: float
     ended: Sequence[Visit]
     seconds: float
 
     def count(self, code: int) -> int:
-        """Return how many ended so."""
         return sum(each.code == code for each in self.ended)
 
     @property
     def goodput(self) -> float:
-        """Logins a second that were granted."""
+        """Granted logins per second."""
         return self.count(GRANTED) / self.seconds
 
     @property
     def refused_without_reason(self) -> int:
-        """How many were not granted, and were not told that the server is busy and when to come back."""
+        """How many were neither granted nor told when to return."""
         busy = {Code.BUSY, Code.RATE_LIMITED}
         told = sum(each.code in busy and each.retry_after > 0 for each in self.ended)
         return len(self.ended) - self.count(GRANTED) - told
@@ -70,7 +69,7 @@ class GrantedLoad(NamedTuple):
 def offer(
     stage: AttackedServer, says: Sequence[bytes] | str, per_second: float, seconds: float
 ) -> GrantedLoad:
-    """Offer a server so many logins a second; those of the first `SETTLE_S` do not count."""
+    """Offer a server that many logins per second; those of the first `SETTLE_S` do not count."""
     count, begin = int(per_second * (SETTLE_S + seconds)), time.monotonic() + LEAD_S
     with processes(1) as pool:
         ended = pool.submit(visits, stage.server.address, says, count, per_second, begin=begin).result()
@@ -98,7 +97,7 @@ def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Case
 
 
 def judge_flood(name: str, loads: Sequence[GrantedLoad], hurt: list[str]) -> CaseOutcome:
-    """Hold the last and greatest load against the best of those before."""
+    """Compare the last and greatest load with the best of those before."""
     *less, last = loads
     peak = max(each.goodput for each in less)
     unread = sum(each.refused_without_reason for each in loads)
@@ -122,7 +121,7 @@ PREPARED = 2000
 
 
 class Forged(NamedTuple):
-    """What came of good logins, and of so many forged ones a second beside them."""
+    """Good logins, and the rate of forged ones beside them."""
 
     rate: float
     good: Sequence[Visit]
@@ -130,7 +129,7 @@ class Forged(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of good logins, that were granted."""
+        """The share of good logins that were granted."""
         return sum(each.code == GRANTED for each in self.good) / len(self.good)
 
     def __str__(self) -> str:
@@ -167,7 +166,7 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseO
 
 
 def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> CaseOutcome:
-    """Hold the greatest flood against none."""
+    """Compare the greatest flood with none."""
     alone, *_, worst = loads
     forged = [*chain(*(each.bad for each in loads))]
     taken = sum(each.code == GRANTED for each in forged)
@@ -194,7 +193,7 @@ ASKERS, ASK_EACH_S = 50, 0.1
 
 
 class FloodFigures(NamedTuple):
-    """What was seen of one kind of flood: of the flooder, and seconds to the answers of others."""
+    """One kind of flood: the flooder, and seconds to the answers of others."""
 
     flooded: Flooded
     answers: Sequence[float]
@@ -205,7 +204,7 @@ class FloodFigures(NamedTuple):
 
 
 def flooders(seconds: float) -> CaseOutcome:
-    """Flood a server with each kind of packet, while others ask it for answers."""
+    """Flood a server with each kind of packet, while other clients ask for answers."""
     flags = ("--disconnect-grace", "0", "--login-burst", "100000", "--uid-login-rate", "0")
     found: dict[str, FloodFigures] = {}
     with attacked_server(*flags) as stage, processes(2) as pool:
@@ -220,7 +219,7 @@ def flooders(seconds: float) -> CaseOutcome:
 
 
 def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOutcome:
-    """Nobody is to wait long, and whoever floods is cut off and told why."""
+    """No client may wait for long, and flooders are disconnected with a reason."""
     broken = [*hurt]
     for kind, (flooded, answers) in found.items():
         p99 = percentile(answers, 0.99)
@@ -392,7 +391,7 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
 
 
 def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
-    """Return those of the server's figures that are the present size of something, by their path."""
+    """Return the present sizes among the server's statistics, by their path."""
     found: dict[str, int] = {}
     for name, value in figures.items():
         here = f"{path}.{name}" if path else name
@@ -404,7 +403,7 @@ def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
 
 
 def judge_cycles(base: Rest, rest: Rest, kept: Mapping[str, int] | None, codes: Counter[int]) -> CaseOutcome:
-    """Hold what is left against what was there before; without `kept` nobody looked at the tables."""
+    """Compare the server at rest with the base; without `kept` the tables were not read."""
     missed = codes.total() - codes[GRANTED]
     grown = max(abs(now / then - 1) for now, then in zip(rest, base, strict=True))
     broken = failed_checks(

@@ -35,7 +35,7 @@ KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(7))
 
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Have so many processes ready, for the length of a ``with`` block."""
+    """Keep that many processes ready, for the length of a ``with`` block."""
     context = multiprocessing.get_context("spawn")  # a fork would share sockets, and threads' locks
     with ProcessPoolExecutor(count, mp_context=context, initializer=_init_process) as pool:
         for started in [pool.submit(raise_file_limit) for _ in range(count)]:
@@ -150,7 +150,7 @@ def visits(
 
 
 class Flooded(NamedTuple):
-    """What a flooder achieved: packets that left it, how often it was cut off with 311, and otherwise."""
+    """What a flooder sent, how often it was disconnected with 311, and how often otherwise."""
 
     packets: int
     cut_off: int
@@ -158,7 +158,7 @@ class Flooded(NamedTuple):
 
 
 class _Flooder(LoopClient):
-    """Sends as much as the connection takes; logs in anew when it ends, whatever it was told."""
+    """Sends as much as the connection takes; reconnects whenever it ends."""
 
     is_member = False
 
@@ -185,7 +185,7 @@ class _Flooder(LoopClient):
 
 
 def flood(address: Address, frame: bytes, begin: float, seconds: float) -> Flooded:
-    """Send a frame again and again over one connection, as fast as it takes it."""
+    """Send a frame over one connection as fast as it is taken."""
     with ClientLoop(address) as loop:
         flooder = _Flooder(loop, frame)
         loop.call_at(begin, flooder.connect)

@@ -42,7 +42,7 @@ def bombs(count: int) -> CaseOutcome:
 
 
 def _bomb(stage: AttackedServer, count: int) -> tuple[int, int]:
-    """Return how many were refused as too large, and the bytes that the server's peak grew by meanwhile."""
+    """Return how many were refused as too large, and the growth of the server's peak memory in bytes."""
     wires = [stage.connect() for _ in range(count)]
     for number, wire in enumerate(wires[::2]):
         wire.send(login(f"bomber-{number}"))
@@ -57,7 +57,7 @@ def _bomb(stage: AttackedServer, count: int) -> tuple[int, int]:
 
 
 def _count_refused(wires: list[BlockingConnection], code: Code) -> int:
-    """Return how many are told that, as the last word; close all."""
+    """Return how many connections end with that code; close all."""
     told = sum([wire.ends_with(code) for wire in wires])
     for wire in wires:
         wire.drop()
@@ -65,7 +65,7 @@ def _count_refused(wires: list[BlockingConnection], code: Code) -> int:
 
 
 def refusals(count: int) -> CaseOutcome:
-    """A packet before the login, and more input behind it: the refusal has to be read all the same."""
+    """A packet before the login, with more input behind it: the refusal must be readable."""
     read = 0
     with attacked_server() as stage:
         for _ in range(count):
@@ -82,7 +82,7 @@ def refusals(count: int) -> CaseOutcome:
 
 
 def names(count: int) -> CaseOutcome:
-    """Uids with control characters in them are refused, each by name."""
+    """Uids with control characters are refused."""
     controls = [chr(number) for number in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)]
     refused = 0
     with attacked_server() as stage:
@@ -102,7 +102,7 @@ def names(count: int) -> CaseOutcome:
 
 
 def mistakes(count: int) -> CaseOutcome:
-    """Logins that meet an exception which nobody expects; its words hold what no log may show."""
+    """Logins that raise an unexpected exception, whose text no log may show."""
     told = 0
     console = ("--log-format", "console", "--log-level", "debug")  # each line stands as it was written
     with attacked_server(*console, program=("-m", "tests.system.security.faulty")) as stage:

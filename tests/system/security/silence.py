@@ -50,7 +50,7 @@ def silent(count: int, over_tls: int, per_second: float, logins: float) -> CaseO
 
 
 def _hello() -> bytes:
-    """Return what a client of TLS says first."""
+    """Return the first bytes of a TLS client."""
     outgoing = ssl.MemoryBIO()
     client = unverified_context().wrap_bio(ssl.MemoryBIO(), outgoing)
     with suppress(ssl.SSLWantReadError):
@@ -61,7 +61,7 @@ def _hello() -> bytes:
 def judge_silent(
     strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], hurt: list[str]
 ) -> CaseOutcome:
-    """Hold what was seen against what is promised; those over TLS are told nothing."""
+    """Judge the stays; TLS clients get no code."""
     lived = [each.took_s for each in (*strangers, *secured)]
     alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
     early = sum(time_s < LOGIN_TIMEOUT_S for time_s in lived)
@@ -92,7 +92,7 @@ BEAT = protocol.encode(protocol.keepalive(2))
 
 
 class AnsweredKeepalive(NamedTuple):
-    """The last beat of a session that was answered: whose, and Unix ms before it was sent."""
+    """The last answered keepalive of a session: uid, and Unix ms before it was sent."""
 
     uid: str
     at_ms: float
@@ -100,7 +100,7 @@ class AnsweredKeepalive(NamedTuple):
 
 @dataclass
 class Race:
-    """Beats that came in time, and too late; the last that was answered, by session."""
+    """Keepalives that came in time, and too late; the last answered one by session."""
 
     won: int = 0
     lost: int = 0
@@ -108,7 +108,7 @@ class Race:
 
 
 class _Racer(LoopClient):
-    """Beats about when it is ended, and is back at its next turn."""
+    """Sends a keepalive at about its deadline, and reconnects at its next turn."""
 
     def __init__(self, loop: ClientLoop, uid: str, until: float, race: Race) -> None:
         super().__init__(loop, uid)
@@ -140,7 +140,7 @@ class _Racer(LoopClient):
 
 
 def races(count: int, seconds: float) -> CaseOutcome:
-    """Beats that come as the time of their sender is up: each wins, or a clean new period begins."""
+    """Keepalives at the deadline of their sender: each wins, or a clean new period begins."""
     race = Race()
     flags = ("--idle-timeout", f"{T_S:g}", "--tick", f"{TICK_S:g}")
     with attacked_server(*flags) as stage, ClientLoop(stage.server.address) as loop:

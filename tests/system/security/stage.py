@@ -47,15 +47,12 @@ class Resident(LoopClient):
         self._frame = frame or login_frame(uid)
 
     def on_connected(self) -> None:
-        """See `LoopClient`."""
         self.send(self._frame)
 
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `LoopClient`."""
         self.answers += kind == Kind.OK
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `LoopClient`."""
         self.is_lost = True
 
 
@@ -72,11 +69,10 @@ class BlockingConnection:
         self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
         self.sock.sendall(data)
 
     def ask(self, frame: bytes) -> Packet:
-        """Send a packet and return the next that comes."""
+        """Send a frame and return the next packet."""
         self.send(frame)
         return self.answer()
 
@@ -102,14 +98,14 @@ class BlockingConnection:
         return packets
 
     def ends_with(self, code: Code) -> bool:
-        """Whether the server's last word is that code, and it could be read."""
+        """Whether the server's last packet has that code, and could be read."""
         packets: list[Packet] = []
         with suppress(OSError):
             packets = self.rest()
         return bool(packets) and packets[-1].payload.get("code") == code
 
     def drop(self) -> None:
-        """Close with a reset: nothing is left in the kernel of a connection that is over."""
+        """Close with a reset, so that the kernel keeps nothing of the connection."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.sock.close()
 
@@ -139,25 +135,21 @@ class AttackedServer:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
         return self.server.process.pid
 
     @property
     def tls_address(self) -> tuple[str, int]:
-        """Where TLS is served."""
         line = self.server.logged("serving TLS")[-1]
         return line["host"], line["port"]
 
     def connect(self) -> BlockingConnection:
-        """Connect."""
         return BlockingConnection(self.server.address)
 
     def events(self) -> list[StreamEvent]:
-        """Return all events in the stream."""
         return self.data.events(Setup().keys())
 
     def bystanders_hurt(self) -> list[str]:
-        """Return what happened to those who behave; nothing should."""
+        """Return what happened to the bystanders; nothing should."""
         lost = sum(each.is_lost for each in self.bystanders)
         uids = {each.uid for each in self.bystanders}
         told = sum(event.uid in uids and event.type == "offline" for event in self.events())

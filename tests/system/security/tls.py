@@ -19,7 +19,6 @@ KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(9))
 def _log_in_clients(
     stage: AttackedServer, loop: ClientLoop, name: str, count: int, *, tls: bool
 ) -> list[Resident]:
-    """Let so many log in."""
     clients = [Resident(loop, f"{name}-{number}") for number in range(count)]
     for each in clients:
         each.sends_keepalives = False
@@ -32,7 +31,7 @@ def _log_in_clients(
 
 
 def _count_unanswered(loop: ClientLoop, clients: Sequence[Resident]) -> int:
-    """Return how many do not answer."""
+    """Return how many clients do not answer."""
     before = sum(each.answers for each in clients)
     for each in clients:
         each.send(KEEPALIVE_WITH_ID)
@@ -57,7 +56,6 @@ class TlsCost(NamedTuple):
 
 
 def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: bool) -> TlsCost:
-    """Measure on a fresh server."""
     pid, first = stage.pid, connections // 3
     with ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
         _log_in_clients(stage, loop, "warm", 20, tls=tls)
@@ -76,14 +74,14 @@ def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: boo
 
 
 def _core_share(loop: ClientLoop, pid: int, seconds: float) -> float:
-    """Return the share of a processor that a process takes, meanwhile."""
+    """Return the share of a core that a process takes meanwhile."""
     spent = usage.cpu_seconds(pid)
     loop.run(seconds)
     return (usage.cpu_seconds(pid) - spent) / seconds
 
 
 def tls(connections: int, seconds: float) -> CaseOutcome:
-    """Measure connections over TLS, and plain ones, each on a fresh server."""
+    """Measure TLS connections, and plain ones, each on a fresh server."""
     costs: list[TlsCost] = []
     hurt: list[str] = []
     for is_tls in (True, False):
@@ -96,7 +94,7 @@ def tls(connections: int, seconds: float) -> CaseOutcome:
 
 
 def judge_tls(secured: TlsCost, plain: TlsCost, hurt: list[str]) -> CaseOutcome:
-    """Put both side by side; there is no bound but that nobody is lost."""
+    """Compare both; the only bound is that no connection is lost."""
     lost = secured.lost + plain.lost
     figures = ("bytes of memory a connection", "µs of a keepalive", "µs of an accept and login")
     told = [f"{what} {secured[n]:,.1f}, plain {plain[n]:,.1f}" for n, what in enumerate(figures)]

@@ -29,7 +29,7 @@ def started() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started: Cluster) -> Cluster:
-    """The same for all tests, once it is over whatever the one before did to it."""
+    """The same cluster for all tests, restored after each."""
     started.wait_until_ok()
     return started
 

@@ -20,7 +20,7 @@ KEYS = Keys(shards=SHARDS)
 
 
 def followed(url: str, change: Callable[[People], object]) -> tuple[People, View, set[str]]:
-    """Follow users while the cluster changes; return who made the users, the view, and who is online."""
+    """Follow users while the cluster changes; return what made the users, the view, and the online users."""
     view = View()
     with People(url) as people, follow_sync(url) as events, ThreadPoolExecutor(1) as aside:
         while not view.snapshots:

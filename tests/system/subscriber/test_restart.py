@@ -71,7 +71,7 @@ def test_events_go_on_and_what_was_lost_is_told(
 
 
 def also(group: str | None, shards: int) -> set[int]:
-    """A group is lost in all shards, those without events too."""
+    """The group is lost in all shards, those without events too."""
     return set(range(shards)) if group else set()
 
 

@@ -33,7 +33,7 @@ MEANWHILE = 50  # transitions of a crowd
 
 
 class MovingUsers:
-    """Users who come, go and show themselves otherwise through the real store, in a thread of its own."""
+    """Users who come, go and change through the real store, in a thread."""
 
     def __init__(self, url: str, shards: int) -> None:
         self.node = ManualNode(url, shards=shards)
@@ -84,7 +84,7 @@ class MovingUsers:
 
 
 def at(url: str, positions: Mapping[int, str]) -> tuple[dict[str, Period], dict[str, Shown]]:
-    """Return who was online at these places of the streams, and how, from the streams alone."""
+    """Return, from the streams alone, the users online at these positions and their states."""
     online: dict[str, Period] = {}
     shown: dict[str, Shown] = {}
     with open_client(url) as client:

@@ -27,13 +27,13 @@ WAIT_S = 20.0
 
 
 def note(due: Due) -> None:
-    """Handle an event: write down which it was, and by whom."""
+    """Record the event and the process that handled it."""
     with open(os.environ[NOTES], "a", encoding="utf-8") as notes:
         notes.write(f"{due.id} {os.getpid()} {due.attempt}\n")
 
 
 def note_slowly(due: Due) -> None:
-    """Begin, take a while, and end."""
+    """Record the begin, wait, and record the end."""
     note(Due(f"begun-{due.id}", b"", 0, 0, due.attempt))
     time.sleep(float(due.payload))
     note(due)
@@ -58,17 +58,16 @@ class WorkerProcesses:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """What it has logged so far."""
         whole = self._log.read_text().rpartition("\n")[0].splitlines()
         return [json.loads(line) if line.startswith("{") else {"event": line} for line in whole]
 
     def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
-        """Wait until a line says this so often; return the last of them."""
+        """Wait for the `count`th line of an event; return it."""
         self.wait_until(lambda: sum(line["event"] == event for line in self.lines) >= count)
         return [line for line in self.lines if line["event"] == event][count - 1]
 
     def read_notes(self) -> dict[str, list[list[str]]]:
-        """Return what was handled: event to the process and attempt of each time."""
+        """Return, by event, the process and attempt of each handling."""
         found: dict[str, list[list[str]]] = {}
         for line in self._notes.read_text().splitlines() if self._notes.exists() else ():
             name, *rest = line.split()
@@ -82,7 +81,6 @@ class WorkerProcesses:
             time.sleep(0.005)
 
     def stop(self) -> int:
-        """Drain it; return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
 

@@ -99,7 +99,6 @@ class WorkersVerdict(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Whether every promise was kept."""
         return not (self.missing or self.early or self.unexplained)
 
 
@@ -137,7 +136,7 @@ def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collect
 
 
 class Crew:
-    """The worker processes; used in a ``with`` block, after which none is left."""
+    """The worker processes; the ``with`` block ends them."""
 
     def __init__(self, trial: WorkersTrial, folder: Path) -> None:
         self._trial = trial
@@ -149,7 +148,7 @@ class Crew:
             self._start()
 
     def kill_one(self) -> None:
-        """Kill a random worker as `kill -9` does, and start another."""
+        """Kill a random worker, and start another."""
         number = random.choice(list(self._living))
         self._end(number)
         self.killed.add(number)
@@ -166,7 +165,6 @@ class Crew:
                 raise RuntimeError(f"worker {number} ended with {process.exitcode}")
 
     def handlings(self) -> list[Handling]:
-        """Return what all workers noted."""
         notes = [(int(path.stem), path.read_text()) for path in self._folder.glob("*.txt")]
         return [each for number, text in notes for each in handlings(number, text)]
 
@@ -190,7 +188,7 @@ class Crew:
 
 
 def run_worker(trial: WorkersTrial, notes: Path) -> None:
-    """Claim, note, say done, until killed. A note is one write: what was written before a kill stays."""
+    """Claim, note and acknowledge until killed. A note is one write, which a kill keeps."""
     ask_kernel = die_with_parent(signal.SIGKILL)
     if ask_kernel:
         ask_kernel()
@@ -208,7 +206,7 @@ def run_worker(trial: WorkersTrial, notes: Path) -> None:
 
 
 def run_trial(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
-    """Play a trial on a Redis of its own; return the verdict, and how many workers were killed."""
+    """Run a trial on a Redis of its own; return the verdict, and how many workers were killed."""
     with embedded_redis() as redis, tempfile.TemporaryDirectory(prefix="timers-") as folder:
         trial = replace(trial, location=replace(trial.location, redis_url=redis.url))
         with trial.location.open(trial.leasing) as timer, closing(open_client(redis.url)) as client:
@@ -221,7 +219,7 @@ def run_trial(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
 
 
 def _schedule(trial: WorkersTrial, timer: SharedTimer, client: Any, lead_s: float) -> list[float]:
-    """Schedule all; return before which moment of Redis' clock each must not come."""
+    """Schedule all events; return, for each, the time of Redis' clock before which it must not come."""
     asked_ms: list[float] = []
     first_ms = _now_ms(client) + lead_s * 1000
     for first in range(0, trial.events, EVENTS_PER_CALL):
@@ -235,7 +233,7 @@ def _schedule(trial: WorkersTrial, timer: SharedTimer, client: Any, lead_s: floa
 
 
 def _wait_until_done(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
-    """Wait until nothing is left, and kill meanwhile."""
+    """Wait until no event is left, killing workers meanwhile."""
     begun = time.monotonic()
     next_kill = begun + trial.kill_every_s
     while time.monotonic() < begun + lead_s + trial.span_s + TIMEOUT_S:
@@ -255,7 +253,6 @@ def _now_ms(client: Any) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play the trials, print a line for each, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.timers.workers", description=__doc__)
     parser.add_argument("--kind", choices=("ring", "queue"), nargs="+", default=["queue", "ring"])
     parser.add_argument("--events", type=int, default=100_000)

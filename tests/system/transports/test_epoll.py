@@ -47,7 +47,7 @@ async def test_a_window_longer_than_t_ends_nobody_who_beats() -> None:
 
 @contextmanager
 def no_descriptor_left() -> Iterator[list[int]]:
-    """Use up what a lowered limit leaves; closing what is yielded frees it."""
+    """Use up the lowered limit of descriptors; closing what is yielded frees one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     taken: list[int] = []

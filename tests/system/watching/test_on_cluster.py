@@ -46,7 +46,7 @@ def watch(watching: Watching, *uids: str) -> tuple[Session, Line]:
 
 
 def write(node: Hand, generation: int, uid: str) -> None:
-    """Let a user come and go, under a new generation: after a failover there is another history."""
+    """Let a user come and go, under a new generation: a failover starts another history."""
     node.store.apply([node.batch([], 1)])  # finds out where to go
     assert node.open(generation).status is ReplyStatus.OK
     node.apply(login(uid, f"s{generation}"))
