@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.checker.periods import Periods
+from loadtest.checker import Periods
 from loadtest.events import StreamEvent
 from loadtest.outcome import BrokenPromises
 from presence.protocol import Code

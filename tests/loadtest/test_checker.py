@@ -2,10 +2,19 @@
 
 import pytest
 
-from loadtest.checker.comparison import RemainingEvent, check_last_events, differences
-from loadtest.checker.endings import NO_CLAIM, Claim, Given, Promised, is_false_offline, is_justified
-from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing
+from loadtest.checker import (
+    NO_CLAIM,
+    Claim,
+    Given,
+    Periods,
+    Promised,
+    RemainingEvent,
+    Showing,
+    check_last_events,
+    differences,
+    is_false_offline,
+    is_justified,
+)
 from presence.protocol import Code
 
 PROMISED = Promised(idle_timeout=5.0, grace=1.0)
@@ -41,7 +50,7 @@ def test_an_end_needs_a_reason_that_the_client_gave(code: Code, given: Given, fo
     ],
 )
 def test_an_offline_event_is_false_while_a_known_session_lives(claim: Claim, false: bool) -> None:
-    assert is_false_offline(claim, decided=2.0, told=3.0) is false
+    assert is_false_offline(claim, decided=2.0, reported=3.0) is false
 
 
 CAME, WENT = RemainingEvent("ann", "online", "1-0", ""), RemainingEvent("ann", "offline", "2-0", "1-0")

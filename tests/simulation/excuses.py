@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from loadtest.checker.endings import NO_CLAIM, Claim, is_false_offline
+from loadtest.checker import NO_CLAIM, Claim, is_false_offline
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from tests.simulation.plan import FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S

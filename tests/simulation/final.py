@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from loadtest.checker.comparison import RemainingEvent, check_last_events, differences
+from loadtest.checker import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
 from presence.core.changes import Profile
 from presence.core.registry import Session

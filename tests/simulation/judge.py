@@ -61,10 +61,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from loadtest.checker import Broken
-from loadtest.checker.endings import EPSILON_S, Given, Promised, is_justified
-from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, ShownState
+from loadtest.checker import EPSILON_S, Broken, Given, Periods, Promised, Showing, ShownState, is_justified
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code

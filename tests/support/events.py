@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadtest.checker.periods import Periods
+from loadtest.checker import Periods
 from presence.store.client import open_client
 from presence.store.keys import Keys
 

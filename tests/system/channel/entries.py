@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from loadtest.events import StreamEvent
 
 EntryId = tuple[int, int]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from loadtest import usage
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
 from loadtest.report import LoadedServer, ScenarioReport, loaded_server

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from tests.system.channel.entries import ChannelEntry, by_user, entry_of
 from tests.system.channel.watch_judge import (
     AnsweredWatch,

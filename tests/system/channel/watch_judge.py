@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from loadtest.outcome import BrokenPromises
 from tests.system.channel.entries import OFFLINE, ChannelEntry, EntryId, State, differences
 

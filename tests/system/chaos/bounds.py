@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
-from loadtest.checker.endings import NO_CLAIM, Claim
+from loadtest.checker import NO_CLAIM, Claim
 from loadtest.servers import SWEEP_S, Setup
 from presence.protocol import Code
 from tests.system.chaos.plan import ChaosFaultKind, Place

@@ -17,10 +17,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from loadtest.checker import Broken
-from loadtest.checker.endings import Given, Promised, is_false_offline, is_justified
-from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, ShownState
+from loadtest.checker import (
+    Broken,
+    Given,
+    Periods,
+    Promised,
+    Showing,
+    ShownState,
+    is_false_offline,
+    is_justified,
+)
 from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code

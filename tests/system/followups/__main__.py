@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.checker.comparison import TRANSITIONS
-from loadtest.checker.periods import id_order
+from loadtest.checker import TRANSITIONS, id_order
 from loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from loadtest.connection import raise_file_limit
 from loadtest.events import StreamEvent
