@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from loadtest.processes import run_locust, running_server
+from loadtest.processes import run_locust
+from loadtest.servers import PresenceServer
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 
 # The negative control. Which comes first when a stopped server wakes, its tick or its reads, is chance (a
@@ -59,7 +60,8 @@ def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Calla
 def check_run(arguments: argparse.Namespace) -> bool:
     """The load: no failure, and enough silences for that to mean something."""
     t, flags = arguments.idle_timeout, ("--processes", str(arguments.processes))
-    with running_server("--idle-timeout", str(t), "--workers", str(arguments.workers)) as server:
+    workers = ("--workers", str(arguments.workers))
+    with PresenceServer("--idle-timeout", str(t), *workers, forward_errors=True) as server:
         report = run_locust(
             server.host,
             server.redis_url,
@@ -89,7 +91,7 @@ def check_control(users: int) -> bool:
     beats = ("--silence-share", "0", "--away-share", "0", "--logout-share", "0", "--slack", "600")
     for number in range(1, CONTROL_RUNS + 1):
         with (
-            running_server(*flags, program=WITHOUT_STALL_GUARD) as server,
+            PresenceServer(*flags, program=WITHOUT_STALL_GUARD, forward_errors=True) as server,
             stopping(server.process, CONTROL_SECONDS / 3) as stops,
         ):
             report = run_locust(server.host, server.redis_url, *beats, users=users, seconds=CONTROL_SECONDS)

@@ -1,4 +1,4 @@
-"""What a scenario plays on, and what came of it: a table, and the same as JSON."""
+"""What a scenario runs on, and its report: a table, and the same as JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -27,17 +27,16 @@ def loaded_server(
 
     Args:
         flags: of `presence serve`.
-        beat_s: how often clients beat.
+        beat_s: the keepalive interval of the clients.
         keep: whether Redis keeps every write over a kill.
-        program: what Python is given to run `presence`.
+        program: see `PresenceServer`.
     """
-    with Data(keep=keep) as data:
-        server = PresenceServer("--redis", data.url, *flags, program=program)
-        try:
-            with ClientLoop(server.address, beat_s=beat_s) as loop:
-                yield LoadedServer(data, server, loop)
-        finally:
-            server.stop()
+    with (
+        Data(keep=keep) as data,
+        PresenceServer("--redis", data.url, *flags, program=program) as server,
+        ClientLoop(server.address, beat_s=beat_s) as loop,
+    ):
+        yield LoadedServer(data, server, loop)
 
 
 @dataclass

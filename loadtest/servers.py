@@ -13,11 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from presence.store.client import open_client
 from presence.store.embedded import find_binary
@@ -59,20 +58,20 @@ class Setup:
 
 
 class PresenceServer:
-    """A running server.
+    """A running server; a ``with`` block stops it.
 
     Args:
-        flags: of `presence serve`. Without one that says it, operators are not served: that takes a second of
-            processor time, and a port.
-        port: where to listen; 0 picks one.
-        program: what Python is given to run `presence`.
+        flags: of `presence serve`. Unless they ask for the admin process there is none: it takes a second of
+            CPU, and a port.
+        port: of the clients; 0 picks one.
+        program: Python's arguments that run `presence`.
         before: called in its process before the command runs.
-        is_heard: whether what it logs of errors goes to standard error, too.
+        forward_errors: whether its log lines of errors also go to standard error.
 
     Attributes:
         process: the process.
-        address: where clients log in.
-        lines: what it has logged so far, one object a line.
+        address: of the clients' port.
+        lines: its log so far, an object per line.
 
     Raises:
         RuntimeError: it did not start.
@@ -86,7 +85,7 @@ class PresenceServer:
         port: int = 0,
         program: Sequence[str] = PRESENCE,
         before: Callable[[], None] | None = None,
-        is_heard: bool = False,
+        forward_errors: bool = False,
     ) -> None:
         operators = () if {"--admin", "--no-admin"} & set(flags) else self.admin_flags
         serve = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json"]
@@ -99,7 +98,7 @@ class PresenceServer:
         )
         self.lines: list[dict[str, Any]] = []
         self._flags = flags
-        self._forwards_errors = is_heard
+        self._forwards_errors = forward_errors
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -113,6 +112,12 @@ class PresenceServer:
         host, _, listens_on = ready.removeprefix("ready ").rpartition(":")
         self.address = (host, int(listens_on))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
     def _read_log(self) -> None:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
@@ -120,9 +125,11 @@ class PresenceServer:
                 if line.startswith("ready "):
                     self._ready.put(line.strip())
                     continue
-                told = json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
-                self.lines.append(told)
-                if self._forwards_errors and told["level"] == "error":
+                entry = (
+                    json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
+                )
+                self.lines.append(entry)
+                if self._forwards_errors and entry["level"] == "error":
                     sys.stderr.write(line)
         self._ready.put("")
 
@@ -178,22 +185,6 @@ class PresenceServer:
             status = self.process.wait()
         self._reader.join(STOP_TIMEOUT_S)
         return status
-
-
-Served = TypeVar("Served", bound=PresenceServer)
-
-
-@contextlib.contextmanager
-def running_servers(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
-    """Start servers in parallel, for the length of a ``with`` block; those still in the list are stopped."""
-    servers: list[Served] = []
-    with ThreadPoolExecutor(len(starts)) as pool:
-        try:
-            futures = [pool.submit(start) for start in starts]
-            servers.extend(future.result() for future in futures)
-            yield servers
-        finally:
-            list(pool.map(PresenceServer.stop, servers))
 
 
 # A replica that has lost its primary refuses to answer, so clients that read there look for the new primary.

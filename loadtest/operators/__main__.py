@@ -22,8 +22,8 @@ from loadtest.bench.generator import UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
 from loadtest.connection import raise_file_limit
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
-from loadtest.processes import running_server
 from loadtest.report import ScenarioReport
+from loadtest.servers import PresenceServer
 
 MAX_EXTRA_COST = 0.03
 REST_S = 1.5  # between two stretches: lookers come and go
@@ -97,7 +97,7 @@ def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stret
     arrival_s = 2 * settle_s(plan.connections)
     with (
         Bar(arrival_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
-        running_server("--admin", "127.0.0.1:0") as served,
+        PresenceServer("--admin", "127.0.0.1:0", forward_errors=True) as served,
     ):
         operators = urlsplit(served.logged("admin HTTP server starting")[-1]["url"])
         with closing(LoadGenerator(served.address, "presence", 0.0, bar)) as generator:

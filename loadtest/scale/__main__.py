@@ -36,11 +36,11 @@ from loadtest import usage
 from loadtest.bench.servers import floor, running
 from loadtest.connection import raise_file_limit
 from loadtest.outcome import print_progress
-from loadtest.processes import running_server
 from loadtest.report import ScenarioReport
 from loadtest.scale.fleet import Fleet
 from loadtest.scale.play import MB, Reader, ScaleRun
 from loadtest.scale.verdict import ScaleDeadlines
+from loadtest.servers import PresenceServer
 
 MAXEVENTS = 512  # that a floor takes per call
 SETTLE_S = 1.0  # after the start, before memory is looked at
@@ -52,7 +52,7 @@ def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
     flags += ["--redis", given.redis] if given.redis else []
     promise = ScaleDeadlines(given.idle_timeout, given.tick)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(running_server(*flags))
+        server = stack.enter_context(PresenceServer(*flags, forward_errors=True))
         pid = server.process.pid
         time.sleep(SETTLE_S)
         empty = usage.memory(*usage.server_processes(pid))

@@ -9,13 +9,13 @@ from typing import Any
 
 import psutil
 
-from tests.support.server_process import ServerProcess
+from loadtest.servers import PresenceServer
 from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 
 ADMIN = ("--admin", "127.0.0.1:0")
 
 
-def url_of(server: ServerProcess) -> str:
+def url_of(server: PresenceServer) -> str:
     """Return where operators are served."""
     url: str = wait_for(lambda: server.logged("admin HTTP server starting"))[0]["url"]
     return url
@@ -66,7 +66,7 @@ def command(pid: int) -> list[str]:
         return []
 
 
-def admin_of(server: ServerProcess, not_this: int = 0) -> int:
+def admin_of(server: PresenceServer, not_this: int = 0) -> int:
     """Return the process that serves operators, another one than `not_this`, once it is that."""
 
     def look() -> int | None:
@@ -90,6 +90,6 @@ def sockets(pid: int) -> set[str]:
     return {each for each in targets if each.startswith("socket:")}
 
 
-def logged(server: ServerProcess, event: str) -> list[dict[str, Any]]:
+def logged(server: PresenceServer, event: str) -> list[dict[str, Any]]:
     """Return the lines of log that tell of an event."""
     return [line for line in list(server.lines) if line["event"] == event]

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.config.loading import FIELDS
 from presence.protocol import Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 
 FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
@@ -83,7 +84,7 @@ def test_port_in_use_is_reported(redis_server: EmbeddedRedis) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, signal_number: int) -> None:
-    server = ServerProcess("--redis", redis_server.url)
+    server = PresenceServer("--redis", redis_server.url)
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(100))
         swarm.run(5, until=swarm.logged_in)
@@ -105,7 +106,7 @@ def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, 
 def test_second_signal_exits_immediately() -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         redis = Redis(find_binary(), Path(folder))
-        server = ServerProcess("--redis", redis.url, "--drain-timeout", "30")
+        server = PresenceServer("--redis", redis.url, "--drain-timeout", "30")
         try:
             redis.kill()
             with socket.create_connection(server.address) as client:

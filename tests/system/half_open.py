@@ -31,7 +31,7 @@ from loadtest.events import StreamEvent
 from loadtest.outcome import percentile
 from loadtest.records import Data
 from loadtest.scale.play import Reader
-from loadtest.servers import PresenceServer, running_servers
+from loadtest.servers import PresenceServer
 from loadtest.usage import Stolen
 from presence.protocol import Code
 
@@ -203,9 +203,7 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenRe
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(Namespace(host))
         data = stack.enter_context(Data())
-        (server,) = stack.enter_context(
-            running_servers([lambda: PresenceServer("--redis", data.url, *flags)])
-        )
+        server = stack.enter_context(PresenceServer("--redis", data.url, *flags))
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]

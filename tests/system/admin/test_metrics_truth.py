@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
@@ -21,7 +22,7 @@ from tests.admin.scrapes import Found, parsed, value
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
 from tests.support.phone import TIMEOUT_S, Phone
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 TOO_LONG = struct.pack("!I", protocol.FRAME_LIMIT_BYTES + 1)
@@ -71,7 +72,7 @@ class MetricWatch:
         seen: all scrapes, in order.
     """
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: PresenceServer) -> None:
         self.url = url_of(server)
         self.seen: list[Found] = []
 
@@ -90,7 +91,7 @@ class MetricWatch:
 class Script:
     """Clients that cause everything that is counted, and the counts that must follow."""
 
-    def __init__(self, server: ServerProcess, watch: MetricWatch) -> None:
+    def __init__(self, server: PresenceServer, watch: MetricWatch) -> None:
         self._address = server.address
         self._watch = watch
         self._open: list[Phone] = []

@@ -11,10 +11,11 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from loadtest.client_loop import ClientLoop, LoopThread
+from loadtest.servers import PresenceServer
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import SwarmClient
 from tests.support.waiting import wait_for
 
@@ -91,7 +92,7 @@ def silence(clients: Iterable[SwarmClient], within_s: float) -> None:
         client.silent_at = time.monotonic() + within_s * place / len(chosen)
 
 
-def page_of(server: ServerProcess) -> str:
+def page_of(server: PresenceServer) -> str:
     """Return the page's URL, once the admin process serves it."""
     wait_for(lambda: answers(url_of(server)))
     return url_of(server)

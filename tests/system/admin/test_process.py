@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.admin.startup import NICENESS
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import (
@@ -27,7 +28,7 @@ from tests.admin.processes import (
     url_of,
 )
 from tests.server.test_serve import failed_start
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
@@ -36,7 +37,7 @@ PATIENCE_S = 20.0
 END_S = 5.0  # promised are 2, of a machine that has nothing else to do
 
 
-def greets(server: ServerProcess) -> bool:
+def greets(server: PresenceServer) -> bool:
     """Whether a client can log in."""
     with Swarm(server.address, beat_s=1) as swarm:
         swarm.log_in(["ann"])
@@ -45,9 +46,9 @@ def greets(server: ServerProcess) -> bool:
 
 
 @contextlib.contextmanager
-def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
+def ended_by_the_test(*flags: str) -> Iterator[PresenceServer]:
     """A server with an admin process; the block ends it, by `end` or otherwise."""
-    server = ServerProcess(*flags, *ADMIN)
+    server = PresenceServer(*flags, *ADMIN)
     try:
         wait_for(lambda: answers(url_of(server)))
         yield server
@@ -55,7 +56,7 @@ def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
         server.stop()
 
 
-def end(server: ServerProcess, order: signal.Signals = signal.SIGTERM, *, errors: int = 0) -> None:
+def end(server: PresenceServer, order: signal.Signals = signal.SIGTERM, *, errors: int = 0) -> None:
     """End a server; it exits soon, leaves no admin process, and logs no more errors."""
     kept = admin_of(server)
     begun = time.monotonic()
@@ -244,7 +245,7 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
             assert server.stop() == 0
 
 
-class UnaskedFor(ServerProcess):
+class UnaskedFor(PresenceServer):
     """A server whose command line does not mention the admin process."""
 
     admin_flags = ()

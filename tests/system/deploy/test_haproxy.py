@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import Code, Kind
@@ -25,7 +26,7 @@ from presence.store.embedded import EmbeddedRedis, embedded_redis
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY
 from tests.support.phone import Phone
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 
@@ -47,7 +48,7 @@ class Haproxy:
         plain, secured: where it listens.
     """
 
-    def __init__(self, servers: Sequence[ServerProcess], folder: Path) -> None:
+    def __init__(self, servers: Sequence[PresenceServer], folder: Path) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.plain, self.secured = (each.getsockname() for each in listeners)
         fds = [each.fileno() for each in listeners]
@@ -68,7 +69,7 @@ class Haproxy:
         self.process.wait()
 
 
-def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[int]) -> str:
+def here(text: str, servers: Sequence[PresenceServer], folder: Path, fds: list[int]) -> str:
     """Return the configuration for this machine: only the addresses change."""
     changes = {
         "bind :7400": f"bind fd@{fds[0]}",
@@ -91,7 +92,7 @@ def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[in
     return text
 
 
-def readyz(server: ServerProcess) -> tuple[int, str]:
+def readyz(server: PresenceServer) -> tuple[int, str]:
     """Return the server's answer to the proxy's health check."""
     try:
         with urllib.request.urlopen(f"{url_of(server)}readyz", timeout=PATIENCE_S) as answered:
@@ -101,7 +102,7 @@ def readyz(server: ServerProcess) -> tuple[int, str]:
 
 
 @pytest.fixture
-def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[ServerProcess]:
+def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[PresenceServer]:
     cert, key = certificates.write(tmp_path)
     flags = ["--redis", redis_server.url, *ADMIN, "--address-connections", "1"]
     flags += ["--proxy-from", ",".join(SOURCES.values()), "--tls-port", "0"]
@@ -110,7 +111,7 @@ def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[ServerProces
 
 
 @pytest.fixture
-def proxy(server: ServerProcess, tmp_path: Path) -> Iterator[Haproxy]:
+def proxy(server: PresenceServer, tmp_path: Path) -> Iterator[Haproxy]:
     with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
         wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, PATIENCE_S)
         yield proxy
@@ -175,7 +176,7 @@ def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Haproxy
 
 
 def test_a_server_that_drains_gets_no_new_clients_and_keeps_those_it_has(
-    proxy: Haproxy, server: ServerProcess
+    proxy: Haproxy, server: PresenceServer
 ) -> None:
     with dial(proxy.plain, "127.0.0.5") as sock:
         assert answer(sock, "ann").kind == Kind.OK

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.config.settings import Settings
 from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.units import UNIT, allowed_calls, locked_in, value
 from tests.support.managers import Manager
-from tests.support.server_process import ServerProcess
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 from tests.transports.certificates import write
@@ -83,7 +83,7 @@ def test_a_server_works_where_it_is_locked_in(
     with Manager(tmp_path) as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         monkeypatch.chdir(tmp_path)
-        server = ServerProcess(*flags, before=locked_in())
+        server = PresenceServer(*flags, before=locked_in())
         try:
             assert manager.wait_for("READY")["READY"] == "1"
             with Swarm(server.address, beat_s=5) as swarm:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
@@ -50,7 +50,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
     with monkeypatch.context() as environment:
         for name, value in faked.items() if whose == "server" else ():
             environment.setenv(name, value)
-        server = ServerProcess("--redis", redis.url, *FLAGS)
+        server = PresenceServer("--redis", redis.url, *FLAGS)
     shifts_s: list[float] = []
 
     def found() -> int:
@@ -77,7 +77,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
     assert_alternation(events)
 
 
-def wall_clock(server: ServerProcess) -> float:
+def wall_clock(server: PresenceServer) -> float:
     """Return the Unix seconds of the server's log; it logs on this signal."""
     before = len(server.lines)
     server.process.send_signal(signal.SIGUSR2)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.protocol import Kind
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
@@ -33,13 +34,13 @@ signal.signal(signal.SIGUSR1, stuck)
 
 
 @pytest.fixture
-def server(redis_server: EmbeddedRedis) -> Iterator[ServerProcess]:
+def server(redis_server: EmbeddedRedis) -> Iterator[PresenceServer]:
     with running_server("--redis", redis_server.url, *FLAGS) as running:
         yield running
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
-    server: ServerProcess, redis_server: EmbeddedRedis
+    server: PresenceServer, redis_server: EmbeddedRedis
 ) -> None:
     with Swarm(server.address, beat_s=0.4) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))

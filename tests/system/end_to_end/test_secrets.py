@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.cli.main import main
 from presence.protocol import Code, Kind, Packet
 from presence.store.client import Redis, open_client
@@ -16,7 +17,7 @@ from tests.docs.roles import ask, permissions
 from tests.server.test_tokens import answered, login
 from tests.support.credentials import token, write_keys
 from tests.support.phone import Phone
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 
@@ -52,7 +53,7 @@ def broken_key(folder: Path) -> Path:
     return cert
 
 
-def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None:
+def bad_days(server: PresenceServer, admin: Redis, keys: Path, good: str) -> None:
     """Make everything fail that handles secrets."""
     forged = f"{good[:-8]}AAAAAAAA"
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.store.embedded import find_binary
 from tests.server.test_serve import FAST, failed_start
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 
 
@@ -44,7 +45,7 @@ def test_a_redis_that_is_not_there_is_named_without_its_password() -> None:
 def test_a_stop_with_redis_away_ends_in_time_and_counts_what_stays(how: str) -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         redis = Redis(find_binary(), Path(folder))
-        server = ServerProcess("--redis", redis.url, "--drain-timeout", "3")
+        server = PresenceServer("--redis", redis.url, "--drain-timeout", "3")
         try:
             if how == "killed":
                 redis.kill()

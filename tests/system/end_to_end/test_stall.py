@@ -3,16 +3,17 @@
 import threading
 import time
 
+from loadtest.servers import PresenceServer
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 from presence.store.embedded import EmbeddedRedis
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm, SwarmClient
 
 FLAGS = ("--idle-timeout", "3", "--tick", "0.5")
 
 
-def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]) -> list[SwarmClient]:
+def beat_through_pauses(server: PresenceServer, swarm: Swarm, pauses: list[float]) -> list[SwarmClient]:
     """Stop and continue the server under 400 live clients and 20 silent ones; return the silent."""
     swarm.log_in(f"beating-{n}" for n in range(400))
     swarm.run(5, until=swarm.logged_in)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 import trio
 
-from loadtest.servers import free_port
+from loadtest.servers import PresenceServer, free_port
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.core.authenticator import Authenticator
@@ -24,7 +24,7 @@ from presence.store.embedded import EmbeddedRedis
 from tests.protocol.vectors import BAD, GOOD
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.events import read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving
@@ -210,7 +210,7 @@ def test_the_example_of_its_readme_runs(node_client: Path, redis_server: Embedde
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS)
-    server = ServerProcess(*flags, port=free_port())
+    server = PresenceServer(*flags, port=free_port())
     with (
         running_server(*flags) as other_server,
         NodeDevice(node_client, server.address, "ann") as ann,
@@ -241,7 +241,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
         server.stop()
         ann.told("disconnected")
         assert bob.ask("logout", "background") is None
-        server = ServerProcess(*flags, port=server.address[1])
+        server = PresenceServer(*flags, port=server.address[1])
         for device in (ann, carl):
             device.told("connected", again=True)
         gone = ann.told("presence", uid="bob")

@@ -4,14 +4,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from loadtest import usage
 from loadtest.outcome import CaseOutcome, failed_checks, percentile, print_progress, spread_ms
 from loadtest.records import Data
-from loadtest.servers import PresenceServer, Setup, running_servers, wait_for
+from loadtest.servers import PresenceServer, Setup, wait_for
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
@@ -362,7 +361,7 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
         *("--login-rate", "100000", "--accept-rate", "100000"),
     )
     codes: Counter[int] = Counter()
-    with Data() as data, running_servers([partial(PresenceServer, "--redis", data.url, *flags)]) as (server,):
+    with Data() as data, PresenceServer("--redis", data.url, *flags) as server:
         events, pid = Setup().keys().events(0), server.process.pid
 
         def is_told() -> bool:

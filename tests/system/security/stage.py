@@ -183,13 +183,11 @@ def attacked_server(
         if tls:
             cert, key = write_certificate(folder)
             flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
-        server = PresenceServer("--redis", data.url, "--disconnect-grace", "0", *flags, program=program)
-        try:
+        flags = ("--redis", data.url, "--disconnect-grace", "0", *flags)
+        with PresenceServer(*flags, program=program) as server:
             loop = ClientLoop(server.address, beat_s=BYSTANDER_KEEPALIVE_S)
             uids = [f"other-{number}" for number in range(BYSTANDERS)]
             others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]
             with LoopThread(loop) as thread:
                 thread.connect_all(others, 1000.0, TIMEOUT_S)
                 yield AttackedServer(server, data, others, issuer)
-        finally:
-            server.stop()
