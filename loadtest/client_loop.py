@@ -18,7 +18,6 @@ import random
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections import Counter
@@ -30,11 +29,12 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-from loadtest.connection import source_addresses
+from loadtest.connection import reset_on_close, source_addresses
 from presence import protocol
 from presence.protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")
+Client = TypeVar("Client", bound="LoopClient")
 Poller = Any
 """What is waited with: an `select.epoll`, or a `PlainPoll`."""
 
@@ -54,7 +54,6 @@ KEEPALIVE_ID = 2  # of each beat that asks
 KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(KEEPALIVE_ID))
 MAX_TURN_S = 0.02  # of things that are due, until what has come is looked at
 _READ, _WRITE, _ERROR, _END = 1, 4, 8, 16  # the same of epoll and of poll
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 _PORT_AT_CONNECT = 24  # linux/in.h, IP_BIND_ADDRESS_NO_PORT: a port is free that is free towards the target
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -198,7 +197,7 @@ class LoopClient:
         if reset:
             sock = _socket.socket(fileno=fd)
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                reset_on_close(sock)
             sock.detach()
         os.close(fd)
 
@@ -394,6 +393,23 @@ class ClientLoop:
         now = time.monotonic()
         for number, client in enumerate(clients):
             self.call_at(now + number / per_second, client.connect)
+
+    def log_in(
+        self,
+        clients: Iterable[Client],
+        within_s: float,
+        per_second: float = 2000.0,
+        is_ready: Callable[[Client], bool] = lambda client: client.is_logged_in,
+    ) -> None:
+        """Let clients connect, evenly at that rate, and wait until all are ready.
+
+        Raises:
+            RuntimeError: not all are by then.
+        """
+        every = [*clients]
+        self.connect_all(every, per_second)
+        if not self.run(within_s, lambda: all(map(is_ready, every))):
+            raise RuntimeError(f"only {sum(map(is_ready, every))} of {len(every)} clients could log in")
 
     def start_keepalives(self, every_s: float, turns: float = math.inf) -> None:
         """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.

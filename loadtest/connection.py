@@ -1,13 +1,16 @@
 """Where load generators connect to, and from, and how many connections they may have."""
 
+import _socket
 import contextlib
 import ipaddress
 import itertools
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 
 DEFAULT_PORT = 7400
+_LINGER_0_S = struct.pack("ii", 1, 0)
 
 
 def parse_host(host: str) -> tuple[str, int]:
@@ -55,6 +58,11 @@ def source_addresses(host: str, count: int) -> Iterator[str | None]:
         return itertools.repeat(None)
     first = int(ipaddress.IPv4Address("127.0.0.2"))
     return itertools.cycle([str(ipaddress.IPv4Address(first + number)) for number in range(count)])
+
+
+def reset_on_close(sock: _socket.socket) -> None:
+    """Make the close of a TCP socket send a reset, and leave nothing of it in the kernel."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0_S)
 
 
 def raise_file_limit() -> int:

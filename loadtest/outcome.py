@@ -77,19 +77,19 @@ def print_progress(line: str) -> None:
 
 
 def spread(seconds: Iterable[float]) -> str:
-    """Return median, 99th percentile and maximum, as text."""
-    times = [*seconds]
-    if not times:
-        return "none"
-    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} s"
+    """Return median, 99th percentile and maximum as text, in seconds."""
+    return _spread([*seconds], "s")
 
 
 def spread_ms(seconds: Iterable[float]) -> str:
     """Return the same in milliseconds."""
-    times = [each * 1000 for each in seconds]
+    return _spread([each * 1000 for each in seconds], "ms")
+
+
+def _spread(times: Sequence[float], unit: str) -> str:
     if not times:
         return "none"
-    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} ms"
+    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} {unit}"
 
 
 def percentile(times: Iterable[float], share: float) -> float:

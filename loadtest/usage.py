@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import psutil
 
@@ -59,6 +59,18 @@ def cpu_seconds_by_pid(pids: Iterable[int]) -> dict[int, float]:
         with contextlib.suppress(OSError):
             spent[pid] = cpu_seconds(pid)
     return spent
+
+
+def redis_cpu_seconds(client: Any) -> float:
+    """Return the CPU time of a Redis, by its own account."""
+    info = client.info("cpu")
+    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+
+
+def redis_calls(client: Any) -> dict[str, int]:
+    """Return how often a Redis has called each command since its start, but for INFO."""
+    stats = client.info("commandstats").items()
+    return {name: each["calls"] for name, each in stats if not name.startswith("cmdstat_info")}
 
 
 def count_wakes(pid: int) -> int:

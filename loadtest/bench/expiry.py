@@ -17,6 +17,7 @@ from trio.lowlevel import Task
 
 from loadtest.bench.inprocess import TICK_S, InProcessNode
 from loadtest.outcome import markdown
+from loadtest.usage import redis_cpu_seconds
 from presence.server.process import tune_interpreter
 from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
@@ -107,7 +108,7 @@ async def play(
             live.clear()
             nursery.start_soon(node.ticker.run)
             await trio.sleep(idle_timeout / 2)
-            redis_s, python_s = _redis_cpu(client), time.process_time()
+            redis_s, python_s = redis_cpu_seconds(client), time.process_time()
             stretches.clear()
             await _wait_until(lambda: len(node.engine.sessions) < sessions, idle_timeout + 3 * TICK_S)
             begun = time.perf_counter()
@@ -115,15 +116,10 @@ async def play(
             await node.settled()
             seconds, python_s = time.perf_counter() - begun, time.process_time() - python_s
             held = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over
-            redis_s = _redis_cpu(client) - redis_s
+            redis_s = redis_cpu_seconds(client) - redis_s
             nursery.cancel_scope.cancel()
         skipped = node.outbox.statistics().dropped_total
         return ExpiryResult(sessions, seconds, *held, python_s, redis_s, _types(client, keys), skipped)
-
-
-def _redis_cpu(client: Any) -> float:
-    info = client.info("cpu")
-    return float(info["used_cpu_user"] + info["used_cpu_sys"])
 
 
 def _types(client: Any, keys: Keys) -> dict[str, int]:

@@ -17,6 +17,7 @@ import trio
 
 from loadtest.bench.inprocess import InProcessNode
 from loadtest.outcome import markdown
+from loadtest.usage import redis_calls, redis_cpu_seconds
 from presence import protocol
 from presence.core.registry import Session
 from presence.outbox.relay import PROBE_INTERVAL_S
@@ -78,8 +79,7 @@ class _Meter:
 
     def calls(self) -> tuple[int, int]:
         """Return scripts and commands called since the server's start."""
-        stats = self._client.info("commandstats")
-        calls = {name: each["calls"] for name, each in stats.items() if not name.startswith("cmdstat_info")}
+        calls = redis_calls(self._client)
         return calls.get("cmdstat_evalsha", 0), sum(calls.values())
 
     def memory(self) -> tuple[int, int]:
@@ -94,13 +94,10 @@ class _Meter:
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
         """Return CPU µs of a call, without the idle share."""
-        begun, before = time.monotonic(), self._cpu_us()
+        begun, before_s = time.monotonic(), redis_cpu_seconds(self._client)
         await work(*arguments)
-        return max(0.0, self._cpu_us() - before - self._idle_us_s * (time.monotonic() - begun))
-
-    def _cpu_us(self) -> float:
-        info = self._client.info("cpu")
-        return float(info["used_cpu_user"] + info["used_cpu_sys"]) * 1e6
+        cpu_us = (redis_cpu_seconds(self._client) - before_s) * 1e6
+        return max(0.0, cpu_us - self._idle_us_s * (time.monotonic() - begun))
 
 
 async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = REST_S) -> Cost:

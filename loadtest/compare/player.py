@@ -23,6 +23,7 @@ import trio
 
 from loadtest.compare.techniques import Technique, open_technique
 from loadtest.outcome import percentile
+from loadtest.usage import redis_calls
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
 
@@ -158,7 +159,7 @@ class Meter:
         if not self._redis:
             return [*mine, 0.0, 0.0, 0.0]
         cpu = self._redis.cpu_times()
-        calls = {name: each["calls"] for name, each in self._client.info("commandstats").items()}
+        calls = redis_calls(self._client)
         scripts = sum(calls.get(name, 0) for name in _SCRIPTS)
         return [*mine, cpu.user + cpu.system, scripts, sum(calls.values())]
 

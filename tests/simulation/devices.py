@@ -35,7 +35,6 @@ class SimulatedDevice:
         self.cut_off_until = 0.0  # true time until which its network is dead
         self._late_until = 0.0
         self._connecting = False
-        self._away: set[int] = set()  # numbers of hosts that cannot be reached
         self._keepalive_s = 0.4 * (plan.idle_timeout or world.plan.settings.idle_timeout)
         self._shown = ShownStatus(0.0)
         self._agenda.at(plan.start, self.connect)

@@ -163,8 +163,6 @@ class SimulationJudge:
 
     def goodbye_sent(self, life: TrueSession, code: Code) -> None:
         self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
-        if code in (Code.REPLACED, Code.CLOSED):
-            life.displaced_at = self._world.agenda.now
         if code.reconnect:
             return
         uid, device = life.key

@@ -27,7 +27,6 @@ class TrueSession:
     logout_at: float | None = None  # when its logout became readable
     ended_at: float | None = None  # when its process ended it
     end_code: int = 0  # and why
-    displaced_at: float | None = None  # when its process gave it up to another login
 
     def is_registered(self) -> bool:
         if not self.host.machine.is_alive:

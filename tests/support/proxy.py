@@ -23,7 +23,6 @@ import errno
 import random
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -36,6 +35,8 @@ from typing import Final, Self, TypeVar
 
 import hiredis
 
+from loadtest.connection import reset_on_close
+
 T = TypeVar("T")
 Target = str | tuple[str, int]
 """Path of a Unix socket, or host (an IPv4 address) and port."""
@@ -46,7 +47,6 @@ MAX_QUEUED_BYTES: Final = 1 << 20  # of one way of one connection, as a large TC
 QUIET_S: Final = 0.02  # after the last answer; more of the same request would come by then
 CALL_TIMEOUT_S: Final = 10.0  # for what is asked of the thread; it never waits for anything but its sockets
 REPORT_INTERVAL_S: Final = 1.0
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 _NOTHING: Final = object()
 
 
@@ -512,7 +512,7 @@ def _close(sock: socket.socket, *, reset: bool) -> None:
     """Close a socket; with `reset` the peer gets a reset, if the kind of socket can."""
     if reset:
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            reset_on_close(sock)
     sock.close()
 
 

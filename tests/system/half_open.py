@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
+from loadtest.connection import reset_on_close
 from loadtest.events import StreamEvent
 from loadtest.outcome import percentile
 from loadtest.records import Data
@@ -120,7 +121,7 @@ def _inside_socket() -> socket.socket:
     sock = socket.socket()
     sock.setblocking(False)
     # When it is closed nothing is left of it; else the kernel would try for minutes to say so.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset_on_close(sock)
     return sock
 
 
@@ -208,9 +209,7 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenRe
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]
         everybody = [_Client(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
-        loop.connect_all(everybody)
-        if not loop.run(LOGIN_TIMEOUT_S, lambda: loop.count_logged_in() == len(everybody)):
-            raise RuntimeError(f"only {loop.count_logged_in()} of {len(everybody)} could log in")
+        loop.log_in(everybody, LOGIN_TIMEOUT_S)
         loop.run(beat_s + tick)
         time.sleep(PAUSE_S)
         network.cut()

@@ -133,9 +133,7 @@ def _play(
 ) -> None:
     """Log all in; some drop and return for a minute; in the end each is away once for long."""
     everybody = [*wild, *calm]
-    loop.connect_all(everybody)
-    if not loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(everybody)):
-        raise RuntimeError(f"only {loop.count_logged_in()} of {len(everybody)} could log in")
+    loop.log_in(everybody, LOGIN_S)
     begun = time.monotonic()
     every_s = plan.minute_s / plan.drops
     for client in wild:

@@ -169,9 +169,7 @@ class MessagesRun:
     def run(self) -> tuple[float, int]:
         """Return how many messages per second were delivered, and how many were sent at full speed."""
         loop, plan, ledger = self._loop, self._plan, self.ledger
-        loop.connect_all(self.people)
-        if not loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(self.people)):
-            raise RuntimeError(f"only {loop.count_logged_in()} of {len(self.people)} could log in")
+        loop.log_in(self.people, LOGIN_S)
         loop.run(SETTLE_S)
         self._is_moving = True
         self._move_next()

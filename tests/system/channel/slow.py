@@ -4,9 +4,10 @@ import _socket
 import itertools
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from loadtest import usage
@@ -158,10 +159,11 @@ class SlowRun:
     def run(self) -> ScenarioReport:
         """Measure without and with watchers that never read; these read again in the end."""
         plan, loop, deaf = self._plan, self._loop, self._deaf
-        self._log_in_all(self._users, lambda: all(each.is_logged_in for each in self._users))
-        self._log_in_all(self._others, lambda: all(each.is_answered for each in self._others))
+        is_answered = attrgetter("is_answered")
+        loop.log_in(self._users, LOGIN_S, LOGINS_PER_S)
+        loop.log_in(self._others, LOGIN_S, LOGINS_PER_S, is_answered)
         without = self._measure()
-        self._log_in_all(deaf, lambda: all(each.is_answered for each in deaf))
+        loop.log_in(deaf, LOGIN_S, LOGINS_PER_S, is_answered)
         print_progress(f"slow: {len(deaf):,} watch and read no more")
         loop.run(POLL_INTERVAL_S)
         pid, first = self._server.process.pid, len(self._changes.sent)
@@ -206,11 +208,6 @@ class SlowRun:
             (ratio > MAX_P99_RATIO, f"p99 of others {ratio:.2f} times that without them"),
         )
         return report
-
-    def _log_in_all(self, clients: Sequence[LoopClient], done: Callable[[], bool]) -> None:
-        self._loop.connect_all(clients, LOGINS_PER_S)
-        if not self._loop.run(LOGIN_S, done):
-            raise RuntimeError(f"not all of {len(clients)} could log in and watch")
 
     def _measure(self) -> list[float]:
         """Return the delays of pushes to watchers that read, while changes go on."""

@@ -254,9 +254,7 @@ class WatchRun:
 
     def run(self) -> None:
         loop, plan = self._loop, self._plan
-        loop.connect_all(self.watchers)
-        if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
-            raise RuntimeError(f"only {loop.count_logged_in()} of {plan.watchers} could log in and watch")
+        loop.log_in(self.watchers, LOGIN_S, is_ready=lambda watcher: watcher.is_answered)
         self._is_acting = True
         self._act_next()
         self._disturb_watcher()

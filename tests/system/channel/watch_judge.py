@@ -100,7 +100,6 @@ class _WatcherView:
         self._verdict = verdict
         self._last: dict[str, EntryId] = {}  # the highest that was seen, on all connections
         self._watched: dict[str, int | None] = {}  # the place of what is known; None: offline at some moment
-        self._offline_at: dict[str, int | None] = {}  # of these, when the user was last seen, as was told
 
     def answered(self, answer: AnsweredWatch) -> None:
         for uid in answer.uids:

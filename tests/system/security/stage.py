@@ -1,7 +1,6 @@
 """A server, with clients beside it who behave: what a case does to it must not concern them."""
 
 import socket
-import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
-from loadtest.connection import source_addresses
+from loadtest.connection import reset_on_close, source_addresses
 from loadtest.events import StreamEvent
 from loadtest.outcome import failed_checks
 from loadtest.records import Data
@@ -26,7 +25,6 @@ TIMEOUT_S = 20.0  # for an answer that should come immediately; the machine may 
 READ_BYTES = 65_536
 UNBOUNDED = ("--token-check-share", "1")  # there is time to check them all: for cases about something else
 _SOURCE = source_addresses("127.0.0.1", SOURCES)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 
 
 class Resident(LoopClient):
@@ -106,7 +104,7 @@ class BlockingConnection:
 
     def drop(self) -> None:
         """Close with a reset, so that the kernel keeps nothing of the connection."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        reset_on_close(self.sock)
         self.sock.close()
 
     def _next(self) -> Packet | None:

@@ -24,9 +24,7 @@ def _log_in_clients(
         each.sends_keepalives = False
         if tls:
             each.address, each.context = stage.tls_address, unverified_context()
-    loop.connect_all(clients, 500.0)
-    if not loop.run(count / 100 + TIMEOUT_S, lambda: all(each.is_logged_in for each in clients)):
-        raise RuntimeError(f"not all of {count} clients could log in")
+    loop.log_in(clients, count / 100 + TIMEOUT_S, 500.0)
     return clients
 
 
