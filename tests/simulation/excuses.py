@@ -86,7 +86,7 @@ class Liveness:
     """What has happened that excuses a process.
 
     Attributes:
-        made_good: changes that gap entries told of, by the process that skipped them.
+        reported_skips: changes that gap entries reported, by the process that skipped them.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:

@@ -215,10 +215,7 @@ def _check_outbox(judge: SimulationJudge, host: Host) -> None:
 
 
 class Counting:
-    """What nodes counted beside all that was written, though Redis may have forgotten it.
-
-    Each event of a batch is counted once, and none besides.
-    """
+    """The events that nodes must have counted: each of a batch once, even if Redis has lost it since."""
 
     def __init__(self) -> None:
         self._by_batches: dict[str, Counter[Kind]] = {}  # by the node id that called

@@ -31,12 +31,11 @@ READER_NEEDS_A_TURN: Final = 0.3  # of looks, where streams are read by tasks of
 
 
 class Host:
-    """A process; a restart makes another one.
+    """One process of a server; a restart makes another.
 
     Args:
-        world: everything else.
         place: the number of its machine.
-        number: unique; counts processes.
+        number: unique among all processes.
     """
 
     def __init__(self, world: SimulatedWorld, place: int, number: int) -> None:

@@ -89,11 +89,11 @@ class KnownState(NamedTuple):
 
 
 class SimulationJudge:
-    """Holds what happens against the rules.
+    """Compares what happens with the rules.
 
     Attributes:
-        accepted: logins and ends (True) that each process's outbox took.
-        applied: those that a script has applied, with the true time when it was the first time.
+        accepted: logins and ends (True) that each process's outbox accepted.
+        applied: those that a script has applied, with the true time of the first time.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:

@@ -34,11 +34,10 @@ class Agenda:
 
 
 class NodeClock:
-    """A machine's clocks: they run at their own rate, and start anywhere.
+    """A machine's clocks, with a rate and an offset of their own.
 
     Args:
-        agenda: true time.
-        rate: of its seconds to true ones.
+        rate: its seconds per true second.
         offset_s: added to the wall clock.
     """
 
@@ -60,14 +59,9 @@ class NodeClock:
 
 
 class Machine:
-    """Runs what is posted, unless its process is stopped or has ended.
+    """Runs posted actions, unless its process is stopped or has ended.
 
-    While it is stopped everything waits, and then happens in no certain order: as in a pass of trio's.
-
-    Args:
-        agenda: true time.
-        clock: its own.
-        random: decides that order.
+    Actions wait while it is stopped, and then run in random order, as in a pass of trio's.
     """
 
     def __init__(self, agenda: Agenda, clock: NodeClock, random: Random) -> None:

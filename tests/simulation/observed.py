@@ -42,14 +42,10 @@ class ScriptRun(NamedTuple):
 
 
 class ObservedRedis(FakeRedis):
-    """See the module.
-
-    Args:
-        agenda: true time.
-        seed: for replication ids.
+    """The fake Redis, with outages and observers.
 
     Attributes:
-        on_entry, on_run: told of every entry written to a stream, and of every script.
+        on_entry, on_run: called with each entry written to a stream, and each script run.
     """
 
     def __init__(self, agenda: Agenda, seed: str) -> None:

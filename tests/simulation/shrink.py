@@ -19,13 +19,7 @@ def rule_of(outcome: SeedOutcome) -> str:
 def shrink(
     plan: SimulationPlan, *, guard: str = "", told: Callable[[str], None] = lambda _: None
 ) -> SimulationPlan:
-    """Return a smaller plan that breaks the same rule.
-
-    Args:
-        plan: breaks a rule.
-        guard: what is switched off.
-        told: gets the progress.
-    """
+    """Return a smaller plan that breaks the same rule as `plan`; `told` receives the progress."""
     rule = rule_of(run_plan(plan, guard=guard))
 
     def fails(smaller: SimulationPlan) -> bool:

@@ -70,11 +70,10 @@ class Different(AssertionError):
 
 
 class Twins:
-    """A fake and a real server that get the same commands.
+    """A fake and a real server that get the same commands; all keys of the real one are deleted.
 
     Args:
-        client: of a real server, whose keys are all deleted.
-        channels: to listen to on both.
+        channels: to subscribe to on both.
         commands: of the fake server.
     """
 
@@ -110,11 +109,6 @@ class Twins:
     def run(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Reply:
         """Run a script on both and compare their answers; return the fake's.
 
-        Args:
-            text: of the script.
-            keys: KEYS, as redis-py takes them.
-            arguments: ARGV.
-
         Raises:
             Different: they differ.
         """
@@ -137,7 +131,7 @@ class Twins:
         return fake[2]
 
     def finish(self) -> None:
-        """Compare all keys and all that was published since the start.
+        """Compare all keys and all published messages.
 
         Raises:
             Different: they differ.

@@ -39,14 +39,9 @@ NO_FAULTS: Final = ConnectionFaults()
 class RedisConnection:
     """One connection of one process.
 
-    Args:
-        agenda: true time.
-        redis: the server.
-        random: decides fates.
-
     Attributes:
-        troubled_until: true time at which its last call failed or was slow, for a cause of its own: not
-            because Redis was unreachable for all.
+        failed_at: true time at which its last call failed or was slow for a cause of its own, not because
+            Redis was unreachable for all.
     """
 
     def __init__(self, agenda: Agenda, server: ObservedRedis, random: Random) -> None:
@@ -64,7 +59,8 @@ class RedisConnection:
         """Make a round trip; called in a greenlet, which waits here.
 
         Raises:
-            redis.TimeoutError, redis.ConnectionError: it failed; it may have been performed, or may yet be.
+            redis.TimeoutError, redis.ConnectionError: it failed; Redis may have performed it, or may yet do
+            so.
         """
         caller = getcurrent().parent
         assert caller is not None

@@ -25,11 +25,10 @@ class SimulatedWorld:
     """One simulation.
 
     Args:
-        plan: what happens.
-        tell: gets the story, line by line; None: it is not written.
+        tell: receives the story, line by line; None: it is not written.
 
     Attributes:
-        hosts: the process of each place; one that has ended stays until another takes its place.
+        hosts: the process of each place, the one that ended until another replaces it.
     """
 
     def __init__(self, plan: SimulationPlan, *, tell: Callable[[str], None] | None = None) -> None:

@@ -77,14 +77,11 @@ def answer(
 def listening(
     url: str, node: str, told: object = None, *, shards: int = 1, packed: bytes | None = None
 ) -> Iterator[list[Question]]:
-    """Let a node listen, and send the given answer; None: no answer. Gives the questions that it receives.
+    """Let a node listen and send the given answer, or none; yields the questions that it receives.
 
     Args:
-        url: where Redis is.
-        node: its id.
-        told: its answer to everything.
-        shards: over how many the users are spread.
-        packed: its answer's bytes, in place of those of `told`.
+        told: the answer to everything; None: no answer.
+        packed: the bytes of the answer, in place of `told`.
     """
     keys, heard = Keys(shards=shards), list[Question]()
     channel = ControlChannel(url, keys)

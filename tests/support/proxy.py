@@ -52,15 +52,14 @@ _NOTHING: Final = object()
 
 @dataclass(frozen=True)
 class ProxyFaults:
-    """What happens to the bytes of one way. They arrive in order and whole, whatever it is.
+    """What happens to the bytes of one way. They always arrive in order and complete.
 
     Attributes:
-        latency_s: all arrive so much later.
-        jitter_s: and up to so much later than that, each piece by chance.
-        slice_bytes: they arrive in pieces of 1 to so many bytes, each sent by itself; 0: as they came.
-        blackhole: none arrives. What is sent is kept and arrives late, once this has ended, as in a network
-            that swallows packets and a TCP that repeats them. While one way is such a hole no connection
-            comes about.
+        latency_s: added to every piece.
+        jitter_s: added at random, up to this.
+        slice_bytes: pieces of 1 to this many bytes, each sent by itself; 0: as received.
+        blackhole: nothing arrives. What is sent is held and arrives once this ends, as in a network that
+            drops packets and a TCP that repeats them. Meanwhile no connection can be made.
     """
 
     latency_s: float = 0.0
@@ -74,13 +73,13 @@ CLEAR: Final = ProxyFaults()
 
 @dataclass
 class Injected:
-    """What a proxy has truly done so far.
+    """What a proxy has really done so far.
 
     Attributes:
-        delayed_bytes: that were late by latency or jitter.
-        held_bytes: that were kept in a blackhole.
-        cuts: between two bytes that had come together, and went on in two pieces.
-        replies_dropped: requests that were carried out and whose reply was thrown away.
+        delayed_bytes: delayed by latency or jitter.
+        held_bytes: held in a blackhole.
+        cuts: places where bytes that arrived together were sent apart.
+        replies_dropped: requests that were carried out and whose reply was dropped.
     """
 
     delayed_bytes: int = 0
@@ -100,15 +99,13 @@ class _Way(Enum):
 
 
 class Proxy:
-    """Passes connections on to a target, and injects faults. For a ``with`` block.
+    """Passes connections on to a target, and injects faults; for a ``with`` block.
 
-    All may be called from any thread, and holds when the call returns. Connections that begin and end, with
-    a FIN or with a reset, begin and end on the other side too.
+    Methods may be called from any thread, and have taken effect when they return. Connections begin and end
+    on both sides, with a FIN or a reset.
 
     Args:
-        target: where connections lead to.
         port: where to listen; 0 picks one.
-        host: at which address.
 
     Attributes:
         address: where it listens.
@@ -155,14 +152,14 @@ class Proxy:
         self._call(lambda: setattr(self, "_is_refusing", True))
 
     def drop_reply(self, requests: int, *, containing: bytes = b"") -> None:
-        """Lose the replies to the next requests: for a Redis target, and clients that wait for answers.
+        """Drop the replies to the next requests: for a Redis target, and clients that wait for answers.
 
-        A request, whole pipelines included, is passed on; when each of its commands has been answered, so was
-        carried out, the answers are thrown away and the connection is reset. 0 ends that.
+        A request, or whole pipeline, is passed on; once each command is answered, and so was carried out, the
+        answers are dropped and the connection is reset. 0 ends that.
 
         Args:
             requests: how many.
-            containing: only those in whose first 64 KiB these bytes are; a script's digest, for example.
+            containing: only those with these bytes in their first 64 KiB, such as a script's digest.
         """
 
         def arm() -> None:
@@ -335,13 +332,13 @@ class _ProxiedConnection:
 
 
 class _Pipe:
-    """One way of a connection: a queue in which each piece has its time, and nothing overtakes.
+    """One way of a connection: a queue of pieces, each with its due time, in order.
 
-    The sender's end stands in it as an empty piece, its reset as None.
+    An empty piece is the sender's end, None its reset.
 
     Attributes:
-        is_over: whether nothing is sent any more: the end was passed on, or there is no receiver.
-        is_broken: whether nothing can be sent to the source any more.
+        is_over: whether nothing more is sent: the end was passed on, or the receiver is gone.
+        is_broken: whether nothing more can be sent to the source.
     """
 
     def __init__(

@@ -40,9 +40,8 @@ class Member:
 
     Attributes:
         name: its id in the cluster, 40 hexadecimal digits.
-        port, announced: where it listens, and what it tells others: a proxy may stand there.
-        folder: of its own, for its data and its configuration.
-        client: a connection to it, never by way of the announced port.
+        port, announced_port: where it listens, and what it announces: a proxy may stand there.
+        client: a connection to it, never by the announced port.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Member:
         return int(self.info("INFO", "replication").get("master_port", 0))
 
     def is_ready(self) -> bool:
-        """Return whether it finds the cluster whole, and has all of its primary's data if it is a replica.
+        """Return whether it regards the cluster as complete, and is in sync if it is a replica.
 
         Raises:
             RuntimeError: the process has ended.
@@ -168,16 +167,11 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 class Move:
-    """A slot that moves in the classic way, step by step: `begin`, `step` until it returns 0, `finish`.
+    """The key-by-key move of a slot: `begin`, `step` until it returns 0, `finish`.
 
-    Between `begin` and `finish` the source answers ASK for keys that it has not (any more), TRYAGAIN to who
-    asks for both kinds together; the target accepts only calls with ASKING.
-
-    Args:
-        slot: the slot.
-        source: who serves it now.
-        target: who will.
-        members: all that run; each has to know where the slot is before it moves again.
+    Meanwhile the source answers ASK for keys that it has not (any more), and TRYAGAIN for calls with keys of
+    both kinds; the target accepts only calls with ASKING. All running `members` have to know the result
+    before the slot moves again.
     """
 
     def __init__(self, slot: int, source: Member, target: Member, members: Sequence[Member]) -> None:
@@ -198,10 +192,10 @@ class Move:
         return len(names)
 
     def finish(self) -> None:
-        """Give the slot to the target; no key may be left. Return when all members know.
+        """Give the slot, which must have no key left, to the target; return when all members know.
 
-        A slot that goes straight back may be lost otherwise: what members still hear of the first move then
-        contradicts the second, and in the end each of the two primaries takes the other for the owner.
+        Otherwise a slot that moves straight back may be lost: members may still receive news of the first
+        move that contradict the second, until each of the two primaries regards the other as the owner.
         """
         others = [
             each for each in self._members if each not in (self.target, self.source) and each.is_primary
@@ -244,19 +238,18 @@ def _migrations(member: Member) -> list[dict[bytes, bytes]]:
 
 
 class Cluster:
-    """A Redis Cluster that serves all slots once it is made; use it in a ``with`` block.
+    """A Redis Cluster that serves all slots; for a ``with`` block.
 
     Args:
-        primaries: how many; the slots are spread evenly over them.
         replicas: of each primary.
-        binary: path of a server; `presence.store.embedded.find_binary()` without it.
-        node_timeout_ms: after so long members replace one that is silent.
-        announce: given each member's port, returns the port that it announces: where a proxy stands before
-            it. Members reach each other there too, but for the bus and the classic move.
+        binary: path of a server; by default `presence.store.embedded.find_binary()`.
+        node_timeout_ms: after which a silent member is replaced.
+        announce: returns the port that a member announces for its own: that of a proxy. Members reach each
+            other there too, except on the bus and in key-by-key moves.
         options: further ``--name value`` arguments of every server.
 
     Attributes:
-        members: all, the first ones primaries at the start, their replicas behind them in the same order.
+        members: the first primaries, then their replicas in the same order.
         url: names the announced ports of all.
     """
 
@@ -333,10 +326,10 @@ class Cluster:
         return int(next(each for each in self.members if each.is_running).call("CLUSTER", "KEYSLOT", key))
 
     def primary_of(self, where: int | str) -> Member:
-        """Return who serves a slot, or a key, by the primary's own word.
+        """Return the primary that serves a slot, or a key, in its own view.
 
         Raises:
-            LookupError: no node does now.
+            LookupError: no member does now.
         """
         slot = self.slot_of(where) if isinstance(where, str) else where
         for member in self.members:
@@ -367,10 +360,7 @@ class Cluster:
             move_atomically(its_slots, source, target)
 
     def fail_over(self, primary: Member, *, is_graceful: bool = False) -> Member:
-        """Let a replica take the place of its primary; return it, once all others know.
-
-        The primary is killed, or goes on as a replica if it is graceful (CLUSTER FAILOVER).
-        """
+        """Kill a primary, or demote it gracefully (CLUSTER FAILOVER); return the replica that took over."""
         wait_until(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
         replicas = self.replicas_of(primary)
         if is_graceful:

@@ -73,12 +73,7 @@ class SwarmClient(LoopClient):
 
 
 class Swarm:
-    """Clients that log in and beat.
-
-    Args:
-        address: the server's.
-        beat_s: seconds between two beats of a client, give or take a tenth.
-    """
+    """Clients that log in and send keepalives each `beat_s` seconds, plus or minus a tenth."""
 
     def __init__(self, address: tuple[str, int], *, beat_s: float) -> None:
         self.clients: list[SwarmClient] = []

@@ -71,7 +71,7 @@ class Namespace:
     """A network at the end of a virtual cable, which can be cut; for a ``with`` block. Needs root.
 
     It has no name: it is the namespace of one thread, and of the sockets that were made there, which other
-    threads may use. When these are gone, whatever has ended them, the kernel removes it with the cable.
+    threads may use. Once these are gone the kernel removes it with the cable.
 
     Args:
         host: address of this side, for a server; the other side gets the next one.
@@ -139,13 +139,10 @@ def _ip(*words: str) -> None:
 
 
 class _Client(LoopClient):
-    """Logs in once, beats until it is told to stop, and remembers when it last sent.
+    """Logs in once, sends keepalives until told to stop, and records when it last sent.
 
     Args:
         sock: to connect with, of the network that is cut; None: of this one.
-
-    Attributes:
-        sent: monotonic seconds before the last packet was sent.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, sock: socket.socket | None) -> None:
@@ -233,10 +230,10 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenRe
 def judge(
     told: Iterable[StreamEvent], last: Mapping[str, float], earliest_s: float, latest_s: float
 ) -> tuple[list[float], list[str]]:
-    """Hold the offline events against when each client's last packet got through, in monotonic seconds.
+    """Compare the offline events with when each client's last packet got through, in monotonic seconds.
 
     Returns:
-        The delays in seconds, and what is wrong with the events, in words.
+        The delays in seconds, and what is wrong with the events.
     """
     delays: dict[str, float] = {}
     broken = []

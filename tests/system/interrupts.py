@@ -86,14 +86,13 @@ class InterruptCounts:
 
 
 class Talker:
-    """A node with one user who logs in and out, a batch each; its answers are no other node's.
+    """A node with one user who logs in and out, a batch each; no other node has the same answers.
 
-    A node opens a generation of its own number, so that a probe shows whose it is; and the id of the event
-    that a batch has written is compared with the stream in the end.
+    A node opens a generation of its own number, which a probe shows; the ids of events that its batches wrote
+    are compared with the stream in the end.
 
     Attributes:
-        uid: the user.
-        written: entry ids that it was told, and what each is of.
+        written: entry ids by the answers, and their types.
     """
 
     def __init__(self, number: int) -> None:
@@ -157,9 +156,9 @@ class Talker:
 
 
 class _Careless:
-    """Connects as `open_client` does; but where a connection is to be closed only its wait ends.
+    """Connects as `open_client` does; but closing a connection ends the wait for its answer only.
 
-    For comparison. It stands for a client, for its pool and for the one connection of that.
+    For comparison. It stands for a client, its pool and the pool's one connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -219,11 +218,7 @@ class Way:
 
 
 class Cancelled:
-    """A call that is cancelled so long after it has begun, by a thread: no timer of a loop is fine enough.
-
-    Attributes:
-        has_begun, has_ended: how far it has got.
-    """
+    """A call that a thread cancels after a delay: no timer of an event loop is fine enough."""
 
     def __init__(self, blocking: Callable[[], object], scope: trio.CancelScope, wait_s: float) -> None:
         self.has_begun = self.has_ended = False

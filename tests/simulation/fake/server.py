@@ -26,10 +26,10 @@ class FakeRedis:
     """A Redis server without a network.
 
     Args:
-        now: Unix seconds, read one time for each command or script.
-        seed: what replication ids are made of.
-        commands: what it can do; a test may plant a fault here.
-        channels: that have a subscriber.
+        now: returns Unix seconds; called once per command or script.
+        seed: of the replication ids.
+        commands: the known ones; a test may plant a fault here.
+        channels: those with a subscriber.
     """
 
     def __init__(

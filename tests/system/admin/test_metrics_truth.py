@@ -66,11 +66,7 @@ def gauges(seen: Found) -> dict[tuple[str, str], float | None]:
 
 
 class MetricWatch:
-    """Looks at the figures of a server again and again.
-
-    Attributes:
-        seen: all scrapes, in order.
-    """
+    """Scrapes a server repeatedly; `seen` has all scrapes, in order."""
 
     def __init__(self, server: PresenceServer) -> None:
         self.url = url_of(server)

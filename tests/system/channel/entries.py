@@ -15,22 +15,14 @@ TYPES = frozenset({"online", "away", "update", OFFLINE})
 
 
 class ChannelEntry(NamedTuple):
-    """An entry of a stream that led a user to a state.
+    """A stream entry that changed a user's state."""
 
-    Attributes:
-        id: of the entry; its first number is when it was written, Unix ms.
-        at_ms: when it was decided, Unix ms.
-        code: its reason's.
-        state: as it is on the wire.
-        fields: as they stand in the stream.
-    """
-
-    id: EntryId
+    id: EntryId  # the first number is when it was written, Unix ms
     uid: str
-    at_ms: int
+    at_ms: int  # when it was decided, Unix ms
     code: int
-    state: State
-    fields: Mapping[str, str]
+    state: State  # as on the wire
+    fields: Mapping[str, str]  # as in the stream
 
     @property
     def is_offline(self) -> bool:

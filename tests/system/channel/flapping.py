@@ -30,20 +30,12 @@ SLACK_MS = 1000.0  # for the way into the stream
 
 @dataclass(frozen=True)
 class FlappingPlan:
-    """What is played.
+    """The size of the run, and the server's settings."""
 
-    Attributes:
-        clients: who drop and return.
-        calm: who only stay away once.
-        drops: of each, in `minute_s`; more than `RETURNS_MAX`.
-        minute_s: seconds, 60 at most.
-        grace_s, grace_max_s, idle_s, tick_s: the server's settings.
-    """
-
-    clients: int = 100
-    calm: int = 20
-    drops: int = 20
-    minute_s: float = 60.0
+    clients: int = 100  # they drop and return
+    calm: int = 20  # they are only away once
+    drops: int = 20  # of each client in `minute_s`; more than `MAX_RETURNS`
+    minute_s: float = 60.0  # 60 at most
     grace_s: float = 5.0
     grace_max_s: float = 60.0
     idle_s: float = 30.0
@@ -56,24 +48,14 @@ class FlappingPlan:
 
 
 class FlappingClient(NamedTuple):
-    """What a client did.
+    """What a client did."""
 
-    Attributes:
-        left_ms: when the connection was dropped for longer, right after a packet; Unix ms.
-        flapped: whether it returned so often that its grace has to be longer than it was set.
-    """
-
-    disconnected_ms: float
-    flapped: bool
+    disconnected_ms: float  # when the long absence began, right after a packet; Unix ms
+    flapped: bool  # whether it returned so often that its grace must be extended
 
 
 class Flapper(LoopClient):
-    """A client that writes down what it does.
-
-    Attributes:
-        drops: short absences so far.
-        left_ms: when the long absence began, Unix ms.
-    """
+    """A client that counts its short absences, and records when the long one began."""
 
     def __init__(self, loop: ClientLoop, uid: str) -> None:
         super().__init__(loop, uid)
@@ -152,10 +134,10 @@ def _play(
 def judge(
     lives: Mapping[str, FlappingClient], entries: Mapping[str, Sequence[ChannelEntry]], plan: FlappingPlan
 ) -> tuple[BrokenPromises, list[float]]:
-    """Hold what was told against what clients did.
+    """Compare the events with what the clients did.
 
     Returns:
-        The verdict, and the graces of those who flapped as their events name them, ms.
+        The verdict, and the extended graces as their events name them, ms.
     """
     verdict, graces = BrokenPromises(), []
     for uid, life in lives.items():

@@ -18,27 +18,17 @@ from presence.protocol import Code
 
 @dataclass(slots=True)
 class SentMessage:
-    """A message; its place among all that were sent is its number.
-
-    Attributes:
-        sender, recipient: uids.
-        answers: how many there were; one is right.
-        handed: to how many sessions, as the answer says.
-        code: of the error that was the answer, or 0.
-        over: which of the sender's connections it was sent over.
-        due: when it was to be sent, monotonic seconds.
-        answered_s, received_s: seconds from then to the answer, and to the first receipt; below 0: none came.
-    """
+    """A message; its number is its index among all that were sent."""
 
     sender: str
     recipient: str
-    answers: int = 0
-    delivered: int = 0
-    code: int = 0
-    connection: int = 0
-    due: float = 0.0
-    answered_s: float = -1.0
-    received_s: float = -1.0
+    answers: int = 0  # how many there were; one is right
+    delivered: int = 0  # to how many sessions, as the answer says
+    code: int = 0  # of the error that answered it, or 0
+    connection: int = 0  # which of the sender's connections carried it
+    due: float = 0.0  # when it was to be sent, monotonic seconds
+    answered_s: float = -1.0  # from `due` to the answer; below 0: none came
+    received_s: float = -1.0  # from `due` to the first receipt; below 0: none came
 
 
 class Received(NamedTuple):
@@ -54,20 +44,13 @@ Receipts = Mapping[tuple[str, str], Sequence[Received]]
 
 @dataclass
 class MessageVerdict(BrokenPromises):
-    """What became of all.
-
-    Attributes:
-        handed, refused: how many were, by the answers.
-        lost: how many senders were told that theirs is lost, or may be, by the code.
-        received: how often one was received by a device.
-        missed: handed to whoever moved meanwhile, and not received, or not by all of his devices.
-    """
+    """The outcomes of all messages."""
 
     delivered: int = 0
     refused: int = 0
-    lost: Counter[int] = field(default_factory=Counter)
-    received: int = 0
-    missed: int = 0
+    lost: Counter[int] = field(default_factory=Counter)  # reported as lost, or perhaps lost, by code
+    received: int = 0  # by all devices
+    missed: int = 0  # delivered to a user who moved meanwhile, and not received by all of the user's devices
 
 
 def judge(
@@ -76,13 +59,11 @@ def judge(
     stayed: Mapping[str, int],
     absent: frozenset[str] = frozenset(),
 ) -> MessageVerdict:
-    """Judge a run that is over.
+    """Judge a finished run.
 
     Args:
-        sent: all messages.
-        receipts: what was received.
-        stayed: who was connected all the time, with so many devices.
-        absent: who never was.
+        stayed: the number of devices of each user who was connected all the time.
+        absent: users who never logged in.
     """
     verdict = MessageVerdict()
     received = _judge_receipts(verdict, sent, receipts)

@@ -31,27 +31,15 @@ FIRST_ID = 1000  # of a packet; the message's number is added
 
 @dataclass(frozen=True)
 class MessagesPlan:
-    """What is played.
-
-    Attributes:
-        users: who send and receive.
-        messages: as fast as may be.
-        window: how many of these wait for their answers at once.
-        rate: messages a second after that, evenly; 0: half of what is promised.
-        seconds: for which that goes on.
-        movers: users who lose their connection again and again, and are back, mostly on another worker.
-        move_each_s: how often one of them does.
-        workers, shards: of the server.
-        rate_min, p99_max_ms: what is promised.
-    """
+    """The size of the run, and what is promised."""
 
     users: int = 1000
-    messages: int = 100_000
-    window: int = 512
-    rate: float = MIN_RATE / 2
-    seconds: float = 20.0
-    movers: int = 100
-    move_each_s: float = 4.0
+    messages: int = 100_000  # sent at full speed
+    window: int = 512  # of these, unanswered at the same time
+    rate: float = MIN_RATE / 2  # messages per second after that, evenly
+    seconds: float = 20.0  # of the steady rate
+    movers: int = 100  # users who often reconnect, mostly to another worker
+    move_each_s: float = 4.0  # the interval of each mover
     workers: int = 3
     shards: int = 1
     rate_min: float = MIN_RATE
@@ -62,10 +50,8 @@ class MessageLedger:
     """All messages of a run, by number.
 
     Attributes:
-        sent: what became of each.
-        open: how many wait for their answer.
         answered_at: when the last answer came.
-        connections: how many there were: no two have the same number.
+        connections: how many there were so far; each gets the next number.
     """
 
     def __init__(self) -> None:
@@ -87,11 +73,10 @@ class MessageLedger:
 
 
 class Correspondent(LoopClient):
-    """Somebody who sends and receives.
+    """A user who sends and receives.
 
     Attributes:
-        inbox: what was received, in order.
-        stays: whether the connection has never ended.
+        inbox: the received messages, in order.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: MessageLedger) -> None:

@@ -36,21 +36,13 @@ BEAT_S = 12.0
 
 @dataclass(frozen=True)
 class SlowPlan:
-    """What is played.
+    """The size of the run."""
 
-    Attributes:
-        deaf: who watch and never read.
-        others: who read, and are measured.
-        users: whom all of them watch.
-        rate: changes of these a second, by turns; the server takes about one a second of each.
-        seconds: of measuring, without those who never read and with them, once what waits for them is full.
-    """
-
-    deaf: int = 2000
-    others: int = 100
-    users: int = 50
-    rate: float = 40.0
-    seconds: float = 20.0
+    deaf: int = 2000  # they watch and never read
+    others: int = 100  # they read, and are measured
+    users: int = 50  # watched by all
+    rate: float = 40.0  # changes per second, by turns; the server takes about one per second of each user
+    seconds: float = 20.0  # of measuring, without and with the watchers that never read
 
 
 class Changes:
@@ -68,11 +60,7 @@ class Changes:
 
 
 class Changer(LoopClient):
-    """Somebody whom others watch, and who changes.
-
-    Attributes:
-        refused: changes that the server did not take.
-    """
+    """A watched user who changes; `refused` counts the changes that the server refused."""
 
     def __init__(self, loop: ClientLoop, uid: str, changes: Changes) -> None:
         super().__init__(loop, uid)
@@ -87,14 +75,12 @@ class Changer(LoopClient):
 
 
 class Viewer(LoopClient):
-    """Watches, and knows the newest of each user.
+    """Watches, and knows the newest change of each user.
 
     Attributes:
-        delays: where to note by how much each push came after its change, seconds; None: nowhere.
+        delays: collects the seconds from each change to its push; None: they are not measured.
         seen: by uid, the number of the newest change.
-        pushes: how many came.
-        fallen: pushes whose ids do not rise.
-        is_answered: whether the watch is.
+        out_of_order: pushes whose ids do not rise.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, uids: list[str], changes: Changes) -> None:

@@ -36,29 +36,18 @@ RETRY_S = 0.5  # where the server names no time
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """What is played.
-
-    Attributes:
-        watchers, each: how many watch, and how many users each of them.
-        users: those to watch.
-        seconds: for which these come, go and change.
-        workers, shards: of the server.
-        rate: acts a second.
-        kills, restarts: of a worker, and of Redis.
-        away_s: for which Redis is away.
-        idle_s, lease_s, tick_s, grace_s: the server's settings.
-    """
+    """The size of the run, its faults, and the server's settings."""
 
     watchers: int = 200
-    each: int = 50
-    users: int = 1000
+    each: int = 50  # users per watcher
+    users: int = 1000  # who come, go and change
     seconds: float = 60.0
     workers: int = 3
     shards: int = 3
-    rate: float = 250.0
-    kills: int = 2
-    restarts: int = 2
-    away_s: float = 2.0
+    rate: float = 250.0  # actions per second
+    kills: int = 2  # of a worker
+    restarts: int = 2  # of Redis
+    away_s: float = 2.0  # how long Redis is down
     idle_s: float = 5.0
     lease_s: float = 2.0
     tick_s: float = 0.5
@@ -80,11 +69,7 @@ class WatchPlan:
 
 
 class Person(LoopClient):
-    """Somebody whom others watch: at each `act` does one of the things that devices do.
-
-    Args:
-        grace_s: the server's; the pauses are made of it.
-    """
+    """A watched user: each `act` is an action of a device. Pauses depend on the server's `grace_s`."""
 
     def __init__(
         self, loop: ClientLoop, uid: str, device: str, chance: random.Random, grace_s: float
@@ -147,14 +132,11 @@ class Person(LoopClient):
 
 
 class Watcher(LoopClient):
-    """Somebody who watches, and writes down what comes.
-
-    Args:
-        uids: whom.
+    """A watcher that records what it receives.
 
     Attributes:
-        history: what has come so far, for the judge.
-        refused: watches that were refused, by the code; they are asked again.
+        history: for the judge.
+        refused: refused watches by code; they are requested again.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, uids: Sequence[str]) -> None:
@@ -228,8 +210,7 @@ class WatchRun:
     """One run.
 
     Attributes:
-        watchers: who watch.
-        proofs: of each fault, that it took place, in words.
+        proofs: of each fault, that it took place.
         failed: faults that did not.
     """
 

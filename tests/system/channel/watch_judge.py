@@ -51,27 +51,18 @@ History = Sequence[AnsweredWatch | Pushed | Unwatched | Lost]
 
 @dataclass
 class WatchVerdict(BrokenPromises):
-    """What watchers were told.
+    """What watchers received."""
 
-    Attributes:
-        pushes: how many were right.
-        answers: states in answers to watches that were right.
-        decided_ms: from the decision to the push, of each that was right, with the moment of the entry.
-        stale_ms: of each state in an answer, by how long it was over when it was asked for; 0 mostly.
-    """
-
-    pushes: int = 0
-    answers: int = 0
+    pushes: int = 0  # that were right
+    answers: int = 0  # states in answers that were right
+    # from the decision to the push, with the entry's time
     decided_ms: list[tuple[int, float]] = field(default_factory=list)
+    # for how long each state in an answer was outdated when it was requested
     stale_ms: list[float] = field(default_factory=list)
 
 
 class TrueStates:
-    """The streams, each user's entries in order.
-
-    Args:
-        entries: by uid.
-    """
+    """The streams: each user's entries, in order."""
 
     def __init__(self, entries: Mapping[str, Sequence[ChannelEntry]]) -> None:
         self._entries = entries

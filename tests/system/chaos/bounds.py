@@ -82,12 +82,7 @@ def _overlap_s(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
 
 
 class Bounds:
-    """The moments that follow from what a login did and what was done to its node.
-
-    Args:
-        setup: the servers'.
-        troubles: the ones that matter, of all places.
-    """
+    """The times that follow from what a login did and what was done to its node."""
 
     def __init__(self, setup: Setup, troubles: Iterable[Trouble]) -> None:
         self._setup = setup
@@ -154,9 +149,9 @@ class Bounds:
         return trouble.kind in NODE_DEATHS and trouble.place == login.place and trouble.end >= login.sent_at
 
     def _silences(self, place: int) -> list[tuple[float, float]]:
-        """Return the spans in which a node may have renewed no lease, those long enough for its death.
+        """Return the spans in which a node may have renewed no lease, if they are long enough for its death.
 
-        While Redis is away nobody counts, so each begins as much later.
+        While Redis is unreachable no node counts, so each span begins that much later.
         """
         of_node = self._matching(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
         outages = self._matching(lambda each: each.kind in OUTAGES)
@@ -183,10 +178,10 @@ class Bounds:
         return Claim(login.granted_at + RACE_S, self._known_from(login), self.alive_until(login, at))
 
     def _known_from(self, login: Login) -> float:
-        """Return from when on no other node may tell an end without regard to a login.
+        """Return from when on no other node may report an end without regard to a login.
 
-        An outage of Redis keeps all nodes from telling, and afterwards ends wait for logins; unless it was a
-        blink, or the login's own node is in trouble before it could tell.
+        During an outage of Redis no node reports anything, and afterwards ends wait for logins, unless the
+        outage was brief or the login's own node was disturbed before it could report.
         """
         due = login.granted_at + LOGIN_LAG_S
         redis = self._matching(lambda each: each.scope is Place.REDIS)
@@ -208,13 +203,11 @@ class Bounds:
         return trouble.kind in OUTAGES and trouble.end - trouble.begin >= BRIEF_OUTAGE_S
 
     def known_by(self, login: Login, at: float, *, follows: bool) -> float:
-        """Return by when Redis has to have a session, if it lives so long, as far as is known at a moment.
+        """Return by when Redis must know a session that lives that long, as far as is known at a moment.
 
         Args:
-            login: the session's.
-            at: the moment.
-            follows: whether its user had another session at its node, whose end may be held back, and what
-                follows it too.
+            follows: whether its user had another session at its node, whose end may be held back with what
+                follows.
         """
         troubles = self._matching(
             lambda each: (
@@ -256,11 +249,11 @@ class Bounds:
     # The excuses for ends, losses and goodbyes
 
     def is_lost_by_rollback(self, login: Login, at: float) -> bool:
-        """Whether Redis lost a login by going back to a state before it, not long before a moment.
+        """Whether Redis lost a login by returning to an earlier state, not long before a moment.
 
-        What the record says then is older, and goes before what nodes register: the session is given up
-        with a goodbye that allows a return, and its user is told about twice. That is the window in which
-        Redis itself lost what it had taken.
+        The older record then takes precedence over what nodes register: the session ends with a goodbye that
+        allows a return, and its user has a second event. In that window Redis itself lost what it had
+        acknowledged.
         """
         return any(
             each.kind in ROLLBACKS
@@ -270,10 +263,10 @@ class Bounds:
         )
 
     def explains_displacement(self, login: Login, others: Iterable[Login], at: float) -> bool:
-        """Whether a client's newest session may be given up, to return at once.
+        """Whether a client's newest session may end, with a goodbye that allows a return.
 
-        Right is that after Redis lost data, for registrations yield; at a node that was out of reach; or if
-        another login came shortly before and some trouble may have made it the later one of them.
+        It may after a data loss of Redis, because registrations yield; at a node that was out of reach; or if
+        another login came shortly before, and a fault may have made it the later one.
         """
         since = at - settle_s(self._setup)
         for each in self._troubles:

@@ -29,14 +29,12 @@ BEHIND_S = 3.0  # a reader is no further behind, unless there was trouble
 
 
 class Collector:
-    """A thread that reads, and tells what Redis forgot in the order in which it happened.
+    """A thread that reads the streams, and records losses of data in the order in which they happened.
 
     Args:
-        client_of: given a key, returns a connection to the Redis that has it; raises LookupError if none has.
-        keys: how the servers call their keys.
+        client_of: given a key, returns a connection to its Redis; raises LookupError if there is none.
 
     Attributes:
-        clock: the wall clock.
         ids: all events by shard and id, and when each was written.
     """
 
@@ -141,18 +139,14 @@ class Collector:
 
 
 class Subscribers:
-    """Two threads.
-
-    Args:
-        url: of Redis, perhaps by way of a proxy.
+    """A follower and a group consumer, in two threads.
 
     Attributes:
-        online: who is online, by the view.
+        online: by the follower's view.
         ids: entries that the group was given, by shard and id.
-        snapshots: how often the view began anew.
-        gaps: what the group was told of as missing.
-        again: how often the group was given an entry that it had.
-        broken: in words, what a subscriber ended with.
+        snapshots: how often the view began again.
+        redelivered: entries that the group was given again.
+        broken: the exceptions that ended a subscriber.
     """
 
     def __init__(self, url: str) -> None:
@@ -218,7 +212,6 @@ def lost_by_group(
     Args:
         ids: all entries, and when each was written.
         given: to the group.
-        troubles: all that was done.
         path: the number of the subscribers' path to Redis.
     """
     matter = [

@@ -56,16 +56,12 @@ class Crowd:
     """All clients.
 
     Args:
-        addresses: of nodes, with and without proxies; each connection goes to one at random.
-        count: how many clients there are.
-        near: how many of them beat shortly before their time-out; always without a proxy.
-        habits: what they have in common.
+        addresses: of nodes, with and without proxies; each connection goes to a random one.
+        near: how many send keepalives just before the deadline; never through a proxy.
 
     Attributes:
         users: what they did, by uid.
-        is_acting: whether clients do anything but beat and come back.
-        deeds: what they did, how often.
-        beats: how many were sent.
+        is_acting: whether clients do anything but send keepalives and reconnect.
     """
 
     def __init__(self, addresses: Sequence[Address], count: int, near: int, habits: Habits) -> None:
@@ -138,11 +134,7 @@ class Crowd:
 
 
 class _Actor(LoopClient):
-    """A client, what it truly did, and what it may do.
-
-    Attributes:
-        user: what it did.
-    """
+    """A client that records in `user` what it truly did."""
 
     is_member = False  # its beats have moments of their own
 

@@ -50,16 +50,7 @@ WAIT_MS: Final = 1000
 
 
 class Injector:
-    """Carries faults out.
-
-    Args:
-        data: Redis.
-        keys: how the servers call their keys.
-        nodes: by place.
-        subscribers: the path of these to Redis; None if that is a cluster.
-        collector: told of what Redis forgets.
-        troubles: told of all.
-    """
+    """Carries faults out; `subscribers` is their path to Redis, None in a cluster."""
 
     def __init__(
         self,
@@ -76,9 +67,10 @@ class Injector:
         self._locks: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
 
     def inject(self, fault: ChaosFault) -> str:
-        """Do it; return when it is over, with the proof that it took place.
+        """Carry a fault out; return the proof that it took place, when it is over.
 
-        What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
+        A fault that takes longer than planned, as a start without Redis does, delays the next one of the same
+        target.
         """
         if fault.place == ALL_PLACES:
             each = [replace(fault, place=place) for place in range(len(self._nodes))]

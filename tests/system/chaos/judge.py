@@ -48,17 +48,11 @@ class ChaosFinding(NamedTuple):
 class ChaosJudge:
     """See the module.
 
-    Args:
-        users: by uid.
-        troubles: what is done.
-        setup: the servers' settings.
-
     Attributes:
-        findings: what was broken.
         events: how many of each type were judged.
-        forgotten: offline events and goodbyes that came of what Redis forgot; see `Bounds.is_forgotten`.
-        certain: how many looks at a user, once in a while, found him certainly there, certainly gone, or in
-            doubt.
+        lost_by_rollback: events and goodbyes that followed from a data loss; see
+            `Bounds.is_lost_by_rollback`.
+        expected: how often users had to be online or gone, or were in doubt.
     """
 
     def __init__(self, users: Mapping[str, User], troubles: Troubles, setup: Setup) -> None:

@@ -29,16 +29,15 @@ PRIMARY_CACHE_S = 0.2
 
 
 class ChaosNode:
-    """One server, which is started again at the same address.
+    """One server, restarted at the same address.
 
     Args:
-        redis: the socket of Redis, to which a path leads; or the address of a cluster, without one.
-        flags: of `presence serve`.
+        redis: the socket of Redis, reached through a proxy; or the URL of a cluster, without one.
         program: see `PresenceServer`.
 
     Attributes:
-        path: between it and Redis; None for a cluster.
-        clients: between it and a part of its clients.
+        path: the proxy to Redis; None for a cluster.
+        clients: the proxy for some of its clients.
     """
 
     def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
@@ -138,12 +137,10 @@ class DurableRedis(LocalRedis):
 
 
 class Plain:
-    """One Redis, whose replica may take its place.
+    """One Redis, which a replica may replace.
 
     Attributes:
-        server: the one that counts.
-        front: an address that leads there, for those who are in no trouble.
-        records: what stands in it.
+        front_proxy: always leads to the server, for those that no fault disturbs.
     """
 
     def __init__(self) -> None:
@@ -190,11 +187,7 @@ class Plain:
 
 
 class Clustered:
-    """A Redis Cluster.
-
-    Args:
-        replicas: of each of its three primaries.
-    """
+    """A Redis Cluster of three primaries."""
 
     def __init__(self, replicas: int) -> None:
         self.cluster = Cluster(3, replicas)

@@ -100,20 +100,12 @@ ALL_PLACES = -1  # at each place of the kind at once
 
 @dataclass(frozen=True)
 class ChaosFault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        at: seconds from the beginning of its storm.
-        kind: what.
-        seconds: how long it lasts.
-        place: number of the node, or of the path; the subscribers' path comes after those of the nodes.
-            `EVERYWHERE`: of all nodes.
-    """
-
-    at: float
+    at: float  # seconds from the beginning of its storm
     kind: ChaosFaultKind
     seconds: float
-    place: int = 0
+    place: int = 0  # of the node or path, the subscribers' path last; `ALL_PLACES`: all nodes
 
 
 Storm = list[ChaosFault]
@@ -139,11 +131,7 @@ def draw(
     """Return the storms of a run.
 
     Args:
-        random: what all is drawn from.
-        rounds: how many storms there are.
-        times: how often each kind is carried out.
-        nodes: how many there are.
-        kinds: which.
+        times: how often each kind is injected.
         storm_s: how long a storm is to be; one with very many faults is longer.
     """
     dealt = [kind for kind in kinds for _ in range(times)]

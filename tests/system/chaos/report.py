@@ -49,12 +49,9 @@ def measure(
     """Return what followed a fault.
 
     Args:
-        fault, proof: what was planned, and that it took place.
-        troubles: what was done, with its moments; several for a fault that comes to several places.
-        events: all that was told since it began.
-        users: what clients did.
-        settled_s: seconds from its end until Redis equalled the live sessions; None: nobody looked.
-        setup: the servers'.
+        troubles: with their times; several for a fault in several places.
+        events: all since the fault began.
+        settled_s: seconds from its end until Redis equalled the live sessions; None: not measured.
     """
     begin, end = min(each.begin for each in troubles), max(each.end for each in troubles)
     of_redis, is_death = fault.kind.value.place in {Place.REDIS, Place.PATH}, fault.kind in NODE_DEATHS
@@ -121,13 +118,7 @@ def _absences(users: Iterable[User], begin: float, end: float, places: set[int])
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is made of.
-
-    Attributes:
-        seed, rounds, times, kinds, storm_s: what is drawn; see `tests.system.chaos.plan.draw`.
-        plan, longest_s: what is done instead; how long any fault of it may last, 0: as long as planned.
-        guard: the one that is switched off; "": none.
-    """
+    """The options of a run."""
 
     seed: int
     rounds: int
@@ -137,9 +128,9 @@ class Options:
     clients: int
     kinds: Sequence[ChaosFaultKind]
     setup: Setup
-    guard: str = ""
-    plan: ChaosPlan | None = None
-    longest_s: float = 0.0
+    guard: str = ""  # switched off; "": none
+    plan: ChaosPlan | None = None  # replaces the random faults
+    longest_s: float = 0.0  # of each fault of the plan; 0: as planned
 
     def storms(self) -> list[Storm]:
         if self.plan:

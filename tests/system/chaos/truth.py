@@ -48,12 +48,7 @@ class Login:
 
 
 class User:
-    """One client.
-
-    Attributes:
-        uid: its name.
-        logins: the latest ones, in order.
-    """
+    """One client, and its latest logins in order."""
 
     __slots__ = ("logins", "uid")
 
@@ -64,8 +59,8 @@ class User:
     def find_login(self, session: str, written_at: float) -> Login | None:
         """Return the login that an event names.
 
-        An event may be faster than the answer, and the answer may be lost: a name that is new is that of the
-        oldest login that could be it.
+        An event may precede the answer, and the answer may be lost: a new name belongs to the oldest login
+        that it may belong to.
         """
         named = [login for login in [*self.logins] if login.session == session]  # its thread goes on
         if named:  # an answer that came late knows better whose it is
@@ -77,12 +72,11 @@ class User:
         return None
 
     def is_changing(self, now: float, silence_s: float, loss_s: float) -> bool:
-        """Whether Redis need not be right about a user yet, for he has just come, gone or fallen silent.
+        """Whether Redis may not know a user's state yet: the user has just come, gone or fallen silent.
 
         Args:
-            now: the moment.
-            silence_s: how long silence may take until it is told.
-            loss_s: and the end of a connection.
+            silence_s: until a silence is reported.
+            loss_s: until the end of a connection is.
         """
         for login in [*self.logins]:
             moments = [login.sent_at, login.logout_at] + (

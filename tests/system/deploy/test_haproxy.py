@@ -42,11 +42,7 @@ FIRST, SECOND = "10.0.0.11", "10.0.0.12"
 
 
 class Haproxy:
-    """A running HAProxy.
-
-    Attributes:
-        plain, secured: where it listens.
-    """
+    """A running HAProxy, which listens at `plain` and `secured`."""
 
     def __init__(self, servers: Sequence[PresenceServer], folder: Path) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]

@@ -34,11 +34,7 @@ def binary(request: pytest.FixtureRequest) -> str:
 
 
 class Configured:
-    """A Redis with the settings as they are copied, in a folder of the test's.
-
-    Attributes:
-        process: of it.
-    """
+    """A Redis with the documented settings, in a folder of the test."""
 
     def __init__(self, binary: str, folder: Path, users: str) -> None:
         (folder / "users.acl").write_text(users)

@@ -37,10 +37,8 @@ def play(url: str, admin: Redis, role: str, rules: list[str]) -> None:
     """Let a user with these rules do the whole work of a role, on an empty Redis.
 
     Args:
-        url: where everybody may do everything; of a cluster, too.
-        admin: a client of the server there that has shard 0.
-        role: whose work.
-        rules: what the user may do.
+        url: of a user without restrictions; of a cluster, too.
+        admin: a client of the server with shard 0.
     """
     ask(admin, "ACL", "SETUSER", "tried", *rules, ">secret")
     store, table = RedisStore(url, SHAPE), RedisLeaseTable(url, SHAPE.keys, 10.0)

@@ -23,12 +23,7 @@ ANY_PORT = ("--port", "0", "--no-admin")
 
 
 class DoctorLines:
-    """What the doctor said, in a process of its own.
-
-    Attributes:
-        status: the exit status.
-        checks: the results.
-    """
+    """The output of the doctor in a process of its own: exit status and results."""
 
     def __init__(self, *flags: str, before: Callable[[], None] | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}

@@ -23,7 +23,7 @@ def test_the_embedded_redis_keeps_its_data_in_data_dir() -> None:
             with running_server("--data-dir", folder, *FAST) as server:
                 with Swarm(server.address, beat_s=1) as swarm:
                     swarm.log_in([uid], beating=False)
-                    swarm.run(5, until=lambda swarm=swarm: swarm.clients[0].closed)  # type: ignore[misc]
+                    swarm.run(5, until=lambda swarm=swarm: swarm.clients[0].is_closed)  # type: ignore[misc]
                     swarm.run(0.2)
                 url = next(line["url"] for line in server.lines if line["event"] == "embedded Redis started")
                 told = [(event["uid"], event["type"]) for event in read_events(url)]

@@ -72,16 +72,13 @@ def judge(
     late_max_ms: int,
     now_ms: int,
 ) -> FollowUpsVerdict:
-    """Hold what was told against what happened; the streams of one shard are the truth.
+    """Compare the follow-ups with the events of the one shard.
 
-    An offline period is from an offline event to the user's next online event; both have times of Redis'
-    clock, in their entry ids. Longer than `after_ms`: it has one follow-up, and none if it is shorter. Up to
-    the longest lateness allowed a return may have come before the follow-up was told: then either is right.
+    An offline period lasts from an offline event to the user's next online event, by the times of Redis in
+    their ids. One longer than `after_ms` has one follow-up, a shorter one none; if the user returned within
+    the longest lateness allowed, either is right.
 
     Args:
-        events: of the stream, in order.
-        told: of the stream of follow-ups, in order.
-        after_ms: of the one rule that there was.
         late_max_ms: how late a follow-up may be.
         now_ms: when the streams were read.
     """
@@ -144,14 +141,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 class Runners:
-    """``presence followups run``, several times; whoever is killed is replaced.
-
-    Args:
-        url: of Redis.
-        config: the file with the rules.
-        folder: where the handlers write.
-        count: how many.
-    """
+    """Several ``presence followups run``; killed ones are replaced."""
 
     def __init__(self, url: str, config: Path, folder: Path, count: int) -> None:
         self._command = [
@@ -188,11 +178,7 @@ class Runners:
 
 
 class FollowUpsRun:
-    """The server, the Redis and the runners.
-
-    Attributes:
-        kills: how many were killed, by what they were.
-    """
+    """The server, the Redis and the runners; `kills` counts the killed processes by kind."""
 
     def __init__(self, given: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> None:
         self._options = given

@@ -81,12 +81,7 @@ def built_client(root: Path) -> Path:
 
 
 class NodeDevice:
-    """The example device: commands in, events and answers out.
-
-    Attributes:
-        process: the process; tests kill it.
-        lines: what it has printed so far.
-    """
+    """The example device: commands in, events and answers out; `lines` has its output so far."""
 
     def __init__(
         self, client: Path, address: tuple[str, int], uid: str, *more: str, **environment: str

@@ -76,13 +76,12 @@ def offer(
 
 
 def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> CaseOutcome:
-    """Offer as many logins as are granted, twice and ten times as many: the rest is told to return later.
+    """Offer as many logins as are granted, twice and ten times as many: the rest must be told when to return.
 
     Args:
-        capacity: logins a second that the server grants, as an operator sets it: what it can serve beside
-            refusing all the rest.
+        capacity: logins per second that the server grants.
         seconds: of each load that count.
-        tokens: whether users show tokens; else they say their name only.
+        tokens: whether logins have tokens.
     """
     flags = ["--login-rate", str(capacity), "--login-burst", str(capacity), "--idle-timeout", "5"]
     flags += [*UNBOUNDED, "--uid-login-rate", "0"] if tokens else []
@@ -136,11 +135,10 @@ class Forged(NamedTuple):
 
 
 def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseOutcome:
-    """Offer good logins, with more and more forged ones a second beside them.
+    """Offer good logins, with more and more forged ones per second beside them.
 
-    The forged ones come from many addresses, each with the name of a user of its own and a wrong signature;
-    each costs the server a check as a good one does. The honest come from one address that they share with
-    some who forge, at a rate that the server can well serve.
+    The forged ones come from many addresses, each with its own user and a wrong signature, so each costs a
+    check. The good ones share one address with some of them, at a rate that the server can serve easily.
     """
     sources = [f"127.0.8.{number + 1}" for number in range(FORGERS)]
     loads = []
@@ -244,12 +242,11 @@ FIXED_BYTES = 16 * 2**20  # packed states, and what is read once
 
 
 def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOutcome:
-    """Let clients watch as much as the largest frames hold, each of them other users.
+    """Let clients watch as many users as the largest frames hold, each of them others.
 
-    One who behaves asks for an answer all the while; afterwards others come who watch only a few.
+    Meanwhile a bystander asks for an answer; afterwards other clients watch only a few users.
 
     Args:
-        count: of clients.
         shared: the server's `max_shared_watches`.
     """
     codes: Counter[str] = Counter()
@@ -344,17 +341,16 @@ class Rest(NamedTuple):
 
 
 def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool = True) -> CaseOutcome:
-    """Let so many come and go, each of a user of its own: what does a server keep of them?
+    """Let clients log in and leave, each with a user of its own: what does a server keep of them?
 
-    Descriptors, memory and the sizes of all that a server keeps are compared at rest: before (after a warm-up
-    of the same kind), and in the end. Logins wait in portions until Redis has been told of those before:
-    memory that a backlog took once is not given back to the system.
+    Descriptors, memory and the sizes of all tables are compared at rest: after a warm-up of the same kind,
+    and in the end. Logins wait until Redis has those before, because memory of a backlog is not returned to
+    the system.
 
     Args:
-        count: of cycles.
-        per_second: how many begin in a second at most.
+        per_second: how many begin per second at most.
         warm_up: cycles before the base is taken.
-        looks: whether to wait, up to a minute, for what the server says that it keeps.
+        looks: whether to wait, up to a minute, for the server's log of its table sizes.
     """
     flags = (
         *("--log-level", "debug", "--disconnect-grace", "0", "--stream-maxlen", "20000"),

@@ -49,21 +49,13 @@ def _init_process() -> None:
 
 
 class Visit(NamedTuple):
-    """What came of somebody who connected once.
+    """One client that connected once."""
 
-    Attributes:
-        due: when, monotonic seconds; of who waits for the server's close: when he came.
-        took_s: from then until he was let in, or until the end; inf: he was still there, without an answer.
-        code: `GRANTED`, the reason code that the server told, `UNANSWERED` or `LOST`: closed without a word.
-        retry_after: seconds that a refusal named; 0.0 without.
-        sent: pieces of what he had to say.
-    """
-
-    due: float
-    took_s: float
-    code: int
-    retry_after: float = 0.0
-    sent: int = 1
+    due: float  # monotonic seconds; of a client that waits for the server's close: when it connected
+    took_s: float  # until the login was granted or the connection ended; inf: neither
+    code: int  # `GRANTED`, the server's reason code, `UNANSWERED`, or `LOST`: closed without a goodbye
+    retry_after: float = 0.0  # seconds that a refusal named
+    sent: int = 1  # pieces of its input
 
 
 class _Visitor(LoopClient):
@@ -106,23 +98,20 @@ def visits(
     hangs_up: bool = True,
     resets: bool = False,
 ) -> list[Visit]:
-    """Let visitors come: each connects, says what he has to say, and leaves when he is let in.
+    """Let clients connect, send their frames, and leave when the login is granted.
 
     Args:
-        address: the server's.
-        says: what each of them sends, by turns: at once, or in pieces, one each second; it is made before,
-            because it takes longer to sign a login than to send it. Or what the names of users begin with,
-            who say no more than that.
-        count: how many come.
-        per_second: how many are due in a second.
-        seconds: how long the last is waited for.
+        says: what each sends, by turns: in one piece, or one piece per second. It is made in advance, because
+            a login takes longer to sign than to send. Or a prefix of uids for plain logins.
+        per_second: how many are due per second.
+        seconds: how long to wait for the last.
         begin: monotonic seconds at which the first is due; 0.0: immediately.
         sources: addresses to connect from, in turn; or how many.
-        hangs_up: whether who is refused leaves; else he waits for the server's close.
+        hangs_up: whether a refused client leaves; else it waits for the server's close.
         resets: whether every second connection is closed with a reset.
 
     Returns:
-        What came of each, in the order in which they ended.
+        The visits, in the order in which they ended.
     """
     ended: list[Visit] = []
     begin = begin or time.monotonic()

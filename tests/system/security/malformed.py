@@ -22,11 +22,10 @@ PORTION = 100  # of connections that are open together
 
 
 def bombs(count: int) -> CaseOutcome:
-    """Frames that claim 4 GiB, side by side: what does each cost the server in memory?
+    """Frames that claim 4 GiB, side by side: how much memory does each cost the server?
 
-    The connections are open before: half of them of guests, half of sessions. Then every one of them sends
-    its four bytes, and nobody reads until the last has. What the peak of the server's memory rises by
-    meanwhile is the bombs', and it is divided by their number.
+    Half of the connections are guests, half sessions. Each sends its four bytes, and none reads until all
+    have. The rise of the server's peak memory meanwhile is divided by their number.
     """
     with attacked_server("--login-timeout", GUEST_S) as stage:
         _bomb(stage, min(count, WARM_UP))

@@ -27,13 +27,13 @@ MAX_P99_S = 0.25  # of a login beside the strangers
 
 
 def silent(count: int, over_tls: int, per_second: float, logins: float) -> CaseOutcome:
-    """Let strangers come and wait, while so many users a second log in.
+    """Let silent clients connect and wait, while users log in.
 
     Args:
-        count: of strangers, who say nothing, or a login at a byte a second.
-        over_tls: of those on the port for TLS: silent, half a hello, a byte a second, a hello and no more.
-        per_second: how many come in a second.
-        logins: a second, of users.
+        count: of clients that say nothing, or send a login at a byte per second.
+        over_tls: of those on the TLS port: silent, half a hello, a byte per second, a hello and no more.
+        per_second: how many connect per second.
+        logins: per second, of users.
     """
     hello = _hello()
     says = (b"", [bytes([each]) for each in login("u" * 100)])
@@ -162,11 +162,10 @@ def races(count: int, seconds: float) -> CaseOutcome:
 def wrong_events(
     events: Iterable[StreamEvent], answered: Mapping[str, AnsweredKeepalive]
 ) -> tuple[list[str], int]:
-    """Hold the stream against what clients know.
+    """Compare the stream with what clients know.
 
     Returns:
-        Who was online when a beat was answered, though the last event before that beat says offline; and how
-        many events do not alternate.
+        Users whose last event before an answered keepalive is offline, and how many events do not alternate.
     """
     by_uid: dict[str, list[StreamEvent]] = {}
     for event in events:

@@ -28,14 +28,13 @@ _SOURCE = source_addresses("127.0.0.1", SOURCES)
 
 
 class Resident(LoopClient):
-    """Logs in once, beats, and stays as long as the server keeps it.
+    """Logs in once, sends keepalives, and stays as long as the server keeps it.
 
     Args:
-        frame: of its login; b"": of the user, with no more than the name.
+        frame: of its login; b"": with nothing but the uid.
 
     Attributes:
         is_lost: whether the server has ended the connection.
-        answers: to what it has asked.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, frame: bytes = b"") -> None:
@@ -55,11 +54,7 @@ class Resident(LoopClient):
 
 
 class BlockingConnection:
-    """A connection whose answers are waited for.
-
-    Args:
-        address: where to.
-    """
+    """A connection that waits for its answers."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address, TIMEOUT_S, (next(_SOURCE) or "", 0))
@@ -75,21 +70,13 @@ class BlockingConnection:
         return self.answer()
 
     def answer(self) -> Packet:
-        """Return the next packet.
-
-        Raises:
-            OSError: none comes.
-        """
+        """Return the next packet; raises OSError if none comes."""
         if (packet := self._next()) is None:
             raise ConnectionResetError("the server closed the connection without a word")
         return packet
 
     def rest(self) -> list[Packet]:
-        """Return what the server says until it ends the connection.
-
-        Raises:
-            OSError: the connection broke before that.
-        """
+        """Return all packets until the server ends the connection; raises OSError if it breaks."""
         packets = []
         while (packet := self._next()) is not None:
             packets.append(packet)
@@ -117,14 +104,7 @@ class BlockingConnection:
 
 @dataclass(frozen=True)
 class AttackedServer:
-    """What a case plays on.
-
-    Attributes:
-        server: the server.
-        data: its Redis.
-        others: clients who behave.
-        issuer: of good tokens, whether the server asks for them or not.
-    """
+    """A server with its Redis, well-behaved clients beside the attack, and an issuer of good tokens."""
 
     server: PresenceServer
     data: Data
@@ -164,13 +144,13 @@ def attacked_server(
     tls: bool = False,
     program: Sequence[str] = PRESENCE,
 ) -> Iterator[AttackedServer]:
-    """Run a server for the length of a ``with`` block, with those who behave logged in.
+    """Run a server for the length of a ``with`` block, with bystanders logged in.
 
     Args:
         flags: of `presence serve`.
-        tokens: whether it asks for them.
-        tls: whether it serves TLS, too, on a port of its own.
-        program: what Python is given to run `presence`.
+        tokens: whether the server requires tokens.
+        tls: whether it also serves TLS, on a port of its own.
+        program: see `PresenceServer`.
     """
     with tempfile.TemporaryDirectory(prefix="security-") as name, Data() as data:
         folder = Path(name)

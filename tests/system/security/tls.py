@@ -38,19 +38,12 @@ def _count_unanswered(loop: ClientLoop, clients: Sequence[Resident]) -> int:
 
 
 class TlsCost(NamedTuple):
-    """What connections of one kind cost.
+    """What connections of one kind cost."""
 
-    Attributes:
-        bytes_each: resident memory of a connection.
-        beat_us: processor time of a keepalive, less what the server takes without any.
-        login_us: of an accept, with its handshake, and a login.
-        lost: connections that did not last.
-    """
-
-    bytes_each: float
-    keepalive_us: float
-    login_us: float
-    lost: int
+    bytes_each: float  # resident memory of a connection
+    keepalive_us: float  # CPU of a keepalive, less the idle share
+    login_us: float  # CPU of an accept with its handshake, and a login
+    lost: int  # connections that did not last
 
 
 def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: bool) -> TlsCost:

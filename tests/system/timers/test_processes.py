@@ -40,11 +40,7 @@ def note_slowly(due: Due) -> None:
 
 
 class WorkerProcesses:
-    """A running command, of whose workers none is left behind.
-
-    Attributes:
-        process: its supervisor.
-    """
+    """A running command; none of its workers is left behind. `process` is its supervisor."""
 
     def __init__(self, url: str, folder: Path, handler: str, *flags: str) -> None:
         self._notes, self._log = folder / "notes", folder / "log"

@@ -39,63 +39,36 @@ FORKING: Final = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class WorkersTrial:
-    """What is tried.
-
-    Attributes:
-        name: of the trial.
-        place: the timer; each trial puts the URL of its own Redis there.
-        leasing: how the timer hands out.
-        events: how many.
-        span_s: over which their times are spread; 0: all at one time.
-        workers: processes.
-        limit: events that a worker claims at once.
-        kill_every_s: after so long a random worker is killed and another started; 0: none is.
-        handling_s: how long a worker takes over what it claimed at once.
-    """
+    """One trial."""
 
     name: str
-    location: TimerLocation
+    location: TimerLocation  # the timer; each trial sets the URL of its own Redis
     leasing: Leasing
     events: int
-    span_s: float
+    span_s: float  # over which the events' times are spread; 0: all at one time
     workers: int
-    limit: int
-    kill_every_s: float = 0.0
-    handling_s: float = 0.0
+    limit: int  # events per claim
+    kill_every_s: float = 0.0  # 0: no worker is killed
+    handling_s: float = 0.0  # a worker's time for the events of one claim
 
 
 class Handling(NamedTuple):
-    """One event that one worker handled.
+    """One event that one worker handled."""
 
-    Attributes:
-        event: its number.
-        attempt: see `Due`.
-        at_ms: when it was handed out, by Redis' clock.
-        worker: the worker's number.
-        is_held: whether the worker ended before Redis had answered that this was done.
-    """
-
-    event: int
+    event: int  # its number
     attempt: int
-    at_ms: int
+    at_ms: int  # when it was claimed, by Redis' clock
     worker: int
-    is_unacknowledged: bool
+    is_unacknowledged: bool  # the worker ended before Redis acknowledged it
 
 
 class WorkersVerdict(NamedTuple):
-    """What a trial came to.
+    """The result of a trial."""
 
-    Attributes:
-        missing: events that nobody handled.
-        early: handlings before the event's time.
-        again: handlings of an event beyond its first.
-        unexplained: of these, those whose previous worker was not killed while it held the event.
-    """
-
-    missing: int
-    early: int
-    repeated: int
-    unexplained: int
+    missing: int  # events without a handling
+    early: int  # handlings before the event's time
+    repeated: int  # handlings of an event beyond its first
+    unexplained: int  # of these, those whose previous worker was not killed while it held the event
 
     @property
     def is_good(self) -> bool:
@@ -113,12 +86,10 @@ def handlings(worker: int, notes: str) -> Iterator[Handling]:
 
 
 def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collection[int]) -> WorkersVerdict:
-    """Hold what workers noted against what was scheduled.
+    """Compare the workers' notes with what was scheduled.
 
     Args:
-        asked_ms: of each event, the moment of Redis' clock before which it must not come.
-        seen: all handlings.
-        killed: the workers that were killed.
+        asked_ms: the time of Redis' clock before which each event must not come.
     """
     by_event: dict[int, list[Handling]] = {}
     for each in sorted(seen, key=lambda handling: handling.attempt):
@@ -155,11 +126,7 @@ class Crew:
         self._start()
 
     def check_alive(self) -> None:
-        """See that no worker has ended by itself.
-
-        Raises:
-            RuntimeError: one has; its error is on standard error.
-        """
+        """Raise RuntimeError if a worker has ended by itself; its error is on standard error."""
         for number, process in self._living.items():
             if process.exitcode is not None:
                 raise RuntimeError(f"worker {number} ended with {process.exitcode}")
