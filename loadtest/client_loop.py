@@ -59,10 +59,10 @@ _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PlainPoll:
-    """`select.poll` in the form of epoll, for systems that have none; it takes longer with each connection.
+    """`select.poll` with the interface of epoll, for systems without one; slower with each connection.
 
     Args:
-        poll: one of the standard library's; under gevent bring the original.
+        poll: the standard library's; under gevent pass the original.
     """
 
     def __init__(self, poll: Any = None) -> None:
@@ -79,21 +79,15 @@ class PlainPoll:
 
 
 class LoopClient:
-    """One client, connection after connection. What happens to it, its class overrides.
-
-    Args:
-        loop: what drives it.
-        uid, device: who it is.
+    """One client, connection after connection. Subclasses override its callbacks.
 
     Attributes:
         address: of its server; None: the loop's.
         context: for TLS; None: without.
-        hangs_up: whether it closes its connection when the server says goodbye; else it waits for the close.
-        is_member: whether the loop keeps it, lets it beat and counts it; others are made for one connection.
-        is_in: whether it is logged in.
-        beats: whether it beats while it is.
-        returns: whether it comes back by itself when its connection ended and it may.
-        meta: what it logs in with.
+        closes_on_goodbye: whether it closes its connection after the server's goodbye; else it waits.
+        is_member: whether the loop keeps it, sends its keepalives and counts it.
+        sends_keepalives: whether the loop sends keepalives while it is logged in.
+        reconnects: whether it reconnects by itself when its connection ended and it may.
     """
 
     address: tuple[str, int] | None = None
@@ -303,22 +297,19 @@ class LoopClient:
 
 
 class ClientLoop:
-    """All clients of a run, their connections and what is to be done when.
+    """All clients of a run, their connections and timers.
 
     Args:
-        address: of the server.
-        beat_s: how often each client beats; 0: not before `beat` says so.
-        slot_s: how long a slot of the ring of beats is, at the first interval.
+        beat_s: the keepalive interval; 0: none until `start_keepalives`.
+        slot_s: of the ring of keepalives, at the first interval.
         sources: addresses to connect from, in turn, or how many.
-        poller: what to wait with; None: an epoll set.
+        poller: None: an epoll set.
 
     Attributes:
-        members: clients that it keeps.
-        address: of the server.
-        poller: what it waits with.
-        packets, logins: that have come, and that were granted, so far.
-        endings: connections that the server ended, by its code; 0 of those that broke.
-        late_max_s: by how much something was done too late, at most; then the load is what is measured.
+        members: the clients that it keeps.
+        packets, logins: received packets, and granted logins.
+        endings: connections that the server ended, by code; 0: broken.
+        late_max_s: the most by which an action was late; if large, the load itself was measured.
     """
 
     def __init__(
@@ -401,21 +392,17 @@ class ClientLoop:
         per_second: float = 2000.0,
         is_ready: Callable[[Client], bool] = lambda client: client.is_logged_in,
     ) -> None:
-        """Let clients connect, evenly at that rate, and wait until all are ready.
-
-        Raises:
-            RuntimeError: not all are by then.
-        """
+        """Connect clients, evenly at that rate, and wait until all are ready; else raises RuntimeError."""
         every = [*clients]
         self.connect_all(every, per_second)
         if not self.run(within_s, lambda: all(map(is_ready, every))):
             raise RuntimeError(f"only {sum(map(is_ready, every))} of {len(every)} clients could log in")
 
     def start_keepalives(self, every_s: float, turns: float = math.inf) -> None:
-        """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
+        """Send keepalives for all logged-in clients at that interval, evenly, for some rounds.
 
-        The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
-        changes with the interval: no client waits longer than the longer of the two intervals.
+        The schedule is a ring of slots; one round takes one interval. Only the length of a slot changes with
+        the interval, so no client waits longer than the longer of the two intervals.
         """
         self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
         self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots
@@ -442,11 +429,7 @@ class ClientLoop:
         return sum(client.is_logged_in for client in self.members)
 
     def open_connection(self, client: LoopClient) -> None:
-        """Begin to connect one.
-
-        Raises:
-            OSError: that cannot be.
-        """
+        """Begin to connect a client; raises OSError."""
         sock = client.make_socket()
         try:
             sock.connect(client.address or self.address)
@@ -562,11 +545,7 @@ class LoopThread:
         return future.result(COMMAND_TIMEOUT_S)
 
     def connect_all(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
-        """Let clients connect and log in.
-
-        Raises:
-            RuntimeError: not all are logged in by then.
-        """
+        """Connect clients and wait until all are logged in; raises RuntimeError if they are not."""
         every = [*clients]
         self.call(lambda: self._loop.connect_all(every, per_second))
         give_up = time.monotonic() + len(every) / per_second + within_s

@@ -31,10 +31,10 @@ def parse_host(host: str) -> tuple[str, int]:
 
 
 def resolve(address: tuple[str, int]) -> tuple[str, int]:
-    """Return the address as numbers; a lookup for each connection would be what is measured.
+    """Return the address as numbers, so that no connection needs a lookup.
 
     Raises:
-        ValueError: nothing is known by that name.
+        ValueError: the name is unknown.
     """
     host, port = address
     try:
@@ -45,10 +45,10 @@ def resolve(address: tuple[str, int]) -> tuple[str, int]:
 
 
 def source_addresses(host: str, count: int) -> Iterator[str | None]:
-    """Return the addresses to connect from, in turn, for ever.
+    """Yield the addresses to connect from, in turn, for ever.
 
-    Each local address brings another 28,000 ports towards one server. Only 127.0.0.0/8 has more than one
-    without further ado, so for any other target the kernel chooses.
+    Each local address adds 28,000 ports towards one server. Only 127.0.0.0/8 has several without
+    configuration, so for any other target the kernel chooses.
     """
     try:
         loopback = host == "localhost" or ipaddress.IPv4Address(host).is_loopback

@@ -16,13 +16,12 @@ class StreamEvent(NamedTuple):
     """An entry of a stream.
 
     Attributes:
-        uid, session, code, since_id, node: as written; empty, or 0, where it says none.
+        uid, session, code, since_id, node: as written; empty, or 0, without one.
         at_ms: when it was decided, as written.
-        written_at: when Redis took it into the stream, by Redis's clock.
-        read: when this process had read it.
-        decided: between which moments it was decided, by the clocks of this machine.
-        shard: of its user.
-        fields: as they were written, of an event of a user.
+        written_at: when Redis wrote it, by the clock of Redis.
+        read_at: when this process had read it.
+        decided_between: the times between which it was decided, by the clocks of this machine.
+        fields: as written, of an event of a user.
     """
 
     id: str

@@ -23,7 +23,7 @@ class Records:
     """The data of the nodes.
 
     Args:
-        client_of: given a key, returns a connection to the Redis that has it.
+        client_of: returns a connection to the Redis with a key.
     """
 
     def __init__(self, client_of: Callable[[str], Any]) -> None:

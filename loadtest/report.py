@@ -44,10 +44,10 @@ class ScenarioReport:
     """One run of one scenario.
 
     Attributes:
-        scenario: its name, and with what it was played.
-        rows: what was measured, in words, by what it is.
-        figures: some of it as numbers.
-        broken: each promise that was broken, in words.
+        scenario: its name and size.
+        rows: what was measured, as text by name.
+        metrics: some of it as numbers.
+        broken: each broken promise.
     """
 
     scenario: str

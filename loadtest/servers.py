@@ -192,19 +192,17 @@ SERVE_NO_STALE_DATA: Final = ("--replica-serve-stale-data", "no")
 
 
 class LocalRedis:
-    """A Redis or Valkey on a Unix socket, which can be killed and started again at the same address.
+    """A Redis or Valkey on a Unix socket, which can be killed and restarted at the same address.
 
     Args:
-        binary: the program; without it the one that `presence serve` would start.
-        folder: for its socket and its data; without it one of its own, which goes with it.
-        keep: whether every write survives a kill (append-only file); else only what `save` has written does.
+        binary: by default the one that `presence serve` would start.
+        folder: for socket and data; by default a temporary one.
+        keep: whether every write survives a kill (append-only file).
         extra: further arguments.
 
     Attributes:
         path: of the socket.
-        url: the same as an address.
         client: a connection to it.
-        process: the process.
 
     Raises:
         RuntimeError: it did not start.
@@ -240,9 +238,9 @@ class LocalRedis:
         self.close()
 
     def start(self) -> None:
-        """Start it, and wait until it answers with its data loaded.
+        """Start it, and wait until it has loaded its data and answers.
 
-        The client's connections to the process before are closed.
+        The client's connections to the previous process are closed.
         """
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -290,9 +288,9 @@ def error_count(client: Any, name: str) -> int:
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on.
+    """Return a port without a listener.
 
-    It does not depend on the seed of `random`, which is the same in all processes of a test run.
+    It does not depend on the seed of `random`, which all processes of a test run share.
     """
     while True:
         port = random.SystemRandom().choice(PORTS)

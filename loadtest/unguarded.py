@@ -52,7 +52,7 @@ def switch_off(guard: str) -> None:
     """Switch a guard off in this process.
 
     Raises:
-        ValueError: a script no longer has the text that the guard consists of.
+        ValueError: a script no longer has the text of the guard.
     """
     if guard == STALL_GUARD:
         vars(node).update(

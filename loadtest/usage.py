@@ -35,9 +35,9 @@ class Memory:
 
     Attributes:
         rss: resident.
-        pss: each shared page divided among those who share it.
-        anonymous: the same, without the pages of files: their share changes with every other process that
-            has the same libraries.
+        pss: each shared page divided among its processes.
+        anonymous: the same without pages of files, whose share depends on other processes with the same
+            libraries.
     """
 
     rss: int
@@ -115,16 +115,16 @@ def server_processes(pid: int) -> list[int]:
 
 
 class Stolen:
-    """Processor time that the hypervisor gives to other machines, looked at all the time while it is entered.
+    """CPU time that the hypervisor gives to other machines, sampled while entered.
 
-    On a machine that is shared a process may stand still for as long as another machine has its processor.
-    What is promised to the tenth of a second holds there but for that.
+    On a shared machine a process may stand still while another machine has its CPU, so promises to the tenth
+    of a second hold apart from that time.
 
     Args:
-        look: returns what each processor has lost since the machine started, seconds.
+        look: returns what each CPU has lost since the machine started, seconds.
 
     Attributes:
-        worst_s: what one processor lost in its worst second, seconds.
+        worst_s: the most that one CPU lost within a second.
     """
 
     def __init__(self, look: Callable[[], list[float]] | None = None) -> None:
@@ -185,10 +185,6 @@ def _program(name: str, flag: str) -> str:
 
 
 def require_linux() -> None:
-    """Leave unless processor time and memory can be read here.
-
-    Raises:
-        SystemExit: this is no Linux.
-    """
+    """Exit unless CPU time and memory can be read here."""
     if sys.platform != "linux":
         raise SystemExit("the benchmark reads /proc, so it needs Linux")

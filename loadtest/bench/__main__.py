@@ -107,8 +107,8 @@ def _log_in(
 ) -> MemorySlope:
     """Log all clients in; return the memory of a connection.
 
-    That is the slope from a third of the connections to all: what the first ones find free in a heap that
-    start-up left behind would flatter a small server.
+    That is the slope from a third of the connections to all: the first ones may use memory that start-up left
+    free, which would flatter a small server.
     """
     first, last = plan.connections // 3, plan.connections
     found = []
@@ -153,9 +153,9 @@ def _probe(
     load: KeepaliveLoad,
     bar: Bar,
 ) -> list[Trips]:
-    """Beat at a rate; return the round trips of others meanwhile.
+    """Send keepalives at a rate; return the round trips of probes meanwhile.
 
-    Apart from `_measure`: twenty logins a second cost more than many keepalives.
+    Apart from `_measure`: twenty logins per second cost more than many keepalives.
     """
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
     command += [str(PROBE_SETTLE_S), str(plan.probe_s)]

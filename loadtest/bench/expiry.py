@@ -29,10 +29,10 @@ PAGE: Final = 10_000
 
 
 class _Stretches(trio.abc.Instrument):
-    """How long the event loop was held: stretches in which no other task could run, by trio's own account.
+    """How long a task held the event loop, by trio's own account.
 
     Attributes:
-        longest_s, longest_task: the longest since `clear`, and the name of the task whose it was.
+        longest_s, longest_task: the longest stretch since `clear`, and its task.
         over: stretches longer than `NOTICED_S`.
     """
 

@@ -219,13 +219,11 @@ def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: fl
 
 
 class LoadGenerator:
-    """The generator's process, seen from the one that gives the orders.
+    """The generator's process, from the side of the commands.
 
     Args:
-        address: where the server listens.
-        dialect: the name of what it speaks.
+        dialect: a key of `DIALECTS`.
         burst_ms: how long packets are held back, to be sent together.
-        bar: the progress bar to advance.
     """
 
     def __init__(self, address: tuple[str, int], dialect: str, burst_ms: float, bar: Bar) -> None:

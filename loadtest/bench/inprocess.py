@@ -44,12 +44,10 @@ class _NoSocket:
 
 
 class InProcessNode(presence.server.node.Node):
-    """One node on one Redis; its users come when told, and there is no grace.
+    """One node on one Redis, whose users log in by a call; there is no grace.
 
     Args:
-        redis_url: where Redis is.
-        keys: names and shards.
-        sessions: how many will come; bounds outbox and logins.
+        sessions: how many there will be; bounds outbox and logins.
         idle_timeout: T, seconds.
     """
 

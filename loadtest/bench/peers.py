@@ -33,9 +33,9 @@ class Presence:
         self.wheel.touch(uid, self.ticks.at_or_after(time.monotonic() + IDLE_TIMEOUT_S))
 
     def answer_keepalives(self, uid: str, data: bytes) -> bytes:
-        """Something came that is no lone plain keepalive; return what is to be answered.
+        """Return the answer to input other than a lone plain keepalive.
 
-        Mostly it is one keepalive that asks for an answer; two may have come together.
+        Mostly it is one keepalive that asks for an answer; two may arrive together.
         """
         self.touch(uid)
         if answer := keepalive_answer(data):

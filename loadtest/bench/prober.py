@@ -28,7 +28,7 @@ LAST_ANSWERS_S = 2.0
 
 
 class Prober(ClientLoop):
-    """Sends probes when they are due and notes when the answers come.
+    """Sends probes when they are due and records when the answers arrive.
 
     Attributes:
         trips_ms: by kind.
@@ -92,11 +92,7 @@ class Prober(ClientLoop):
 
 
 class _Probe(LoopClient):
-    """One connection.
-
-    Attributes:
-        due: when the probe was due whose answer is waited for; 0.0: none is.
-    """
+    """One connection; `due` is when its unanswered probe was due, or 0.0."""
 
     def __init__(self, prober: Prober, kind: str, number: int) -> None:
         self.is_member = kind != LOGIN

@@ -101,14 +101,12 @@ class _Meter:
 
 
 async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = REST_S) -> Cost:
-    """Return what a node costs a Redis that knows nothing of these keys.
+    """Return what a node costs a Redis without these keys.
 
     Args:
-        url: the Redis.
-        keys: names and shards.
         users: how many come and go together.
         alone: how many come and go one by one.
-        rest_s: seconds of rest that are watched.
+        rest_s: seconds of rest to measure.
     """
     with open_client(url) as client:
         meter = _Meter(client, keys)

@@ -56,8 +56,8 @@ class MemorySlope:
     """Bytes of one server in one round.
 
     Attributes:
-        rss_bytes, pss_bytes: for each connection from a third of them to all: resident; of no file, each
-            shared page divided among those who share it.
+        rss_bytes, pss_bytes: per connection, from a third of them to all: resident; without pages of files,
+            and each shared page divided among its processes.
         total_bytes: resident, of the whole process with all connections.
     """
 

@@ -100,7 +100,7 @@ def running(contender: Contender) -> Iterator[Running]:
     """Run a server for the length of a ``with`` block.
 
     Raises:
-        SystemExit: it did not come up; the message ends with what it said.
+        SystemExit: it did not start; the message ends with its output.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)

@@ -113,11 +113,11 @@ def touch_costs(size: int, touches: int, rounds: int) -> tuple[float, float]:
 
 
 def tick_costs(size: int) -> tuple[float, float, float]:
-    """Return what a tick costs with `size` keys, of which none was touched for the last time long ago.
+    """Return what a tick costs with `size` keys.
 
     Returns:
-        µs of a tick at which no key is due; µs of finding that out by a scan of every deadline, as one does
-        without a wheel; ns for each key of a tick at which a slot's keys are due.
+        µs of a tick at which no key is due; µs of a scan of every deadline instead; ns per key of a tick at
+        which a slot's keys are due.
     """
     wheel: TimingWheel[str] = TimingWheel(128)
     slots = int(BEAT_S / SLOT_S)

@@ -42,7 +42,7 @@ _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 class ComparePlan:
     """One run: a technique, and N users of whom a share falls silent for more than T seconds.
 
-    If it is batched, touches that are due together are made with one call.
+    If it is batched, touches that are due together are made in one call.
     """
 
     kind: str
@@ -56,9 +56,9 @@ class ComparePlan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every touch in order of time: seconds since the begin, and the number of the user.
+    """Every touch in order of time: seconds since the start, and the number of the user.
 
-    `last_beats`: for each user the time of the last beat if the user falls silent, else infinity.
+    `last_beats`: per user, the time of the last keepalive before a silence, else infinity.
     """
 
     times: "array[float]"
@@ -67,11 +67,7 @@ class Schedule:
 
 
 def draw_schedule(plan: ComparePlan) -> Schedule:
-    """Return the schedule of a plan.
-
-    Raises:
-        ValueError: the run is too short for anybody to fall silent.
-    """
+    """Return the schedule of a plan; raises ValueError if it is too short for a silence."""
     last_silence_s = plan.seconds - (1 + SLACK_SHARE) * plan.idle_timeout_s
     if last_silence_s <= 0:
         raise ValueError(f"{plan.seconds:g} s are too few for an idle time-out of {plan.idle_timeout_s:g} s")
@@ -166,7 +162,7 @@ class Meter:
     def memory(self) -> tuple[int, int]:
         """Return bytes that only this process has, and bytes that Redis uses for data.
 
-        What is free is given back before: the next user would find room in it, and seem to need none.
+        Free memory is returned first: the next user would use it, and seem to need none.
         """
         gc.collect()
         with contextlib.suppress(AttributeError):  # of another C library

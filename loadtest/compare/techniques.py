@@ -253,15 +253,12 @@ def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Techniqu
 
 @asynccontextmanager
 async def open_technique(kind: str, timeout_s: float, url: str) -> AsyncIterator[Technique]:
-    """Give a technique, for the length of an ``async with`` block.
+    """Yield a technique, for the length of an ``async with`` block.
 
     Args:
         kind: a key of `NAMES`, or `NOTHING`.
         timeout_s: T.
         url: of a Redis, for those that need one.
-
-    Raises:
-        ValueError: there is no such kind.
     """
     in_process = {NOTHING: nothing, "wheel": presence_wheel, "heap": lazy_heap, "rearmed": rearmed_heap}
     tick_s = round(timeout_s / TICKS_PER_TIMEOUT, 3)

@@ -53,12 +53,12 @@ class FleetStatus:
 
 
 class _Steady(LoopClient):
-    """Logs in and beats; if that fails it tries again, but once it was in it does not return by itself.
+    """Logs in, with retries, and sends keepalives; a lost session does not return by itself.
 
     Attributes:
         session: as the server named it.
-        begun, before: right before its last packet was sent, and the one before that.
-        is_wanted: whether it is to be logged in.
+        last_sent_at, previous_sent_at: right before its last packet was sent, and the one before.
+        is_expected: whether it is to be logged in.
     """
 
     def __init__(self, generator: "OrderedLoop", uid: str, address: tuple[str, int]) -> None:
@@ -103,13 +103,13 @@ class _Steady(LoopClient):
 
 
 class OrderedLoop(ClientLoop):
-    """Obeys orders. What it has beside a loop are the orders; each returns its answer.
+    """A loop whose further methods are the commands of `Fleet`.
 
     Args:
-        servers: their addresses; each client goes to one of them at random.
-        name: what the names of the clients begin with.
+        servers: their addresses; each client goes to a random one.
+        name: prefix of the uids.
         connections: how many there are.
-        first_source: which of the source addresses comes first.
+        first_source: the index of its first source address.
     """
 
     def __init__(
@@ -137,9 +137,9 @@ class OrderedLoop(ClientLoop):
         self.connect_all(away, per_second)
 
     def fall_silent(self, last_beat_s: float = 0.0) -> None:
-        """Send one more beat from each client within that time, if it is not 0, then none.
+        """Stop all keepalives; with `last_beat_s` each client sends one more within that time.
 
-        From now on they hear nothing, as without a network.
+        From now on clients read nothing, as without a network.
         """
         self._set_reading_all(on=False)
         self.stop_keepalives()
@@ -188,15 +188,11 @@ def _serve(pipe: Connection, *arguments: Any) -> None:
 
 
 class Fleet:
-    """All generators, between them so many connections.
+    """All generators.
 
     Args:
-        servers: hosts and ports; each connection goes to one of them at random.
+        servers: hosts and ports; each connection goes to a random one.
         connections: of all generators together.
-        processes: how many generators.
-
-    Attributes:
-        size: the same.
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]], connections: int, processes: int) -> None:

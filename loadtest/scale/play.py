@@ -35,13 +35,12 @@ MB = 1_000_000
 
 
 class Reader:
-    """Follows the streams from where they end now, and keeps what it reads.
+    """Follows the streams from their present end, and keeps what it reads.
 
     Attributes:
-        events: all so far, in the order of the stream.
-        clock: the wall clock beside the monotonic one, sampled at every read.
+        clock: sampled at every read.
         broken: why events may be missing; empty if none are.
-        offline: how many of the events are offline events.
+        offline_count: of offline events.
     """
 
     def __init__(self, redis_url: str, prefix: str = "presence") -> None:
@@ -91,14 +90,13 @@ class Reader:
 
 
 class ScaleRun:
-    """The phases, one method each, on a server that runs.
+    """The phases, one method each, on a running server.
 
     Args:
         name: of the server, in rows.
-        report: what is measured is added there.
-        fleet: the generators.
-        pids: tells the processes that are measured.
-        reader: reads the server's events; None where there are none.
+        report: receives the results.
+        pids: returns the processes to measure.
+        reader: of the server's events; None without events.
     """
 
     def __init__(
@@ -172,9 +170,9 @@ class ScaleRun:
         self._judge_silence("silence", promise)
 
     def last_keepalive(self, within_s: float, promise: ScaleDeadlines) -> None:
-        """Let all send one more beat within that time, then as `silence`.
+        """Let all send one more keepalive within that time, then as `silence`.
 
-        Here the time from the first event to the last is what is promised, so `SPAN_MAX_S` is the slack.
+        What is promised here is the time from the first event to the last, so `MAX_SPAN_S` is the slack.
         """
         self._fleet.call_all("fall_silent", last_beat_s=within_s)
         self._wait("one last beat", within_s + LAST_KEEPALIVE_MARGIN_S, lambda status: not status.beating)

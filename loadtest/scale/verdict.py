@@ -45,13 +45,13 @@ class ScaleDeadlines:
 
 @dataclass
 class Ends(BrokenPromises):
-    """What a period was like.
+    """The offline events of a period.
 
     Attributes:
         clients: that were logged in.
-        offline: their offline events that are right.
-        decided_s, stood_s, read_s: seconds from a client's last packet to the decision, to the event in the
-            stream, to the event read; of the events that are right or late.
+        offline: offline events that are right.
+        decided_s, written_s, read_s: seconds from a client's last packet to the decision, to the event in the
+            stream, to its reading; of events that are right or late.
         first_to_last_s: between the first and the last offline event in the stream.
     """
 
@@ -64,12 +64,10 @@ class Ends(BrokenPromises):
 
 
 def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: ScaleDeadlines) -> Ends:
-    """Compare the events of a period with what the clients did in it.
+    """Compare the events of a period, in order, with what the clients did in it.
 
     Args:
-        truths: of the clients that were logged in, as they were when all had fallen silent.
-        events: in the order of the stream.
-        promise: what is due.
+        truths: of the clients that were logged in, after all had fallen silent.
     """
     ends = Ends(clients=len(truths))
     known = {truth.uid: truth for truth in truths}

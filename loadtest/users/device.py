@@ -39,11 +39,7 @@ _EXPECTED_CODES = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISC
 
 
 class Device(LoopClient):
-    """A device that logs in, beats at the interval that the server dictates, and does what the scenario says.
-
-    Args:
-        run: what the devices of this process share.
-    """
+    """A device that logs in, sends keepalives at the server's interval, and follows the scenario."""
 
     is_member = False  # its beats have moments of their own
 

@@ -40,8 +40,7 @@ class LoadUser(User):
     """A user of locust that plays one device or many.
 
     Attributes:
-        load: the run; None while there is none.
-        devices: of this user.
+        current_run: None between runs.
     """
 
     abstract = True
@@ -50,7 +49,7 @@ class LoadUser(User):
     devices: Sequence[Device] = ()
 
     def start_devices(self, devices: int, within_s: float) -> None:
-        """Let so many devices begin within so many seconds.
+        """Start devices, spread over some seconds.
 
         Raises:
             StopUser: the run could not begin.
@@ -80,9 +79,6 @@ class LoadUser(User):
 
 class Ramp(LoadTestShape):
     """Load that rises in equal steps to ``--users`` within ``--run-time``, each reached at ``--spawn-rate``.
-
-    Args:
-        options: locust's.
 
     Raises:
         ValueError: there is no run time.

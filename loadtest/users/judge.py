@@ -94,9 +94,8 @@ class JudgedDevice:
     """One user with one device.
 
     Attributes:
-        uid: its name.
         sessions: its last logins, the newest last.
-        online_id: entry id of the online event of the present period; None while the stream says offline.
+        online_id: entry id of the present period's online event; None while the stream says offline.
     """
 
     def __init__(self, uid: str) -> None:
@@ -107,8 +106,7 @@ class JudgedDevice:
     def find_session(self, session_id: str) -> JudgedSession | None:
         """Return the session that an event names.
 
-        An event may be faster than the login's answer: a name that is new is then that of the newest login
-        without one.
+        An event may precede the login's answer: a new name belongs to the newest login without one.
         """
         for session in reversed(self.sessions):
             if session.id == session_id:
@@ -123,9 +121,9 @@ class JudgedDevice:
 class ServerClock:
     """The server's Unix milliseconds in this process's monotonic seconds, between two bounds.
 
-    Each login's answer tells the server's time at a moment between the request and the answer, so it bounds
-    the difference of the clocks from both sides; the bounds of many answers are intersected, and widened by
-    what clocks may drift. Without any answer yet the bounds are infinite.
+    Each login's answer contains the server's time at a moment between request and answer, and so bounds the
+    difference of the clocks from both sides. The bounds of many answers are intersected, and widened by the
+    drift of clocks. Without any answer they are infinite.
     """
 
     def __init__(self) -> None:

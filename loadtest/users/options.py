@@ -28,10 +28,9 @@ class Scenario:
     """One of `SCENARIOS`.
 
     Args:
-        name: which.
-        weights: how often a device does what, in the mixed scenario.
-        alone_s: mean seconds that a device beats until it does something by itself.
-        together_s: seconds between two moments at which all do something.
+        weights: of the actions in the mixed scenario.
+        alone_s: mean seconds between two actions of a device.
+        together_s: seconds between two joint actions.
 
     Raises:
         ValueError: no scenario has that name, or a time is not above 0.
@@ -109,16 +108,12 @@ def add_options(parser: Any) -> None:
 
 
 def scenario(options: Any) -> Scenario:
-    """Return what devices do.
-
-    Raises:
-        ValueError: options make no sense.
-    """
+    """Return the scenario; raises ValueError if options make no sense."""
     return Scenario(options.scenario, action_weights(options), options.action_every, options.together_every)
 
 
 def action_weights(options: Any) -> dict[str, float]:
-    """Return how often a device does what, as weights by action.
+    """Return the weights of the actions.
 
     Raises:
         ValueError: the shares are not between 0 and 1, or more than 1 together.
@@ -136,11 +131,10 @@ def action_weights(options: Any) -> dict[str, float]:
 
 
 def exceeded_limits(entries: Mapping[tuple[str, str], Any], failures: int, options: Any) -> list[str]:
-    """Return in words which limits a run went over.
+    """Return the limits that a run exceeded.
 
     Args:
         entries: locust's statistics, by name and type.
-        failures: how many there were.
         options: the parsed options; a limit of 0 s is none.
     """
     over = []

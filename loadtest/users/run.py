@@ -43,15 +43,8 @@ class BrokenPromise(Exception):
 class DeviceRun:
     """One run.
 
-    Args:
-        environment: locust's.
-        host: where the server listens.
-
     Attributes:
-        judge: gets what the devices do.
-        loop: what drives the devices.
-        scenario: what devices do, and when.
-        uids: names that no other process and no other run has.
+        uids: unique among processes and runs.
         peers: devices that were online once, to send messages to.
 
     Raises:
@@ -78,17 +71,13 @@ class DeviceRun:
         self._is_open = True
 
     def start(self) -> None:
-        """Follow the streams of all shards from where they end now, and drive the devices.
-
-        Raises:
-            RedisError: Redis does not answer.
-        """
+        """Follow the streams of all shards from their present end, and run the devices; raises RedisError."""
         with self._connections.borrow() as client:
             self._follower.add_shards(client)
         self._greenlets = [gevent.spawn(self._follow), gevent.spawn(self._drive)]
 
     def close(self) -> int:
-        """Read and tell what there is, and no more: stopping thousands of devices keeps this process busy.
+        """Read and report the last events: stopping thousands of devices keeps this process busy.
 
         Returns:
             how many offline events were still due.
