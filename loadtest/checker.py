@@ -61,10 +61,10 @@ class Periods:
         """Return what `data_lost` needs if Redis goes back to this moment."""
         return dict(self.online)
 
-    def data_lost(self, at: float, kept: dict[str, str] | None) -> None:
+    def data_lost(self, at: float, snapshot: dict[str, str] | None) -> None:
         """Redis went back to its state of a snapshot; None: it is empty."""
         self.data_lost_at = at
-        self.online = dict(kept) if kept else {}
+        self.online = dict(snapshot) if snapshot else {}
 
     def check_order(self, uid: str, entry_id: str) -> list[Broken]:
         """Check the id of a user's new entry."""
@@ -84,11 +84,11 @@ class Periods:
 
     def user_offline(self, uid: str, session: str, since_id: str) -> list[Broken]:
         """`since_id`: the online event that the offline event names."""
-        began, self.last_events[uid] = self.online.pop(uid, None), "offline"
-        if began is None:
+        online_id, self.last_events[uid] = self.online.pop(uid, None), "offline"
+        if online_id is None:
             return [Broken("doubled", f"{uid} offline again, {session}")]
-        if began != since_id:
-            return [Broken("doubled", f"{uid} offline names {since_id}, was {began}")]
+        if online_id != since_id:
+            return [Broken("doubled", f"{uid} offline names {since_id}, was {online_id}")]
         return []
 
 
@@ -132,9 +132,9 @@ class Showing:
         """Return what `data_lost` needs if Redis goes back to this moment."""
         return dict(self.shown)
 
-    def data_lost(self, kept: Mapping[str, ShownState] | None) -> None:
+    def data_lost(self, snapshot: Mapping[str, ShownState] | None) -> None:
         """Redis went back to its state of a snapshot; None: it is empty."""
-        self.shown = dict(kept) if kept else {}
+        self.shown = dict(snapshot) if snapshot else {}
 
     def check_entry(self, entry_id: str, fields: Mapping[str, str]) -> list[Broken]:
         """Check an entry of a user, of any type."""

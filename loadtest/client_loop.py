@@ -483,8 +483,8 @@ class ClientLoop:
             client.on_connected()
 
     def _run_due(self) -> None:
-        begun = now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now < begun + MAX_TURN_S:
+        started = now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now < started + MAX_TURN_S:
             due, _, action = heapq.heappop(self._timers)
             self.late_max_s = max(self.late_max_s, now - due)
             action()

@@ -303,9 +303,9 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = POLL_INTERVAL_S) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float, *, poll_s: float = POLL_INTERVAL_S) -> bool:
     """Poll until a condition holds; return whether it does in time."""
     give_up = time.monotonic() + seconds
     while not (is_so := condition()) and time.monotonic() < give_up:
-        time.sleep(look_s)
+        time.sleep(poll_s)
     return is_so

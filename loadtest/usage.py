@@ -179,8 +179,8 @@ def _processor() -> str:
 def _program(name: str, flag: str) -> str:
     if not (path := shutil.which(name)):
         return "not installed"
-    said = subprocess.run([path, flag], capture_output=True, text=True, check=False)
-    words = (said.stdout or said.stderr).splitlines()[0].split()
+    result = subprocess.run([path, flag], capture_output=True, text=True, check=False)
+    words = (result.stdout or result.stderr).splitlines()[0].split()
     return next((word.lstrip("v") for word in reversed(words) if word.lstrip("v")[:1].isdigit()), "?")
 
 

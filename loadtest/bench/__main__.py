@@ -80,7 +80,7 @@ def measure_server(contender: Contender, number: int, plan: BenchPlan, results: 
     """Measure one server from start to end; unanswered keepalives come before answered ones."""
     name = f"round {number}: {contender.name}"
     bar.begin(name, plan.planned_s(contender))
-    said = []
+    results_text = []
     with (
         running(contender) as server,
         closing(
@@ -96,10 +96,10 @@ def measure_server(contender: Contender, number: int, plan: BenchPlan, results: 
                 load = KeepaliveLoad(kind, rate, plan.connections)
                 found = _measure(generator, contender, number, plan, server, load)
                 results.cpu.append(found)
-                said.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({load})")
+                results_text.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({load})")
                 if contender.probed and plan.probe_s:
                     results.trips += _probe(generator, contender, number, plan, server, load, bar)
-    bar.print_line(f"{name}: {', '.join(said)}; {memory.rss_bytes:.0f} B of RSS a connection")
+    bar.print_line(f"{name}: {', '.join(results_text)}; {memory.rss_bytes:.0f} B of RSS a connection")
 
 
 def _log_in(

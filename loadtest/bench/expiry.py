@@ -111,15 +111,15 @@ async def play(
             redis_s, python_s = redis_cpu_seconds(client), time.process_time()
             stretches.clear()
             await _wait_until(lambda: len(node.engine.sessions) < sessions, idle_timeout + 3 * TICK_S)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             await _wait_until(lambda: not node.engine.sessions, 60)
             await node.settled()
-            seconds, python_s = time.perf_counter() - begun, time.process_time() - python_s
-            held = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over
+            seconds, python_s = time.perf_counter() - started, time.process_time() - python_s
+            longest = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over
             redis_s = redis_cpu_seconds(client) - redis_s
             nursery.cancel_scope.cancel()
         skipped = node.outbox.statistics().dropped_total
-        return ExpiryResult(sessions, seconds, *held, python_s, redis_s, _types(client, keys), skipped)
+        return ExpiryResult(sessions, seconds, *longest, python_s, redis_s, _types(client, keys), skipped)
 
 
 def _types(client: Any, keys: Keys) -> dict[str, int]:

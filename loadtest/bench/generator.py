@@ -178,18 +178,18 @@ class KeepaliveGenerator:
         self._answers = 0
         sent, total = 0, round(rate * seconds)
         late_max = 0.0
-        cpu, begun = time.process_time(), time.monotonic()
+        cpu, started = time.process_time(), time.monotonic()
         while sent < total:
             now = time.monotonic()
-            due = min(total, int((now - begun) * rate) + 1)
-            late_max = max(late_max, now - begun - sent / rate)
+            due = min(total, int((now - started) * rate) + 1)
+            late_max = max(late_max, now - started - sent / rate)
             for number in range(first + sent, first + due):
                 write(fds[number % len(fds)], frame)
             sent = due
             if asks:
                 self._read_answers()
             time.sleep(max(0.0, self._pause_s - (time.monotonic() - now)))
-        elapsed, cpu = time.monotonic() - begun, time.process_time() - cpu
+        elapsed, cpu = time.monotonic() - started, time.process_time() - cpu
         last = time.monotonic() + LAST_ANSWERS_TIMEOUT_S
         while asks and self._answers < sent and time.monotonic() < last:
             time.sleep(0.01)

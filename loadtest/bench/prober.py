@@ -49,12 +49,12 @@ class Prober(ClientLoop):
         self.connect_all(self.members)
         if not self.run(CONNECT_S, lambda: self.count_logged_in() == len(self.members)):
             raise SystemExit("the probes could not log in")
-        begun, each = time.monotonic(), 1 / PROBES_PER_S
-        self._counted_from, self._end = begun + settle_s, begun + settle_s + seconds
-        self._repeat(begun, each, partial(self._ask, ALWAYS))
-        self._repeat(begun + each / 3, each, partial(self._ask, SELDOM))
-        self._repeat(begun + each * 2 / 3, each, self._log_in)
-        self._repeat(begun + 0.002, PLAIN_EVERY_S / CONNECTIONS[SELDOM], self._send_plain)
+        started, each = time.monotonic(), 1 / PROBES_PER_S
+        self._counted_from, self._end = started + settle_s, started + settle_s + seconds
+        self._repeat(started, each, partial(self._ask, ALWAYS))
+        self._repeat(started + each / 3, each, partial(self._ask, SELDOM))
+        self._repeat(started + each * 2 / 3, each, self._log_in)
+        self._repeat(started + 0.002, PLAIN_EVERY_S / CONNECTIONS[SELDOM], self._send_plain)
         self.run(settle_s + seconds)
         self.run(LAST_ANSWERS_S, lambda: not self.pending)
         self.unanswered += self.pending

@@ -94,10 +94,10 @@ class _Meter:
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
         """Return CPU µs of a call, without the idle share."""
-        begun, before_s = time.monotonic(), redis_cpu_seconds(self._client)
+        started, before_s = time.monotonic(), redis_cpu_seconds(self._client)
         await work(*arguments)
         cpu_us = (redis_cpu_seconds(self._client) - before_s) * 1e6
-        return max(0.0, cpu_us - self._idle_us_s * (time.monotonic() - begun))
+        return max(0.0, cpu_us - self._idle_us_s * (time.monotonic() - started))
 
 
 async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = REST_S) -> Cost:

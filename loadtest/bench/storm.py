@@ -63,19 +63,19 @@ def storm(server: Running, clients: int) -> Storm:
             for number in range(clients):
                 LoopClient(loop, f"storm-{number}")
             time.sleep(SETTLE_S + 1.0)
-            cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
+            cpu, own, started = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
             loop.connect_all(loop.members, per_second=float("inf"))
             loop.run(STORM_LIMIT_S, lambda: loop.logins >= clients)
-            seconds, granted = time.monotonic() - begun, loop.logins
+            seconds, granted = time.monotonic() - started, loop.logins
             share = (time.process_time() - own) / seconds
             time.sleep(AFTER_S)
             cpu = usage.cpu_seconds(server.pid) - cpu
-            said = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
+            probed = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
             refused = loop.endings.total()
     finally:
         prober.kill()
-    trips_ms = said["trips_ms"][ALWAYS]
-    late = sum(trip > LIMIT_MS for trip in trips_ms) + said["unanswered"]
+    trips_ms = probed["trips_ms"][ALWAYS]
+    late = sum(trip > LIMIT_MS for trip in trips_ms) + probed["unanswered"]
     return Storm(seconds, cpu / max(1, granted) * 1e6, share, granted, refused, trips_ms, late)
 
 

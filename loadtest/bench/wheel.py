@@ -57,13 +57,13 @@ def on_the_wheel(keys: list[str], order: list[str]) -> float:
     for n, key in enumerate(keys):
         wheel.touch(key, reach - int((1 - n / len(keys)) * BEAT_S / SLOT_S))
     touch, expire = wheel.touch, wheel.pop_due
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for tick, start in enumerate(range(0, len(order), per_tick), 1):
         for key in order[start : start + per_tick]:
             touch(key, tick + reach)
         while expire(tick, EXPIRE_KEYS):
             pass
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def on_the_heap(keys: list[str], order: list[str]) -> float:
@@ -79,7 +79,7 @@ def on_the_heap(keys: list[str], order: list[str]) -> float:
     heapq.heapify(heap)
     push, pop = heapq.heappush, heapq.heappop
     now, step = 0.0, SLOT_S / per_tick
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for start in range(0, len(order), per_tick):
         for key in order[start : start + per_tick]:
             now += step
@@ -90,7 +90,7 @@ def on_the_heap(keys: list[str], order: list[str]) -> float:
             deadline, key = pop(heap)
             if deadlines.get(key) == deadline:
                 del deadlines[key]
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def touch_costs(size: int, touches: int, rounds: int) -> tuple[float, float]:
@@ -126,19 +126,19 @@ def tick_costs(size: int) -> tuple[float, float, float]:
         wheel.touch(f"user-{number}", first + number % slots)
     idle = []
     for tick in range(1, first):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         wheel.pop_due(tick, EXPIRE_KEYS)
-        idle.append(time.perf_counter() - begun)
+        idle.append(time.perf_counter() - started)
     deadlines = {f"user-{number}": first + number % slots for number in range(size)}
-    begun = time.perf_counter()
+    started = time.perf_counter()
     due = [key for key, deadline in deadlines.items() if deadline < first]
-    scan = time.perf_counter() - begun
-    taken = 0
-    begun = time.perf_counter()
+    scan = time.perf_counter() - started
+    expired = 0
+    started = time.perf_counter()
     while keys := wheel.pop_due(first, EXPIRE_KEYS):
-        taken += len(keys)
-    each = (time.perf_counter() - begun) / taken
-    if due or taken != len(range(0, size, slots)):
+        expired += len(keys)
+    each = (time.perf_counter() - started) / expired
+    if due or expired != len(range(0, size, slots)):
         raise RuntimeError("the wheel took others than those that were due")
     return statistics.median(idle) * 1e6, scan * 1e6, each * 1e9
 

@@ -128,10 +128,10 @@ class Telling:
     silent_s: float
 
 
-def judge(row: CompareRow, schedule: Schedule, told: Sequence[Telling]) -> None:
+def judge(row: CompareRow, schedule: Schedule, tellings: Sequence[Telling]) -> None:
     """Hold the tellings against what users did, and note in the row what comes of it."""
     first: dict[int, float] = {}
-    for each in told:
+    for each in tellings:
         late_s = each.silent_s - row.plan.idle_timeout_s
         row.early += late_s < -CLOCK_S
         if each.at < schedule.last_beats[each.user]:
@@ -167,8 +167,8 @@ class Meter:
         gc.collect()
         with contextlib.suppress(AttributeError):  # of another C library
             ctypes.CDLL(None).malloc_trim(0)
-        held = self._client.info("memory")["used_memory"] if self._client else 0
-        return psutil.Process().memory_full_info().uss, held
+        used = self._client.info("memory")["used_memory"] if self._client else 0
+        return psutil.Process().memory_full_info().uss, used
 
 
 class Player:

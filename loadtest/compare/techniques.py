@@ -111,13 +111,13 @@ def lazy_heap(timeout_s: float) -> Technique:
                 del deadlines[uid]
                 yield IdleUser(uid, time.monotonic())
 
-    def next_look(_now: float) -> float:
+    def next_poll(_now: float) -> float:
         """Return the deadline of the first entry that is still true."""
         while heap and deadlines.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
-    return Technique(touch, due, next_look)
+    return Technique(touch, due, next_poll)
 
 
 def rearmed_heap(timeout_s: float) -> Technique:
@@ -163,30 +163,30 @@ class _SilentUsers:
 
 def timer_service(timeout_s: float, timers: TimerService) -> Technique:
     """Return `TimerService`: a timer for each user, which a touch reschedules."""
-    told, handles = _SilentUsers(), dict[str, TimerHandle]()
+    silent_users, handles = _SilentUsers(), dict[str, TimerHandle]()
 
     def silent(uid: str) -> None:
         del handles[uid]
-        told.add(uid)
+        silent_users.add(uid)
 
     def touch(uid: str, _now: float) -> None:
         handle = handles.get(uid)
         if handle is None or not timers.reschedule(handle, timeout_s):
             handles[uid] = timers.schedule(timeout_s, silent, uid)
 
-    return Technique(touch, told.due, told.next_poll)
+    return Technique(touch, silent_users.due, silent_users.next_poll)
 
 
 def trio_deadlines(timeout_s: float, nursery: trio.Nursery) -> Technique:
     """Return a task for each user, which sleeps in a cancel scope; a touch moves the scope's deadline."""
-    told, scopes = _SilentUsers(), dict[str, trio.CancelScope]()
+    silent_users, scopes = _SilentUsers(), dict[str, trio.CancelScope]()
 
     async def wait(uid: str, scope: trio.CancelScope) -> None:
         with scope:
             await trio.sleep_forever()
         if scopes.get(uid) is scope:
             del scopes[uid]
-            told.add(uid)
+            silent_users.add(uid)
 
     def touch(uid: str, _now: float) -> None:
         deadline = trio.current_time() + timeout_s
@@ -197,7 +197,7 @@ def trio_deadlines(timeout_s: float, nursery: trio.Nursery) -> Technique:
         else:
             scope.deadline = deadline
 
-    return Technique(touch, told.due, told.next_poll)
+    return Technique(touch, silent_users.due, silent_users.next_poll)
 
 
 class _PollInterval:
@@ -215,22 +215,22 @@ class _PollInterval:
 
 def wheel_in_redis(timeout_s: float, wheel: RedisWheel) -> Technique:
     """Return `RedisWheel`: one script per touch; polled some times per tick."""
-    looks = _PollInterval(timeout_s / TICKS_PER_TIMEOUT / POLLS_PER_TICK)
+    poll = _PollInterval(timeout_s / TICKS_PER_TIMEOUT / POLLS_PER_TICK)
 
     def due(now: float) -> Iterator[IdleUser]:
-        looks.polled(now)
+        poll.polled(now)
         while silences := wheel.due(TAKEN_PER_CALL):
             at = time.monotonic()
             yield from (IdleUser(each.uid, at) for each in silences)
             if len(silences) < TAKEN_PER_CALL:
                 break
 
-    return Technique(lambda uid, _: wheel.touch(uid), due, looks.next, lambda uids, _: wheel.touch_many(uids))
+    return Technique(lambda uid, _: wheel.touch(uid), due, poll.next, lambda uids, _: wheel.touch_many(uids))
 
 
-def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Technique:
+def rescheduled(timeout_s: float, timer: SharedTimer, poll_s: float) -> Technique:
     """Return a shared timer whose event, the user's silence, each touch postpones."""
-    looks = _PollInterval(look_s)
+    poll = _PollInterval(poll_s)
 
     def touch(uid: str, _now: float) -> None:
         if not timer.reschedule(uid, timeout_s):
@@ -242,13 +242,13 @@ def rescheduled(timeout_s: float, timer: SharedTimer, look_s: float) -> Techniqu
 
     def due(now: float) -> Iterator[IdleUser]:
         """A user is reported first, and then marked as done."""
-        looks.polled(now)
+        poll.polled(now)
         while dues := timer.due(TAKEN_PER_CALL):
             at = time.monotonic()
             yield from (IdleUser(each.id, at) for each in dues)
             timer.done(dues)
 
-    return Technique(touch, due, looks.next, touch_many)
+    return Technique(touch, due, poll.next, touch_many)
 
 
 @asynccontextmanager
@@ -276,15 +276,15 @@ async def open_technique(kind: str, timeout_s: float, url: str) -> AsyncIterator
             yield wheel_in_redis(timeout_s, wheel)
     elif kind in IN_REDIS:
         leasing = Leasing(lease_s=timeout_s / LEASES_PER_TIMEOUT, attempts_max=100)
-        base, look_s = Keys().timer("compare"), timeout_s / POLLS_PER_TIMEOUT
+        base, poll_s = Keys().timer("compare"), timeout_s / POLLS_PER_TIMEOUT
         with closing(Scripting(url)) as scripting:
             if kind == "ring":
                 ring = RingTimer(scripting, base, leasing, slots=2 * TICKS_PER_TIMEOUT, tick_s=tick_s)
                 yield rescheduled(timeout_s, ring, tick_s / POLLS_PER_TICK)
             elif kind == "queue":
-                yield rescheduled(timeout_s, DelayQueue(scripting, base, leasing), look_s)
+                yield rescheduled(timeout_s, DelayQueue(scripting, base, leasing), poll_s)
             else:
                 with closing(ExpiryTimer(scripting, base, leasing)) as timer:
-                    yield rescheduled(timeout_s, timer, look_s)
+                    yield rescheduled(timeout_s, timer, poll_s)
     else:
         raise ValueError(f"no such technique: {kind}")

@@ -63,15 +63,15 @@ class Course:
     def stretch(self, kind: str | None) -> Stretch:
         """Measure one stretch, with a kind of viewer or without."""
         plan, beat = self._plan, self._generator.send_keepalives
-        lookers = self._start_viewers(kind) if kind else None
+        viewers = self._start_viewers(kind) if kind else None
         beat(UNANSWERED, plan.rate, REST_S)
-        begun_s = usage.cpu_seconds(self._pid)
+        started_s = usage.cpu_seconds(self._pid)
         report = beat(UNANSWERED, plan.rate, plan.seconds)
-        cpu_us = (usage.cpu_seconds(self._pid) - begun_s) / report.sent * 1e6
-        if not lookers or not kind:
+        cpu_us = (usage.cpu_seconds(self._pid) - started_s) / report.sent * 1e6
+        if not viewers or not kind:
             return Stretch(cpu_us, None, report.complaints(UNANSWERED))
-        said, _ = lookers.communicate(timeout=STOP_TIMEOUT_S)
-        seen = Seen(**json.loads(said))
+        output, _ = viewers.communicate(timeout=STOP_TIMEOUT_S)
+        seen = Seen(**json.loads(output))
         return Stretch(cpu_us, seen, [*report.complaints(UNANSWERED), *self._missed(kind, seen)])
 
     def _start_viewers(self, kind: str) -> "subprocess.Popen[str]":

@@ -119,10 +119,10 @@ class ScaleRun:
         )
         self._fleet.call_all("begin_phase")
         self._fleet.call_all("start_keepalives", every_s=beat_s)
-        begun = time.monotonic()
+        started = time.monotonic()
         self._fleet.call_all("log_in_all", per_second=per_second / self._fleet.size)
         self._wait("logging in", RAMP_TIMEOUT_S, lambda status: not status.arriving)
-        seconds, load = time.monotonic() - begun, self._fleet.status(in_full=True)
+        seconds, load = time.monotonic() - started, self._fleet.status(in_full=True)
         self._wait("first beats", beat_s)
         if self._reader:
             self._report.rows[f"all log in, time {times}"] = (
@@ -141,11 +141,11 @@ class ScaleRun:
             self._fleet.status().lost.total(),
             self._offline_count,
         )
-        begun = time.monotonic()
+        started = time.monotonic()
         self._wait(name, seconds / 2)
         half = usage.memory(*pids)
-        self._wait(name, begun + seconds - time.monotonic())
-        elapsed, after = time.monotonic() - begun, usage.cpu_seconds_by_pid(pids)
+        self._wait(name, started + seconds - time.monotonic())
+        elapsed, after = time.monotonic() - started, usage.cpu_seconds_by_pid(pids)
         load, end = self._fleet.status(in_full=True), usage.memory(*pids)
         lost, offline = load.lost.total() - lost, self._offline_count - offline
         cpu_s = sum(max(0.0, after[pid] - before[pid]) for pid in pids)

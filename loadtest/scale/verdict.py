@@ -72,28 +72,28 @@ def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: 
     ends = Ends(clients=len(truths))
     known = {truth.uid: truth for truth in truths}
     periods = Periods()
-    told: dict[str, set[str]] = {"online": set(), "offline": set()}
+    reported: dict[str, set[str]] = {"online": set(), "offline": set()}
     written_at: list[float] = []
     for event in events:
         truth = known.get(event.uid)
-        if event.type not in told:
+        if event.type not in reported:
             ends.note(f"event of type {event.type}", event)
         elif truth is None:
             ends.note("event of an unknown user", event)
         elif event.type == "online":
-            told["online"].add(event.uid)
+            reported["online"].add(event.uid)
             for broken in periods.user_online(event.uid, event.session, event.id, event.written_at):
                 ends.note(f"event {broken.rule}", broken.text)
         else:
             wrong = periods.user_offline(event.uid, event.session, event.since_id)
             for broken in wrong:
                 ends.note(f"event {broken.rule}", broken.text)
-            if event.uid not in told["offline"]:
-                told["offline"].add(event.uid)
+            if event.uid not in reported["offline"]:
+                reported["offline"].add(event.uid)
                 written_at.append(event.written_at)
                 if not wrong:
                     _judge_end(ends, truth, event, promise)
-    for kind, uids in told.items():
+    for kind, uids in reported.items():
         for uid in known.keys() - uids:
             ends.note(f"{kind} event lost", uid)
     if written_at:

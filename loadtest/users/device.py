@@ -93,9 +93,9 @@ class Device(LoopClient):
     def on_connected(self) -> None:
         wish = self._run.options.idle_timeout_wish or None
         frame = protocol.encode(protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish))
-        begun = time.monotonic()
+        started = time.monotonic()
         self.send(frame)
-        self._login = self._judge.login_sent(self.uid, Sent(begun, time.monotonic()))
+        self._login = self._judge.login_sent(self.uid, Sent(started, time.monotonic()))
         self._is_connecting = False
 
     def _login_timed_out(self, number: int) -> None:
@@ -200,7 +200,7 @@ class Device(LoopClient):
 
     def _send_packet(self, frame: bytes) -> Sent | None:
         """Send; None if the server does not read, which ends the connection."""
-        begun = time.monotonic()
+        started = time.monotonic()
         is_sent = self.try_send(frame)
         now = time.monotonic()
         assert self._session is not None
@@ -208,7 +208,7 @@ class Device(LoopClient):
             self.close()
             self._connection_lost(now, "the server does not read")
             return None
-        sent = Sent(begun, now)
+        sent = Sent(started, now)
         self._judge.packet_sent(self._session, sent)
         return sent
 
@@ -221,15 +221,15 @@ class Device(LoopClient):
     def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if id is None or id not in self._requests:
             return
-        name, begun = self._requests.pop(id)
+        name, started = self._requests.pop(id)
         if kind == Kind.OK:
-            self._run.record_time(name, now - begun)
+            self._run.record_time(name, now - started)
             if name == "logout":
                 self._logout_confirmed(now)
         elif payload["code"] in _EXPECTED_CODES:
-            self._run.report_exchange(f"{name}, answered {payload['reason']}", now - begun)
+            self._run.report_exchange(f"{name}, answered {payload['reason']}", now - started)
         else:
-            self._run.report_exchange(name, now - begun, failure=payload["reason"])
+            self._run.report_exchange(name, now - started, failure=payload["reason"])
 
     # What it does
 
@@ -314,10 +314,10 @@ class Device(LoopClient):
     def _close_connection(self, *, reset: bool = False) -> float:
         """Close the connection without a logout; return when."""
         assert self._session is not None
-        begun = time.monotonic()
+        started = time.monotonic()
         self.close(reset=reset)
-        self._judge.connection_closed(self._session, Sent(begun, time.monotonic()))
-        return begun
+        self._judge.connection_closed(self._session, Sent(started, time.monotonic()))
+        return started
 
     def _log_out(self, session: JudgedSession) -> bool:
         """Log out, and return immediately or later."""
@@ -336,8 +336,8 @@ class Device(LoopClient):
         assert self._session is not None
         self._judge.logout_confirmed(self._session)
         self.close()
-        is_back_at_once = random.random() < 0.5
-        out_s = 0.0 if is_back_at_once else random.uniform(0, self._session.idle_timeout)
+        returns_now = random.random() < 0.5
+        out_s = 0.0 if returns_now else random.uniform(0, self._session.idle_timeout)
         self.loop.call_at(now + out_s, self.connect)
 
     _actions: ClassVar[Mapping[str, Callable[["Device", JudgedSession], bool]]] = {

@@ -129,12 +129,12 @@ def _prepare(environment: Environment, **_: Any) -> None:
     raise_file_limit()
     # A worker gets its options from the master, later. A master has no devices, and may run where Redis
     # cannot be reached, unless it has forked its workers.
-    is_alone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
+    is_standalone = not isinstance(environment.runner, MasterRunner | WorkerRunner)
     try:
         if options.scenario == "ramp" and not isinstance(environment.runner, WorkerRunner):
             environment.shape_class = Ramp(options)
             environment.shape_class.runner = environment.runner
-        if is_alone or (options.master and options.processes):
+        if is_standalone or (options.master and options.processes):
             scenario(options)
             with open_client(options.redis_url) as client:
                 client.ping()

@@ -330,31 +330,33 @@ class DeviceJudge:
         self, session: JudgedSession, name: str, fields: Mapping[str, str], arrived: float, broken: str | None
     ) -> list[DeviceFinding]:
         earliest, latest = self.clock.bounds(int(fields["at_ms"]))
-        heard = session.last_packet(earliest - RACE_S)
-        wrong, due = self._earliest_end(int(fields["code"]), session, heard, latest)
+        last_packet = session.last_packet(earliest - RACE_S)
+        wrong, due = self._earliest_end(int(fields["code"]), session, last_packet, latest)
         if broken is None and _came_back(session, earliest):
             broken = "offline although the device had come back"
         elif broken is None:
             broken = wrong
         detail = (
-            f"{session.device.uid} {session.id}: last packet {arrived - heard.start:.3f} s before the event "
-            f"was read, {latest - heard.start:.3f} s before the decision"
+            f"{session.device.uid} {session.id}: last packet {arrived - last_packet.start:.3f} s before "
+            f"the event was read, {latest - last_packet.start:.3f} s before the decision"
         )
-        findings = [DeviceFinding(name, arrived - heard.start, broken, detail)]
+        findings = [DeviceFinding(name, arrived - last_packet.start, broken, detail)]
         if not broken:
             findings.append(DeviceFinding(f"{name}, beyond what was due", arrived - due))
         return findings
 
     def _earliest_end(
-        self, code: int, session: JudgedSession, heard: Sent, decided: float
+        self, code: int, session: JudgedSession, last_packet: Sent, decided: float
     ) -> tuple[str | None, float]:
         """Return what is wrong with an end for that reason, or None, and from when on it is right."""
         match code:
             case Code.IDLE_TIMEOUT:
-                due = heard.start + session.idle_timeout
+                due = last_packet.start + session.idle_timeout
                 early = "too early" if session.is_silent else "for a device that beats"
             case Code.CLOSED if session.closed and session.closed.start <= decided:
-                due = min(session.closed.start + self._deadlines.grace_s, heard.start + session.idle_timeout)
+                due = min(
+                    session.closed.start + self._deadlines.grace_s, last_packet.start + session.idle_timeout
+                )
                 early = "within the grace"
             case Code.LOGOUT if session.logout:
                 due, early = session.logout.start, "too early"

@@ -36,16 +36,18 @@ class Scenario:
         ValueError: no scenario has that name, or a time is not above 0.
     """
 
-    def __init__(self, name: str, weights: Mapping[str, float], alone_s: float, together_s: float) -> None:
+    def __init__(
+        self, name: str, weights: Mapping[str, float], mean_action_s: float, joint_action_s: float
+    ) -> None:
         if name not in SCENARIOS:
             raise ValueError(f"{name}: no such scenario; there are {', '.join(SCENARIOS)}")
-        if min(alone_s, together_s) <= 0:
+        if min(mean_action_s, joint_action_s) <= 0:
             raise ValueError("the times between what devices do must be above 0")
         self._name = name
         self._actions = list(weights)
         self._weights = list(weights.values())
-        self._mean_action_s = alone_s
-        self._joint_action_s = together_s
+        self._mean_action_s = mean_action_s
+        self._joint_action_s = joint_action_s
 
     def next(self, now: float, wall: float) -> Act:
         """Return the next action, by monotonic seconds and Unix seconds."""

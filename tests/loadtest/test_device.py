@@ -29,7 +29,7 @@ class World:
         self.loop = ClientLoop(listener.getsockname(), sources=0)
         self.judge = DeviceJudge(EventDeadlines(0.1, 0.2, 0.1))
         self.scenario = Scenario(
-            "mixed", {action: 1.0}, alone_s=0.001 if action != "nothing" else 60.0, together_s=60.0
+            "mixed", {action: 1.0}, mean_action_s=0.001 if action != "nothing" else 60.0, joint_action_s=60.0
         )
         self.options = Namespace(**OPTIONS)
         self.uids = (f"device-{number}" for number in itertools.count())

@@ -61,11 +61,17 @@ class World:
         """An event decided at `at` and read 20 ms later."""
         self.entries += 1
         entry = f"{self.entries}-0"
-        told = {"type": kind, "uid": "ann", "code": str(code), "reason": reason, "session": session_id}
-        told |= {"at_ms": str(SERVER_MS + round(at * 1000)), "since_id": self.online_id} | fields
+        entry_fields = {
+            "type": kind,
+            "uid": "ann",
+            "code": str(code),
+            "reason": reason,
+            "session": session_id,
+        }
+        entry_fields |= {"at_ms": str(SERVER_MS + round(at * 1000)), "since_id": self.online_id} | fields
         if kind == "online":
             self.online_id = entry
-        return self.judge.judge_event(entry, told, at + 0.02)
+        return self.judge.judge_event(entry, entry_fields, at + 0.02)
 
     def online(self, at: float, session_id: str = "s-1") -> list[str | None]:
         return broken(self.event("online", 1, "login", at, session_id))

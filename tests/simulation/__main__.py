@@ -34,16 +34,16 @@ def _parse() -> argparse.Namespace:
 def _run_one(options: argparse.Namespace) -> int:
     plan = draw_plan(options.seed)
     if options.shrink:
-        plan = shrink(plan, guard=options.guard, told=lambda line: print(line, file=sys.stderr))
+        plan = shrink(plan, guard=options.guard, report=lambda line: print(line, file=sys.stderr))
         print("\n".join(describe(plan)))
-    outcome = run_plan(plan, guard=options.guard, tell=print if options.trace else None)
+    outcome = run_plan(plan, guard=options.guard, log=print if options.trace else None)
     for line in outcome.violations:
         print(line)
     return bool(outcome.violations)
 
 
 def _run_many(options: argparse.Namespace) -> int:
-    began = time.perf_counter()
+    started = time.perf_counter()
     faults: Counter[str] = Counter()
     done = bad = 0
     virtual_s = 0.0
@@ -59,8 +59,8 @@ def _run_many(options: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"\r{done} seeds, {bad} bad", end="", file=sys.stderr, flush=True)
         elif done % SEEDS_PER_LINE == 0:
-            print(f"{done} seeds, {bad} with violations, {time.perf_counter() - began:.0f} s", flush=True)
-    took_s = time.perf_counter() - began
+            print(f"{done} seeds, {bad} with violations, {time.perf_counter() - started:.0f} s", flush=True)
+    took_s = time.perf_counter() - started
     speed = f"{done / took_s:.1f} seeds/s, {virtual_s / 3600:.1f} h simulated"
     print(f"{done} seeds, {bad} with violations; {speed}")
     print("faults:", ", ".join(f"{kind.lower()} {times}" for kind, times in faults.most_common()))

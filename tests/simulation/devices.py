@@ -40,8 +40,8 @@ class SimulatedDevice:
         self._agenda.at(plan.start, self.connect)
         for action in plan.actions:
             self._agenda.at(action.at, self._runner(action))
-        for saying in plan.statuses:
-            self._agenda.at(saying.at, lambda saying=saying: self._change_status(saying))  # type: ignore[misc]
+        for shown in plan.statuses:
+            self._agenda.at(shown.at, lambda shown=shown: self._change_status(shown))  # type: ignore[misc]
 
     def is_cut(self, host: Host) -> bool:
         """Whether nothing passes between the device and a process."""
@@ -77,13 +77,13 @@ class SimulatedDevice:
         self._agenda.after(self._random.uniform(*ONE_WAY_S), arrive)
 
     def _login_frame(self) -> bytes:
-        plan, says = self.plan, self._shown
+        plan, shown = self.plan, self._shown
         login = protocol.login(
             plan.uid,
             device=plan.device or None,
             idle_timeout=plan.idle_timeout,
-            meta={"text": says.meta} if says.meta else None,
-            status="away" if says.away else None,
+            meta={"text": shown.meta} if shown.meta else None,
+            status="away" if shown.away else None,
             id=1,
         )
         return protocol.encode(login)
@@ -153,19 +153,19 @@ class SimulatedDevice:
 
     # What it does
 
-    def _change_status(self, saying: ShownStatus) -> None:
-        self._world.note("{} says {}", self.plan.name, saying)
-        self._shown = saying
+    def _change_status(self, shown: ShownStatus) -> None:
+        self._world.note("{} says {}", self.plan.name, shown)
+        self._shown = shown
         if self.main is not None and self.main.is_login_read:
             self._send_status(self.main)
 
     def _send_status(self, connection: SimulatedConnection) -> None:
         """Send the device's status and meta, unless this connection has sent them."""
-        says = self._shown
-        if connection.sent_status is not says:
-            meta = {"text": says.meta} if says.meta else {}
-            status = "away" if says.away else "online"
-            connection.send(protocol.encode(protocol.update(meta=meta, status=status, id=3)), says)
+        shown = self._shown
+        if connection.sent_status is not shown:
+            meta = {"text": shown.meta} if shown.meta else {}
+            status = "away" if shown.away else "online"
+            connection.send(protocol.encode(protocol.update(meta=meta, status=status, id=3)), shown)
 
     def _runner(self, action: Action) -> Callable[[], None]:
         def act() -> None:

@@ -48,8 +48,8 @@ def report_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float
     """Return how long after its decision an end may be reported."""
     since, relay = decided_at - RESYNC_WAIT_S, life.host.node.relay
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
-    began_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
-    has_compared = relay.statistics().differences > 0 and began_s < (world.agenda.now - since)
+    started_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
+    has_compared = relay.statistics().differences > 0 and started_s < (world.agenda.now - since)
     is_quiet = gap_at < since and not has_compared and is_calm(world, since, world.agenda.now)
     return REPORT_S if is_quiet else float("inf")
 
@@ -105,30 +105,30 @@ class Liveness:
         """Whether Redis has since applied another login of the device that was in flight for long."""
         return self._late_login_at.get(life.key, LONG_AGO) >= life.arrived
 
-    def must_be_known(self, life: TrueSession, decided_at: float, teller: Host) -> bool:
+    def must_be_known(self, life: TrueSession, decided_at: float, reporter: Host) -> bool:
         """Whether a session lived then, lives now, and Redis must know of it, as `teller` could see."""
         now = self._world.agenda.now
-        claim = self._claim(life, decided_at, teller)
+        claim = self._claim(life, decided_at, reporter)
         return (
             is_false_offline(claim, decided_at, now)
             and life.is_registered()
             and not self._is_excused(life, now)
         )
 
-    def _claim(self, life: TrueSession, decided_at: float, teller: Host) -> Claim:
+    def _claim(self, life: TrueSession, decided_at: float, reporter: Host) -> Claim:
         now = self._world.agenda.now
-        if not self._is_seen(life, teller) or not life.is_alive(now) or self.is_outdated(life):
+        if not self._is_seen(life, reporter) or not life.is_alive(now) or self.is_outdated(life):
             return NO_CLAIM
         # Redis dates both by the ages that their nodes tell, each by its own clock.
-        clocks = abs(teller.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
+        clocks = abs(reporter.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
         doubt_s = EPSILON_S + (now - decided_at) * clocks
         return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)
 
-    def _is_seen(self, life: TrueSession, teller: Host) -> bool:
+    def _is_seen(self, life: TrueSession, reporter: Host) -> bool:
         """Whether a process has seen the session's process at work in its shard; else it does not wait."""
-        if life.host is teller:
+        if life.host is reporter:
             return True
-        barrier = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
+        barrier = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
         return not life.host.ids.isdisjoint(
             {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
         )

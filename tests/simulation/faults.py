@@ -39,8 +39,8 @@ class FaultInjector:
 
     def _runner(self, fault: SimulatedFault) -> Callable[[], None]:
         def act() -> None:
-            told = fault.kind.name, fault.node, fault.seconds, fault.amount
-            self._world.note("fault: {} place {} for {:.1f} s, {:.2f}", *told)
+            details = fault.kind.name, fault.node, fault.seconds, fault.amount
+            self._world.note("fault: {} place {} for {:.1f} s, {:.2f}", *details)
             self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
             getattr(self, f"_{_HANDLERS.get(fault.kind, fault.kind.name.lower())}")(fault)
 
@@ -92,55 +92,55 @@ class FaultInjector:
     # Networks
 
     def _cut(self, fault: SimulatedFault) -> None:
-        wires = [self._host(fault).redis_connections[name] for name in CUTS[fault.kind]]
-        for wire in wires:
-            wire.cuts += 1
-            wire.refused = fault.amount > 0.5
+        connections = [self._host(fault).redis_connections[name] for name in CUTS[fault.kind]]
+        for connection in connections:
+            connection.cuts += 1
+            connection.refused = fault.amount > 0.5
 
-        def mend() -> None:
-            for wire in wires:
-                wire.cuts -= 1
-                wire.disturbed_until = self._world.agenda.now
+        def heal() -> None:
+            for connection in connections:
+                connection.cuts -= 1
+                connection.disturbed_until = self._world.agenda.now
 
-        self._later(fault.seconds, mend)
+        self._later(fault.seconds, heal)
 
     def _clients_cut(self, fault: SimulatedFault) -> None:
         host = self._host(fault)
         host.unreachable += 1
 
-        def mend() -> None:
+        def heal() -> None:
             host.unreachable -= 1
 
-        self._later(fault.seconds, mend)
+        self._later(fault.seconds, heal)
 
-    def _disturb(self, wires: list[RedisConnection], seconds: float, weather: ConnectionFaults) -> None:
-        for wire in wires:
-            wire.faults = weather
+    def _disturb(self, connections: list[RedisConnection], seconds: float, faults: ConnectionFaults) -> None:
+        for connection in connections:
+            connection.faults = faults
 
-        def calm() -> None:
-            for wire in wires:
-                if wire.faults is weather:
-                    wire.faults = NO_FAULTS
-                    wire.disturbed_until = self._world.agenda.now
+        def heal() -> None:
+            for connection in connections:
+                if connection.faults is faults:
+                    connection.faults = NO_FAULTS
+                    connection.disturbed_until = self._world.agenda.now
 
-        self._later(seconds, calm)
+        self._later(seconds, heal)
 
     def _loss(self, fault: SimulatedFault) -> None:
-        weather = replace(NO_FAULTS, lose_request=fault.amount / 2, lose_reply=fault.amount)
-        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, weather)
+        faults = replace(NO_FAULTS, lose_request=fault.amount / 2, lose_reply=fault.amount)
+        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, faults)
 
     def _late(self, fault: SimulatedFault) -> None:
         longest = self._world.plan.heal_at - self._world.agenda.now
-        weather = ConnectionFaults(
+        faults = ConnectionFaults(
             late_share=fault.amount / 2, twice_share=fault.amount, late_s=(2.0, max(2.1, min(60.0, longest)))
         )
-        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, weather)
+        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, faults)
 
     def _stray(self, fault: SimulatedFault) -> None:
-        wire = self._host(fault).redis_connections["relay"]
+        connection = self._host(fault).redis_connections["relay"]
         longest = max(2.1, self._world.plan.heal_at - self._world.agenda.now)
         self._disturb(
-            [wire],
+            [connection],
             2.6,
             ConnectionFaults(late_share=1.0, late_s=(fault.seconds, min(longest, fault.seconds + 1.0))),
         )
@@ -151,8 +151,10 @@ class FaultInjector:
         self._world.redis.make_unreachable(fault.seconds, refuses=fault.amount > 0.5)
 
     def _redis_slow(self, fault: SimulatedFault) -> None:
-        wires = [wire for host in self._world.all_hosts for wire in host.redis_connections.values()]
-        self._disturb(wires, fault.seconds, ConnectionFaults(delay_s=fault.amount))
+        connections = [
+            connection for host in self._world.all_hosts for connection in host.redis_connections.values()
+        ]
+        self._disturb(connections, fault.seconds, ConnectionFaults(delay_s=fault.amount))
 
     def _redis_empty(self, fault: SimulatedFault) -> None:
         self._redis_away(fault)
@@ -167,14 +169,14 @@ class FaultInjector:
 
     def _redis_back(self, fault: SimulatedFault) -> None:
         self._redis_away(fault)
-        snapshot, kept = self._snapshots.pop(fault)
+        snapshot, state = self._snapshots.pop(fault)
         self._world.redis.restart(snapshot)
-        self._world.judge.data_lost(kept)
+        self._world.judge.data_lost(state)
 
     def _redis_back_same(self, fault: SimulatedFault) -> None:
-        snapshot, kept = self._snapshots.pop(fault)
+        snapshot, state = self._snapshots.pop(fault)
         self._world.redis.restore(snapshot)
-        self._world.judge.data_lost(kept, silently=True)
+        self._world.judge.data_lost(state, silently=True)
 
     def _flush(self, _fault: SimulatedFault) -> None:
         self._world.redis.flush_all()

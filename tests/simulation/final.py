@@ -29,9 +29,9 @@ BOOKKEEPING = frozenset({"gen", "n", "reply", "trail", "complete", "fence", "inb
 
 def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
     """Judge by `converged`, `conserved` and `counted`; see `judge`."""
-    held = _live_sessions(world)
+    live = _live_sessions(world)
     recorded, nodes = _recorded(world), {host.node.relay.node for host in _running_hosts(world)}
-    judge.add_broken(differences("records, nodes", recorded, held))
+    judge.add_broken(differences("records, nodes", recorded, live))
     judge.add_broken(differences("what nodes own, records", _owned(world), recorded))
     leases = set(map(str, _decode_names(world.redis.data.get(world.keys.lease_keys[1].encode(), Hash()))))
     if leases != nodes:
@@ -40,7 +40,7 @@ def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
         members = world.redis.data.get(world.keys.traces(shard).encode(), Hash())
         if not isinstance(members, Hash) or not nodes >= set(_decode_names(members)):
             judge.add_violation("converged", "traces {}, nodes {}", members, sorted(nodes))
-    _check_clients(world, judge, set(held.values()))
+    _check_clients(world, judge, set(live.values()))
     _check_shown(world, judge)
     most = world.plan.settings.max_sessions
     for uid, count in Counter(uid for uid, _ in recorded).items():
@@ -62,12 +62,12 @@ def _decode_names(names: Hash | Members | object) -> list[str]:
 
 
 def _live_sessions(world: SimulatedWorld) -> Owned:
-    held: Owned = {}
+    live: Owned = {}
     for host in _running_hosts(world):
         sessions = host.node.engine.sessions
         for session in sessions:
-            held[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
-    return held
+            live[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
+    return live
 
 
 def _recorded(world: SimulatedWorld) -> Owned:
@@ -93,9 +93,9 @@ def _owned(world: SimulatedWorld) -> Owned:
     return owned
 
 
-def _check_clients(world: SimulatedWorld, judge: SimulationJudge, held: set[tuple[str, str]]) -> None:
+def _check_clients(world: SimulatedWorld, judge: SimulationJudge, live: set[tuple[str, str]]) -> None:
     """Compare the sessions with the clients that send keepalives."""
-    sessions = {session for _, session in held}
+    sessions = {session for _, session in live}
     beating = {
         connection.life.id
         for host in _running_hosts(world)
@@ -123,7 +123,7 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
         for host in _running_hosts(world)
         for session in host.node.engine.sessions
     }
-    told = judge.showing.shown
+    shown = judge.showing.shown
     for shard in range(world.keys.shards):
         stored = world.redis.data.get(world.keys.online(shard).encode(), Hash())
         for name, text in stored.items() if isinstance(stored, Hash) else ():
@@ -136,8 +136,8 @@ def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
                     known = profiles.get(each["session"])
                     judge.add_violation("converged", text_of, each["session"], uid, recorded, known)
             shows = state["status"], str(state["since_ms"]), state.get("meta", ""), state["id"]
-            if uid not in told or told[uid][:4] != shows:
-                judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, told.get(uid))
+            if uid not in shown or shown[uid][:4] != shows:
+                judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, shown.get(uid))
     for host in _running_hosts(world):
         for connection in host.connections:
             _check_profile(world, judge, host, connection)
@@ -147,18 +147,18 @@ def _check_profile(
     world: SimulatedWorld, judge: SimulationJudge, host: Host, connection: SimulatedConnection
 ) -> None:
     """Compare how a session shows itself with what its client last sent, and when."""
-    session, said, sessions = connection.peer, connection.arrived_status, host.node.engine.sessions
-    if not isinstance(session, Session) or said is None or session not in sessions:
+    session, status, sessions = connection.peer, connection.arrived_status, host.node.engine.sessions
+    if not isinstance(session, Session) or status is None or session not in sessions:
         return
     profile, settings = sessions.profiles.get(session.number), world.plan.settings
-    is_away = said.away
-    if settings.away_after and not said.away:
+    is_away = status.away
+    if settings.away_after and not status.away:
         silent_s = (world.agenda.now - connection.status_arrived_at) * host.clock.rate
         # A tick that is late credits up to a time-out, see `presence.core.ticks`.
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
         is_away = silent_s > settings.away_after
-    wanted = Profile(is_away, meta_json.to_text({"text": said.meta}) if said.meta else "")
+    wanted = Profile(is_away, meta_json.to_text({"text": status.meta}) if status.meta else "")
     if profile != wanted:
         judge.add_violation("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 
@@ -188,8 +188,8 @@ def _check_last_event(world: SimulatedWorld, judge: SimulationJudge, online: set
             for life in lives
         )
         nobody_knows = died_unknown or any(map(judge.was_lost_twice, lives))
-        are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
-        if uid in online or nobody_knows or not are_told:
+        are_applied = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
+        if uid in online or nobody_knows or not are_applied:
             continue
         if judge.periods.last_events.get(uid) == "online":
             last = max(lives, key=lambda life: life.handled)
@@ -207,10 +207,10 @@ def _check_outbox(judge: SimulationJudge, host: Host) -> None:
             judge.add_violation(
                 "conserved", "{} of {} was never applied", "end" if is_end else "login", session
             )
-    told = judge.liveness.reported_skips.get(host, 0)
-    if told < figures.dropped_total:
+    reported = judge.liveness.reported_skips.get(host, 0)
+    if reported < figures.dropped_total:
         judge.add_violation(
-            "conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, told
+            "conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, reported
         )
 
 

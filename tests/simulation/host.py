@@ -99,7 +99,8 @@ class Host:
             session_policy=settings.session_policy,
         )
         connect = {
-            name: connector(self._world.redis, wire.deliver) for name, wire in self.redis_connections.items()
+            name: connector(self._world.redis, connection.deliver)
+            for name, connection in self.redis_connections.items()
         }
         return Stores(
             relay=RedisStore(URL, shape, connect["relay"]),

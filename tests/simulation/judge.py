@@ -209,13 +209,13 @@ class SimulationJudge:
                 if op in ENDS:
                     self.periods.session_ended(session, now)
 
-    def data_lost(self, kept: KnownState | None, *, silently: bool = False) -> None:
+    def data_lost(self, snapshot: KnownState | None, *, silently: bool = False) -> None:
         """Redis went back to its state of a snapshot; None: it is empty."""
         now = self._world.agenda.now
-        self._losses.append((now, kept.at if kept else LONG_AGO))
-        self.periods.data_lost(now, kept.online if kept else None)
-        self.showing.data_lost(kept.shown if kept else None)
-        self._renewed_at = dict(kept.renewed_at) if kept else {}
+        self._losses.append((now, snapshot.at if snapshot else LONG_AGO))
+        self.periods.data_lost(now, snapshot.online if snapshot else None)
+        self.showing.data_lost(snapshot.shown if snapshot else None)
+        self._renewed_at = dict(snapshot.renewed_at) if snapshot else {}
         if silently:
             self.liveness.rolled_back_at = now
 
@@ -249,8 +249,8 @@ class SimulationJudge:
             case "offline":
                 self._user_offline(entry)
             case "away" | "update":
-                told = [fields[name] for name in ("uid", "reason", "status")]
-                self._world.note("{} {} {} {} by {}", *told, fields.get("meta", ""), entry.script)
+                details = [fields[name] for name in ("uid", "reason", "status")]
+                self._world.note("{} {} {} {} by {}", *details, fields.get("meta", ""), entry.script)
 
     def _user_online(self, entry: ObservedEntry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]
@@ -274,9 +274,9 @@ class SimulationJudge:
                 self.add_violation("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)
-        teller = self._world.host_of_node[entry.caller]
+        reporter = self._world.host_of_node[entry.caller]
         for newest in self._world.truth.newest(uid):
-            if self.liveness.must_be_known(newest, decided_at, teller):
+            if self.liveness.must_be_known(newest, decided_at, reporter):
                 text = "{} offline by {} ({} {}) though {} lives at {}"
                 self.add_violation(
                     "false", text, uid, session, entry.script, reason, newest.id, newest.host.name

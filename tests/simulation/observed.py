@@ -127,6 +127,6 @@ class ObservedRedis(FakeRedis):
             max(0.0, min(end, until) - max(begin, since)) for begin, end in spans if end - begin >= least_s
         )
 
-    def restart(self, kept: FakeSnapshot | None = None) -> None:
-        super().restart(kept)
+    def restart(self, snapshot: FakeSnapshot | None = None) -> None:
+        super().restart(snapshot)
         self.epoch += 1

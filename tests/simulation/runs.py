@@ -43,11 +43,11 @@ def without_logs() -> Iterator[None]:
 
 
 def run_plan(
-    plan: SimulationPlan, *, guard: str = "", tell: Callable[[str], None] | None = None
+    plan: SimulationPlan, *, guard: str = "", log: Callable[[str], None] | None = None
 ) -> SeedOutcome:
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
     with without_logs(), off:
-        world = SimulatedWorld(plan, tell=tell)
+        world = SimulatedWorld(plan, log=log)
         # What a world leaves behind is one large circle, and goes with the next collection.
         gc.disable()
         try:

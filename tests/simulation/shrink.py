@@ -17,7 +17,7 @@ def rule_of(outcome: SeedOutcome) -> str:
 
 
 def shrink(
-    plan: SimulationPlan, *, guard: str = "", told: Callable[[str], None] = lambda _: None
+    plan: SimulationPlan, *, guard: str = "", report: Callable[[str], None] = lambda _: None
 ) -> SimulationPlan:
     """Return a smaller plan that breaks the same rule as `plan`; `told` receives the progress."""
     rule = rule_of(run_plan(plan, guard=guard))
@@ -28,7 +28,7 @@ def shrink(
     size = -1
     while size != _size(plan):
         size = _size(plan)
-        told(f"{rule}: {len(plan.faults)} faults, {len(plan.devices)} devices, {size} parts in all")
+        report(f"{rule}: {len(plan.faults)} faults, {len(plan.devices)} devices, {size} parts in all")
         plan = _without(plan, plan.faults, lambda plan, left: replace(plan, faults=tuple(left)), fails)
         plan = _without(plan, plan.devices, lambda plan, left: replace(plan, devices=tuple(left)), fails)
         for device in plan.devices:

@@ -45,10 +45,10 @@ class SimulatedConnection:
 
     # The client's end
 
-    def send(self, data: bytes, says: ShownStatus | None = None) -> None:
+    def send(self, data: bytes, status: ShownStatus | None = None) -> None:
         """Send one whole frame; `says`: the status that it sets."""
-        self.sent_status = says or self.sent_status
-        self._deliver_later(lambda: self._arrive(data, says))
+        self.sent_status = status or self.sent_status
+        self._deliver_later(lambda: self._arrive(data, status))
 
     def close(self) -> None:
         """Close the client's end; the FIN arrives after what was sent."""
@@ -69,7 +69,7 @@ class SimulatedConnection:
 
     # The server's kernel
 
-    def _arrive(self, data: bytes, says: ShownStatus | None) -> None:
+    def _arrive(self, data: bytes, status: ShownStatus | None) -> None:
         machine = self.host.machine
         if not machine.is_alive or self.is_hung_up:
             if not self.host.died_with_machine:
@@ -77,8 +77,8 @@ class SimulatedConnection:
             return
         self.unread += data
         self.data_at = self.agenda.now
-        if says is not None:
-            self.arrived_status, self.status_arrived_at = says, self.agenda.now
+        if status is not None:
+            self.arrived_status, self.status_arrived_at = status, self.agenda.now
         if self.life is not None:
             self.life.readable = self.agenda.now
             if data == LOGOUT_FRAME and self.life.logout_at is None:

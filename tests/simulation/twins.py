@@ -138,10 +138,10 @@ class Twins:
         """
         _compare("keys", self._real_keys(), self._fake_keys())
         self._real.publish(LAST_MESSAGE, b"")
-        heard = []
+        published = []
         while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
-            heard.append((message["channel"], message["data"]))
-        _compare("what was published", canonical(heard), canonical(self.fake.published))
+            published.append((message["channel"], message["data"]))
+        _compare("what was published", canonical(published), canonical(self.fake.published))
 
     def _real_keys(self) -> dict[bytes, Any]:
         """Return the deadline and value of each key of the real server."""

@@ -64,11 +64,11 @@ class RedisConnection:
         """
         caller = getcurrent().parent
         assert caller is not None
-        began = self.sent_at = self._agenda.now
+        started = self.sent_at = self._agenda.now
         result = caller.switch(lambda answer: self._send(perform, answer))
         self.sent_at = None
         failed = isinstance(result, Exception)
-        if (failed or self._agenda.now - began > SLOW_S) and self._has_own_cause(began):
+        if (failed or self._agenda.now - started > SLOW_S) and self._has_own_cause(started):
             self.failed_at = self._agenda.now
         if failed:
             raise result
@@ -76,7 +76,7 @@ class RedisConnection:
         return answers
 
     def _send(self, perform: Perform, answer: Callable[[Any], None]) -> None:
-        agenda, weather, draw = self._agenda, self.faults, self._random.random
+        agenda, faults, draw = self._agenda, self.faults, self._random.random
         gives_up_at = agenda.now + CALL_TIMEOUT_S
         there, back = self._one_way_s(), self._one_way_s()
         epoch, sent_at = self._server.epoch, agenda.now
@@ -108,26 +108,26 @@ class RedisConnection:
         def returned(answers: Answers) -> None:
             if self._server.epoch != epoch:
                 fail()
-            elif not self._is_cut() and draw() >= weather.lose_reply:
+            elif not self._is_cut() and draw() >= faults.lose_reply:
                 finish(answers)
 
         if self._is_cut() and (self.refused or self._server.refuses_connections):
             agenda.after(0.001, fail)
             return
         agenda.at(gives_up_at, time_out)
-        if draw() < weather.lose_request or self._is_cut():
+        if draw() < faults.lose_request or self._is_cut():
             return
-        if draw() < weather.late_share:
-            agenda.after(self._random.uniform(*weather.late_s), lambda: arrive(first=False))
+        if draw() < faults.late_share:
+            agenda.after(self._random.uniform(*faults.late_s), lambda: arrive(first=False))
             return
-        if draw() < weather.twice_share:
-            agenda.after(there + self._random.uniform(0.0, weather.late_s[1]), lambda: arrive(first=False))
+        if draw() < faults.twice_share:
+            agenda.after(there + self._random.uniform(0.0, faults.late_s[1]), lambda: arrive(first=False))
         agenda.after(there, arrive)
 
-    def _has_own_cause(self, began: float) -> bool:
+    def _has_own_cause(self, started: float) -> bool:
         """Whether a call that began at a true moment was disturbed by more than an outage of Redis."""
-        is_rough = self.cuts > 0 or self.faults is not NO_FAULTS or self.disturbed_until >= began
-        return is_rough or not self._server.was_unreachable(began)
+        is_rough = self.cuts > 0 or self.faults is not NO_FAULTS or self.disturbed_until >= started
+        return is_rough or not self._server.was_unreachable(started)
 
     def _is_cut(self) -> bool:
         return self.cuts > 0 or self._server.outages > 0

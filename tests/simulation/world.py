@@ -31,9 +31,9 @@ class SimulatedWorld:
         hosts: the process of each place, the one that ended until another replaces it.
     """
 
-    def __init__(self, plan: SimulationPlan, *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: SimulationPlan, *, log: Callable[[str], None] | None = None) -> None:
         self.plan = plan
-        self._tell = tell
+        self._tell = log
         self.agenda = Agenda()
         self.keys = Keys(plan.settings.prefix, plan.settings.shard_count)
         self.redis = ObservedRedis(self.agenda, str(plan.seed))

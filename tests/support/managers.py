@@ -16,16 +16,16 @@ class Manager:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0{self.notify_socket[1:]}" if folder is None else self.notify_socket)
 
-    def receive(self, patience_s: float = 20.0) -> dict[str, str]:
-        self._socket.settimeout(patience_s)
+    def receive(self, timeout_s: float = 20.0) -> dict[str, str]:
+        self._socket.settimeout(timeout_s)
         lines = self._socket.recv(4096).decode().splitlines()
         message = dict(line.split("=", 1) for line in lines)
         self.messages.append(message)
         return message
 
-    def wait_for(self, name: str, patience_s: float = 20.0) -> dict[str, str]:
+    def wait_for(self, name: str, timeout_s: float = 20.0) -> dict[str, str]:
         """Return the next message that has a line of this name."""
-        end = time.monotonic() + patience_s
+        end = time.monotonic() + timeout_s
         while name not in (message := self.receive(max(0.01, end - time.monotonic()))):
             pass
         return message

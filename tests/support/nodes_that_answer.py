@@ -75,7 +75,7 @@ def answer(
 
 @contextmanager
 def listening(
-    url: str, node: str, told: object = None, *, shards: int = 1, packed: bytes | None = None
+    url: str, node: str, reply: object = None, *, shards: int = 1, packed: bytes | None = None
 ) -> Iterator[list[Question]]:
     """Let a node listen and send the given answer, or none; yields the questions that it receives.
 
@@ -83,7 +83,7 @@ def listening(
         told: the answer to everything; None: no answer.
         packed: the bytes of the answer, in place of `told`.
     """
-    keys, heard = Keys(shards=shards), list[Question]()
+    keys, received = Keys(shards=shards), list[Question]()
     channel = ControlChannel(url, keys)
     channel.subscribe(node)
 
@@ -94,15 +94,15 @@ def listening(
                     questions = [each for each in channel.next() if isinstance(each, Question)]
                 except StoreUnavailable:
                     return
-                heard.extend(questions)
+                received.extend(questions)
                 for each in questions:
-                    if told is not None or packed is not None:
-                        answers.write(each, node, packed or msgpack.packb(told))
+                    if reply is not None or packed is not None:
+                        answers.write(each, node, packed or msgpack.packb(reply))
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield heard
+        yield received
     finally:
         channel.close()
         thread.join()

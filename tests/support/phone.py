@@ -11,8 +11,10 @@ TIMEOUT_S = 60.0  # time-outs of 5 s, on a machine that does other things
 class Phone:
     """One connection: to where it is to connect, or over what is connected already."""
 
-    def __init__(self, to: tuple[str, int] | socket.socket) -> None:
-        self.socket = to if isinstance(to, socket.socket) else socket.create_connection(to, TIMEOUT_S)
+    def __init__(self, target: tuple[str, int] | socket.socket) -> None:
+        self.socket = (
+            target if isinstance(target, socket.socket) else socket.create_connection(target, TIMEOUT_S)
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
 

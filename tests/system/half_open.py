@@ -205,30 +205,30 @@ def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenRe
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]
-        everybody = [_Client(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
-        loop.log_in(everybody, LOGIN_TIMEOUT_S)
+        every_client = [_Client(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
+        loop.log_in(every_client, LOGIN_TIMEOUT_S)
         loop.run(beat_s + tick)
         time.sleep(PAUSE_S)
         network.cut()
-        gone, steady = everybody[:clients], everybody[clients:]
+        gone, steady = every_client[:clients], every_client[clients:]
         last = {client.uid: client.last_sent_at for client in gone}
         with Stolen() as stolen:
             loop.run(idle_timeout + tick + SLACK_S + LINGER_S)
         unacknowledged = sum(client.fd != NO_CONNECTION and client.unacknowledged > 0 for client in gone)
         established = sum(client.is_established for client in gone)
-        told = [event for event in reader.events if event.type == "offline"]
+        offline = [event for event in reader.events if event.type == "offline"]
         broken = [*reader.broken, *server.failures()]
         if not network.is_cut() or unacknowledged < clients or established < clients:
             broken.append("not all were cut off without a word")
         lost = sum(not client.is_established for client in steady)
     latest_s = idle_timeout + tick + SLACK_S + stolen.worst_s
-    delays, found = judge(told, last, idle_timeout, latest_s)
+    delays, found = judge(offline, last, idle_timeout, latest_s)
     broken += [f"{lost} of those who were not cut off lost their connection"] if lost else []
     return HalfOpenResult(delays, unacknowledged, established, len(steady), stolen.worst_s, broken + found)
 
 
 def judge(
-    told: Iterable[StreamEvent], last: Mapping[str, float], earliest_s: float, latest_s: float
+    offline: Iterable[StreamEvent], last: Mapping[str, float], earliest_s: float, latest_s: float
 ) -> tuple[list[float], list[str]]:
     """Compare the offline events with when each client's last packet got through, in monotonic seconds.
 
@@ -237,7 +237,7 @@ def judge(
     """
     delays: dict[str, float] = {}
     broken = []
-    for event in told:
+    for event in offline:
         if event.uid not in last or event.uid in delays or event.code != Code.IDLE_TIMEOUT:
             broken.append(f"nobody should have been told of {event}")
         else:

@@ -288,10 +288,10 @@ class InterruptTrial:
 
     async def _follow(self, way: Way) -> None:
         """Make a call that is not cancelled."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         blocking, judge = random.choice(self.talkers).call(way.store)
         answer = await self._call(way, blocking)
-        self._figures.waits_s.append(time.perf_counter() - begun)
+        self._figures.waits_s.append(time.perf_counter() - started)
         self._check(answer, judge)
 
     async def _call(self, way: Way, blocking: Callable[[], object]) -> object:
@@ -330,13 +330,13 @@ def run(
     random.seed(seed)
     figures, careless = InterruptCounts(), CarelessOpener()
     trial, connect = InterruptTrial(figures), careless if guard_off else open_client
-    begun, switch_s = time.monotonic(), sys.getswitchinterval()
+    started, switch_s = time.monotonic(), sys.getswitchinterval()
     with _redis(in_cluster=in_cluster) as (url, second_url):
         ways = [Way(each, connect, is_proxied=each != url) for each in (url, second_url)]
         sys.setswitchinterval(SWITCH_S)
         trio.run(trial.run, ways, count)
         sys.setswitchinterval(switch_s)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         scripts, entries = _carried_out(url)
         for way in ways:
             way.store.close()

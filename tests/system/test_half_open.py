@@ -48,8 +48,8 @@ def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
 def test_events_too_early_too_late_or_of_another_reason_are_seen(
     written_at: float, code: Code, wrong: str
 ) -> None:
-    told = StreamEvent("1-0", "offline", "ann", "s", code, 0, "0-1", written_at, written_at)
-    _, broken = judge([told], {"ann": 10.0}, T_S, T_S + TICK_S + SLACK_S)
+    event = StreamEvent("1-0", "offline", "ann", "s", code, 0, "0-1", written_at, written_at)
+    _, broken = judge([event], {"ann": 10.0}, T_S, T_S + TICK_S + SLACK_S)
     assert bool(broken) is bool(wrong)
     assert not wrong or broken[0].startswith(wrong)
 

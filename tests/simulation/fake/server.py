@@ -95,9 +95,9 @@ class FakeRedis:
         text = f"{self._seed} {self._histories}"
         self.replication_id = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    def restart(self, kept: FakeSnapshot | None = None) -> None:
+    def restart(self, snapshot: FakeSnapshot | None = None) -> None:
         """Restart with the data that was kept, without scripts, in another history."""
-        self.restore(kept or FakeSnapshot({}, {}))
+        self.restore(snapshot or FakeSnapshot({}, {}))
         self.scripts.clear()
         self.new_history()
 

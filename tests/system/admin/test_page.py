@@ -161,9 +161,9 @@ def assert_the_wheel_turns(browser: Browser) -> None:
 def assert_the_silence_is_listed(browser: Browser, silent: set[str]) -> None:
     browser.find("feed-type").send_keys("offline")
     rows = browser.run(ROWS)
-    told = [text for kind, text in rows if kind == "offline"]
-    assert len(told) >= 50  # when many come at once some are only counted
-    assert all("idle_timeout" in text for text in told)
+    offline = [text for kind, text in rows if kind == "offline"]
+    assert len(offline) >= 50  # when many come at once some are only counted
+    assert all("idle_timeout" in text for text in offline)
     browser.find("feed-text").send_keys("<img")
     wait_until(lambda: len(browser.run(ROWS)) == 1, "the filter lets one through")
     assert STRANGE in browser.run(ROWS)[0][1], "a uid is text, whatever it is"

@@ -59,9 +59,9 @@ def ended_by_the_test(*flags: str) -> Iterator[PresenceServer]:
 def end(server: PresenceServer, order: signal.Signals = signal.SIGTERM, *, errors: int = 0) -> None:
     """End a server; it exits soon, leaves no admin process, and logs no more errors."""
     kept = admin_of(server)
-    begun = time.monotonic()
+    started = time.monotonic()
     server.process.send_signal(order)
-    status, took_s = server.process.wait(10), time.monotonic() - begun
+    status, took_s = server.process.wait(10), time.monotonic() - started
     server.stop()  # reads the rest of its log
     assert status == 0, server.lines[-5:]
     assert took_s < END_S
@@ -76,8 +76,8 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         assert url_of(server).startswith("http://127.0.0.1:")
         wait_for(lambda: answers(url_of(server)))
-        told = [line["event"] for line in list(server.lines)]
-        before = told[: told.index("serving")]
+        events = [line["event"] for line in list(server.lines)]
+        before = events[: events.index("serving")]
         assert "admin HTTP server starting" in before, "the address is logged before it is ready"
         kept = admin_of(server)
         for pid in server.workers().values():
@@ -219,13 +219,13 @@ def test_a_process_that_is_stopped_delays_nobody_and_redis_ends_last() -> None:
         assert not sockets(redis) & sockets(kept)
         os.kill(kept, signal.SIGSTOP)  # so that its end takes a while
         assert greets(server)
-        begun = time.monotonic()
+        started = time.monotonic()
         server.process.terminate()
         was_there = False
         while not is_gone(kept):
             was_there = not is_gone(redis)
             time.sleep(0.005)
-        status, took_s = server.process.wait(10), time.monotonic() - begun
+        status, took_s = server.process.wait(10), time.monotonic() - started
         assert was_there
         assert status == 0, server.lines[-5:]
         assert took_s < END_S
@@ -258,10 +258,10 @@ def test_a_port_that_was_asked_for_and_is_taken_refuses_the_start(
     with socket.create_server(("127.0.0.1", 0)) as owner:
         address = f"127.0.0.1:{owner.getsockname()[1]}"
         flags = ("--redis", redis_server.url, "--workers", workers, "--admin", address)
-        status, said, _ = failed_start(*flags)
+        status, output, _ = failed_start(*flags)
     assert status == 1
-    assert address in said
-    assert "\nready" not in said
+    assert address in output
+    assert "\nready" not in output
 
 
 def address_of(url: str) -> tuple[str, int]:

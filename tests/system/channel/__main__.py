@@ -46,12 +46,12 @@ def main(words: list[str] | None = None) -> int:
     scenario, seed, out = (given.pop(name) for name in ("scenario", "seed", "out"))
     plan, play, _ = SCENARIOS[scenario]
     raise_file_limit()
-    begun = time.monotonic()
+    started = time.monotonic()
     report = play(plan(**given), seed)
     print(report.table())
     if out:
         out.write_text(report.as_json() + "\n")
-    print_progress(f"{scenario} took {time.monotonic() - begun:.0f} s")
+    print_progress(f"{scenario} took {time.monotonic() - started:.0f} s")
     if report.broken:
         print_progress("\n  ".join(["broken:", *report.broken]))
     print("tests.system.channel: " + ("FAILED" if report.broken else "passed"))

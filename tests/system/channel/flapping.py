@@ -83,15 +83,19 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
         *("--flap-returns", str(MAX_RETURNS)),
     )
     with loaded_server(*flags, beat_s=0.4 * plan.idle_s) as stage:
-        wild = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
-        calm = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
-        _play(plan, random.Random(seed), stage.loop, wild, calm)
+        flapping_clients = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
+        calm_clients = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
+        _play(plan, random.Random(seed), stage.loop, flapping_clients, calm_clients)
         entries = by_user(read_entries(stage.data.events(Keys())))
-    lives = {each.uid: FlappingClient(each.disconnected_ms, each in wild) for each in (*wild, *calm)}
-    verdict, graces = judge(lives, entries, plan)
-    drops = sum(each.drops for each in wild)
-    told = [
-        sum(len(entries.get(each.uid, ())) for each in clients) - len(clients) for clients in (wild, calm)
+    by_uid = {
+        each.uid: FlappingClient(each.disconnected_ms, each in flapping_clients)
+        for each in (*flapping_clients, *calm_clients)
+    }
+    verdict, graces = judge(by_uid, entries, plan)
+    drops = sum(each.drops for each in flapping_clients)
+    counts = [
+        sum(len(entries.get(each.uid, ())) for each in clients) - len(clients)
+        for clients in (flapping_clients, calm_clients)
     ]
     report = ScenarioReport(
         f"flapping: {plan.clients} clients, {plan.drops} drops each in {plan.minute_s:g} s, "
@@ -99,8 +103,8 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
     )
     report.rows = {
         "dropped, and back within the grace": f"{drops:,} times",
-        "events of these, but for the first login": f"{told[0]:,}, due {2 * len(wild):,}",
-        "events of calm clients' long absence": f"{told[1]:,}, due {2 * len(calm):,}",
+        "events of these, but for the first login": f"{counts[0]:,}, due {2 * len(flapping_clients):,}",
+        "events of calm clients' long absence": f"{counts[1]:,}, due {2 * len(calm_clients):,}",
         "longer graces, as the events name them": f"{len(graces)}: {spread_ms(ms / 1000 for ms in graces)}",
     }
     report.metrics = {"drops": drops, "graces_ms": graces}
@@ -111,28 +115,32 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
 
 
 def _play(
-    plan: FlappingPlan, chance: random.Random, loop: ClientLoop, wild: list[Flapper], calm: list[Flapper]
+    plan: FlappingPlan,
+    rng: random.Random,
+    loop: ClientLoop,
+    flapping_clients: list[Flapper],
+    calm_clients: list[Flapper],
 ) -> None:
     """Log all in; some drop and return for a minute; in the end each is away once for long."""
-    everybody = [*wild, *calm]
-    loop.log_in(everybody, LOGIN_S)
-    begun = time.monotonic()
+    every_client = [*flapping_clients, *calm_clients]
+    loop.log_in(every_client, LOGIN_S)
+    started = time.monotonic()
     every_s = plan.minute_s / plan.drops
-    for client in wild:
-        first = begun + chance.uniform(0.0, 0.3 * every_s)
+    for client in flapping_clients:
+        first = started + rng.uniform(0.0, 0.3 * every_s)
         for number in range(plan.drops):
-            seconds = chance.uniform(MIN_AWAY_S, max(MIN_AWAY_S, AWAY_SHARE * min(plan.grace_s, every_s)))
+            seconds = rng.uniform(MIN_AWAY_S, max(MIN_AWAY_S, AWAY_SHARE * min(plan.grace_s, every_s)))
             loop.call_at(first + number * every_s, partial(client.drop_briefly, seconds))
     loop.run(plan.minute_s)
-    loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(everybody))
+    loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(every_client))
     print_progress("flapping: all stay away once")
-    for client in everybody:
+    for client in every_client:
         client.drop_for_long(plan.long_away_s)
     loop.run(plan.long_away_s + SETTLE_S)
 
 
 def judge(
-    lives: Mapping[str, FlappingClient], entries: Mapping[str, Sequence[ChannelEntry]], plan: FlappingPlan
+    clients: Mapping[str, FlappingClient], entries: Mapping[str, Sequence[ChannelEntry]], plan: FlappingPlan
 ) -> tuple[BrokenPromises, list[float]]:
     """Compare the events with what the clients did.
 
@@ -140,27 +148,27 @@ def judge(
         The verdict, and the extended graces as their events name them, ms.
     """
     verdict, graces = BrokenPromises(), []
-    for uid, life in lives.items():
-        told = entries.get(uid, ())
-        story = f"{uid}: {life}, told {[(entry.at_ms, *entry.fields.values()) for entry in told]}"
-        if any(entry.at_ms < life.disconnected_ms for entry in told[1:]):
+    for uid, client in clients.items():
+        events = entries.get(uid, ())
+        story = f"{uid}: {client}, told {[(entry.at_ms, *entry.fields.values()) for entry in events]}"
+        if any(entry.at_ms < client.disconnected_ms for entry in events[1:]):
             verdict.note("event while the client returned within its grace", story)
             continue
-        if [entry.fields["type"] for entry in told] != ["online", "offline", "online"]:
+        if [entry.fields["type"] for entry in events] != ["online", "offline", "online"]:
             verdict.note("not one offline and one online event of the long absence", story)
             continue
-        online, offline, again = told
+        online, offline, again = events
         if offline.code != Code.CLOSED or again.code != Code.LOGIN:
             verdict.note("event for another reason", story)
         if offline.fields.get("since_id") != online.state["id"]:
             verdict.note("since_id is not that of the online event", story)
         named = float(offline.fields.get("grace_ms") or 0)
         grace = named or 1000 * plan.grace_s
-        if bool(named) is not life.flapped:
+        if bool(named) is not client.flapped:
             verdict.note("a longer grace for the calm, or none for who flapped", story)
         if named and not 1000 * plan.grace_s < grace <= 1000 * plan.grace_max_s:
             verdict.note("a grace out of its bounds", story)
-        due = life.disconnected_ms + min(grace, 1000 * plan.idle_s)
+        due = client.disconnected_ms + min(grace, 1000 * plan.idle_s)
         if offline.at_ms < due - ROUNDING_MS:
             verdict.note("offline within the grace", story)
         if offline.at_ms > due + 1000 * plan.tick_s + SLACK_MS:

@@ -158,11 +158,11 @@ class MessagesRun:
         loop.run(SETTLE_S)
         self._is_moving = True
         self._move_next()
-        begun = time.monotonic()
+        started = time.monotonic()
         self._send_window()
         loop.run(600.0, lambda: len(ledger.sent) >= plan.messages)
         loop.run(LAST_ANSWERS_S, lambda: not ledger.unanswered)
-        seconds, fast = ledger.answered_at - begun, len(ledger.sent)
+        seconds, fast = ledger.answered_at - started, len(ledger.sent)
         rate = sum(message.delivered > 0 for message in ledger.sent) / seconds
         print_progress(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
         self._send_evenly(time.monotonic(), time.monotonic())
@@ -181,14 +181,16 @@ class MessagesRun:
         if len(ledger.sent) < plan.messages:
             self._loop.call_at(now + SEND_TICK_S, self._send_window)
 
-    def _send_evenly(self, begun: float, sent_until: float) -> None:
+    def _send_evenly(self, started: float, sent_until: float) -> None:
         """Send what is due, however slow the servers are."""
         now, plan = time.monotonic(), self._plan
-        until = min(now, begun + plan.seconds)
-        for number in range(int((sent_until - begun) * plan.rate), int((until - begun) * plan.rate)):
-            self._pick_sender().send_messages(self._random.choice(self._uids), 1, begun + number / plan.rate)
-        if until < begun + plan.seconds:
-            self._loop.call_at(now + SEND_TICK_S, lambda: self._send_evenly(begun, until))
+        until = min(now, started + plan.seconds)
+        for number in range(int((sent_until - started) * plan.rate), int((until - started) * plan.rate)):
+            self._pick_sender().send_messages(
+                self._random.choice(self._uids), 1, started + number / plan.rate
+            )
+        if until < started + plan.seconds:
+            self._loop.call_at(now + SEND_TICK_S, lambda: self._send_evenly(started, until))
 
     def _pick_sender(self) -> Correspondent:
         while not (sender := self._random.choice(self.people)).can_send:

@@ -212,10 +212,10 @@ class SlowRun:
     def _fill_buffers(self) -> None:
         """Send changes, each once the readers have the one before: the server must not fall behind."""
         for _ in range(int(self._plan.rate * self._plan.seconds)):
-            begun, user = time.monotonic(), next(self._turns)
+            started, user = time.monotonic(), next(self._turns)
             user.change()
             self._loop.run(POLL_INTERVAL_S, partial(self._have_newest, user.uid))
-            self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
+            self._loop.run(started + 1 / self._plan.rate - time.monotonic())
 
     def _have_newest(self, uid: str) -> bool:
         newest = self._changes.newest[uid]

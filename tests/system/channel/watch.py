@@ -71,12 +71,10 @@ class WatchPlan:
 class Person(LoopClient):
     """A watched user: each `act` is an action of a device. Pauses depend on the server's `grace_s`."""
 
-    def __init__(
-        self, loop: ClientLoop, uid: str, device: str, chance: random.Random, grace_s: float
-    ) -> None:
+    def __init__(self, loop: ClientLoop, uid: str, device: str, rng: random.Random, grace_s: float) -> None:
         super().__init__(loop, uid, device)
         self.reconnects = False
-        self._random = chance
+        self._random = rng
         self._grace_s = grace_s
         self._is_away = False
         self._actions: dict[Callable[[], object], int] = {
@@ -276,12 +274,12 @@ class WatchRun:
             self.failed.append("a killed worker was not replaced")
 
     def _restart_redis(self) -> None:
-        plan, data, begun = self._plan, self._stage.data, time.time() * 1000
+        plan, data, started = self._plan, self._stage.data, time.time() * 1000
         before = data.client.info("server")["run_id"]
         data.kill()
         time.sleep(plan.away_s)
         data.start()
-        self._outages_ms.append((begun, (time.time() + AFTER_S) * 1000))
+        self._outages_ms.append((started, (time.time() + AFTER_S) * 1000))
         if data.client.info("server")["run_id"] != before:
             self.proofs[f"Redis killed for {plan.away_s:g} s, and back with its data"] += 1
         else:
@@ -308,7 +306,7 @@ class WatchRun:
         in_calm = [
             delay
             for stood_ms, delay in verdict.decided_ms
-            if not any(begun <= stood_ms <= end for begun, end in self._outages_ms)
+            if not any(started <= stood_ms <= end for started, end in self._outages_ms)
         ]
         stale_ms = max(verdict.stale_ms, default=0.0)
         unanswered = sum(not each.is_answered for each in self.watchers)

@@ -94,16 +94,16 @@ class Bounds:
 
     def last_packet_at(self, login: Login, by: float) -> float:
         """Return when the last packet was sent that the node could surely read by a moment."""
-        beats = login.packets[:]  # its own thread goes on
+        packets = login.packets[:]  # its own thread goes on
         if not login.is_proxied:
-            at = bisect_right(beats, by - RACE_S)
-            return beats[at - 1] if at else login.sent_at
+            at = bisect_right(packets, by - RACE_S)
+            return packets[at - 1] if at else login.sent_at
         holes = self._matching(lambda each: each.scope is Place.CLIENTS and each.place == login.place)
-        for beat in reversed(beats):
-            if beat <= by - PROXY_DELAY_S and not any(
-                each.begin - PROXY_DELAY_S <= beat <= each.end + PROXY_DELAY_S for each in holes
+        for packet in reversed(packets):
+            if packet <= by - PROXY_DELAY_S and not any(
+                each.begin - PROXY_DELAY_S <= packet <= each.end + PROXY_DELAY_S for each in holes
             ):
-                return beat
+                return packet
         return login.sent_at
 
     def closed_at(self, login: Login) -> float:
@@ -191,9 +191,9 @@ class Bounds:
                 or (each.place == login.place and each.scope in {Place.NODE, Place.PATH})
             )
         )
-        told_by = postponed(due, [*redis, *own], RECOVERY_S)
-        is_kept = any(each.begin <= told_by and each.end + RECOVERY_S > login.granted_at for each in own)
-        return told_by if is_kept else due
+        known_by = postponed(due, [*redis, *own], RECOVERY_S)
+        is_delayed = any(each.begin <= known_by and each.end + RECOVERY_S > login.granted_at for each in own)
+        return known_by if is_delayed else due
 
     def _is_waited_for(self, trouble: Trouble) -> bool:
         if trouble.kind is ChaosFaultKind.FLUSH:

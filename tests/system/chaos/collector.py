@@ -66,8 +66,8 @@ class Collector:
             count = 0
             while count < len(self._items) and self._items[count].written_at <= until:
                 count += 1
-            told, self._items = self._items[:count], self._items[count:]
-        return told
+            items, self._items = self._items[:count], self._items[count:]
+        return items
 
     @contextlib.contextmanager
     def writes_paused(self) -> Iterator[None]:

@@ -220,11 +220,11 @@ class _Actor(LoopClient):
         if self.login is login and (login.granted_at == math.inf or login.logout_at < math.inf):
             self._disconnect(login, RETURN_S)
 
-    def _disconnect(self, login: Login, away_s: tuple[float, float], *, reset: bool = True) -> None:
+    def _disconnect(self, login: Login, absence_s: tuple[float, float], *, reset: bool = True) -> None:
         """Close the connection, and reconnect after a time from that range."""
         login.closed_at = time.monotonic()
         self.close(reset=reset)
-        self._call_after(random.uniform(*away_s), self.connect)
+        self._call_after(random.uniform(*absence_s), self.connect)
 
     # What it does
 
@@ -232,9 +232,9 @@ class _Actor(LoopClient):
         """Take a random action, if logged in."""
         login = self.login
         if login is not None and login.gone_at == math.inf and login.granted_at < math.inf:
-            (deed,) = random.choices([*ACTIONS], [*ACTIONS.values()])
-            self._crowd.actions[deed] += 1
-            getattr(self, f"_{deed}")(login)
+            (action,) = random.choices([*ACTIONS], [*ACTIONS.values()])
+            self._crowd.actions[action] += 1
+            getattr(self, f"_{action}")(login)
 
     def _silence(self, login: Login) -> None:
         """Send nothing more, and reconnect some time."""
@@ -249,8 +249,8 @@ class _Actor(LoopClient):
     def _fin(self, login: Login, *, reset: bool = False) -> None:
         """Close the connection; reconnect within the grace, or later."""
         grace_s = self._setup.grace
-        away_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
-        self._disconnect(login, away_s, reset=reset)
+        absence_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
+        self._disconnect(login, absence_s, reset=reset)
 
     def _reset(self, login: Login) -> None:
         """As `_fin`, by a reset."""

@@ -117,11 +117,11 @@ class Injector:
 
     def _stop(self, fault: ChaosFault) -> str:
         node = self._nodes[fault.place]
-        begun = time.monotonic()
+        started = time.monotonic()
         node.freeze()
         time.sleep(fault.seconds / 2)
         was_stopped = node.is_frozen()
-        time.sleep(max(0.0, begun + fault.seconds - time.monotonic()))
+        time.sleep(max(0.0, started + fault.seconds - time.monotonic()))
         node.thaw()
         return f"process {node.pid} was seen stopped" if was_stopped else ""
 
@@ -159,7 +159,7 @@ class Injector:
                 sweeper = sweeper or records.sweeper(keys, dead)
                 return bool(sweeper) and records.owned(keys, dead) <= owned * (1 - SWEPT_SHARE)
 
-            wait_for(is_half_swept, fault.seconds, look_s=SWEEP_POLL_INTERVAL_S)
+            wait_for(is_half_swept, fault.seconds, poll_s=SWEEP_POLL_INTERVAL_S)
             if not sweeper:
                 return ""
             with self._recorded(fault, places[sweeper]):
@@ -179,17 +179,17 @@ class Injector:
     def _redis_kill(self, fault: ChaosFault) -> str:
         self._store.kill()
         time.sleep(fault.seconds)
-        was_away = not self._store.is_answering(ANSWER_TIMEOUT_S)
+        was_unreachable = not self._store.is_answering(ANSWER_TIMEOUT_S)
         self._store.start()
-        return "nobody answered meanwhile" if was_away else ""
+        return "nobody answered meanwhile" if was_unreachable else ""
 
     def _redis_stop(self, fault: ChaosFault) -> str:
         self._store.freeze()
         time.sleep(fault.seconds / 2)
-        was_away = not self._store.is_answering(ANSWER_TIMEOUT_S)
+        was_unreachable = not self._store.is_answering(ANSWER_TIMEOUT_S)
         time.sleep(fault.seconds / 2)
         self._store.thaw()
-        return "nobody answered meanwhile" if was_away else ""
+        return "nobody answered meanwhile" if was_unreachable else ""
 
     def _redis_empty(self, fault: ChaosFault) -> str:
         with self._collector.writes_paused():
@@ -344,9 +344,9 @@ def _kill_primary(cluster: Cluster, keys: Keys, seconds: float) -> str:
     shards = sum(cluster.slot_of(keys.online(shard)) in slots for shard in range(keys.shards))
     primary.call("CLIENT", "PAUSE", PAUSED_MS, "WRITE")  # what a replica may lack is tried by a failover
     primary.call("WAIT", 1, WAIT_MS)
-    begun = time.monotonic()
+    started = time.monotonic()
     cluster.fail_over(primary)
-    took_s = time.monotonic() - begun
+    took_s = time.monotonic() - started
     time.sleep(seconds)
     return f"{shards} of {keys.shards} shards without a primary for {took_s:.1f} s"
 

@@ -80,10 +80,10 @@ class ChaosJudge:
     def add_finding(self, at: float, rule: str, text: str) -> None:
         self.findings.append(ChaosFinding(at, Broken(rule, text), self.recent_faults(at)))
 
-    def judge_items(self, told: Iterable[StreamItem], now: float) -> None:
+    def judge_items(self, items: Iterable[StreamItem], now: float) -> None:
         """Judge the items up to a moment; the clients' actions until then are known."""
         self._update_bounds(now)
-        for each in told:
+        for each in items:
             match each:
                 case SavedState():
                     self._snapshots[each.number] = self.periods.snapshot(), self.showing.snapshot()

@@ -132,8 +132,8 @@ class DurableRedis(LocalRedis):
 
     def replication_offset(self) -> int:
         """Return the replication offset, for a primary or a replica."""
-        told = self.client.info("replication")
-        return int(told["slave_repl_offset" if told["role"] == "slave" else "master_repl_offset"])
+        info = self.client.info("replication")
+        return int(info["slave_repl_offset" if info["role"] == "slave" else "master_repl_offset"])
 
 
 class Plain:

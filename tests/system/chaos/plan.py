@@ -142,20 +142,20 @@ def draw(
 
 
 def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s: float) -> Storm:
-    taken: dict[tuple[Place, int], list[tuple[float, float]]] = {}
+    busy: dict[tuple[Place, int], list[tuple[float, float]]] = {}
     faults: Storm = []
     for kind in sorted(kinds, key=lambda kind: (-kind.value.max_s, kind.name)):  # the long ones first
         spec = kind.value
         seconds = random.uniform(spec.min_s, spec.max_s)
         for _ in range(MAX_TRIES):
             at = random.uniform(0.0, max(0.1, storm_s - seconds))
-            place, things = _targets(random, spec.place, nodes)
-            if all(_is_free(taken.get(thing, ()), at, at + seconds) for thing in things):
+            place, targets = _targets(random, spec.place, nodes)
+            if all(_is_free(busy.get(target, ()), at, at + seconds) for target in targets):
                 break
         else:
-            at = max(end for thing in things for _, end in taken.get(thing, [(0.0, 0.0)])) + GAP_S
-        for thing in things:
-            taken.setdefault(thing, []).append((at, at + seconds))
+            at = max(end for target in targets for _, end in busy.get(target, [(0.0, 0.0)])) + GAP_S
+        for target in targets:
+            busy.setdefault(target, []).append((at, at + seconds))
         faults.append(ChaosFault(at, kind, seconds, place))
     return sorted(faults, key=lambda fault: fault.at)
 

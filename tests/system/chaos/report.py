@@ -171,11 +171,11 @@ class ChaosResult:
 
     def stories(self) -> list[str]:
         """Return the first broken promises of each rule as text."""
-        told: Counter[str] = Counter()
+        reported: Counter[str] = Counter()
         lines = []
         for finding in self.findings:
-            told[finding.broken.rule] += 1
-            if told[finding.broken.rule] <= MAX_EXAMPLES_PER_RULE:
+            reported[finding.broken.rule] += 1
+            if reported[finding.broken.rule] <= MAX_EXAMPLES_PER_RULE:
                 lines.append(self.story(finding))
         return lines
 

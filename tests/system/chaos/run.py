@@ -49,9 +49,9 @@ class Done(NamedTuple):
 class ChaosRun:
     """A run in progress; for `play`."""
 
-    def __init__(self, options: Options, stack: ExitStack, tell: Callable[[str], None]) -> None:
+    def __init__(self, options: Options, stack: ExitStack, log: Callable[[str], None]) -> None:
         self._options = options
-        self._log = tell
+        self._log = log
         self._reported = 0
         self._rules: Counter[str] = Counter()
         self._setup = options.setup
@@ -121,10 +121,10 @@ class ChaosRun:
 
     def _judge_until_now(self) -> None:
         now = time.monotonic() - JUDGE_LAG_S
-        told = self._collector.take_until(now)
-        self._judge.judge_items(told, now)
+        items = self._collector.take_until(now)
+        self._judge.judge_items(items, now)
         if self._options.plan:
-            self._events += [each for each in told if isinstance(each, StreamEvent)]
+            self._events += [each for each in items if isinstance(each, StreamEvent)]
         self._judge.check_users(now)
         for finding in self._judge.findings[self._reported :]:
             rule = finding.broken.rule
@@ -140,12 +140,12 @@ class ChaosRun:
 
     def storm(self, storm: Storm) -> list[Done]:
         """Inject all faults of a storm, each at its moment; return what was done."""
-        begun = time.monotonic()
+        started = time.monotonic()
         self._crowd.set_acting(on=True)
         done: list[Done] = []
 
         def carry_out(fault: ChaosFault) -> None:
-            time.sleep(max(0.0, begun + fault.at - time.monotonic()))
+            time.sleep(max(0.0, started + fault.at - time.monotonic()))
             if not self.is_guard_missed:
                 first = len(self._troubles.all)
                 proof = self._injector.inject(fault)
@@ -159,7 +159,7 @@ class ChaosRun:
             for future in futures:
                 future.result()
         storm_s = min(MIN_ACTING_S, self._options.storm_s) if self._options.plan else self._options.storm_s
-        time.sleep(max(0.0, begun + storm_s - time.monotonic()) if not self.is_guard_missed else 0.0)
+        time.sleep(max(0.0, started + storm_s - time.monotonic()) if not self.is_guard_missed else 0.0)
         self._crowd.set_acting(on=False)
         return done
 
@@ -167,9 +167,9 @@ class ChaosRun:
         """Wait until Redis is right after a fault of a plan; return the seconds, None for other faults."""
         if not self._options.plan or fault.kind.value.place not in {Place.REDIS, Place.PATH}:
             return None
-        begun = time.monotonic()
+        started = time.monotonic()
         wait_for(self._is_settled, SETTLE_TIMEOUT_S)
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     def _is_settled(self) -> bool:
         setup, users = self._setup, self._crowd.users
@@ -193,12 +193,12 @@ class ChaosRun:
 
     def settle(self) -> None:
         """Wait until everything is at rest, and check that all agree."""
-        begun = time.monotonic()
+        started = time.monotonic()
         self._data.compact()
-        if wait_for(self._is_equal, settle_s(self._setup), look_s=CONVERGED_POLL_S):
-            self.result.converged_s.append(time.monotonic() - begun)
-        time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
-        if not wait_for(self._is_equal, AGREEMENT_TIMEOUT_S, look_s=CONVERGED_POLL_S):
+        if wait_for(self._is_equal, settle_s(self._setup), poll_s=CONVERGED_POLL_S):
+            self.result.converged_s.append(time.monotonic() - started)
+        time.sleep(max(0.0, started + self._options.calm_s - time.monotonic()))
+        if not wait_for(self._is_equal, AGREEMENT_TIMEOUT_S, poll_s=CONVERGED_POLL_S):
             ghosts, missing = self._data.records.compare(self._keys, self._crowd.live_sessions())
             self._add_broken(f"Redis is not equal to the live sessions: {ghosts=} {missing=}")
         if not wait_for(lambda: not self._view_difference(), AGREEMENT_TIMEOUT_S):
@@ -260,11 +260,11 @@ def _belongs(trouble: Trouble, fault: ChaosFault) -> bool:
     return trouble.kind is fault.kind and (is_there or fault.kind.value.place is Place.ALL_NODES)
 
 
-def play(options: Options, tell: Callable[[str], None] = print_progress) -> ChaosResult:
+def play(options: Options, log: Callable[[str], None] = print_progress) -> ChaosResult:
     storms = options.storms()
     with ExitStack() as stack:
-        run = ChaosRun(options, stack, tell)
-        tell(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
+        run = ChaosRun(options, stack, log)
+        log(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
         run.log_in_clients()
         with run.judging() as judging:
             for number, storm in enumerate(storms, 1):
@@ -275,5 +275,5 @@ def play(options: Options, tell: Callable[[str], None] = print_progress) -> Chao
                 if options.plan:
                     run.measure(done)
                 seconds = time.monotonic() - run.result.begun
-                tell(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state()}")
+                log(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state()}")
         return run.finish()

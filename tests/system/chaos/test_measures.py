@@ -20,7 +20,7 @@ def event(kind: str, code: Code, written_at: float, decided: float | None = None
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "settled_s", "broken"),
+    ("kind", "cause", "settled_s", "broken"),
     [
         (ChaosFaultKind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 7.0), None, ""),
         (ChaosFaultKind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 8.0), None, "node_down 8.0 s"),
@@ -50,12 +50,12 @@ def event(kind: str, code: Code, written_at: float, decided: float | None = None
     ],
 )
 def test_what_comes_later_than_promised_is_noticed(
-    kind: ChaosFaultKind, told: StreamEvent, settled_s: float | None, broken: str
+    kind: ChaosFaultKind, cause: StreamEvent, settled_s: float | None, broken: str
 ) -> None:
     user = User("ann")
     user.logins.append(Login(0, False, 90.0, 90.1, "s1"))
     troubles = [Trouble(kind, 0, BEGIN, END)]
-    row = measure(ChaosFault(0.0, kind, END - BEGIN), "done", troubles, [told], [user], settled_s, SETUP)
+    row = measure(ChaosFault(0.0, kind, END - BEGIN), "done", troubles, [cause], [user], settled_s, SETUP)
     assert [broken in each for each in row.broken] == ([True] if broken else [])
 
 

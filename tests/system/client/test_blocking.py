@@ -48,13 +48,13 @@ def uid(request: pytest.FixtureRequest) -> str:
 def scripted() -> Iterator[Callable[..., tuple[str, int]]]:
     """Start a server that accepts one connection, sends the given bytes, and answers nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
-    held: list[socket.socket] = []
+    accepted: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
     def start(*packets: Packet) -> tuple[str, int]:
         def serve() -> None:
             sock, _ = listener.accept()
-            held.append(sock)
+            accepted.append(sock)
             sock.recv(4096)
             sock.sendall(b"".join(map(encode, packets)))
 
@@ -66,7 +66,7 @@ def scripted() -> Iterator[Callable[..., tuple[str, int]]]:
     yield start
     for thread in threads:
         thread.join(5)
-    for sock in (*held, listener):
+    for sock in (*accepted, listener):
         sock.close()
 
 

@@ -166,8 +166,8 @@ async def test_after_a_return_it_is_told_what_happened_meanwhile_and_nothing_twi
                 line.address = servers.second.address
                 await taken(watcher, Connected)
                 assert await changed(watcher) == ("online", "meanwhile")
-            told = await taken(watcher, PresenceChanged)
-            assert (told.uid, told.state.status, told.reason) == (bob, "offline", "logout")
+            push = await taken(watcher, PresenceChanged)
+            assert (push.uid, push.state.status, push.reason) == (bob, "offline", "logout")
 
 
 async def test_whoever_is_away_stays_so_through_a_lost_connection(

@@ -18,7 +18,7 @@ from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
 HANG_S = 1.0
-PATIENCE_S = 40.0  # offline is due after 7 s; this only bounds a run that fails
+TIMEOUT_S = 40.0  # offline is due after 7 s; this only bounds a run that fails
 TIMING = ("--idle-timeout", "2.5", "--lease", "2.5", "--tick", "0.2", "--disconnect-grace", "1")
 FLAGS = ("--workers", "4", "--hang-timeout", str(HANG_S), *TIMING)
 REPLACED = "worker exited, restarting"
@@ -50,7 +50,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
         assert len(read_events(redis_server.url)) == 60
         hung = server.workers()[2]
         os.kill(hung, signal.SIGSTOP)
-        begun = time.monotonic()
+        started = time.monotonic()
         swarm.run(3 * HANG_S, until=lambda: server.workers()[2] != hung)
         assert server.workers()[2] != hung, "within three time-outs"
         swarm.run(3, until=lambda: len(server.logged("serving")) == 5)
@@ -61,15 +61,15 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
         swarm.run(3, until=lambda: all(client.received for client in new))
         assert all(client.received and client.received[0].kind == Kind.OK for client in new)
         offline: list[str] = []
-        while len(offline) < len(gone) and time.monotonic() < begun + PATIENCE_S:
+        while len(offline) < len(gone) and time.monotonic() < started + TIMEOUT_S:
             swarm.run(0.2)
             offline = [*of_type(read_events(redis_server.url), "offline")]
     events = read_events(redis_server.url)
     assert sorted(offline) == sorted(gone)
     assert_alternation(events)
-    (told,) = server.logged("worker hung, killing it")
+    (details,) = server.logged("worker hung, killing it")
     (ended,) = server.logged(REPLACED)
-    assert told["pid"] == hung
+    assert details["pid"] == hung
     assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
 
 

@@ -27,22 +27,22 @@ def admin(redis_server: EmbeddedRedis) -> Redis:
 def test_a_wrong_password_ends_the_start_at_once_and_is_not_shown(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
-    status, said, _ = failed_start("--redis", as_user(redis_server, "hunter2"))
+    status, output, _ = failed_start("--redis", as_user(redis_server, "hunter2"))
     assert status == 1
-    assert "invalid username-password pair" in said
-    assert "presence-server:***@" in said
-    assert "hunter2" not in said
-    assert "waiting for Redis" not in said
+    assert "invalid username-password pair" in output
+    assert "presence-server:***@" in output
+    assert "hunter2" not in output
+    assert "waiting for Redis" not in output
 
 
 def test_a_missing_right_ends_the_start_at_once_and_is_named(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
     ask(admin, "ACL", "SETUSER", "presence-server", "-xtrim")
-    status, said, _ = failed_start("--redis", as_user(redis_server))
+    status, output, _ = failed_start("--redis", as_user(redis_server))
     assert status == 1
-    assert "ACL SETUSER presence-server +xtrim" in said
-    assert "ready" not in said.split()
+    assert "ACL SETUSER presence-server +xtrim" in output
+    assert "ready" not in output.split()
 
 
 def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(

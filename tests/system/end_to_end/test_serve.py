@@ -34,11 +34,11 @@ def test_a_redis_that_is_not_there_is_named_without_its_password() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"redis://:hunter2@127.0.0.1:{nobody.getsockname()[1]}"
-        status, said, seconds = failed_start("--redis", url)
+        status, output, seconds = failed_start("--redis", url)
     assert status == 1
     assert seconds < 10
-    assert "127.0.0.1" in said
-    assert "hunter2" not in said
+    assert "127.0.0.1" in output
+    assert "hunter2" not in output
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
@@ -55,11 +55,11 @@ def test_a_stop_with_redis_away_ends_in_time_and_counts_what_stays(how: str) -> 
                 swarm.log_in(f"user-{n}" for n in range(100))
                 swarm.run(5, until=swarm.logged_in)
                 assert swarm.logged_in(), "logins never wait for Redis"
-                begun = time.monotonic()
+                started = time.monotonic()
                 server.process.terminate()
                 swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
             status = server.process.wait(10)
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
         finally:
             server.stop()
             redis.close()

@@ -61,12 +61,12 @@ def test_while_redis_is_away_requests_are_refused_in_time(redis: Redis) -> None:
             (watcher,) = log_in(swarm, "watcher")
             ask(swarm, watcher, protocol.watch(["ann"], id=5))
             redis.kill()
-            begun = time.monotonic()
+            started = time.monotonic()
             for packet in (protocol.query(["ann"], id=6), protocol.watch(["bob"], id=7)):
                 refused = ask(swarm, watcher, packet)
                 assert refused.payload["code"] == Code.BUSY
                 assert refused.payload["retry_after"] > 0
-            waited_s = time.monotonic() - begun
+            waited_s = time.monotonic() - started
             redis.start()
             log_in(swarm, "ann", "bob")
             swarm.run(8, until=lambda: bool(pushes(watcher)))

@@ -118,16 +118,16 @@ def test_a_worker_that_is_told_to_drain_is_replaced(redis_server: EmbeddedRedis)
 
 def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, "--workers", "2")
-    status, said, seconds = failed_start(*flags, "--max-connections", "9999999")
+    status, output, seconds = failed_start(*flags, "--max-connections", "9999999")
     assert status == 2
     assert seconds < 5
-    assert "ready" not in said.split()
-    assert "max_connections: 9999999 does not fit" in said
+    assert "ready" not in output.split()
+    assert "max_connections: 9999999 does not fit" in output
     with running_server(*flags) as server:
         port = str(server.address[1])
-        status, said, _ = failed_start(*flags, "--port", port)
+        status, output, _ = failed_start(*flags, "--port", port)
     assert status == 1
-    assert port in said
+    assert port in output
 
 
 def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) -> None:

@@ -66,7 +66,7 @@ class FollowUpsVerdict:
 
 def judge(
     events: Iterable[StreamEvent],
-    told: Sequence[FollowUpEntry],
+    follow_ups: Sequence[FollowUpEntry],
     *,
     after_ms: int,
     late_max_ms: int,
@@ -88,7 +88,7 @@ def judge(
             by_uid[event.uid].append(event)
     wanted: dict[tuple[str, Position], bool] = {}  # periods that last long enough -> whether for certain
     ends: dict[tuple[str, Position], Position | None] = {}
-    owed = set()
+    due_users = set()
     for uid, each in by_uid.items():
         for event, following in zip(each, [*each[1:], None], strict=True):
             if event.type == "online":
@@ -99,26 +99,32 @@ def judge(
             if length_ms > after_ms:
                 wanted[uid, begin] = length_ms > after_ms + late_max_ms
             if end is None and length_ms > after_ms + late_max_ms:
-                owed.add(uid)
-    found = Counter((each.uid, each.offline_id) for each in told)
+                due_users.add(uid)
+    found = Counter((each.uid, each.offline_id) for each in follow_ups)
     broken = [
         *_broken_line("twice in the stream", [key for key, times in found.items() if times > 1]),
-        *_broken_line("ids twice", [each for each, n in Counter(each.id for each in told).items() if n > 1]),
+        *_broken_line(
+            "ids twice", [each for each, n in Counter(each.id for each in follow_ups).items() if n > 1]
+        ),
         *_broken_line("to who came back in time", [key for key in found if key not in wanted]),
         *_broken_line("missing", [key for key, sure in wanted.items() if sure and key not in found]),
         *_broken_line(
-            "early", [each for each in told if min(each.at_ms, each.due_ms) < each.offline_id[0] + after_ms]
+            "early",
+            [each for each in follow_ups if min(each.at_ms, each.due_ms) < each.offline_id[0] + after_ms],
         ),
-        *_broken_line("after the return", [each for each in told if _is_after(each, ends)]),
+        *_broken_line("after the return", [each for each in follow_ups if _is_after(each, ends)]),
     ]
     return FollowUpsVerdict(
-        owed, {each.uid for each in told}, [each.at_ms - each.due_ms for each in told], broken
+        due_users,
+        {each.uid for each in follow_ups},
+        [each.at_ms - each.due_ms for each in follow_ups],
+        broken,
     )
 
 
-def _is_after(told: FollowUpEntry, ends: Mapping[tuple[str, Position], Position | None]) -> bool:
-    end = ends.get((told.uid, told.offline_id))
-    return end is not None and told.position[0] > end[0]
+def _is_after(follow_ups: FollowUpEntry, ends: Mapping[tuple[str, Position], Position | None]) -> bool:
+    end = ends.get((follow_ups.uid, follow_ups.offline_id))
+    return end is not None and follow_ups.position[0] > end[0]
 
 
 def _broken_line(what: str, some: Sequence[object]) -> list[str]:
@@ -273,7 +279,7 @@ class FollowUpsRun:
                 print_progress(f"followups: {now - gone:.0f} s, told {count:,}, killed {dict(self.kills)}")
                 next_word = now + PROGRESS_INTERVAL_S
             time.sleep(POLL_INTERVAL_S)
-        wait_for(lambda: len({*handled(self.handled)}) >= self.delivered_count(), MAX_LATE_S, look_s=0.5)
+        wait_for(lambda: len({*handled(self.handled)}) >= self.delivered_count(), MAX_LATE_S, poll_s=0.5)
 
 
 def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
@@ -294,20 +300,20 @@ def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
         thread.call(lambda: _disconnect_all(given.after, loop, stay, back))
         stage.kill_until_delivered(gone, stayers)
         time.sleep(QUIET_S)
-        told, events = [*stage.delivered()], stage.redis.events(Keys())
+        follow_ups, events = [*stage.delivered()], stage.redis.events(Keys())
         seconds, _ = stage.redis.client.time()
         after_ms, late_ms = round(given.after * 1000), round(MAX_LATE_S * 1000)
-        verdict = judge(events, told, after_ms=after_ms, late_max_ms=late_ms, now_ms=seconds * 1000)
+        verdict = judge(events, follow_ups, after_ms=after_ms, late_max_ms=late_ms, now_ms=seconds * 1000)
         calls = handled(stage.handled)
         broken = [
             *verdict.broken,
             *stage.server.failures(),
-            *_check_users({each.uid for each in stay}, told, calls),
+            *_check_users({each.uid for each in stay}, follow_ups, calls),
         ]
     rows = {
         "users who go, and are back in time": f"{given.users:,}, {given.back:,}",
         "kill -9": dict(stage.kills),
-        "follow-ups in the stream": f"{len(told):,}",
+        "follow-ups in the stream": f"{len(follow_ups):,}",
         "handled, by id, and again": f"{len({*calls}):,}, {len(calls) - len({*calls})}",
         "ms after due: p50 / p99 / max": " / ".join(
             f"{percentile(verdict.late_ms, share):.0f}" for share in (0.5, 0.99, 1.0)
@@ -328,16 +334,16 @@ def _disconnect_all(after_s: float, loop: ClientLoop, stay: list[LoopClient], ba
         loop.call_at(time.monotonic() + random.uniform(0.2 * after_s, 0.4 * after_s), client.connect)
 
 
-def _check_users(wanted: set[str], told: list[FollowUpEntry], calls: list[str]) -> Iterator[str]:
+def _check_users(wanted: set[str], follow_ups: list[FollowUpEntry], calls: list[str]) -> Iterator[str]:
     """Compare the follow-ups with what the clients meant to do."""
-    times = Counter(each.uid for each in told)
+    times = Counter(each.uid for each in follow_ups)
     if missing := wanted - {*times}:
         yield f"{len(missing)} who stayed away got none"
     if others := {*times} - wanted:
         yield f"{len(others)} who came back got one: {sorted(others)[:3]}"
     if max(times.values(), default=0) > 1:
         yield f"{max(times.values())} follow-ups of one user"
-    if {*calls} != {each.id for each in told}:
+    if {*calls} != {each.id for each in follow_ups}:
         yield "handled are others than told"
 
 

@@ -194,12 +194,12 @@ def test_the_example_of_its_readme_runs(node_client: Path, redis_server: Embedde
             bob.sees("bob")
             example = subprocess.run(["node", script], capture_output=True, text=True, timeout=30, check=True)
             assert bob.told("message")["body"] == {"text": "hello"}
-    said = example.stdout.splitlines()
-    assert said == ["bob online ", "eve offline ", "sessions reached: 1", "over: logged out"]
-    told = [
+    output = example.stdout.splitlines()
+    assert output == ["bob online ", "eve offline ", "sessions reached: 1", "over: logged out"]
+    shown = [
         (event["type"], event["reason"]) for event in read_events(redis_server.url) if event["uid"] == "ann"
     ]
-    assert told == [("online", "login"), ("away", "away"), ("offline", "background")]
+    assert shown == [("online", "login"), ("away", "away"), ("offline", "background")]
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
@@ -251,8 +251,8 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
         assert ann.told("end")["error"] is None
         assert ann.close() == 0
 
-    told = [(line["uid"], line["reason"]) for line in ann.lines if line.get("event") == "presence"]
-    assert told == [("bob", "away"), ("bob", "updated"), ("bob", "meanwhile"), ("carl", "logout")]
+    shown = [(line["uid"], line["reason"]) for line in ann.lines if line.get("event") == "presence"]
+    assert shown == [("bob", "away"), ("bob", "updated"), ("bob", "meanwhile"), ("carl", "logout")]
     assert server.stop() == 0  # which has then told Redis everything
     events = [(event["uid"], event["reason"]) for event in read_events(redis_server.url)]
     assert [reason for uid, reason in events if uid == "ann"] == ["login", "logout"]

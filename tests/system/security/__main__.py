@@ -63,9 +63,9 @@ def main(words: list[str] | None = None) -> int:
     raise_file_limit()
     outcomes: list[CaseOutcome] = []
     for name in given.cases or CASES:
-        begun = time.monotonic()
+        started = time.monotonic()
         outcomes.append(CASES[name][given.short]())
-        print_progress(f"{name} took {time.monotonic() - begun:.0f} s")
+        print_progress(f"{name} took {time.monotonic() - started:.0f} s")
     text = table(outcomes)
     print(text)
     if given.out:

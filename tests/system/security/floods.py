@@ -57,8 +57,8 @@ class GrantedLoad(NamedTuple):
     def refused_without_reason(self) -> int:
         """How many were neither granted nor told when to return."""
         busy = {Code.BUSY, Code.RATE_LIMITED}
-        told = sum(each.code in busy and each.retry_after > 0 for each in self.ended)
-        return len(self.ended) - self.count(GRANTED) - told
+        informed = sum(each.code in busy and each.retry_after > 0 for each in self.ended)
+        return len(self.ended) - self.count(GRANTED) - informed
 
     def __str__(self) -> str:
         times = spread_ms([each.took_s for each in self.ended if each.code == GRANTED])
@@ -66,12 +66,12 @@ class GrantedLoad(NamedTuple):
 
 
 def offer(
-    stage: AttackedServer, says: Sequence[bytes] | str, per_second: float, seconds: float
+    stage: AttackedServer, frames: Sequence[bytes] | str, per_second: float, seconds: float
 ) -> GrantedLoad:
     """Offer a server that many logins per second; those of the first `SETTLE_S` do not count."""
     count, begin = int(per_second * (SETTLE_S + seconds)), time.monotonic() + LEAD_S
     with processes(1) as pool:
-        ended = pool.submit(visits, stage.server.address, says, count, per_second, begin=begin).result()
+        ended = pool.submit(visits, stage.server.address, frames, count, per_second, begin=begin).result()
     return GrantedLoad(per_second, [each for each in ended if each.due >= begin + SETTLE_S], seconds)
 
 
@@ -94,12 +94,12 @@ def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> Case
         return judge_flood("flood-tokens" if tokens else "flood", loads, stage.bystanders_hurt())
 
 
-def judge_flood(name: str, loads: Sequence[GrantedLoad], hurt: list[str]) -> CaseOutcome:
+def judge_flood(name: str, loads: Sequence[GrantedLoad], harm: list[str]) -> CaseOutcome:
     """Compare the last and greatest load with the best of those before."""
     *less, last = loads
     peak = max(each.goodput for each in less)
     unread = sum(each.refused_without_reason for each in loads)
-    broken = hurt + failed_checks(
+    broken = harm + failed_checks(
         (
             not last.goodput >= MIN_GOODPUT * peak,
             f"{last.goodput:.0f} logins a second were granted, {peak:.0f} with less load",
@@ -150,29 +150,29 @@ def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseO
         bad = [login(uid, with_bad_signature(issuer.token(uid))) for uid in uids]
         for rate in rates:
             begin, forging = time.monotonic() + LEAD_S, int(rate * (SETTLE_S + seconds))
-            came = pool.submit(visits, address, good, count, honest, begin=begin, sources=sources[:1])
+            visits_made = pool.submit(visits, address, good, count, honest, begin=begin, sources=sources[:1])
             forged = (
                 pool.submit(visits, address, bad, forging, rate, begin=begin, sources=sources).result()
                 if forging
                 else []
             )
-            counted = [each for each in came.result() if each.due >= begin + SETTLE_S]
+            counted = [each for each in visits_made.result() if each.due >= begin + SETTLE_S]
             loads.append(Forged(rate, counted, forged))
             print_progress(f"flood-forged: {loads[-1]}")
         return judge_forged(loads, stage.bystanders_hurt())
 
 
-def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> CaseOutcome:
+def judge_forged(loads: Sequence[Forged], harm: list[str]) -> CaseOutcome:
     """Compare the greatest flood with none."""
     alone, *_, worst = loads
     forged = [*chain(*(each.bad for each in loads))]
-    taken = sum(each.code == GRANTED for each in forged)
-    broken = hurt + failed_checks(
+    accepted = sum(each.code == GRANTED for each in forged)
+    broken = harm + failed_checks(
         (
             not worst.share >= MIN_GOODPUT * alone.share,
             f"{worst.share:.1%} of good logins were granted, {alone.share:.1%} without a flood",
         ),
-        (taken, f"{taken} forged tokens were taken"),
+        (accepted, f"{accepted} forged tokens were taken"),
     )
     injected = f"{len(forged):,} forged tokens" if forged else ""
     return CaseOutcome("flood-forged", injected, "; ".join(map(str, loads)), broken)
@@ -215,9 +215,9 @@ def flooders(seconds: float) -> CaseOutcome:
         return judge_flooders(found, stage.bystanders_hurt())
 
 
-def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOutcome:
+def judge_flooders(found: Mapping[str, FloodFigures], harm: list[str]) -> CaseOutcome:
     """No client may wait for long, and flooders are disconnected with a reason."""
-    broken = [*hurt]
+    broken = [*harm]
     for kind, (flooded, answers) in found.items():
         p99 = percentile(answers, 0.99)
         broken += failed_checks(
@@ -226,8 +226,8 @@ def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOu
             (flooded.otherwise, f"{kind}: {flooded.otherwise} flooders were cut off without a word"),
         )
     packets = sum(each.flooded.packets for each in found.values())
-    told = "; ".join(f"{kind}: {each}" for kind, each in found.items())
-    return CaseOutcome("flooders", f"{packets:,} packets of one client" if packets else "", told, broken)
+    informed = "; ".join(f"{kind}: {each}" for kind, each in found.items())
+    return CaseOutcome("flooders", f"{packets:,} packets of one client" if packets else "", informed, broken)
 
 
 # Clients who watch as many users as they can
@@ -261,20 +261,20 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOut
             turn = range(first, min(first + CLIENTS_PER_TURN, count))
             for number in turn:
                 greedy[number].send(b"".join(_watch_frames(number)))
-            begun = time.monotonic()
+            started = time.monotonic()
             bystander.ask(protocol.encode(protocol.keepalive(7)))
-            waits.append(time.monotonic() - begun)
+            waits.append(time.monotonic() - started)
             codes.update(_outcome_of(greedy[number].answer()) for number in turn for _ in range(FRAMES))
         kept = codes["granted"] * UIDS_MAX
         rss, redis = usage.memory(stage.pid).rss - rss, _redis_bytes(stage) - redis
         later = [_logged_in(stage, f"later-{number}") for number in range(LATER)]
         modest = sum(_outcome_of(each.ask(few)) == "granted" for each in later)
-        hurt = stage.bystanders_hurt()
-        for wire in (*greedy, *later, bystander):
-            wire.drop()
+        harm = stage.bystanders_hurt()
+        for connection in (*greedy, *later, bystander):
+            connection.drop()
     limit = shared + OWN_WATCHES * count
     unsaid = codes.total() - codes["granted"] - codes["busy, with a time to return"]
-    broken = hurt + failed_checks(
+    broken = harm + failed_checks(
         (kept > limit, f"{kept:,} watches, {limit:,} allowed"),
         (rss > FIXED_BYTES + limit * MAX_WORKER_BYTES, f"{rss:,} bytes of memory of the worker"),
         (redis > FIXED_BYTES + limit * MAX_REDIS_BYTES, f"{redis:,} bytes of memory of Redis"),
@@ -291,9 +291,9 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOut
 
 
 def _logged_in(stage: AttackedServer, uid: str) -> BlockingConnection:
-    wire = stage.connect()
-    wire.ask(login(uid, idle_timeout=IDLE_S))
-    return wire
+    connection = stage.connect()
+    connection.ask(login(uid, idle_timeout=IDLE_S))
+    return connection
 
 
 def _watch_frames(number: int) -> Iterator[bytes]:
@@ -360,7 +360,7 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
     with Data() as data, PresenceServer("--redis", data.url, *flags) as server:
         events, pid = Setup().keys().events(0), server.process.pid
 
-        def is_told() -> bool:
+        def is_recorded() -> bool:
             added = data.client.xinfo_stream(events)["entries-added"] if data.client.exists(events) else 0
             return int(added) >= 2 * codes[GRANTED]
 
@@ -370,7 +370,7 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
                 codes.update(
                     each.code for each in visits(server.address, name, portion, per_second, resets=True)
                 )
-                wait_for(is_told, REST_S, look_s=POLL_INTERVAL_S)
+                wait_for(is_recorded, REST_S, poll_s=POLL_INTERVAL_S)
             time.sleep(SETTLE_AFTER_CYCLES_S)
             rest = Rest(usage.memory(pid).rss, len(os.listdir(f"/proc/{pid}/fd")))
             print_progress(f"cycles: after {codes.total():,} {rest}")
@@ -379,8 +379,8 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
         base, rest = cycle(warm_up), cycle(warm_up + count)
         kept: dict[str, int] | None = None
         if looks:
-            said = len(server.logged(FIGURES))
-            wait_for(lambda: len(server.logged(FIGURES)) > said, STATISTICS_S)
+            logged = len(server.logged(FIGURES))
+            wait_for(lambda: len(server.logged(FIGURES)) > logged, STATISTICS_S)
             kept = sizes(server.logged(FIGURES)[-1])
     return judge_cycles(base, rest, kept, codes)
 

@@ -79,8 +79,8 @@ class _Visitor(LoopClient):
         self.finish(now, GRANTED)
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        told = payload or {"code": LOST}
-        self.finish(now, told["code"], told.get("retry_after", 0.0))
+        payload_or_lost = payload or {"code": LOST}
+        self.finish(now, payload_or_lost["code"], payload_or_lost.get("retry_after", 0.0))
 
     def finish(self, now: float, code: int, retry_after: float = 0.0) -> None:
         self._ended.append(Visit(self._due, now - self._due, code, retry_after, self._sent))
@@ -88,7 +88,7 @@ class _Visitor(LoopClient):
 
 def visits(
     address: Address,
-    says: Sequence[bytes | Sequence[bytes]] | str,
+    frames: Sequence[bytes | Sequence[bytes]] | str,
     count: int,
     per_second: float,
     *,
@@ -116,21 +116,21 @@ def visits(
     ended: list[Visit] = []
     begin = begin or time.monotonic()
 
-    def come(number: int) -> None:
+    def connect_next(number: int) -> None:
         if len(loop) >= MAX_VISITORS:
-            loop.call_at(time.monotonic() + PAUSE_S, partial(come, number))
+            loop.call_at(time.monotonic() + PAUSE_S, partial(connect_next, number))
             return
         due = begin + number / per_second
-        said = login_frame(f"{says}-{number}") if isinstance(says, str) else says[number % len(says)]
+        frame = login_frame(f"{frames}-{number}") if isinstance(frames, str) else frames[number % len(frames)]
         since = due if hangs_up else time.monotonic()  # how late we are is no part of a stay
-        visitor = _Visitor(loop, since, [said] if isinstance(said, bytes) else said, ended)
+        visitor = _Visitor(loop, since, [frame] if isinstance(frame, bytes) else frame, ended)
         visitor.closes_on_goodbye, visitor.is_reset = hangs_up, resets and number % 2 == 1
         visitor.connect()
         if number + 1 < count:
-            loop.call_at(due + 1 / per_second, partial(come, number + 1))
+            loop.call_at(due + 1 / per_second, partial(connect_next, number + 1))
 
     with ClientLoop(address, sources=sources) as loop:
-        loop.call_at(begin, partial(come, 0))
+        loop.call_at(begin, partial(connect_next, 0))
         loop.run(begin + count / per_second + seconds - time.monotonic(), lambda: len(ended) == count)
         for client in loop.connected_clients():
             if isinstance(client, _Visitor):
@@ -167,9 +167,9 @@ class _Flooder(LoopClient):
             self.send_later(self._piece)
 
     def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        is_told = payload is not None and payload["code"] == Code.RATE_LIMITED
-        self.cut_off += is_told
-        self.otherwise += not is_told
+        has_reason = payload is not None and payload["code"] == Code.RATE_LIMITED
+        self.cut_off += has_reason
+        self.otherwise += not has_reason
         self.connect()
 
 

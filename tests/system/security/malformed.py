@@ -30,9 +30,9 @@ def bombs(count: int) -> CaseOutcome:
     with attacked_server("--login-timeout", GUEST_S) as stage:
         _bomb(stage, min(count, WARM_UP))
         refused, grown = _bomb(stage, count)
-        hurt = stage.bystanders_hurt()
+        harm = stage.bystanders_hurt()
     each = max(0.0, grown / count)
-    broken = hurt + failed_checks(
+    broken = harm + failed_checks(
         (refused < count, f"{count - refused} bombs were not refused as too large"),
         (each > MAX_BOMB_BYTES, f"{each:.0f} bytes of memory for each bomb, {MAX_BOMB_BYTES} allowed"),
     )
@@ -42,25 +42,25 @@ def bombs(count: int) -> CaseOutcome:
 
 def _bomb(stage: AttackedServer, count: int) -> tuple[int, int]:
     """Return how many were refused as too large, and the growth of the server's peak memory in bytes."""
-    wires = [stage.connect() for _ in range(count)]
-    for number, wire in enumerate(wires[::2]):
-        wire.send(login(f"bomber-{number}"))
-    for wire in wires[::2]:
-        wire.answer()
+    connections = [stage.connect() for _ in range(count)]
+    for number, connection in enumerate(connections[::2]):
+        connection.send(login(f"bomber-{number}"))
+    for connection in connections[::2]:
+        connection.answer()
     before = usage.memory(stage.pid).rss
     usage.forget_peak(stage.pid)
-    for wire in wires:
-        wire.send(BOMB)
-    refused = _count_refused(wires, Code.TOO_LARGE)
+    for connection in connections:
+        connection.send(BOMB)
+    refused = _count_refused(connections, Code.TOO_LARGE)
     return refused, usage.peak_bytes(stage.pid) - before
 
 
-def _count_refused(wires: list[BlockingConnection], code: Code) -> int:
+def _count_refused(connections: list[BlockingConnection], code: Code) -> int:
     """Return how many connections end with that code; close all."""
-    told = sum([wire.ends_with(code) for wire in wires])
-    for wire in wires:
-        wire.drop()
-    return told
+    refused = sum([connection.ends_with(code) for connection in connections])
+    for connection in connections:
+        connection.drop()
+    return refused
 
 
 def refusals(count: int) -> CaseOutcome:
@@ -68,13 +68,13 @@ def refusals(count: int) -> CaseOutcome:
     read = 0
     with attacked_server() as stage:
         for _ in range(count):
-            wire = stage.connect()
+            connection = stage.connect()
             with suppress(OSError):  # then what came before may still be read
-                wire.send(protocol.KEEPALIVE + bytes(BEHIND_BYTES))
-                wire.send(bytes(BEHIND_BYTES))
-            read += _count_refused([wire], Code.NOT_LOGGED_IN)
-        hurt = stage.bystanders_hurt()
-    broken = hurt + failed_checks(
+                connection.send(protocol.KEEPALIVE + bytes(BEHIND_BYTES))
+                connection.send(bytes(BEHIND_BYTES))
+            read += _count_refused([connection], Code.NOT_LOGGED_IN)
+        harm = stage.bystanders_hurt()
+    broken = harm + failed_checks(
         (read < MIN_READ_SHARE * count, f"only {read} of {count} refusals were read")
     )
     return CaseOutcome("refusals", f"{count:,} refusals with input behind them", f"read {read:,}", broken)
@@ -88,37 +88,37 @@ def names(count: int) -> CaseOutcome:
         for number in range(count):
             uid = f"a{controls[number % len(controls)]}b".encode()
             body = bytes([0x93, Kind.LOGIN, 1, 0x81, 0xA3]) + b"uid" + bytes([0xA0 | len(uid)]) + uid
-            wire = stage.connect()
-            wire.send(len(body).to_bytes(protocol.HEADER_BYTES, "big") + body)
-            refused += _count_refused([wire], Code.PROTOCOL_ERROR)
-        hurt = stage.bystanders_hurt()
-        told = sum(not event.uid.isprintable() for event in stage.events())
-    broken = hurt + failed_checks(
+            connection = stage.connect()
+            connection.send(len(body).to_bytes(protocol.HEADER_BYTES, "big") + body)
+            refused += _count_refused([connection], Code.PROTOCOL_ERROR)
+        harm = stage.bystanders_hurt()
+        unprintable = sum(not event.uid.isprintable() for event in stage.events())
+    broken = harm + failed_checks(
         (refused < count, f"{count - refused} were let in"),
-        (told, f"{told} events with a control character in the uid"),
+        (unprintable, f"{unprintable} events with a control character in the uid"),
     )
     return CaseOutcome("names", f"{count:,} uids with control characters", f"refused {refused:,}", broken)
 
 
 def mistakes(count: int) -> CaseOutcome:
     """Logins that raise an unexpected exception, whose text no log may show."""
-    told = 0
+    refused = 0
     console = ("--log-format", "console", "--log-level", "debug")  # each line stands as it was written
     with attacked_server(*console, program=("-m", "tests.system.security.faulty")) as stage:
         for first in range(0, count, PORTION):
-            wires = [stage.connect() for _ in range(min(PORTION, count - first))]
-            for number, wire in enumerate(wires, first):
-                wire.send(login(f"victim-{number}", idle_timeout=faulty.WISH_S))
-            told += _count_refused(wires, Code.SERVER_ERROR)
-        hurt = stage.bystanders_hurt()
+            connections = [stage.connect() for _ in range(min(PORTION, count - first))]
+            for number, connection in enumerate(connections, first):
+                connection.send(login(f"victim-{number}", idle_timeout=faulty.WISH_S))
+            refused += _count_refused(connections, Code.SERVER_ERROR)
+        harm = stage.bystanders_hurt()
         stage.server.stop()
     lines = [str(line["event"]) for line in stage.server.lines]
     secrets = sum(faulty.SECRET in line for line in lines)
     controls = sum(CONTROLS.search(line) is not None for line in lines)
-    broken = hurt + failed_checks(
-        (told < count, f"{count - told} clients were not told server_error"),
+    broken = harm + failed_checks(
+        (refused < count, f"{count - refused} clients were not told server_error"),
         (not any("a mistake" in line for line in lines), "the log says nothing of it"),
         (secrets or controls, f"{secrets} secrets and {controls} control characters in the log"),
     )
-    measured = f"told server_error {told:,}; {len(lines)} lines of log"
-    return CaseOutcome("mistakes", f"{told:,} handlers that raise" if told else "", measured, broken)
+    measured = f"told server_error {refused:,}; {len(lines)} lines of log"
+    return CaseOutcome("mistakes", f"{refused:,} handlers that raise" if refused else "", measured, broken)

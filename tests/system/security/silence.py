@@ -36,16 +36,16 @@ def silent(count: int, over_tls: int, per_second: float, logins: float) -> CaseO
         logins: per second, of users.
     """
     hello = _hello()
-    says = (b"", [bytes([each]) for each in login("u" * 100)])
-    says_tls = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
+    frames = (b"", [bytes([each]) for each in login("u" * 100)])
+    frames_tls = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
     flags = ("--workers", "2", "--login-timeout", f"{LOGIN_TIMEOUT_S:g}")
     with attacked_server(*flags, tls=True) as stage, processes(3) as pool:
         address, begin = stage.server.address, time.monotonic() + LEAD_S
         seconds, users = LOGIN_TIMEOUT_S + 2 * LATE_S, int((count / per_second + LOGIN_TIMEOUT_S) * logins)
         stays = partial(visits, per_second=per_second, seconds=seconds, begin=begin, hangs_up=False)
         honest = pool.submit(visits, address, "honest", users, logins, begin=begin)
-        strangers = pool.submit(stays, address, says, count)
-        secured = pool.submit(stays, stage.tls_address, says_tls, over_tls).result()
+        strangers = pool.submit(stays, address, frames, count)
+        secured = pool.submit(stays, stage.tls_address, frames_tls, over_tls).result()
         return judge_silent(strangers.result(), secured, honest.result(), stage.bystanders_hurt())
 
 
@@ -59,7 +59,7 @@ def _hello() -> bytes:
 
 
 def judge_silent(
-    strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], hurt: list[str]
+    strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], harm: list[str]
 ) -> CaseOutcome:
     """Judge the stays; TLS clients get no code."""
     lived = [each.took_s for each in (*strangers, *secured)]
@@ -69,7 +69,7 @@ def judge_silent(
     refused = sum(each.code != GRANTED for each in honest)
     times = [each.took_s for each in honest]
     p99 = percentile(times, 0.99)
-    broken = hurt + failed_checks(
+    broken = harm + failed_checks(
         (alive, f"{alive} of {len(lived)} were open at {LOGIN_TIMEOUT_S + LATE_S:g} s"),
         (early, f"{early} were closed too early"),
         (unnamed, f"{unnamed} were not told why"),
@@ -147,16 +147,18 @@ def races(count: int, seconds: float) -> CaseOutcome:
         for number in range(count):
             _Racer(loop, f"racer-{number}", time.monotonic() + seconds, race).send_and_schedule()
         loop.run(seconds + SETTLE_S)
-        events, hurt = stage.events(), stage.bystanders_hurt()
+        events, harm = stage.events(), stage.bystanders_hurt()
     wrong, doubled = wrong_events(events, race.last_answered)
-    broken = hurt + failed_checks(
+    broken = harm + failed_checks(
         (wrong, f"{len(wrong)} were told offline, and the next beat was answered: {wrong[:3]}"),
         (doubled, f"{doubled} events like the one before"),
     )
-    beats = race.won + race.lost
-    raced = min(race.won, race.lost) >= MIN_RACES_SHARE * beats > 0
+    keepalives = race.won + race.lost
+    raced = min(race.won, race.lost) >= MIN_RACES_SHARE * keepalives > 0
     measured = f"{race.won:,} beats won, {race.lost:,} came too late; offline as last event {len(wrong)}"
-    return CaseOutcome("races", f"{beats:,} beats about T after the last" if raced else "", measured, broken)
+    return CaseOutcome(
+        "races", f"{keepalives:,} beats about T after the last" if raced else "", measured, broken
+    )
 
 
 def wrong_events(
@@ -175,5 +177,9 @@ def wrong_events(
         for uid, at_ms in answered.values()
         if [event.type for event in by_uid.get(uid, ()) if event.at_ms < at_ms][-1:] != ["online"]
     ]
-    doubled = sum(event.type == before.type for told in by_uid.values() for before, event in pairwise(told))
+    doubled = sum(
+        event.type == before.type
+        for user_events in by_uid.values()
+        for before, event in pairwise(user_events)
+    )
     return wrong, doubled

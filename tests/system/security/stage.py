@@ -130,10 +130,10 @@ class AttackedServer:
         """Return what happened to the bystanders; nothing should."""
         lost = sum(each.is_lost for each in self.bystanders)
         uids = {each.uid for each in self.bystanders}
-        told = sum(event.uid in uids and event.type == "offline" for event in self.events())
+        offline = sum(event.uid in uids and event.type == "offline" for event in self.events())
         return failed_checks(
             (lost, f"{lost} of {BYSTANDERS} others lost their connection"),
-            (told, f"{told} others told as offline"),
+            (offline, f"{offline} others told as offline"),
         )
 
 

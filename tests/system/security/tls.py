@@ -51,11 +51,11 @@ def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: boo
     with ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
         _log_in_clients(stage, loop, "warm", 20, tls=tls)
         idle = _core_share(loop, pid, SETTLE_S)  # those who behave, and all else that goes on
-        spent, begun = usage.cpu_seconds(pid), time.monotonic()
+        spent, started = usage.cpu_seconds(pid), time.monotonic()
         clients = _log_in_clients(stage, loop, "first", first, tls=tls)
         before = usage.memory(pid).rss  # what the first of them have found is not found again
         clients += _log_in_clients(stage, loop, "more", connections - first, tls=tls)
-        used = usage.cpu_seconds(pid) - spent - idle * (time.monotonic() - begun)
+        used = usage.cpu_seconds(pid) - spent - idle * (time.monotonic() - started)
         for each in clients:
             each.sends_keepalives = True
         loop.run(SETTLE_S)  # those that only beat are served otherwise than new ones
@@ -74,20 +74,20 @@ def _core_share(loop: ClientLoop, pid: int, seconds: float) -> float:
 def tls(connections: int, seconds: float) -> CaseOutcome:
     """Measure TLS connections, and plain ones, each on a fresh server."""
     costs: list[TlsCost] = []
-    hurt: list[str] = []
+    harm: list[str] = []
     for is_tls in (True, False):
         with attacked_server("--login-rate", "100000", tls=True) as stage:
             costs.append(measure(stage, connections, seconds, tls=is_tls))
-            hurt += stage.bystanders_hurt()
+            harm += stage.bystanders_hurt()
         print_progress(f"{'TLS' if is_tls else 'plain'}: {costs[-1]}")
     secured, plain = costs
-    return judge_tls(secured, plain, hurt)
+    return judge_tls(secured, plain, harm)
 
 
-def judge_tls(secured: TlsCost, plain: TlsCost, hurt: list[str]) -> CaseOutcome:
+def judge_tls(secured: TlsCost, plain: TlsCost, harm: list[str]) -> CaseOutcome:
     """Compare both; the only bound is that no connection is lost."""
     lost = secured.lost + plain.lost
     figures = ("bytes of memory a connection", "µs of a keepalive", "µs of an accept and login")
-    told = [f"{what} {secured[n]:,.1f}, plain {plain[n]:,.1f}" for n, what in enumerate(figures)]
-    broken = hurt + failed_checks((lost, f"{lost} connections were lost"))
-    return CaseOutcome("tls", "connections over TLS", "; ".join(told), broken)
+    figures_text = [f"{what} {secured[n]:,.1f}, plain {plain[n]:,.1f}" for n, what in enumerate(figures)]
+    broken = harm + failed_checks((lost, f"{lost} connections were lost"))
+    return CaseOutcome("tls", "connections over TLS", "; ".join(figures_text), broken)

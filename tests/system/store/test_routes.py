@@ -129,9 +129,9 @@ def test_servers_that_hang_hold_up_a_call_for_no_longer_than_one(cluster: Cluste
     hanging = cluster.primaries()[:2]
     for member in hanging:
         member.freeze()
-    began = time.monotonic()
+    started = time.monotonic()
     answers = scripting._exchange(STREAMS, [("XLEN", stream) for stream in STREAMS])
-    took_s = time.monotonic() - began
+    took_s = time.monotonic() - started
     for member in hanging:
         member.thaw()
     assert took_s < 1.5 * CALL_TIMEOUT_S

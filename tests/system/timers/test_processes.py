@@ -137,9 +137,9 @@ def test_a_second_signal_ends_at_once(start: Start, queue: DelayQueue) -> None:
         running.process.send_signal(signal.SIGINT)
         running.wait_for("stopping")
         running.process.send_signal(signal.SIGINT)
-        began = time.monotonic()
+        started = time.monotonic()
         assert running.process.wait(WAIT_S) == 1
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - started < 2
 
 
 def test_a_stuck_plain_handler_is_ended_with_its_process(start: Start, queue: DelayQueue) -> None:

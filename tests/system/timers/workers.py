@@ -201,9 +201,9 @@ def _schedule(trial: WorkersTrial, timer: SharedTimer, client: Any, lead_s: floa
 
 def _wait_until_done(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
     """Wait until no event is left, killing workers meanwhile."""
-    begun = time.monotonic()
-    next_kill = begun + trial.kill_every_s
-    while time.monotonic() < begun + lead_s + trial.span_s + TIMEOUT_S:
+    started = time.monotonic()
+    next_kill = started + trial.kill_every_s
+    while time.monotonic() < started + lead_s + trial.span_s + TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)
         crew.check_alive()
         state = timer.state()
