@@ -25,7 +25,7 @@ from loadtest.unguarded import WITHOUT_STALL_GUARD
 CONTROL_T_S = 1.0
 CONTROL_TICK_S = 0.25
 CONTROL_STOP_S = 1.2  # longer than T: every device is due when the server wakes
-CONTROL_AWAKE_S = 0.5  # between two stops: a beat of every device
+CONTROL_AWAKE_S = 0.5  # between two stops: a keepalive of every device
 CONTROL_SECONDS = 10.0
 CONTROL_RUNS = 6  # at most
 CONTROL_USERS = 400  # at most
@@ -87,7 +87,7 @@ def check_run(arguments: argparse.Namespace) -> bool:
 def check_control(users: int) -> bool:
     """The negative control: keepalives only, the guard is off, the server is stopped; it must be noticed."""
     flags = ("--idle-timeout", str(CONTROL_T_S), "--tick", str(CONTROL_TICK_S))
-    # All that the devices do is beat, and nothing is too late: what is left are false offline events.
+    # The devices only send keepalives, and nothing is too late: what is left are false offline events.
     beats = ("--silence-share", "0", "--away-share", "0", "--logout-share", "0", "--slack", "600")
     for number in range(1, CONTROL_RUNS + 1):
         with (

@@ -1,11 +1,11 @@
 """Thousands of clients in one thread: connections in one epoll set, and one heap of deadlines.
 
 All load in this repository comes from it; a plain loop, a thread or a greenlet drives it. What a client
-does is its class: it overrides the callbacks (`opened`, `entered`, `heard`, `ended`). Only `ClientLoop.run`
-waits.
+does is its class: it overrides the callbacks (`on_connected`, `on_login`, `on_packet`, `on_disconnect`).
+Only `ClientLoop.run` waits.
 
 Packets are unpacked without the checks of the codec, which cost more than everything else here; every
-`CHECKED_EACH`th goes through the codec as well.
+`PACKETS_PER_CHECK`th goes through the codec as well.
 """
 
 import _socket
@@ -46,11 +46,11 @@ MAX_BACKOFF_S = 60.0  # as the specification says under "Coming back"
 MAX_RECONNECT_DELAY_S = 0.5  # at most, until a client whose connection ended is back
 SOURCE_ADDRESSES = 8  # addresses to connect from: each brings 28,000 ports
 MAX_EVENTS_PER_POLL = 512
-SLOT_S = 0.05  # of the ring of beats; the shorter, the more wakes and the smaller the bursts
+SLOT_S = 0.05  # of the ring of keepalives; the shorter, the more wakes and the smaller the bursts
 COMMAND_POLL_INTERVAL_S = 0.02  # how often a thread looks for orders
 COMMAND_TIMEOUT_S = 30.0  # of a thread, which never waits for long
 EMPTY_PAYLOAD: Mapping[str, Any] = {}
-KEEPALIVE_ID = 2  # of each beat that asks
+KEEPALIVE_ID = 2  # of each keepalive that asks for an answer
 KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(KEEPALIVE_ID))
 MAX_TURN_S = 0.02  # of things that are due, until what has come is looked at
 _READ, _WRITE, _ERROR, _END = 1, 4, 8, 16  # the same of epoll and of poll

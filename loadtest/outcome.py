@@ -1,4 +1,4 @@
-"""What came of a scenario, what was wrong in it, and a table of it."""
+"""The outcome of a scenario: its figures, the broken promises, and a table."""
 
 import math
 import sys
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-MAX_EXAMPLES = 5  # broken promises told in full; all are counted
+MAX_EXAMPLES = 5  # broken promises described in full; all are counted
 
 _print_lock = threading.Lock()
 

@@ -1,6 +1,6 @@
 """What processes and this machine use up.
 
-By psutil where that tells it. Not there: processor time to the nanosecond, how often all threads of a process
+By psutil where it can. Beyond it: processor time to the nanosecond, how often all threads of a process
 have gone to sleep, and the share of memory that belongs to no file.
 """
 

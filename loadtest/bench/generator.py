@@ -4,8 +4,8 @@ It is made in a process of its own. Each packet is sent when it is due, as devic
 other would do: a server that waits for events is then woken for nearly every one. With `burst_s` above 0
 packets are sent together once in so long, which spares such a server wakes.
 
-How a client of each kind of server logs in, beats and is answered is data, a `Dialect`. MQTT is version 3.1.1
-(CONNECT, PINGREQ); NATS is its text protocol (INFO, CONNECT, PING).
+How a client of each kind of server logs in, sends keepalives and is answered is data, a `Dialect`. MQTT is
+version 3.1.1 (CONNECT, PINGREQ); NATS is its text protocol (INFO, CONNECT, PING).
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from presence import protocol
 MIN_SLEEP_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
 LOGINS_PER_TURN = 100
 LOGIN_TIMEOUT_S = 20.0
-LAST_ANSWERS_TIMEOUT_S = 1.0  # time for the answers to the last beats, at most
+LAST_ANSWERS_TIMEOUT_S = 1.0  # time for the answers to the last keepalives, at most
 LATE_S = 0.1  # a generator that stood still for longer has sent a burst and not its load
 CORE_LIMIT = 0.7  # of a core: beyond, the generator and not the server would be measured
 MISSED_LIMIT = 0.01  # of the packets, or of their answers
 CONNECTS_PER_S = 4_000.0  # a guess, for the progress bar only
-COMMAND_TIMEOUT_S = 120.0  # beyond what an order was to take
+COMMAND_TIMEOUT_S = 120.0  # beyond the time that a command takes by design
 SETTLE_KEEPALIVES = 13  # of each connection, until a server that adapts to what clients send has adapted
 SETTLE_RATE = 15_000.0
 ANSWERED = "answered"
@@ -155,7 +155,7 @@ class KeepaliveGenerator:
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
             self._sockets += new
         gc.collect()
-        gc.freeze()  # a collection would look at all of them, in the middle of a second's load
+        gc.freeze()  # a collection would scan all of them, in the middle of a second's load
 
     def _log_in(self, uid: str) -> socket.socket:
         sock = socket.create_connection(self._address, timeout=LOGIN_TIMEOUT_S)

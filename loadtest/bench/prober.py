@@ -19,7 +19,7 @@ from presence.protocol import KEEPALIVE
 PROBES_PER_S = 20  # of each kind
 ALWAYS = "acknowledged, always"  # from connections whose every keepalive asks for an answer
 SELDOM = "acknowledged, after plain ones"  # from connections of whose keepalives few do
-LOGIN = "login"  # connect, log in, be told ok
+LOGIN = "login"  # connect, log in, receive ok
 KINDS = (ALWAYS, SELDOM, LOGIN)
 CONNECTIONS = {ALWAYS: 10, SELDOM: 60}
 PLAIN_EVERY_S = 0.4  # a connection of the second kind asks every 3 s: after some seven plain keepalives

@@ -85,7 +85,7 @@ class Results:
     """Everything that one run found, and where."""
 
     machine: dict[str, str]  # processor, kernel, versions
-    settings: dict[str, object]  # what the run was told
+    settings: dict[str, object]  # the options of the run
     says: dict[str, str] = field(default_factory=dict)  # what each server is; in the order of the tables
     skipped: dict[str, str] = field(default_factory=dict)  # servers that could not be measured here, and why
     cpu: list[Cpu] = field(default_factory=list)

@@ -48,7 +48,7 @@ def _mosquitto(folder: Path, port: int) -> list[str]:
 
 
 def _nats(folder: Path, port: int) -> list[str]:
-    # The clients beat, so the server need not ask whether they live.
+    # The clients send keepalives, so the server need not ask whether they live.
     (folder / "nats.conf").write_text(f'listen: "{HOST}:{port}"\nping_interval: "1h"\n')
     return ["nats-server", "-c", str(folder / "nats.conf")]
 

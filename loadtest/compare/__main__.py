@@ -199,7 +199,7 @@ def play(plan: ComparePlan) -> CompareRow:
     ):
         try:
             return pool.submit(run, plan, redis.url if redis else "").result()
-        except Exception as error:  # whatever ends a technique is to be told
+        except Exception as error:  # whatever ends a technique is reported
             return CompareRow(plan, error=str(error) or type(error).__name__)
 
 

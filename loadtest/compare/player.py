@@ -1,9 +1,9 @@
 """One technique under the one workload, in real time and open loop.
 
-Everything scales with T, the idle time-out: users beat each 0.4 T, less or more by a tenth, and begin spread
-over one beat. A share of them falls silent at moments spread over the first part, early enough for all to
-have been told of before the end. All is drawn from a seed, so the same for every technique. A touch is made
-when it is due.
+Everything scales with T, the idle time-out: users send a keepalive each 0.4 T, less or more by a tenth, and
+begin spread over one interval. A share of them falls silent at moments spread over the first part, early
+enough for all to be reported before the end. All is drawn from a seed, so the same for every technique. A
+touch is made when it is due.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from loadtest.usage import redis_calls
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
 
-BEAT_SHARE: Final = 0.4  # of T: two beats may get lost; 12 s of 30
-JITTER: Final = 0.1  # of a beat, either way
+BEAT_SHARE: Final = 0.4  # of T: two keepalives may get lost; 12 s of 30
+JITTER: Final = 0.1  # of the interval, either way
 SLACK_SHARE: Final = 0.05  # of T: a telling that is later than this before the end counts as missed
 STEP_S: Final = 0.05  # touches are made together once in so long: a server gathers its reads as well
 CHUNK: Final = 512  # touches, after which it is looked whether a look is due
@@ -92,7 +92,7 @@ def draw_schedule(plan: ComparePlan) -> Schedule:
 
 @dataclass
 class CompareRow:
-    """What came of a run."""
+    """The result of a run."""
 
     plan: ComparePlan  # what was played
     # Made in the measured stretch, from when all had come to the end; and its length
@@ -112,7 +112,7 @@ class CompareRow:
     p99_ms: float = math.nan
     max_ms: float = math.nan
     early: int = 0  # tellings of a user whose last touch was less than T ago
-    false: int = 0  # tellings of a user who went on beating
+    false: int = 0  # reports of a user who went on sending keepalives
     missed: int = 0  # silent users who were never reported
     lag_max_ms: float = 0.0  # from when a touch was due until it was done, less the step
     refused: int = 0  # calls that Redis did not take
@@ -121,7 +121,7 @@ class CompareRow:
 
 @dataclass(frozen=True)
 class Telling:
-    """A user was told to be offline: when, in seconds of the run, and how long after the last touch."""
+    """A user was reported as offline: when, in seconds of the run, and how long after the last touch."""
 
     user: int
     at: float
@@ -263,7 +263,7 @@ class Player:
 
 
 async def play(plan: ComparePlan, url: str) -> CompareRow:
-    """Play a plan, and return what came of it; `url`: of a Redis, for the techniques that need one."""
+    """Play a plan, and return its result; `url`: of a Redis, for the techniques that need one."""
     row = CompareRow(plan)
     async with open_technique(plan.kind, plan.idle_timeout_s, url) as technique:
         await Player(row, technique, Meter(url)).run()

@@ -1,9 +1,9 @@
 """``python -m loadtest.operators``: what scrapes, viewers and stuck clients cost the core, µs a keepalive.
 
-One server, whose connections beat at a steady rate all the time. For each kind of looker there are pairs of
-stretches, one with it and one without, in turns; what is compared is the processor time of the process that
-serves the clients. The ratio is the median of the pairs'. Exits with 1 if a kind costs more than it may.
-Needs the ``loadtest`` and ``embedded`` extras, and Linux.
+One server, whose connections send keepalives at a steady rate all the time. For each kind of looker there
+are pairs of stretches, one with it and one without, in turns; what is compared is the processor time of the
+process that serves the clients. The ratio is the median of the pairs'. Exits with 1 if a kind costs more than
+it may. Needs the ``loadtest`` and ``embedded`` extras, and Linux.
 """
 
 import argparse

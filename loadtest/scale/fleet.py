@@ -1,4 +1,4 @@
-"""Load generators: processes with a loop of clients each, and who gives them orders."""
+"""Load generators: processes with a loop of clients each, and the fleet that commands them."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import LastPacket
 from presence.protocol import KEEPALIVE
 
-SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of beats
+SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of keepalives
 SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each
 END_TIMEOUT_S = 20.0
 
@@ -32,16 +32,16 @@ class FleetStatus:
     # Clients that are logged in, and that are to be
     online: int = 0
     arriving: int = 0
-    beating: int = 0  # generators that have beats to come
-    keepalives: int = 0  # that were sent since the mark
-    blocked: int = 0  # beats that the kernel did not take
-    late_max_s: float = 0.0  # the latest beat since the mark
-    cpu_s: float = 0.0  # of the generators since the mark
+    beating: int = 0  # generators with keepalives still to send
+    keepalives: int = 0  # sent in this phase
+    blocked: int = 0  # keepalives that the kernel did not take
+    late_max_s: float = 0.0  # of the latest keepalive in this phase
+    cpu_s: float = 0.0  # of the generators in this phase
     # Sessions and logins, by reason
     lost: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    # Of each slot's last beat, and of each login, since the mark; only where asked for
+    # Of each slot's last keepalive, and of each login, in this phase; only where asked for
     late_s: list[float] = field(default_factory=list)
     login_s: list[float] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class _Steady(LoopClient):
         super().on_connected()
 
     def on_login(self, payload: Mapping[str, Any], now: float) -> None:
-        self.session = payload.get("session", "-")  # a C floor tells none
+        self.session = payload.get("session", "-")  # a C floor sends none
         self._attempts = 0
         self._generator.status.login_s.append(now - self.last_sent_at)
 
@@ -180,7 +180,7 @@ def _serve(pipe: Connection, *arguments: Any) -> None:
     """Run the clients and the commands, until the pipe ends: the process of a generator."""
     raise_file_limit()
     generator = OrderedLoop(*arguments)
-    gc.disable()  # nothing here makes cycles, and a collection would make beats late
+    gc.disable()  # nothing here makes cycles, and a collection would make keepalives late
     with LoopThread(generator) as thread, contextlib.suppress(EOFError):
         while True:
             name, given = pipe.recv()

@@ -1,4 +1,4 @@
-"""What is played: ramp, two holds, a mass silence, a last beat of all; each is measured and judged."""
+"""The phases of a run: ramp, two holds, mass silence, a last keepalive of all; each measured and judged."""
 
 import os
 import threading

@@ -1,8 +1,8 @@
-"""Each event held against what that client truly did: pure, so that made-up events show what it would notice.
+"""Compares each event with what that client truly did: pure, so that tests show what it would notice.
 
-A period begins with no client online and ends with all silent. In it each client logs in, beats, falls
-silent; so there must be one online event of each, then one offline event, for silence, of the session that
-the client had, neither before the client was silent for T nor later than was promised.
+A period begins with no client online and ends with all silent. In it each client logs in, sends
+keepalives and falls silent; so there must be one online event of each, then one offline event, for silence,
+of the session that the client had, neither before the client was silent for T nor later than promised.
 
 Moments are monotonic seconds, of one machine. The time of a decision is known in Unix ms of the server's
 clock, which is the wall clock as it stood at the server's start; so it is known between two bounds.
@@ -104,7 +104,7 @@ def judge(truths: Sequence[LastPacket], events: Iterable[StreamEvent], promise: 
 def _judge_end(ends: Ends, truth: LastPacket, event: StreamEvent, promise: ScaleDeadlines) -> None:
     """Judge the first offline event of a client."""
     _, decided = event.decided_between
-    # A beat may be on its way while its session ends for a silence before it.
+    # A keepalive may be on its way while its session ends for a silence before it.
     last = truth.sent_at if truth.sent_at <= decided - RACE_S else truth.previous_at
     if event.session != truth.session:
         ends.note("offline event of another session", (truth, event))

@@ -1,4 +1,4 @@
-"""One device: a connection, a session, beats that are sent when they are due, and its misadventures.
+"""One device: a connection, a session, keepalives sent when they are due, and its misadventures.
 
 It reports everything that it does to the judge; nothing here decides what the server should make of it.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # it needs gevent, which devices do without
     from loadtest.users.run import DeviceRun
 
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
-KEEPALIVES_PER_ANSWER = 3  # every third beat asks for an answer, as the specification advises
-LATE_KEEPALIVE_S = 0.25  # a beat that is sent later than this tells that the load generator is at its limits
+KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the specification advises
+LATE_KEEPALIVE_S = 0.25  # later than this, the load generator is at its limits
 FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the rest are longer
 ANSWERED = "keepalive, answered"
 LATE = "(load generator late with a beat)"
@@ -41,7 +41,7 @@ _EXPECTED_CODES = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISC
 class Device(LoopClient):
     """A device that logs in, sends keepalives at the server's interval, and follows the scenario."""
 
-    is_member = False  # its beats have moments of their own
+    is_member = False  # its keepalives have a schedule of their own
 
     def __init__(self, run: "DeviceRun") -> None:
         super().__init__(run.loop, next(run.uids))

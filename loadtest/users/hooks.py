@@ -1,6 +1,6 @@
 """What locust calls at the beginning and the end of a run, for every kind of user.
 
-A locustfile imports `LoadUser`, and calls `listen` once.
+A locustfile imports `LoadUser`, and calls `register_hooks` once.
 """
 
 import functools
@@ -23,11 +23,11 @@ from loadtest.users.run import DeviceRun
 from presence.common.redis_url import redacted
 from presence.store.client import RedisError, open_client
 
-# A hundred objects a device, which live as long as it does: to look at all of them again and again makes
-# beats late.
+# A device has a hundred objects that live as long as it does: collections that scan all of them again and
+# again make keepalives late.
 GC_THRESHOLDS = (50_000, 20, 100)
-# Locust gives a worker's users to others after 4 s without a word, and 16,000 devices more are too many. A
-# machine that carries the server, too, may well be busy for so long.
+# Locust gives a worker's users to others after 4 s without a heartbeat, and 16,000 devices more are too many.
+# A machine that carries the server, too, may well be busy for so long.
 WORKER_HEARTBEATS = 60  # one a second
 
 FOREVER_S = 1e9
@@ -114,7 +114,7 @@ def register_hooks() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     runners.HEARTBEAT_LIVENESS = WORKER_HEARTBEATS
     # A worker asks for this constant a hundred times for every portion of users; each time locust builds and
-    # runs a parser: together a second of CPU, in which no device beats.
+    # runs a parser: together a second of CPU, in which no device sends keepalives.
     locusts: Any = argument_parser
     locusts.default_args_dict = functools.cache(locusts.default_args_dict)
 

@@ -33,9 +33,7 @@ RACE_S = 0.1
 # A login so soon after the device's logout may be the first of the two in Redis, if it is on another node.
 # Then it replaces the session, and neither has an event. Nothing beyond that is excused.
 OVERTAKEN_S = 0.25
-PACKETS_KEPT = (
-    64  # packets remembered of a session: 25 idle time-outs of beats, far above any lag of an event
-)
+PACKETS_KEPT = 64  # packets remembered of a session: 25 idle time-outs, far above any lag of an event
 _TIMES_KEPT = 2 * PACKETS_KEPT  # numbers in the array of them
 SESSIONS_KEPT = 8  # of a device: its events lag behind by one or two
 CLOCK_DRIFT = 1e-4  # seconds a second; twice what two bad quartzes are apart
@@ -56,7 +54,7 @@ class JudgedSession:
     login: Sent  # when the login was sent
     # T of this session, seconds; as the server dictates it once it has answered
     idle_timeout: float = math.inf
-    id: str | None = None  # the session's name in events; None until the server has told
+    id: str | None = None  # the session's name in events; None until the server has sent it
     answered_at: float | None = None  # when the login's ok was read
     is_silent: bool = False  # whether the device means to send nothing for now
     # When the device did so
@@ -64,7 +62,7 @@ class JudgedSession:
     closed: Sent | None = None
     is_ended: bool = False  # whether an offline event was seen, or was missed and reported
     offline_due: float | None = None  # when an offline event must have come; None: none has to
-    # Of its last packets, two numbers each; the garbage collector need not look at them
+    # Of its last packets, two numbers each; the garbage collector need not scan them
     packet_times: "array[float]" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -259,7 +257,7 @@ class DeviceJudge:
             deadline, _, session = heapq.heappop(self._checks)
             device = session.device
             if session.offline_due == deadline and not session.is_ended:
-                session.offline_due, session.is_ended = None, True  # told once
+                session.offline_due, session.is_ended = None, True  # reported once
                 reason = "logout" if session.logout else "closed" if session.closed else "idle_timeout"
                 since = now - session.last_packet().start
                 detail = f"{device.uid} sent its last packet {since:.3f} s ago"

@@ -1,7 +1,7 @@
 """The load test's own options, beside locust's; what devices do by them, and what a run must not exceed.
 
 No clock: both clocks are arguments. Each device plays by itself, by chance, or all play together: then at
-every full multiple of a time on the wall clock, so that processes and machines agree without a word.
+every full multiple of a time on the wall clock, so that processes and machines agree without messages.
 """
 
 import math

@@ -26,12 +26,12 @@ from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 
 MAX_WAIT_S = 0.5
-WAKE_DELAY_S = 0.02  # by so much something may be done late: waking costs more than a beat
+WAKE_DELAY_S = 0.02  # by so much something may be done late: waking costs more than a keepalive
 POLL_INTERVAL_S = 0.01  # where nothing can be waited for
 RETRY_S = 0.5
 MANY_EVENTS = 20  # events that came at one read; then the next is worth waiting for,
 PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
-DETAILS_LOGGED = 20  # broken promises told in full; locust's report counts all of them
+DETAILS_LOGGED = 20  # broken promises logged in full; locust's report counts all of them
 
 logger = logging.getLogger("presence.loadtest")
 

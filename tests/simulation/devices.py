@@ -1,4 +1,4 @@
-"""Devices: they connect, log in, beat, and do what their plan says; some as careful as the client library."""
+"""Devices: they connect, log in, send keepalives and follow their plan, some as the client library does."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class SimulatedDevice:
             return self._keepalive_s / 0.4 / host.clock.rate - LATE_MARGIN_S * self._random.uniform(1.0, 2.0)
         return self._keepalive_s * self._random.uniform(0.9, 1.1)
 
-    # What it hears
+    # What it receives
 
     def receive(self, connection: SimulatedConnection, packet: Packet) -> None:
         match packet.kind:

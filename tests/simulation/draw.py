@@ -36,7 +36,7 @@ def draw_plan(seed: int) -> SimulationPlan:
     )
     faults = _faults(random, nodes, settings, heal_at)
     longest_s = max([settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
-    # An unbroken lease of contact, a lease and T of silence seen, a beat, and as much for a longer time-out.
+    # An unbroken lease of contact, a lease and T of silence seen, a heartbeat; as much for a longer time-out.
     quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
     plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
     # Drawn apart: what a seed stands for otherwise does not depend on it.

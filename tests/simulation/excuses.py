@@ -22,7 +22,7 @@ REPORT_S: Final = 0.5  # gathering, a batch under way before, and its own
 RESYNC_WAIT_S: Final = (
     15.0  # ends wait for others that long after a resync, which follows a fault by a probe or two, or a gap
 )
-SWEEP_SLACK_S: Final = 2.0  # beside a beat of the node that died, and one of its observer
+SWEEP_SLACK_S: Final = 2.0  # beside a heartbeat of the node that died, and one of its observer
 SLOWEST_CLOCK: Final = 0.97
 DRAIN_S: Final = 15.0  # until the process has ended
 LATE_CALL_S: Final = 62.0  # until the last call is carried out
@@ -106,7 +106,7 @@ class Liveness:
         return self._late_login_at.get(life.key, LONG_AGO) >= life.arrived
 
     def must_be_known(self, life: TrueSession, decided_at: float, reporter: Host) -> bool:
-        """Whether a session lived then, lives now, and Redis must know of it, as `teller` could see."""
+        """Whether a session lived then, lives now, and Redis must know of it, as `reporter` could see."""
         now = self._world.agenda.now
         claim = self._claim(life, decided_at, reporter)
         return (
@@ -119,7 +119,7 @@ class Liveness:
         now = self._world.agenda.now
         if not self._is_seen(life, reporter) or not life.is_alive(now) or self.is_outdated(life):
             return NO_CLAIM
-        # Redis dates both by the ages that their nodes tell, each by its own clock.
+        # Redis dates both by the ages that their nodes report, each by its own clock.
         clocks = abs(reporter.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
         doubt_s = EPSILON_S + (now - decided_at) * clocks
         return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)

@@ -11,21 +11,21 @@ While the simulation runs
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
             its node's clock. Time in which the process was stopped counts twice: nothing runs, and
             later the whole stop is credited, up to T.
- untold     With no fault now or shortly before, an end is reported TELLING_S after its decision; a
+ untold     With no fault now or shortly before, an end is reported REPORT_S after its decision; a
             gap entry of its process counts as the end of a fault, and so does a resync for what a comparison
             found.
  unswept    A session of a process that died alone, no fault before or after, is swept within a lease, its
             time-out (at least T), three heartbeats and SWEEP_SLACK_S, by the slowest clock.
  false      At an offline event, no device of the user may have a live session as its newest login: one that
             its process holds, and whose client was received within its time-out and has sent
-            neither FIN nor logout. A process is excused only if it could not report that session to Redis: it
-            was stopped, or one of the relay's calls failed or was slow, within the last
-            RECOVERY_S, and not because Redis was unreachable for all, unless that was shorter than BLINK_S;
-            its outbox is beyond its bound, or was, until its gap entry and RECOVERY_S; the process that
-            reports the end has not yet seen its node in that shard; the login is younger than LOGIN_LAG_S;
-            or Redis went back to an earlier state of the same history within ROLLBACK_S, which a node
-            whose own counter agrees cannot see. For an end that a node decided the moment
-            of the decision counts: a later login, by clocks as wrong as theirs, comes online afterwards.
+            neither FIN nor logout. A process is excused only if it could not report that session to Redis:
+            it was stopped, or one of the relay's calls failed or was slow, within the last RECOVERY_S, and
+            not because Redis was unreachable for all, unless for less than BRIEF_OUTAGE_S; its outbox is
+            beyond its bound, or was, until its gap entry and RECOVERY_S; the process that reports the end
+            has not yet seen its node in that shard; the login is younger than LOGIN_LAG_S; or Redis went
+            back to an earlier state of the same history within ROLLBACK_S, which a node whose own counter
+            agrees cannot see. For an end that a node decided the moment of the decision counts: a later
+            login, by clocks as wrong as theirs, comes online afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
@@ -33,10 +33,10 @@ While the simulation runs
  doubled    The events of a user alternate, and each offline event names the entry id of its online event.
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
- shown      An event about a user's status or `meta` reports a change in the present period; see `showing`.
+ shown      An event about a user's status or `meta` reports a change in the present period.
  exile      No final goodbye to the newest login of a device, unless its user has more devices than allowed
             sessions. Here, as in `false`, a device is exempt if Redis has since applied one of its logins
-            that was in flight for more than UNDER_WAY_S:
+            that was in flight for more than IN_FLIGHT_S:
             its age was that of its sending, so it may count as younger than it is.
 When all is over
  converged  Redis' records are the union of the sessions of the running processes, exactly, and these are
@@ -103,7 +103,9 @@ class SimulationJudge:
         self.showing = Showing()  # how they show themselves, as the streams have it
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
-        self.registered_at: dict[str, float] = {}  # true time at which Redis last heard that a session lives
+        self.registered_at: dict[
+            str, float
+        ] = {}  # true time at which Redis was last told that a session lives
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to

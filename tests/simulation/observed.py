@@ -51,7 +51,7 @@ class ObservedRedis(FakeRedis):
     def __init__(self, agenda: Agenda, seed: str) -> None:
         self._agenda = agenda
         self.clock_offset_s = 0.0  # of its clock to true time
-        self.outages = 0  # how many faults make it unreachable for all; see `leave`
+        self.outages = 0  # how many faults make it unreachable for all
         self._outage_spans: list[tuple[float, float]] = []
         self.refuses_connections = False  # whether it is down, so that its machine refuses connections
         self.epoch = 0  # another with each restart, which ends all connections

@@ -1,4 +1,4 @@
-"""Reading what the server told Redis."""
+"""Reading the events that the server wrote to Redis."""
 
 from typing import Any
 

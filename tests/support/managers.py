@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Manager:
-    """Takes what services tell; `variable` is what `NOTIFY_SOCKET` has to be, without a folder no file."""
+    """Receives the notifications of services; `variable` is for `NOTIFY_SOCKET`, no file without a folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.notify_socket = f"@presence-{secrets.token_hex(8)}" if folder is None else str(folder / "notify")

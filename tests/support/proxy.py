@@ -2,7 +2,7 @@
 
     with Proxy("/run/redis.sock") as proxy:      # or Proxy(("127.0.0.1", 6379))
         node = start(redis=proxy.url)
-        proxy.disturb(Faults(latency_s=0.2))     # of each way; up=False: only of what comes back
+        proxy.disturb(ProxyFaults(latency_s=0.2))     # of each way; up=False: only of what comes back
         proxy.heal()
         proxy.drop_reply(10)
         assert proxy.injected.replies_dropped    # what was truly done

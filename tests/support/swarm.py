@@ -25,9 +25,9 @@ class SwarmClient(LoopClient):
 
     def __init__(self, loop: ClientLoop, uid: str, beat_s: float, *, asks: bool) -> None:
         super().__init__(loop, uid)
-        self.sends_keepalives = self.reconnects = False  # its beats have moments of their own
+        self.sends_keepalives = self.reconnects = False  # its keepalives have a schedule of their own
         self.sent_at = 0.0  # Unix seconds, taken right before the last frame was sent
-        self.silent_at: float | None = None  # monotonic: from then on it does not beat
+        self.silent_at: float | None = None  # monotonic: from then on it sends no keepalives
         self.received: list[Packet] = []
         self.is_closed = False  # by the server
         self.round_trips: list[float] = []  # seconds from each keepalive that asks to its answer

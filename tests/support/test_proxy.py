@@ -46,7 +46,7 @@ def plug_in(proxy: Proxy) -> socket.socket:
 
 
 def receive(sock: socket.socket, size: int) -> list[bytes]:
-    """What came, as it came."""
+    """What was received, piece by piece."""
     pieces: list[bytes] = []
     while sum(map(len, pieces)) < size:
         piece = sock.recv(1 << 20)

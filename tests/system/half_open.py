@@ -1,10 +1,10 @@
 """``python -m tests.system.half_open``: cut clients off with no FIN or RST; the server must notice.
 
 The clients are in a network namespace of their own, at the end of a virtual cable that is cut; a real server
-on a real Redis is at the other end. They go on beating, into the void. Others, on this side, beat all the
-time. Each who was cut off must be told offline, for silence, in [T, T + tick + 0.2 s] after its last packet
-that got through, or later by what the hypervisor took of a processor. The exit status is 1 if one was not,
-or if the others were told anything. Needs Linux, root and ``ip``, and the ``embedded`` extra.
+on a real Redis is at the other end. They go on sending keepalives. Others, on this side, send them all the
+time. Each client that was cut off must be reported offline, for silence, in [T, T + tick + 0.2 s] after its
+last packet that got through, or later by what the hypervisor took of a processor. The exit status is 1 if one
+was not, or if anything was reported of the others. Needs Linux, root and ``ip``, and the ``embedded`` extra.
 """
 
 import _socket
@@ -36,10 +36,10 @@ from loadtest.servers import PresenceServer
 from loadtest.usage import Stolen
 from presence.protocol import Code
 
-BEAT_SHARE: Final = 0.4  # of T: how often clients beat
+BEAT_SHARE: Final = 0.4  # of T: how often clients send keepalives
 SLACK_S: Final = 0.2  # for the way from the tick to the stream
 STEADY_SHARE: Final = 0.25  # so many more clients are not cut off
-PAUSE_S: Final = 0.1  # without beats before the cut: what was sent got through
+PAUSE_S: Final = 0.1  # without keepalives before the cut: what was sent got through
 LINGER_S: Final = 1.0  # after the last that is due, for events too late or too many
 LOGIN_TIMEOUT_S: Final = 10.0
 _MS: Final = 0.001  # an entry's id is the millisecond in which it was written

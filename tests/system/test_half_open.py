@@ -1,4 +1,4 @@
-"""Clients whose network goes away without a word are found out in time; needs root, for a network."""
+"""Clients whose network goes away unnoticed are reported in time; needs root, for a network."""
 
 import os
 

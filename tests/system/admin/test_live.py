@@ -1,4 +1,4 @@
-"""`/v1/live`: one picture for all who look, and nobody waits for another."""
+"""`/v1/live`: one picture for all viewers, and none of them waits for another."""
 
 import itertools
 import json

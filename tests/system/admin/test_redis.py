@@ -1,4 +1,4 @@
-"""Redis away: whoever asks hears so in time, and what needs no Redis is answered as before; and a cluster."""
+"""Redis away: requests are refused in time, and those that need no Redis are answered; and a cluster."""
 
 import json
 import signal

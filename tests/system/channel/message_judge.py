@@ -1,10 +1,10 @@
-"""What became of each message, held against who received it: pure, so that broken runs can be made up.
+"""Compares the outcome of each message with who received it: pure, so that tests can make up broken runs.
 
-Each message has exactly one outcome: it was handed to so many sessions, it was refused because the recipient
-is offline, or the sender was told that it is lost, or may be. A device receives a message once at most, and
-those that were sent over one connection in the order in which they were sent, over all of its own. (Two
-devices of one sender are mostly on two servers, and nobody knows which wrote first.) Of whoever stayed
-connected more is known: nothing to him is refused, and what was handed is received, by all of his devices.
+Each message has exactly one outcome: it was delivered to a number of sessions, refused because the recipient
+is offline, or reported to the sender as lost or possibly lost. A device receives a message once at most, and
+the messages of one connection in the order in which they were sent, over all of its own. (Two devices of one
+sender are mostly on two servers, and it is unknown which wrote first.) Of a user who stayed connected more
+is known: no message to them is refused, and what was delivered is received, by all of their devices.
 """
 
 from collections import Counter

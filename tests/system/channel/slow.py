@@ -1,4 +1,4 @@
-"""``slow``: many who watch and never read, and what they cost the server and those who do read."""
+"""``slow``: many watchers that never read, and what they cost the server and those that do read."""
 
 import _socket
 import itertools

@@ -1,4 +1,4 @@
-"""Short runs on real servers: who watches sees all, messages arrive once, and slow readers hurt nobody."""
+"""Short runs on real servers: watchers see all, messages arrive once, and slow readers delay no others."""
 
 import pytest
 

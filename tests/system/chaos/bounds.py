@@ -18,7 +18,7 @@ from tests.system.chaos.truth import DATA_LOSSES, NODE_DEATHS, OUTAGES, ROLLBACK
 RENEWALS_PER_LEASE = 8
 HOLD_S = 10.0  # ends wait at most so long for others that begin anew
 CONVERGED_S = 5.0  # promised: so soon Redis knows all who live
-WINDOW_S = 0.125  # in which beats are gathered
+WINDOW_S = 0.125  # in which keepalives are gathered
 REPORT_S = 1.0  # from a decision to its entry, on a machine that is busy
 LOGIN_LAG_S = 1.0  # the same for a login
 RECOVERY_S = 3.0  # back-off, an opening and its batches: then a node has told what it had to

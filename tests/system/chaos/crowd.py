@@ -18,7 +18,7 @@ from tests.system.chaos.truth import Login, User
 SOURCES = 4
 LOGOUT = protocol.encode(protocol.logout())
 MEAN_ACTION_S = 25.0  # mean time between two deeds of a client
-LATE_KEEPALIVE_S = 0.04  # before the time-out: so late beat those who beat late
+LATE_KEEPALIVE_S = 0.04  # before the time-out, for clients whose keepalives are late
 ANSWER_TIMEOUT_S = 6.0  # for the answer to a login
 ABANDONED_S = 30.0  # after which a connection that was left half open is closed
 SILENT_FOR_S = (0.5, 4.0)  # beyond the time-out and the tick; then it comes back, told or not
@@ -136,7 +136,7 @@ class Crowd:
 class _Actor(LoopClient):
     """A client that records in `user` what it truly did."""
 
-    is_member = False  # its beats have moments of their own
+    is_member = False  # its keepalives have a schedule of their own
 
     def __init__(
         self, crowd: Crowd, loop: ClientLoop, uid: str, addresses: Sequence[Address], *, is_near: bool

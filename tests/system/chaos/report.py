@@ -1,4 +1,4 @@
-"""What a run is made of, and what came of it, in words and as a table; what a single fault led to. Pure."""
+"""The settings and the outcome of a run, in words and as a table; what a single fault led to. Pure."""
 
 import math
 from collections import Counter

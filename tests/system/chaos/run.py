@@ -1,4 +1,4 @@
-"""One run: storms and calms, and what came of them."""
+"""One run: storms and calms, and their outcome."""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""The wall clock of the server, or of its Redis, goes an hour forward and two back: that ends nobody."""
+"""The wall clock of the server, or of its Redis, goes an hour forward and two back: no session ends."""
 
 import signal
 import tempfile

@@ -1,4 +1,4 @@
-"""A real `presence serve` below a service manager: what it tells, and who does not."""
+"""A real `presence serve` below a service manager: the notifications, and who sends none."""
 
 import os
 import signal

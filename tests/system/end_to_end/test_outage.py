@@ -1,4 +1,4 @@
-"""Redis is killed and comes back: nobody is kept waiting meanwhile, and every period is told."""
+"""Redis is killed and comes back: no client waits meanwhile, and every period is reported."""
 
 import tempfile
 import time

@@ -1,4 +1,4 @@
-"""The promise itself: who goes silent is told, once, in time; nobody else is."""
+"""The promise itself: a client that goes silent is reported offline, once, in time; no other is."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""A stopped process must not take it out on clients who kept beating."""
+"""A process that was stopped does not end sessions whose clients kept sending keepalives."""
 
 import threading
 import time

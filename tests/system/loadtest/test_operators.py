@@ -1,4 +1,4 @@
-"""What those who look cost: a short run on a real server, and the judgement of figures that are given."""
+"""What operators' tools cost: a short run on a real server, and the judgement of given figures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Clients who say too little, or just too late: silent strangers, and beats as their time is up."""
+"""Clients that are silent, or almost too late: no login, and keepalives right at the time-out."""
 
 import random
 import ssl
@@ -85,9 +85,9 @@ def judge_silent(
 # Beats in the very moment in which their sender's time is up
 
 T_S, TICK_S = 1.0, 0.25
-AROUND_S = (-0.02, 0.05)  # a beat comes so long before T to so long after T and a tick
+AROUND_S = (-0.02, 0.05)  # a keepalive comes so long before T to so long after T and a tick
 SETTLE_S = 1.0  # until the last answers are read, and Redis has what was decided
-MIN_RACES_SHARE = 0.05  # of the beats that have to win, and to lose
+MIN_RACES_SHARE = 0.05  # of the keepalives that have to win, and to lose
 BEAT = protocol.encode(protocol.keepalive(2))
 
 

@@ -58,7 +58,7 @@ def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: boo
         used = usage.cpu_seconds(pid) - spent - idle * (time.monotonic() - started)
         for each in clients:
             each.sends_keepalives = True
-        loop.run(SETTLE_S)  # those that only beat are served otherwise than new ones
+        loop.run(SETTLE_S)  # connections that only send keepalives cost less than new ones
         beat_us = (_core_share(loop, pid, seconds) - idle) * BEAT_S / connections * 1e6
         bytes_each = (usage.memory(pid).rss - before) / (connections - first)
         return TlsCost(bytes_each, beat_us, used / connections * 1e6, _count_unanswered(loop, clients))

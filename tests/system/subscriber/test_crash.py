@@ -1,4 +1,4 @@
-"""Workers that die in mid-work, and an event that nobody can handle: nothing lost, nobody stuck."""
+"""Workers that die in mid-work, and an event that none can handle: nothing is lost, none is stuck."""
 
 import subprocess
 import sys
