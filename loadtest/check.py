@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from loadtest.processes import run_locust, running_server
+from loadtest.processes import run_locust
+from loadtest.servers import PresenceServer
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 
 # The negative control. Which comes first when a stopped server wakes, its tick or its reads, is chance (a
@@ -24,7 +25,7 @@ from loadtest.unguarded import WITHOUT_STALL_GUARD
 CONTROL_T_S = 1.0
 CONTROL_TICK_S = 0.25
 CONTROL_STOP_S = 1.2  # longer than T: every device is due when the server wakes
-CONTROL_AWAKE_S = 0.5  # between two stops: a beat of every device
+CONTROL_AWAKE_S = 0.5  # between two stops: a keepalive of every device
 CONTROL_SECONDS = 10.0
 CONTROL_RUNS = 6  # at most
 CONTROL_USERS = 400  # at most
@@ -33,7 +34,7 @@ DETECTED_MIN = 0.01  # silences found, for each device and idle time-out of the 
 
 @contextlib.contextmanager
 def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Callable[[], int]]:
-    """Stop and continue a process again and again, from some seconds on; yields a count of the stops."""
+    """Stop and continue a process repeatedly, after some seconds; yields a count of the stops."""
     finished = threading.Event()
     stops = 0
 
@@ -57,9 +58,10 @@ def stopping(process: "subprocess.Popen[str]", after_s: float) -> Iterator[Calla
 
 
 def check_run(arguments: argparse.Namespace) -> bool:
-    """The load itself: no failure, and enough silences found for that to mean something."""
+    """The load: no failure, and enough silences for that to mean something."""
     t, flags = arguments.idle_timeout, ("--processes", str(arguments.processes))
-    with running_server("--idle-timeout", str(t), "--workers", str(arguments.workers)) as server:
+    workers = ("--workers", str(arguments.workers))
+    with PresenceServer("--idle-timeout", str(t), *workers, forward_errors=True) as server:
         report = run_locust(
             server.host,
             server.redis_url,
@@ -83,13 +85,13 @@ def check_run(arguments: argparse.Namespace) -> bool:
 
 
 def check_control(users: int) -> bool:
-    """The negative control: all devices beat, the guard is off, the server is stopped; it must be noticed."""
+    """The negative control: keepalives only, the guard is off, the server is stopped; it must be noticed."""
     flags = ("--idle-timeout", str(CONTROL_T_S), "--tick", str(CONTROL_TICK_S))
-    # All that the devices do is beat, and nothing is too late: what is left are false offline events.
+    # The devices only send keepalives, and nothing is too late: what is left are false offline events.
     beats = ("--silence-share", "0", "--away-share", "0", "--logout-share", "0", "--slack", "600")
     for number in range(1, CONTROL_RUNS + 1):
         with (
-            running_server(*flags, program=WITHOUT_STALL_GUARD) as server,
+            PresenceServer(*flags, program=WITHOUT_STALL_GUARD, forward_errors=True) as server,
             stopping(server.process, CONTROL_SECONDS / 3) as stops,
         ):
             report = run_locust(server.host, server.redis_url, *beats, users=users, seconds=CONTROL_SECONDS)
@@ -105,7 +107,6 @@ def check_control(users: int) -> bool:
 
 
 def main() -> int:
-    """Run both; exit 0 if the first found nothing and the second did."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.check", description=__doc__)
     parser.add_argument("--users", type=int, default=2000, help="devices")
     parser.add_argument(

@@ -1,11 +1,11 @@
 """Thousands of clients in one thread: connections in one epoll set, and one heap of deadlines.
 
 All load in this repository comes from it; a plain loop, a thread or a greenlet drives it. What a client
-does is its class: it overrides the callbacks (`opened`, `entered`, `heard`, `ended`). Only `ClientLoop.run`
-waits.
+does is its class: it overrides the callbacks (`on_connected`, `on_login`, `on_packet`, `on_disconnect`).
+Only `ClientLoop.run` waits.
 
 Packets are unpacked without the checks of the codec, which cost more than everything else here; every
-`CHECKED_EACH`th goes through the codec as well.
+`PACKETS_PER_CHECK`th goes through the codec as well.
 """
 
 import _socket
@@ -18,7 +18,6 @@ import random
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections import Counter
@@ -30,40 +29,40 @@ from typing import Any, Self, TypeVar
 
 import msgpack
 
-from loadtest.connection import source_addresses
+from loadtest.connection import reset_on_close, source_addresses
 from presence import protocol
 from presence.protocol import HEADER_BYTES, KEEPALIVE, Code, Kind
 
 T = TypeVar("T")
+Client = TypeVar("Client", bound="LoopClient")
 Poller = Any
 """What is waited with: an `select.epoll`, or a `PlainPoll`."""
 
-AWAY = -1  # for a descriptor: there is no connection
+NO_CONNECTION = -1  # for a descriptor: there is no connection
 LOGIN_ID = 1
 READ_BYTES = 65_536
-CHECKED_EACH = 64
-BACK_OFF_MAX_S = 60.0  # as the specification says under "Coming back"
-RETURN_S = 0.5  # at most, until a client whose connection ended is back
-SOURCES = 8  # addresses to connect from: each brings 28,000 ports
-EVENTS_A_TURN = 512
-SLOT_S = 0.05  # of the ring of beats; the shorter, the more wakes and the smaller the bursts
-ORDERS_EACH_S = 0.02  # how often a thread looks for orders
-ANSWER_S = 30.0  # of a thread, which never waits for long
-NOTHING: Mapping[str, Any] = {}
-ASKING_ID = 2  # of each beat that asks
-ASKING_BEAT = protocol.encode(protocol.keepalive(ASKING_ID))
-TURN_S = 0.02  # of things that are due, until what has come is looked at
+PACKETS_PER_CHECK = 64
+MAX_BACKOFF_S = 60.0  # as the specification says under "Coming back"
+MAX_RECONNECT_DELAY_S = 0.5  # at most, until a client whose connection ended is back
+SOURCE_ADDRESSES = 8  # addresses to connect from: each brings 28,000 ports
+MAX_EVENTS_PER_POLL = 512
+SLOT_S = 0.05  # of the ring of keepalives; the shorter, the more wakes and the smaller the bursts
+COMMAND_POLL_INTERVAL_S = 0.02  # how often a thread looks for orders
+COMMAND_TIMEOUT_S = 30.0  # of a thread, which never waits for long
+EMPTY_PAYLOAD: Mapping[str, Any] = {}
+KEEPALIVE_ID = 2  # of each keepalive that asks for an answer
+KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(KEEPALIVE_ID))
+MAX_TURN_S = 0.02  # of things that are due, until what has come is looked at
 _READ, _WRITE, _ERROR, _END = 1, 4, 8, 16  # the same of epoll and of poll
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 _PORT_AT_CONNECT = 24  # linux/in.h, IP_BIND_ADDRESS_NO_PORT: a port is free that is free towards the target
-_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PlainPoll:
-    """`select.poll` in the form of epoll, for systems that have none; it takes longer with each connection.
+    """`select.poll` with the interface of epoll, for systems without one; slower with each connection.
 
     Args:
-        poll: one of the standard library's; under gevent bring the original.
+        poll: the standard library's; under gevent pass the original.
     """
 
     def __init__(self, poll: Any = None) -> None:
@@ -72,45 +71,38 @@ class PlainPoll:
         self.unregister = self._poll.unregister
 
     def poll(self, wait_s: float, _most: int) -> list[tuple[int, int]]:
-        """See `select.epoll`."""
         found: list[tuple[int, int]] = self._poll.poll(wait_s * 1000)
         return found
 
     def close(self) -> None:
-        """It has no descriptor."""
+        pass
 
 
 class LoopClient:
-    """One client, connection after connection. What happens to it, its class overrides.
-
-    Args:
-        loop: what drives it.
-        uid, device: who it is.
+    """One client, connection after connection. Subclasses override its callbacks.
 
     Attributes:
         address: of its server; None: the loop's.
         context: for TLS; None: without.
-        hangs_up: whether it closes its connection when the server says goodbye; else it waits for the close.
-        is_member: whether the loop keeps it, lets it beat and counts it; others are made for one connection.
-        is_in: whether it is logged in.
-        beats: whether it beats while it is.
-        returns: whether it comes back by itself when its connection ended and it may.
-        meta: what it logs in with.
+        closes_on_goodbye: whether it closes its connection after the server's goodbye; else it waits.
+        is_member: whether the loop keeps it, sends its keepalives and counts it.
+        sends_keepalives: whether the loop sends keepalives while it is logged in.
+        reconnects: whether it reconnects by itself when its connection ended and it may.
     """
 
     address: tuple[str, int] | None = None
     context: ssl.SSLContext | None = None
-    hangs_up = True
+    closes_on_goodbye = True
     is_member = True
 
     def __init__(self, loop: "ClientLoop", uid: str, device: str = "") -> None:
         self.uid, self.device = uid, device
         self.loop = loop
-        self.fd = AWAY
-        self.is_in = False
-        self.beats = self.returns = True
+        self.fd = NO_CONNECTION
+        self.is_logged_in = False
+        self.sends_keepalives = self.reconnects = True
         self.meta: Mapping[str, Any] | None = None
-        self._farewell: Mapping[str, Any] | None = None
+        self._goodbye: Mapping[str, Any] | None = None
         self._unread = b""
         self._unsent = bytearray()
         self._tls: ssl.SSLSocket | None = None
@@ -119,22 +111,22 @@ class LoopClient:
 
     # What happens
 
-    def opened(self) -> None:
+    def on_connected(self) -> None:
         """The connection is open: log in."""
         login = protocol.login(self.uid, id=LOGIN_ID, device=self.device or None, meta=self.meta or None)
         self.send(protocol.encode(login))
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """The login was granted; moments are monotonic seconds."""
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
+        """The login was granted; `now` is monotonic seconds."""
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """A packet has come."""
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        """Another packet arrived."""
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """The server ended the connection, and why, or it broke: None."""
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """The server ended the connection with this payload, or it broke: None."""
 
-    def socket(self) -> _socket.socket:
-        """Return a socket that is about to be connected."""
+    def make_socket(self) -> _socket.socket:
+        """Return a socket ready to connect."""
         host, _ = self.address or self.loop.address
         sock = _socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
@@ -145,32 +137,31 @@ class LoopClient:
             sock.bind((source, 0))
         return sock
 
-    def beat(self) -> None:
-        """It is time for a beat."""
+    def send_keepalive(self) -> None:
         self.send(KEEPALIVE)
 
-    def pause_s(self) -> float:
-        """Return how long to wait until it connects again, where the server has named no time."""
-        return random.uniform(0.02, RETURN_S)
+    def reconnect_delay_s(self) -> float:
+        """Return the seconds until it reconnects, unless the server named a time."""
+        return random.uniform(0.02, MAX_RECONNECT_DELAY_S)
 
     # What it does
 
     def connect(self) -> None:
-        """Connect if not connected yet; if no server listens, retry later."""
-        if self.fd == AWAY:
+        """Connect unless connected; if no server listens, retry later."""
+        if self.fd == NO_CONNECTION:
             try:
-                self.loop.open(self)
+                self.loop.open_connection(self)
             except ConnectionError:
-                self.loop.at(time.monotonic() + self.pause_s(), self.connect)
+                self.loop.call_at(time.monotonic() + self.reconnect_delay_s(), self.connect)
 
     def send(self, frame: bytes) -> None:
-        """Send, or keep what the kernel does not take; without a connection nothing."""
-        if self.fd == AWAY:
+        """Send, and keep what the kernel does not take; without a connection do nothing."""
+        if self.fd == NO_CONNECTION:
             return
         if not self._unsent:
             try:
                 sent = self._write(frame)
-            except _LATER:
+            except _WOULD_BLOCK:
                 sent = 0
             except OSError:
                 return  # its next read says so
@@ -180,36 +171,36 @@ class LoopClient:
         else:
             self._unsent += frame
 
-    def put(self, frame: bytes) -> bool:
-        """Send a whole frame now; return False if the kernel does not take it: nothing can follow then."""
+    def try_send(self, frame: bytes) -> bool:
+        """Send a whole frame now; if the kernel does not take it, return False: nothing can follow then."""
         try:
             return not self._unsent and self._write(frame) == len(frame)
         except OSError:
             return False
 
     def send_later(self, data: bytes) -> None:
-        """Send as soon as the kernel takes more, and not before the next turn."""
+        """Send as soon as the kernel takes more, at the next turn at the earliest."""
         self._unsent += data
-        self.loop.wait_for(self.fd, _READ | _WRITE)
+        self.loop.set_events(self.fd, _READ | _WRITE)
 
-    def drop(self, *, reset: bool = False) -> None:
+    def close(self, *, reset: bool = False) -> None:
         """Close the connection, if there is one, with a FIN or a reset."""
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             return
-        fd = self.leave_open()
+        fd = self.detach()
         if reset:
             sock = _socket.socket(fileno=fd)
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                reset_on_close(sock)
             sock.detach()
         os.close(fd)
 
-    def leave_open(self) -> int:
-        """Think no more of the connection, and leave it half open; return its descriptor, to be closed."""
-        fd, self.fd, self.is_in = self.fd, AWAY, False
-        self._unread, self._farewell = b"", None
+    def detach(self) -> int:
+        """Give the connection up, half open; return its descriptor for the caller to close."""
+        fd, self.fd, self.is_logged_in = self.fd, NO_CONNECTION, False
+        self._unread, self._goodbye = b"", None
         self._unsent.clear()
-        self.loop.forget(fd)
+        self.loop.unregister(fd)
         if self._tls is not None:
             self._tls.detach()
             self._tls = None
@@ -218,12 +209,11 @@ class LoopClient:
     # For the loop
 
     @property
-    def is_sending(self) -> bool:
-        """Whether something waits for the kernel to take it."""
+    def has_unsent(self) -> bool:
         return bool(self._unsent)
 
-    def shake_hands(self) -> int:
-        """Go on with the handshake, if there is any; return what to wait for, 0 once it is done."""
+    def do_handshake(self) -> int:
+        """Continue the TLS handshake, if any; return the events to wait for, 0 once it is done."""
         if self.context is None:
             return 0
         try:
@@ -239,23 +229,23 @@ class LoopClient:
         return 0
 
     def flush(self) -> None:
-        """The kernel takes more."""
+        """Send what the kernel now takes."""
         with contextlib.suppress(OSError):
             del self._unsent[: self._write(self._unsent)]
         if not self._unsent:
-            self.loop.wait_for(self.fd, _READ)
+            self.loop.set_events(self.fd, _READ)
 
     def read(self) -> None:
-        """Take what the server has sent."""
+        """Read and handle what the server has sent."""
         try:
             data = os.read(self.fd, READ_BYTES) if self._tls is None else self._tls.recv(READ_BYTES)
-        except _LATER:
+        except _WOULD_BLOCK:
             return
         except OSError:
             data = b""
         now = time.monotonic()
         if not data:
-            self.lost(self._farewell, now)
+            self.handle_disconnect(self._goodbye, now)
             return
         unread, fd, start = self._unread + data if self._unread else data, self.fd, 0
         while len(unread) - start >= HEADER_BYTES:
@@ -263,7 +253,7 @@ class LoopClient:
             end = body + int.from_bytes(unread[start:body], "big")
             if end > len(unread):
                 break
-            self._take(unread[body:end], now)
+            self._handle_packet(unread[body:end], now)
             if self.fd != fd:
                 return
             start = end
@@ -271,55 +261,55 @@ class LoopClient:
         if self._tls is not None and self._tls.pending():
             self.read()
 
-    def lost(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """The connection is over."""
+    def handle_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """The connection has ended."""
         self.loop.endings[payload["code"] if payload else 0] += 1
-        self.drop()
-        self.ended(payload, now)
-        if self.returns and (payload is None or Code(payload["code"]).reconnect):
-            self.loop.at(now + ((payload or NOTHING).get("retry_after") or self.pause_s()), self.connect)
+        self.close()
+        self.on_disconnect(payload, now)
+        if self.reconnects and (payload is None or Code(payload["code"]).reconnect):
+            self.loop.call_at(
+                now + ((payload or EMPTY_PAYLOAD).get("retry_after") or self.reconnect_delay_s()),
+                self.connect,
+            )
 
     def _write(self, data: bytes | bytearray) -> int:
         return os.write(self.fd, data) if self._tls is None else self._tls.send(data)
 
-    def _take(self, body: bytes, now: float) -> None:
+    def _handle_packet(self, body: bytes, now: float) -> None:
         self.loop.packets += 1
-        if self.loop.packets % CHECKED_EACH == 0:
+        if self.loop.packets % PACKETS_PER_CHECK == 0:
             protocol.decode(body)
         packet: list[Any] = msgpack.unpackb(body)
         kind = packet[0]
         id = packet[1] if len(packet) > 1 else None
-        payload = packet[2] if len(packet) > 2 else NOTHING
-        if kind == Kind.GOODBYE or (kind == Kind.ERROR and not self.is_in):
-            if self.hangs_up:
-                self.lost(payload, now)
+        payload = packet[2] if len(packet) > 2 else EMPTY_PAYLOAD
+        if kind == Kind.GOODBYE or (kind == Kind.ERROR and not self.is_logged_in):
+            if self.closes_on_goodbye:
+                self.handle_disconnect(payload, now)
             else:
-                self._farewell = payload
-        elif kind == Kind.OK and not self.is_in:
-            self.is_in = True
+                self._goodbye = payload
+        elif kind == Kind.OK and not self.is_logged_in:
+            self.is_logged_in = True
             self.loop.logins += 1
-            self.entered(payload, now)
+            self.on_login(payload, now)
         else:
-            self.heard(kind, id, payload, now)
+            self.on_packet(kind, id, payload, now)
 
 
 class ClientLoop:
-    """All clients of a run, their connections and what is to be done when.
+    """All clients of a run, their connections and timers.
 
     Args:
-        address: of the server.
-        beat_s: how often each client beats; 0: not before `beat` says so.
-        slot_s: how long a slot of the ring of beats is, at the first interval.
+        beat_s: the keepalive interval; 0: none until `start_keepalives`.
+        slot_s: of the ring of keepalives, at the first interval.
         sources: addresses to connect from, in turn, or how many.
-        poller: what to wait with; None: an epoll set.
+        poller: None: an epoll set.
 
     Attributes:
-        members: clients that it keeps.
-        address: of the server.
-        poller: what it waits with.
-        packets, logins: that have come, and that were granted, so far.
-        endings: connections that the server ended, by its code; 0 of those that broke.
-        late_max_s: by how much something was done too late, at most; then the load is what is measured.
+        members: the clients that it keeps.
+        packets, logins: received packets, and granted logins.
+        endings: connections that the server ended, by code; 0: broken.
+        late_max_s: the most by which an action was late; if large, the load itself was measured.
     """
 
     def __init__(
@@ -328,7 +318,7 @@ class ClientLoop:
         *,
         beat_s: float = 0.0,
         slot_s: float = SLOT_S,
-        sources: int | Iterable[str | None] = SOURCES,
+        sources: int | Iterable[str | None] = SOURCE_ADDRESSES,
         poller: Poller | None = None,
     ) -> None:
         self.members: list[LoopClient] = []
@@ -339,102 +329,108 @@ class ClientLoop:
             source_addresses(address[0], sources) if isinstance(sources, int) else itertools.cycle(sources)
         )
         self.address = address
-        self._begun, self._cpu_s = time.monotonic(), time.process_time()
+        self._started, self._cpu_s = time.monotonic(), time.process_time()
         self._unix_s = time.time() - time.monotonic()
         self.poller: Poller = poller or select.epoll()
         self._by_fd: dict[int, LoopClient] = {}
         self._opening: set[int] = set()
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._sequence = itertools.count()
         self._slots, self._slot, self._slot_s, self._first_slot_s = 0, 0, 0.0, slot_s
         self._slots_left = 0.0
-        self._is_ring_turning = False
+        self._is_ring_running = False
         if beat_s:
-            self.beat(beat_s)
+            self.start_keepalives(beat_s)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for client in self.open_clients():
-            client.drop(reset=True)
+        for client in self.connected_clients():
+            client.close(reset=True)
         self.poller.close()
 
     def __len__(self) -> int:
         return len(self._by_fd)
 
     @property
-    def due(self) -> float:
-        """The moment at which something is to be done; infinite if nothing is."""
-        return self._due[0][0] if self._due else math.inf
+    def next_due_at(self) -> float:
+        """When the next action is due; infinite without one."""
+        return self._timers[0][0] if self._timers else math.inf
 
-    def at(self, moment: float, action: Callable[[], object]) -> None:
-        """Do something then (monotonic seconds)."""
-        heapq.heappush(self._due, (moment, next(self._numbers), action))
+    def call_at(self, moment: float, action: Callable[[], object]) -> None:
+        """Call an action at a monotonic time."""
+        heapq.heappush(self._timers, (moment, next(self._sequence), action))
 
     def unix_ms(self, moment: float) -> float:
-        """Return what the wall clock shows at a moment; servers on this machine have the same one."""
+        """Return the wall clock's time at a monotonic time; servers on this machine have the same one."""
         return (moment + self._unix_s) * 1000
 
     def run(self, seconds: float, done: Callable[[], bool] | None = None) -> bool:
-        """Go on for so long, or until something is so; return whether it is."""
+        """Run for some seconds, or until a condition holds; return whether it does."""
         give_up = time.monotonic() + seconds
         while not (is_done := done is not None and done()) and (now := time.monotonic()) < give_up:
-            self.turn(min(give_up, self.due) - now)
+            self.run_once(min(give_up, self.next_due_at) - now)
         return is_done
 
-    def turn(self, wait_s: float) -> None:
-        """Wait at most so long for what comes, and take it; do what is due."""
-        for fd, events in self.poller.poll(max(0.0, wait_s), EVENTS_A_TURN):
-            self._serve(fd, events)
-        self._act()
+    def run_once(self, wait_s: float) -> None:
+        """Wait at most that long for events and handle them; run the actions that are due."""
+        for fd, events in self.poller.poll(max(0.0, wait_s), MAX_EVENTS_PER_POLL):
+            self._handle_events(fd, events)
+        self._run_due()
 
-    def bring(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
-        """Let some connect, evenly at that rate."""
+    def connect_all(self, clients: Iterable[LoopClient], per_second: float = 2000.0) -> None:
+        """Let clients connect, evenly at that rate."""
         now = time.monotonic()
         for number, client in enumerate(clients):
-            self.at(now + number / per_second, client.connect)
+            self.call_at(now + number / per_second, client.connect)
 
-    def beat(self, every_s: float, turns: float = math.inf) -> None:
-        """Let all who are logged in beat at that interval, evenly; in so many turns, then no more.
+    def log_in(
+        self,
+        clients: Iterable[Client],
+        within_s: float,
+        per_second: float = 2000.0,
+        is_ready: Callable[[Client], bool] = lambda client: client.is_logged_in,
+    ) -> None:
+        """Connect clients, evenly at that rate, and wait until all are ready; else raises RuntimeError."""
+        every = [*clients]
+        self.connect_all(every, per_second)
+        if not self.run(within_s, lambda: all(map(is_ready, every))):
+            raise RuntimeError(f"only {sum(map(is_ready, every))} of {len(every)} clients could log in")
 
-        The schedule is a ring of slots, one turn of which takes one interval. Only the length of a slot
-        changes with the interval: no client waits longer than the longer of the two intervals.
+    def start_keepalives(self, every_s: float, turns: float = math.inf) -> None:
+        """Send keepalives for all logged-in clients at that interval, evenly, for some rounds.
+
+        The schedule is a ring of slots; one round takes one interval. Only the length of a slot changes with
+        the interval, so no client waits longer than the longer of the two intervals.
         """
         self._slots = self._slots or max(1, round(every_s / self._first_slot_s))
         self._slot_s, self._slots_left = every_s / self._slots, turns * self._slots
-        if not self._is_ring_turning:
-            self._is_ring_turning = True
-            self._beat(time.monotonic())
+        if not self._is_ring_running:
+            self._is_ring_running = True
+            self._send_slot(time.monotonic())
 
-    def silence(self) -> None:
-        """Stop all beats."""
+    def stop_keepalives(self) -> None:
         self._slots_left = 0
 
     @property
-    def is_beating(self) -> bool:
-        """Whether beats are to come."""
+    def is_sending_keepalives(self) -> bool:
         return self._slots_left > 0
 
-    def beaten(self, sent: int, late_s: float) -> None:
-        """So many have beaten in one slot, the last of them so late; a subclass may note it."""
+    def on_keepalives_sent(self, sent: int, late_s: float) -> None:
+        """The keepalives of one slot were sent, the last of them that late; a hook for subclasses."""
 
-    def load(self) -> str:
-        """Return in words what this load takes of a core; if that is much, it is what was measured."""
-        share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._begun)
+    def describe_load(self) -> str:
+        """Return, as text, this load's share of a core; a high share means that the load was measured."""
+        share = (time.process_time() - self._cpu_s) / (time.monotonic() - self._started)
         return f"{share:.0%} of a core, late by {self.late_max_s * 1000:.0f} ms at most"
 
-    def online(self) -> int:
-        """Return how many are logged in."""
-        return sum(client.is_in for client in self.members)
+    def count_logged_in(self) -> int:
+        return sum(client.is_logged_in for client in self.members)
 
-    def open(self, client: LoopClient) -> None:
-        """Begin to connect one.
-
-        Raises:
-            OSError: that cannot be.
-        """
-        sock = client.socket()
+    def open_connection(self, client: LoopClient) -> None:
+        """Begin to connect a client; raises OSError."""
+        sock = client.make_socket()
         try:
             sock.connect(client.address or self.address)
         except BlockingIOError:
@@ -447,89 +443,87 @@ class ClientLoop:
         self._opening.add(fd)
         self.poller.register(fd, _READ | _WRITE)
 
-    def open_clients(self) -> list[LoopClient]:
-        """Return who has a connection."""
+    def connected_clients(self) -> list[LoopClient]:
         return [*self._by_fd.values()]
 
-    def forget(self, fd: int) -> None:
-        """A connection is about to be closed, or no client owns it any more."""
+    def unregister(self, fd: int) -> None:
+        """Forget a connection that is about to be closed, or that no client owns any more."""
         del self._by_fd[fd]
         self._opening.discard(fd)
         self.poller.unregister(fd)
 
-    def wait_for(self, fd: int, events: int) -> None:
-        """Wait for these events of a connection from now on."""
+    def set_events(self, fd: int, events: int) -> None:
         self.poller.modify(fd, events)
 
-    def hear(self, client: LoopClient, *, on: bool) -> None:
-        """Read what comes on a connection from now on, or nothing but its end."""
+    def set_reading(self, client: LoopClient, *, on: bool) -> None:
+        """Read from a connection from now on, or notice its end only."""
         self.poller.modify(client.fd, _READ if on else 0)
 
-    def _serve(self, fd: int, events: int) -> None:
+    def _handle_events(self, fd: int, events: int) -> None:
         client = self._by_fd.get(fd)
         if client is None:
             return
         if fd in self._opening and not events & _ERROR:
-            self._open(client)
+            self._finish_connect(client)
             return
         if events & _WRITE and not events & (_ERROR | _END):
             client.flush()
         if events & ~_WRITE:
             client.read()
 
-    def _open(self, client: LoopClient) -> None:
+    def _finish_connect(self, client: LoopClient) -> None:
         try:
-            events = client.shake_hands()
+            events = client.do_handshake()
         except OSError:
-            client.lost(None, time.monotonic())
+            client.handle_disconnect(None, time.monotonic())
             return
         self.poller.modify(client.fd, events or _READ)
         if not events:
             self._opening.discard(client.fd)
-            client.opened()
+            client.on_connected()
 
-    def _act(self) -> None:
-        begun = now = time.monotonic()
-        while self._due and self._due[0][0] <= now < begun + TURN_S:
-            due, _, action = heapq.heappop(self._due)
+    def _run_due(self) -> None:
+        started = now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now < started + MAX_TURN_S:
+            due, _, action = heapq.heappop(self._timers)
             self.late_max_s = max(self.late_max_s, now - due)
             action()
             now = time.monotonic()
 
-    def _beat(self, due: float) -> None:
-        """Beat in one slot. Each has its moment: a load that is late must not make its clients silent."""
+    def _send_slot(self, due: float) -> None:
+        """Send one slot's keepalives. Each client keeps its slot: a late load must not silence it."""
         if self._slots_left <= 0:
-            self._is_ring_turning = False
+            self._is_ring_running = False
             return
         sent = 0
         for client in self.members[self._slot :: self._slots]:
-            if client.is_in and client.beats:
-                client.beat()
+            if client.is_logged_in and client.sends_keepalives:
+                client.send_keepalive()
                 sent += 1
         if sent:
-            self.beaten(sent, time.monotonic() - due)
+            self.on_keepalives_sent(sent, time.monotonic() - due)
         self._slot = (self._slot + 1) % self._slots
         self._slots_left -= 1
         due += self._slot_s
-        self.at(due, partial(self._beat, due))
+        self.call_at(due, partial(self._send_slot, due))
 
 
-def back_off_s(attempts: int) -> float:
-    """Return how long to wait before another attempt: full jitter over a bound that doubles."""
-    return random.uniform(0, min(BACK_OFF_MAX_S, 2.0**attempts))
+def backoff_s(attempts: int) -> float:
+    """Return the seconds until the next attempt: full jitter under a bound that doubles."""
+    return random.uniform(0, min(MAX_BACKOFF_S, 2.0**attempts))
 
 
-def plain_login(uid: str) -> bytes:
-    """Return the frame of a login that says no more than who it is."""
+def login_frame(uid: str) -> bytes:
+    """Return the frame of a login with nothing but the uid."""
     return protocol.encode(protocol.login(uid, id=LOGIN_ID))
 
 
 class LoopThread:
-    """Turns a `ClientLoop` in a thread of its own, for the length of a ``with`` block."""
+    """Runs a `ClientLoop` in a thread of its own, for the length of a ``with`` block."""
 
     def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
-        self._orders: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        self._commands: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
         self._is_closing = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -542,41 +536,37 @@ class LoopThread:
         self._is_closing = True
         self._thread.join()
 
-    def do(self, action: Callable[[], T]) -> T:
-        """Do something in the loop's thread, between two of its turns; return what comes of it."""
+    def call(self, action: Callable[[], T]) -> T:
+        """Call an action in the loop's thread, between two turns; return its result."""
         if self._failure is not None:
             raise self._failure
         future: Future[T] = Future()
-        self._orders.put((action, future))
-        return future.result(ANSWER_S)
+        self._commands.put((action, future))
+        return future.result(COMMAND_TIMEOUT_S)
 
-    def bring(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
-        """Let clients connect and log in.
-
-        Raises:
-            RuntimeError: not all are logged in by then.
-        """
+    def connect_all(self, clients: Iterable[LoopClient], per_second: float, within_s: float) -> None:
+        """Connect clients and wait until all are logged in; raises RuntimeError if they are not."""
         every = [*clients]
-        self.do(lambda: self._loop.bring(every, per_second))
+        self.call(lambda: self._loop.connect_all(every, per_second))
         give_up = time.monotonic() + len(every) / per_second + within_s
-        while (online := sum(each.is_in for each in every)) < len(every):
+        while (online := sum(each.is_logged_in for each in every)) < len(every):
             if time.monotonic() > give_up:
                 raise RuntimeError(f"only {online} of {len(every)} clients could log in")
-            time.sleep(ORDERS_EACH_S)
+            time.sleep(COMMAND_POLL_INTERVAL_S)
 
     def _run(self) -> None:
         try:
             with self._loop:
                 while not self._is_closing:
-                    self._loop.run(ORDERS_EACH_S, lambda: not self._orders.empty())
-                    self._obey()
+                    self._loop.run(COMMAND_POLL_INTERVAL_S, lambda: not self._commands.empty())
+                    self._run_command()
         except BaseException as error:
             self._failure = error
             raise
 
-    def _obey(self) -> None:
+    def _run_command(self) -> None:
         with contextlib.suppress(Empty):
-            action, future = self._orders.get_nowait()
+            action, future = self._commands.get_nowait()
             try:
                 future.set_result(action())
             except Exception as error:

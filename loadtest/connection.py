@@ -1,13 +1,16 @@
 """Where load generators connect to, and from, and how many connections they may have."""
 
+import _socket
 import contextlib
 import ipaddress
 import itertools
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 
 DEFAULT_PORT = 7400
+_LINGER_0_S = struct.pack("ii", 1, 0)
 
 
 def parse_host(host: str) -> tuple[str, int]:
@@ -28,10 +31,10 @@ def parse_host(host: str) -> tuple[str, int]:
 
 
 def resolve(address: tuple[str, int]) -> tuple[str, int]:
-    """Return the address as numbers; a lookup for each connection would be what is measured.
+    """Return the address as numbers, so that no connection needs a lookup.
 
     Raises:
-        ValueError: nothing is known by that name.
+        ValueError: the name is unknown.
     """
     host, port = address
     try:
@@ -42,10 +45,10 @@ def resolve(address: tuple[str, int]) -> tuple[str, int]:
 
 
 def source_addresses(host: str, count: int) -> Iterator[str | None]:
-    """Return the addresses to connect from, in turn, for ever.
+    """Yield the addresses to connect from, in turn, for ever.
 
-    Each local address brings another 28,000 ports towards one server. Only 127.0.0.0/8 has more than one
-    without further ado, so for any other target the kernel chooses.
+    Each local address adds 28,000 ports towards one server. Only 127.0.0.0/8 has several without
+    configuration, so for any other target the kernel chooses.
     """
     try:
         loopback = host == "localhost" or ipaddress.IPv4Address(host).is_loopback
@@ -55,6 +58,11 @@ def source_addresses(host: str, count: int) -> Iterator[str | None]:
         return itertools.repeat(None)
     first = int(ipaddress.IPv4Address("127.0.0.2"))
     return itertools.cycle([str(ipaddress.IPv4Address(first + number)) for number in range(count)])
+
+
+def reset_on_close(sock: _socket.socket) -> None:
+    """Make the close of a TCP socket send a reset, and leave nothing of it in the kernel."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0_S)
 
 
 def raise_file_limit() -> int:

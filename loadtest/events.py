@@ -8,21 +8,20 @@ from typing import Any, Final, NamedTuple
 
 from presence.subscriber.events import Entry
 
-ROUNDED_S: Final = 0.002  # the milliseconds of ids, of decisions and of the wall clock's difference
-OF_USERS: Final = frozenset({"online", "offline", "away", "update"})
+ROUNDING_S: Final = 0.002  # the milliseconds of ids, of decisions and of the wall clock's difference
+USER_EVENT_TYPES: Final = frozenset({"online", "offline", "away", "update"})
 
 
 class StreamEvent(NamedTuple):
     """An entry of a stream.
 
     Attributes:
-        uid, session, code, since_id, node: as written; empty, or 0, where it says none.
+        uid, session, code, since_id, node: as written; empty, or 0, without one.
         at_ms: when it was decided, as written.
-        stood: when Redis took it into the stream, by Redis's clock.
-        read: when this process had read it.
-        decided: between which moments it was decided, by the clocks of this machine.
-        shard: of its user.
-        fields: as they were written, of an event of a user.
+        written_at: when Redis wrote it, by the clock of Redis.
+        read_at: when this process had read it.
+        decided_between: the times between which it was decided, by the clocks of this machine.
+        fields: as written, of an event of a user.
     """
 
     id: str
@@ -32,40 +31,41 @@ class StreamEvent(NamedTuple):
     code: int
     at_ms: int
     since_id: str
-    stood: float
-    read: float = 0.0
-    decided: tuple[float, float] = (0.0, 0.0)
+    written_at: float
+    read_at: float = 0.0
+    decided_between: tuple[float, float] = (0.0, 0.0)
     shard: int = 0
     node: str = ""
     fields: Mapping[str, str] = {}
 
 
 class WallClock:
-    """The wall clock beside the monotonic one: the least and the greatest difference that was seen."""
+    """The wall clock less the monotonic one: the present, least and greatest difference."""
 
     def __init__(self) -> None:
-        self.now = self.low = self.high = _difference()
+        self.offset = self.min_offset = self.max_offset = _wall_offset()
 
     def sample(self) -> None:
-        """Look again."""
-        self.now = _difference()
-        self.low, self.high = min(self.low, self.now), max(self.high, self.now)
+        self.offset = _wall_offset()
+        self.min_offset, self.max_offset = (
+            min(self.min_offset, self.offset),
+            max(self.max_offset, self.offset),
+        )
 
     def bounds(self, unix_ms: int) -> tuple[float, float]:
-        """Return the monotonic moments between which a clock of this run may have shown it."""
-        return unix_ms / 1000 - self.high - ROUNDED_S, unix_ms / 1000 - self.low + ROUNDED_S
+        """Return the monotonic times between which a clock of this run may have shown it."""
+        return unix_ms / 1000 - self.max_offset - ROUNDING_S, unix_ms / 1000 - self.min_offset + ROUNDING_S
 
 
-def _difference() -> float:
+def _wall_offset() -> float:
     return time.time() - time.monotonic()
 
 
-def event_of(entry: Entry, clock: WallClock) -> StreamEvent:
-    """Return what an entry says that has just been read."""
+def stream_event(entry: Entry, clock: WallClock) -> StreamEvent:
     fields: Any = entry.fields
-    stood, read = int(entry.id.partition("-")[0]) / 1000 - clock.now, time.monotonic()
-    if fields["type"] not in OF_USERS:
-        no_user = ("", "", 0, 0, "", stood, read, (stood, stood))
+    written_at, read = int(entry.id.partition("-")[0]) / 1000 - clock.offset, time.monotonic()
+    if fields["type"] not in USER_EVENT_TYPES:
+        no_user = ("", "", 0, 0, "", written_at, read, (written_at, written_at))
         return StreamEvent(entry.id, fields["type"], *no_user, entry.shard, fields.get("node", ""))
     return StreamEvent(
         entry.id,
@@ -75,7 +75,7 @@ def event_of(entry: Entry, clock: WallClock) -> StreamEvent:
         int(fields["code"]),
         int(fields["at_ms"]),
         fields.get("since_id", ""),
-        stood,
+        written_at,
         read,
         clock.bounds(int(fields["at_ms"])),
         entry.shard,

@@ -4,15 +4,14 @@
 gevent when it is imported: never import this module beside trio or in the tests' process.
 """
 
-from loadtest.users.hooks import SPAWN_S, LoadUser, listen
+from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
 
 
 class DeviceUser(LoadUser):
-    """One device, of a user of its own. What it does, and when, the scenario says."""
+    """One device with a user of its own; the scenario decides what it does."""
 
     def on_start(self) -> None:
-        """Let it log in."""
-        self.play(1, SPAWN_S)
+        self.start_devices(1, SPAWN_S)
 
 
-listen()
+register_hooks()

@@ -1,4 +1,4 @@
-"""What came of a scenario, what was wrong in it, and a table of it."""
+"""The outcome of a scenario: its figures, the broken promises, and a table."""
 
 import math
 import sys
@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-EXAMPLES = 5  # broken promises told in full; all are counted
+MAX_EXAMPLES = 5  # broken promises described in full; all are counted
 
-_saying = threading.Lock()
+_print_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -23,36 +23,35 @@ class CaseOutcome:
 
     @property
     def failures(self) -> list[str]:
-        """What speaks against it. A run in which nothing was injected shows nothing."""
+        """What fails the case. A run in which nothing was injected shows nothing."""
         return [*([] if self.injected else ["nothing was injected"]), *self.broken]
 
 
 @dataclass
 class BrokenPromises:
-    """What was wrong, by its words; the first cases in full."""
+    """The broken promises by their text; the first cases in full."""
 
-    wrong: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
     def note(self, what: str, example: object) -> None:
-        """Something is wrong."""
-        self.wrong[what] += 1
-        if len(self.examples) < EXAMPLES:
+        self.counts[what] += 1
+        if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{what}: {example}")
 
     def count(self, what: str) -> int:
-        """Return how often something was wrong whose words have `what` among them."""
-        return sum(count for words, count in self.wrong.items() if what in words)
+        """Return the number of broken promises whose text contains `what`."""
+        return sum(count for words, count in self.counts.items() if what in words)
 
     @property
     def broken(self) -> list[str]:
-        """What was wrong, in words with counts; nothing if all is as it has to be."""
-        found = [f"{count:,} x {what}" for what, count in sorted(self.wrong.items())]
+        """The broken promises as texts with counts, then examples; empty without any."""
+        found = [f"{count:,} x {what}" for what, count in sorted(self.counts.items())]
         return found and [*found, *self.examples]
 
 
-def faults(*checks: tuple[object, str]) -> list[str]:
-    """Return the words of those checks that found something."""
+def failed_checks(*checks: tuple[object, str]) -> list[str]:
+    """Return the texts of the checks that found something."""
     return [words for found, words in checks if found]
 
 
@@ -72,29 +71,28 @@ def markdown(head: str | Iterable[object], body: Iterable[str | Iterable[object]
     return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines))
 
 
-def say(line: str) -> None:
-    """Tell how it goes."""
-    with _saying:
+def print_progress(line: str) -> None:
+    with _print_lock:
         print(line, file=sys.stderr, flush=True)
 
 
 def spread(seconds: Iterable[float]) -> str:
-    """Return median, 99th percentile and maximum, as text."""
-    times = [*seconds]
-    if not times:
-        return "none"
-    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} s"
+    """Return median, 99th percentile and maximum as text, in seconds."""
+    return _spread([*seconds], "s")
 
 
 def spread_ms(seconds: Iterable[float]) -> str:
     """Return the same in milliseconds."""
-    times = [each * 1000 for each in seconds]
+    return _spread([each * 1000 for each in seconds], "ms")
+
+
+def _spread(times: Sequence[float], unit: str) -> str:
     if not times:
         return "none"
-    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} ms"
+    return f"p50 {percentile(times, 0.5):.2f} p99 {percentile(times, 0.99):.2f} max {max(times):.2f} {unit}"
 
 
 def percentile(times: Iterable[float], share: float) -> float:
-    """Return the time below which that share of them lies, by nearest rank; nan without any."""
+    """Return the time below which that share lies, by nearest rank; NaN without times."""
     rising = sorted(times)
     return rising[min(len(rising) - 1, int(share * len(rising)))] if rising else math.nan

@@ -1,4 +1,4 @@
-"""The processes that a check of the load test starts: locust with the devices, and a server to load."""
+"""A run of locust in a process of its own, and its report."""
 
 import contextlib
 import csv
@@ -6,12 +6,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.servers import PRESENCE, PresenceServer, free_port
+from loadtest.servers import free_port
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 
@@ -28,7 +28,7 @@ class LocustRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LocustReport:
-    """What a run of locust ended with."""
+    """The result of a run of locust."""
 
     status: int  # its exit status
     rows: dict[tuple[str, str], LocustRow]  # by type and name: ``("event", "offline idle_timeout")``
@@ -36,11 +36,11 @@ class LocustReport:
 
     @property
     def failures(self) -> int:
-        """All failures, those of requests too."""
+        """All failures, those of requests included."""
         return sum(row.failures for row in self.rows.values())
 
     def row(self, name: str) -> LocustRow:
-        """Return the row of an event's measure; one of zeros if there was none."""
+        """Return the row of an event's measure; zeros without one."""
         return self.rows.get(("event", name), LocustRow())
 
 
@@ -78,13 +78,3 @@ def run_locust(
 def _lines(path: Path) -> Iterator[dict[str, str]]:
     with contextlib.suppress(FileNotFoundError), path.open() as file:
         yield from csv.DictReader(file)
-
-
-@contextlib.contextmanager
-def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[PresenceServer]:
-    """Run a server for the length of a ``with`` block; what it logs of errors goes to standard error."""
-    server = PresenceServer(*flags, program=program, is_heard=True)
-    try:
-        yield server
-    finally:
-        server.stop()

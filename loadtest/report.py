@@ -1,4 +1,4 @@
-"""What a scenario plays on, and what came of it: a table, and the same as JSON."""
+"""What a scenario runs on, and its report: a table, and the same as JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from loadtest.servers import PRESENCE, PresenceServer
 
 
 class LoadedServer(NamedTuple):
-    """A server, its Redis, and what drives the clients."""
+    """A server, its Redis, and the loop of its clients."""
 
     data: Data
     server: PresenceServer
@@ -20,24 +20,23 @@ class LoadedServer(NamedTuple):
 
 
 @contextmanager
-def staged(
+def loaded_server(
     *flags: str, beat_s: float, keep: bool = False, program: Sequence[str] = PRESENCE
 ) -> Iterator[LoadedServer]:
     """Run a server for the length of a ``with`` block.
 
     Args:
         flags: of `presence serve`.
-        beat_s: how often clients beat.
+        beat_s: the keepalive interval of the clients.
         keep: whether Redis keeps every write over a kill.
-        program: what Python is given to run `presence`.
+        program: see `PresenceServer`.
     """
-    with Data(keep=keep) as data:
-        server = PresenceServer("--redis", data.url, *flags, program=program)
-        try:
-            with ClientLoop(server.address, beat_s=beat_s) as loop:
-                yield LoadedServer(data, server, loop)
-        finally:
-            server.stop()
+    with (
+        Data(keep=keep) as data,
+        PresenceServer("--redis", data.url, *flags, program=program) as server,
+        ClientLoop(server.address, beat_s=beat_s) as loop,
+    ):
+        yield LoadedServer(data, server, loop)
 
 
 @dataclass
@@ -45,24 +44,22 @@ class ScenarioReport:
     """One run of one scenario.
 
     Attributes:
-        scenario: its name, and with what it was played.
-        rows: what was measured, in words, by what it is.
-        figures: some of it as numbers.
-        broken: each promise that was broken, in words.
+        scenario: its name and size.
+        rows: what was measured, as text by name.
+        metrics: some of it as numbers.
+        broken: each broken promise.
     """
 
     scenario: str
     rows: dict[str, str] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
 
     def table(self) -> str:
-        """Return it in Markdown."""
         rows = [f"| {name} | {value} |" for name, value in self.rows.items()]
         verdict = "; ".join(self.broken[:3]) or "kept"
         return "\n".join([f"| {self.scenario} | |", "| --- " * 2 + "|", *rows, f"| promises | {verdict} |"])
 
     def as_json(self) -> str:
-        """Return it as one object."""
-        found = {"scenario": self.scenario, "rows": self.rows, **self.figures, "broken": self.broken}
+        found = {"scenario": self.scenario, "rows": self.rows, **self.metrics, "broken": self.broken}
         return json.dumps(found, indent=1)

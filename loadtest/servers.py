@@ -13,11 +13,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from presence.store.client import open_client
 from presence.store.embedded import find_binary
@@ -26,8 +25,8 @@ from presence.store.keys import Keys
 START_TIMEOUT_S = 40.0
 REDIS_START_TIMEOUT_S = 8.0
 STOP_TIMEOUT_S = 30.0
-LOOK_S = 0.02
-REDIS_LOOK_S = 0.005
+POLL_INTERVAL_S = 0.02
+REDIS_POLL_INTERVAL_S = 0.005
 SWEEP_S = 2.0  # promised for the sweep of 2,000 users
 PRESENCE = ("-m", "presence")
 PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes one before a server does
@@ -35,7 +34,7 @@ PORTS = range(8_000, 12_000)  # below the ephemeral range: no connection takes o
 
 @dataclass(frozen=True)
 class Setup:
-    """How servers are set up: what the promises are made of, in seconds, and how many shards there are."""
+    """The servers' settings that the promises are made of, in seconds, and the number of shards."""
 
     idle_timeout: float = 30.0
     lease: float = 10.0
@@ -44,43 +43,41 @@ class Setup:
     shards: int = 1
 
     @property
-    def death_s(self) -> float:
-        """How long after a node's death its users are offline at the latest, sweep included."""
+    def node_down_s(self) -> float:
+        """The longest time from a node's death until its users are offline, sweep included."""
         return self.lease + self.idle_timeout + self.tick + SWEEP_S
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The settings."""
         names = {"--idle-timeout": self.idle_timeout, "--lease": self.lease, "--tick": self.tick}
         names |= {"--disconnect-grace": self.grace, "--shards": self.shards}
         return tuple(word for name, value in names.items() for word in (name, f"{value:g}"))
 
     def keys(self, prefix: str = "presence") -> Keys:
-        """Return how the servers call their keys."""
         return Keys(prefix, self.shards)
 
 
 class PresenceServer:
-    """A running server.
+    """A running server; a ``with`` block stops it.
 
     Args:
-        flags: of `presence serve`. Without one that says it, operators are not served: that takes a second of
-            processor time, and a port.
-        port: where to listen; 0 picks one.
-        program: what Python is given to run `presence`.
+        flags: of `presence serve`. Unless they ask for the admin process there is none: it takes a second of
+            CPU, and a port.
+        port: of the clients; 0 picks one.
+        program: Python's arguments that run `presence`.
         before: called in its process before the command runs.
-        is_heard: whether what it logs of errors goes to standard error, too.
+        forward_errors: whether its log lines of errors also go to standard error.
 
     Attributes:
         process: the process.
-        address: where clients log in.
-        lines: what it has logged so far, one object a line.
+        address: of the clients' port.
+        lines: its log so far, an object per line.
 
     Raises:
         RuntimeError: it did not start.
     """
 
-    operators: tuple[str, ...] = ("--no-admin",)
+    admin_flags: tuple[str, ...] = ("--no-admin",)
 
     def __init__(
         self,
@@ -88,9 +85,9 @@ class PresenceServer:
         port: int = 0,
         program: Sequence[str] = PRESENCE,
         before: Callable[[], None] | None = None,
-        is_heard: bool = False,
+        forward_errors: bool = False,
     ) -> None:
-        operators = () if {"--admin", "--no-admin"} & set(flags) else self.operators
+        operators = () if {"--admin", "--no-admin"} & set(flags) else self.admin_flags
         serve = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json"]
         self.process = subprocess.Popen(
             [*serve, *operators, *flags],
@@ -101,7 +98,7 @@ class PresenceServer:
         )
         self.lines: list[dict[str, Any]] = []
         self._flags = flags
-        self._is_heard = is_heard
+        self._forwards_errors = forward_errors
         self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -115,6 +112,12 @@ class PresenceServer:
         host, _, listens_on = ready.removeprefix("ready ").rpartition(":")
         self.address = (host, int(listens_on))
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
     def _read_log(self) -> None:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
@@ -122,40 +125,42 @@ class PresenceServer:
                 if line.startswith("ready "):
                     self._ready.put(line.strip())
                     continue
-                told = json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
-                self.lines.append(told)
-                if self._is_heard and told["level"] == "error":
+                entry = (
+                    json.loads(line) if line.startswith("{") else {"event": line.strip(), "level": "error"}
+                )
+                self.lines.append(entry)
+                if self._forwards_errors and entry["level"] == "error":
                     sys.stderr.write(line)
         self._ready.put("")
 
     @property
     def host(self) -> str:
-        """Where clients log in, as text."""
+        """The address of the clients' port, as text."""
         return "{}:{}".format(*self.address)
 
     @property
     def redis_url(self) -> str:
-        """The address of its Redis: the one that it was given, or the one that it has started."""
+        """The URL of its Redis: the given one, or that of the embedded one."""
         flags = self._flags
         if "--redis" in flags:
             return flags[flags.index("--redis") + 1]
-        return str(self.said("embedded Redis started")[-1]["url"])
+        return str(self.logged("embedded Redis started")[-1]["url"])
 
     @property
     def report(self) -> dict[str, Any]:
-        """The figures that it logged when it stopped."""
-        return self.said("stopped")[-1]
+        """The statistics that it logged when it stopped."""
+        return self.logged("stopped")[-1]
 
-    def said(self, event: str) -> list[dict[str, Any]]:
-        """Return the lines of an event."""
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the log lines of an event."""
         return [line for line in self.lines if line.get("event") == event]
 
     def workers(self) -> dict[int, int]:
         """Return the newest process of each worker by its number."""
-        return {line["worker"]: line["pid"] for line in self.said("worker started")}
+        return {line["worker"]: line["pid"] for line in self.logged("worker started")}
 
     def failures(self) -> list[str]:
-        """Return what it logged of exceptions: none is expected, whatever is done to it."""
+        """Return the exceptions that it logged: none is expected in any test."""
         return [
             str(line.get("exception") or f"{line['event']}: {line.get('error', '')}")[-500:]
             for line in self.lines
@@ -163,13 +168,13 @@ class PresenceServer:
         ]
 
     def pause(self, seconds: float) -> None:
-        """Stop the process as a whole, and let it go on after a while."""
+        """Stop the process, and continue it after some seconds."""
         self.process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """End it gracefully; return its exit status."""
+        """Stop it gracefully; return its exit status."""
         with contextlib.suppress(OSError):
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -182,40 +187,22 @@ class PresenceServer:
         return status
 
 
-Served = TypeVar("Served", bound=PresenceServer)
-
-
-@contextlib.contextmanager
-def running(starts: Sequence[Callable[[], Served]]) -> Iterator[list[Served]]:
-    """Start servers side by side, for the length of a ``with`` block; those in the list then are stopped."""
-    servers: list[Served] = []
-    with ThreadPoolExecutor(len(starts)) as pool:
-        try:
-            futures = [pool.submit(start) for start in starts]
-            servers.extend(future.result() for future in futures)
-            yield servers
-        finally:
-            list(pool.map(PresenceServer.stop, servers))
-
-
 # A replica that has lost its primary refuses to answer, so clients that read there look for the new primary.
 SERVE_NO_STALE_DATA: Final = ("--replica-serve-stale-data", "no")
 
 
 class LocalRedis:
-    """A Redis or Valkey on a Unix socket, which can be killed and started again at the same address.
+    """A Redis or Valkey on a Unix socket, which can be killed and restarted at the same address.
 
     Args:
-        binary: the program; without it the one that `presence serve` would start.
-        folder: for its socket and its data; without it one of its own, which goes with it.
-        keep: whether every write survives a kill (append-only file); else only what `save` has written does.
+        binary: by default the one that `presence serve` would start.
+        folder: for socket and data; by default a temporary one.
+        keep: whether every write survives a kill (append-only file).
         extra: further arguments.
 
     Attributes:
         path: of the socket.
-        url: the same as an address.
         client: a connection to it.
-        process: the process.
 
     Raises:
         RuntimeError: it did not start.
@@ -229,7 +216,7 @@ class LocalRedis:
         keep: bool = False,
         extra: Sequence[str] = (),
     ) -> None:
-        self._is_mine = folder is None
+        self._owns_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="redis-"))
         self.path = str(self.folder / "redis.sock")
         self._log = self.folder / "server.log"
@@ -251,22 +238,21 @@ class LocalRedis:
         self.close()
 
     def start(self) -> None:
-        """Start it, and wait until it answers with its data loaded.
+        """Start it, and wait until it has loaded its data and answers.
 
-        The client's connections to the process before are closed.
+        The client's connections to the previous process are closed.
         """
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         give_up = time.monotonic() + REDIS_START_TIMEOUT_S
-        while not self.answers():
+        while not self.is_answering():
             if self.process.poll() is not None or time.monotonic() > give_up:
                 self.kill()
                 raise RuntimeError(f"Redis did not start: {self._log.read_text(errors='replace')[-500:]}")
-            time.sleep(REDIS_LOOK_S)
+            time.sleep(REDIS_POLL_INTERVAL_S)
         self.client.connection_pool.disconnect()
 
-    def answers(self, within_s: float = 1.0) -> bool:
-        """Whether it answers within so many seconds."""
+    def is_answering(self, within_s: float = 1.0) -> bool:
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.settimeout(within_s)
             probe.connect(self.path)
@@ -275,39 +261,36 @@ class LocalRedis:
         return False
 
     def kill(self) -> None:
-        """End it immediately, as a crash does."""
         self.process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
-        """Stop the process: it answers nothing, and connections stay as they are."""
+        """Stop the process: it answers nothing, and its connections stay."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
         self.process.send_signal(signal.SIGCONT)
 
-    def errors(self, name: str) -> int:
-        """Return how many calls it has refused with an error of that name since its start."""
-        return errors(self.client, name)
+    def error_count(self, name: str) -> int:
+        return error_count(self.client, name)
 
     def close(self) -> None:
-        """End it, and remove its folder if that is its own."""
+        """Kill it, and remove its folder unless that was given."""
         self.client.close()
         self.kill()
-        if self._is_mine:
+        if self._owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def errors(client: Any, name: str) -> int:
+def error_count(client: Any, name: str) -> int:
     """Return how many calls a Redis has refused with an error of that name since its start."""
     return int(client.info("errorstats").get(f"errorstat_{name}", {"count": 0})["count"])
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on.
+    """Return a port without a listener.
 
-    It does not depend on the seed of `random`, which is the same in all processes of a test run.
+    It does not depend on the seed of `random`, which all processes of a test run share.
     """
     while True:
         port = random.SystemRandom().choice(PORTS)
@@ -320,9 +303,9 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def wait_for(condition: Callable[[], bool], seconds: float, *, look_s: float = LOOK_S) -> bool:
-    """Wait until something is so, looking now and then; return whether it came about in time."""
+def wait_for(condition: Callable[[], bool], seconds: float, *, poll_s: float = POLL_INTERVAL_S) -> bool:
+    """Poll until a condition holds; return whether it does in time."""
     give_up = time.monotonic() + seconds
     while not (is_so := condition()) and time.monotonic() < give_up:
-        time.sleep(look_s)
+        time.sleep(poll_s)
     return is_so

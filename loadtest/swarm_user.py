@@ -3,17 +3,16 @@
 ``locust -f loadtest/swarm_user.py --users 20 --connections 500`` are 10,000 devices.
 """
 
-from loadtest.users.hooks import SPAWN_S, LoadUser, listen
+from loadtest.users.hooks import SPAWN_S, LoadUser, register_hooks
 
 
 class SwarmUser(LoadUser):
-    """As many devices as ``--connections`` says, each of a user of its own."""
+    """As many devices as ``--connections`` says, each with a user of its own."""
 
     def on_start(self) -> None:
-        """Let all log in, over the time in which one more SwarmUser starts."""
         options = self.environment.parsed_options
         assert options is not None
-        self.play(options.connections, SPAWN_S)
+        self.start_devices(options.connections, SPAWN_S)
 
 
-listen()
+register_hooks()

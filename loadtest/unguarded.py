@@ -40,7 +40,7 @@ SCRIPTS: Final[dict[str, Changes]] = {
         ("record = {id = id,", "record = record or {id = id,"),
     ),
 }
-CHANGED: Final = ("apply", "sweep", "retire", "probe", "lease")
+CHANGED_SCRIPTS: Final = ("apply", "sweep", "retire", "probe", "lease")
 READ_BEFORE_EXPIRY: Final = "read-before-expiry"
 GUARDS: Final = (*SCRIPTS, READ_BEFORE_EXPIRY)
 # Of a server that was stopped and goes on; not for chaos, which never stops a server for so long.
@@ -52,7 +52,7 @@ def switch_off(guard: str) -> None:
     """Switch a guard off in this process.
 
     Raises:
-        ValueError: a script no longer has the text that the guard consists of.
+        ValueError: a script no longer has the text of the guard.
     """
     if guard == STALL_GUARD:
         vars(node).update(
@@ -63,7 +63,7 @@ def switch_off(guard: str) -> None:
         _expire_unread()
         return
     source = _changed(script_runner.source, SCRIPTS[guard])
-    if absent := absences(guard):
+    if absent := missing_texts(guard):
         raise ValueError(f"no script has {absent}")
 
     @cache
@@ -74,10 +74,12 @@ def switch_off(guard: str) -> None:
     script_runner.digest = digest
 
 
-def absences(guard: str) -> list[str]:
-    """Return what is to be changed for a guard of the scripts and stands in none of them."""
+def missing_texts(guard: str) -> list[str]:
+    """Return the texts to replace for a guard that no script contains."""
     return [
-        old for old, _ in SCRIPTS[guard] if not any(old in script_runner.source(name) for name in CHANGED)
+        old
+        for old, _ in SCRIPTS[guard]
+        if not any(old in script_runner.source(name) for name in CHANGED_SCRIPTS)
     ]
 
 
@@ -103,7 +105,6 @@ def _expire_unread() -> None:
 
 
 def main() -> int:
-    """Run `presence` with the arguments after the guard's name."""
     switch_off(sys.argv[1])
     from presence.cli.main import main as presence  # noqa: PLC0415 - after the guard is off
 

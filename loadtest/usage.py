@@ -1,6 +1,6 @@
 """What processes and this machine use up.
 
-By psutil where that tells it. Not there: processor time to the nanosecond, how often all threads of a process
+By psutil where it can. Beyond it: processor time to the nanosecond, how often all threads of a process
 have gone to sleep, and the share of memory that belongs to no file.
 """
 
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import psutil
 
 REDIS_NAMES = ("valkey-server", "redis-server")
-SAMPLE_S: Final = 0.1
+SAMPLE_INTERVAL_S: Final = 0.1
 WINDOW_SAMPLES: Final = 10  # a second: a process that was stopped may also have to catch up
 _PACKAGES = ("presence-server", "trio", "msgpack", "uvloop")
 _PROGRAMS = {"gcc": "--version", "mosquitto": "-h", "nats-server": "--version"}
@@ -35,9 +35,9 @@ class Memory:
 
     Attributes:
         rss: resident.
-        pss: each shared page divided among those who share it.
-        anonymous: the same, without the pages of files: their share changes with every other process that
-            has the same libraries.
+        pss: each shared page divided among its processes.
+        anonymous: the same without pages of files, whose share depends on other processes with the same
+            libraries.
     """
 
     rss: int
@@ -46,14 +46,14 @@ class Memory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of all threads of a process, ended ones too, to the nanosecond."""
+    """Return the CPU time of all threads of a process, ended ones too, to the nanosecond."""
     # The id that clock_getcpuclockid(3) gives: the process in the upper bits, and 2 for the
     # scheduler's count.
     return time.clock_gettime(~pid << 3 | 2)
 
 
-def cpu_s(pids: Iterable[int]) -> dict[int, float]:
-    """Return the processor time of each process; 0.0 of one that is gone."""
+def cpu_seconds_by_pid(pids: Iterable[int]) -> dict[int, float]:
+    """Return the CPU time of each process; 0.0 for one that has ended."""
     spent = dict.fromkeys(pids, 0.0)
     for pid in spent:
         with contextlib.suppress(OSError):
@@ -61,14 +61,26 @@ def cpu_s(pids: Iterable[int]) -> dict[int, float]:
     return spent
 
 
-def wakes(pid: int) -> int:
-    """Return how often threads of a process have gone to sleep of their own accord, to be woken again."""
+def redis_cpu_seconds(client: Any) -> float:
+    """Return the CPU time of a Redis, by its own account."""
+    info = client.info("cpu")
+    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+
+
+def redis_calls(client: Any) -> dict[str, int]:
+    """Return how often a Redis has called each command since its start, but for INFO."""
+    stats = client.info("commandstats").items()
+    return {name: each["calls"] for name, each in stats if not name.startswith("cmdstat_info")}
+
+
+def count_wakes(pid: int) -> int:
+    """Return how often threads of a process have gone to sleep voluntarily, to be woken again."""
     tasks = Path(f"/proc/{pid}/task").glob("*/status")
     return sum(_fields(task).get("voluntary_ctxt_switches", 0) for task in tasks)
 
 
 def memory(*pids: int) -> Memory:
-    """Return the memory of those of them that are still there, together."""
+    """Return the memory of those of the processes that still run, together."""
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -78,12 +90,12 @@ def memory(*pids: int) -> Memory:
 
 
 def forget_peak(pid: int) -> None:
-    """Measure the peak of a process's memory from now on."""
+    """Reset a process's peak memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process had since `forget_peak`."""
+    """Return the peak memory of a process since `forget_peak`."""
     return _fields(Path(f"/proc/{pid}/status"))["VmHWM"] * 1024
 
 
@@ -93,7 +105,7 @@ def _fields(file: Path) -> dict[str, int]:
 
 
 def server_processes(pid: int) -> list[int]:
-    """Return the process and all below it, without a Redis."""
+    """Return the process and its descendants, without a Redis."""
     found = [pid]
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):
@@ -103,52 +115,51 @@ def server_processes(pid: int) -> list[int]:
 
 
 class Stolen:
-    """Processor time that the hypervisor gives to other machines, looked at all the time while it is entered.
+    """CPU time that the hypervisor gives to other machines, sampled while entered.
 
-    On a machine that is shared a process may stand still for as long as another machine has its processor.
-    What is promised to the tenth of a second holds there but for that.
+    On a shared machine a process may stand still while another machine has its CPU, so promises to the tenth
+    of a second hold apart from that time.
 
     Args:
-        look: returns what each processor has lost since the machine started, seconds.
+        look: returns what each CPU has lost since the machine started, seconds.
 
     Attributes:
-        worst_s: what one processor lost in its worst second, seconds.
+        worst_s: the most that one CPU lost within a second.
     """
 
     def __init__(self, look: Callable[[], list[float]] | None = None) -> None:
         self.worst_s = 0.0
-        self._look = look or _stolen_s
+        self._read_stolen = look or _stolen_s
         self._window: deque[list[float]] = deque(maxlen=WINDOW_SAMPLES + 1)
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def look(self) -> None:
-        """Take a sample."""
-        self._window.append(self._look())
+    def sample(self) -> None:
+        self._window.append(self._read_stolen())
         spans = zip(self._window[0], self._window[-1], strict=False)  # processors may come and go
         self.worst_s = max([self.worst_s, *(last - first for first, last in spans)])
 
     def _run(self) -> None:
-        self.look()
-        while not self._over.wait(SAMPLE_S):
-            self.look()
+        self.sample()
+        while not self._finished.wait(SAMPLE_INTERVAL_S):
+            self.sample()
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
+        self._finished.set()
         self._thread.join()
-        self.look()
+        self.sample()
 
 
 def _stolen_s() -> list[float]:
     return [getattr(each, "steal", 0.0) for each in psutil.cpu_times(percpu=True)]
 
 
-def machine() -> dict[str, str]:
-    """Return what figures depend on, by what it is."""
+def machine_facts() -> dict[str, str]:
+    """Return what the results depend on, by name."""
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "processor": f"{os.cpu_count()} x {_processor()}",
@@ -168,16 +179,12 @@ def _processor() -> str:
 def _program(name: str, flag: str) -> str:
     if not (path := shutil.which(name)):
         return "not installed"
-    said = subprocess.run([path, flag], capture_output=True, text=True, check=False)
-    words = (said.stdout or said.stderr).splitlines()[0].split()
+    result = subprocess.run([path, flag], capture_output=True, text=True, check=False)
+    words = (result.stdout or result.stderr).splitlines()[0].split()
     return next((word.lstrip("v") for word in reversed(words) if word.lstrip("v")[:1].isdigit()), "?")
 
 
 def require_linux() -> None:
-    """Leave unless processor time and memory can be read here.
-
-    Raises:
-        SystemExit: this is no Linux.
-    """
+    """Exit unless CPU time and memory can be read here."""
     if sys.platform != "linux":
         raise SystemExit("the benchmark reads /proc, so it needs Linux")

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from loadtest import usage
 from loadtest.bench import plots, wheel
-from loadtest.bench.generator import CONNECTS_A_SECOND, ORDER_TIMEOUT_S, UNANSWERED, LoadGenerator, settle_s
+from loadtest.bench.generator import COMMAND_TIMEOUT_S, CONNECTS_PER_S, UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import Cpu, KeepaliveLoad, MemorySlope, Results, Trips
 from loadtest.bench.servers import OWN, Contender, Running, contenders, running
@@ -68,19 +68,19 @@ class BenchPlan:
     burst_ms: float  # see `loadtest.bench.generator`
 
     def planned_s(self, contender: Contender) -> float:
-        """Return about how long a round with this server takes."""
-        once = self.connections / CONNECTS_A_SECOND + 2 * REST_S + settle_s(self.connections // 3)
+        """Return roughly how long a round with this server takes."""
+        once = self.connections / CONNECTS_PER_S + 2 * REST_S + settle_s(self.connections // 3)
         each = self.warm_up_s + self.seconds
         if contender.probed and self.probe_s:
             each += PROBE_SETTLE_S + self.probe_s + PROBE_MARGIN_S
         return once + len(contender.kinds) * (settle_s(self.connections) + len(self.rates) * each)
 
 
-def go_through(contender: Contender, number: int, plan: BenchPlan, results: Results, bar: Bar) -> None:
-    """Measure one server, from its start to its end; unanswered keepalives come before answered ones."""
+def measure_server(contender: Contender, number: int, plan: BenchPlan, results: Results, bar: Bar) -> None:
+    """Measure one server from start to end; unanswered keepalives come before answered ones."""
     name = f"round {number}: {contender.name}"
     bar.begin(name, plan.planned_s(contender))
-    said = []
+    results_text = []
     with (
         running(contender) as server,
         closing(
@@ -96,10 +96,10 @@ def go_through(contender: Contender, number: int, plan: BenchPlan, results: Resu
                 load = KeepaliveLoad(kind, rate, plan.connections)
                 found = _measure(generator, contender, number, plan, server, load)
                 results.cpu.append(found)
-                said.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({load})")
+                results_text.append(f"{found.cpu_us:.1f} µs {'!' * bool(found.complaints)}({load})")
                 if contender.probed and plan.probe_s:
                     results.trips += _probe(generator, contender, number, plan, server, load, bar)
-    bar.say(f"{name}: {', '.join(said)}; {memory.rss_bytes:.0f} B of RSS a connection")
+    bar.print_line(f"{name}: {', '.join(results_text)}; {memory.rss_bytes:.0f} B of RSS a connection")
 
 
 def _log_in(
@@ -107,8 +107,8 @@ def _log_in(
 ) -> MemorySlope:
     """Log all clients in; return the memory of a connection.
 
-    That is the slope from a third of the connections to all: what the first ones find free in a heap that
-    start-up left behind would flatter a small server.
+    That is the slope from a third of the connections to all: the first ones may use memory that start-up left
+    free, which would flatter a small server.
     """
     first, last = plan.connections // 3, plan.connections
     found = []
@@ -130,11 +130,11 @@ def _measure(
     server: Running,
     load: KeepaliveLoad,
 ) -> Cpu:
-    """Beat at a rate; return what a keepalive costs."""
-    generator.beat(load.kind, load.rate, plan.warm_up_s)
-    cpu, wakes = usage.cpu_seconds(server.pid), usage.wakes(server.pid)
-    report = generator.beat(load.kind, load.rate, plan.seconds)
-    cpu, wakes = usage.cpu_seconds(server.pid) - cpu, usage.wakes(server.pid) - wakes
+    """Send keepalives at a rate; return the cost of one."""
+    generator.send_keepalives(load.kind, load.rate, plan.warm_up_s)
+    cpu, wakes = usage.cpu_seconds(server.pid), usage.count_wakes(server.pid)
+    report = generator.send_keepalives(load.kind, load.rate, plan.seconds)
+    cpu, wakes = usage.cpu_seconds(server.pid) - cpu, usage.count_wakes(server.pid) - wakes
     return Cpu(
         *(contender.name, number, load),
         cpu_us=cpu / report.sent * 1e6,
@@ -153,20 +153,20 @@ def _probe(
     load: KeepaliveLoad,
     bar: Bar,
 ) -> list[Trips]:
-    """Beat at a rate; return the round trips of others meanwhile.
+    """Send keepalives at a rate; return the round trips of probes meanwhile.
 
-    Apart from `_measure`: twenty logins a second cost more than many keepalives.
+    Apart from `_measure`: twenty logins per second cost more than many keepalives.
     """
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
     command += [str(PROBE_SETTLE_S), str(plan.probe_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
-        generator.beat(load.kind, load.rate, PROBE_SETTLE_S + plan.probe_s + PROBE_MARGIN_S)
-        output, _ = prober.communicate(timeout=ORDER_TIMEOUT_S)
+        generator.send_keepalives(load.kind, load.rate, PROBE_SETTLE_S + plan.probe_s + PROBE_MARGIN_S)
+        output, _ = prober.communicate(timeout=COMMAND_TIMEOUT_S)
     if prober.returncode:
         raise SystemExit(f"the prober failed at {contender.name}, {load}")
     report = json.loads(output)
     if report["unanswered"]:
-        bar.say(f"{contender.name}, {load}: {report['unanswered']} probes stayed unanswered")
+        bar.print_line(f"{contender.name}, {load}: {report['unanswered']} probes stayed unanswered")
     return [
         Trips(contender.name, number, load, probe, [round(trip, 3) for trip in trips])
         for probe, trips in report["trips_ms"].items()
@@ -178,7 +178,6 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
         description=__doc__,
@@ -200,8 +199,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def chosen(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]:
-    """Return the servers to measure, and which of those that were asked for cannot be, and why."""
+def select_servers(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]:
+    """Return the servers to measure, and those that cannot be measured here with the reason."""
     every = contenders(maxevents)
     wanted = [OWN, *(name for name in names.split(",") if name != OWN)] if names else list(every)
     if unknown := [name for name in wanted if name not in every]:
@@ -210,19 +209,19 @@ def chosen(names: str, maxevents: int) -> tuple[list[Contender], dict[str, str]]
     return [every[name] for name in every if name in wanted and name not in skipped], skipped
 
 
-def beside_others(given: argparse.Namespace, plan: BenchPlan, results: Results) -> None:
+def compare_servers(given: argparse.Namespace, plan: BenchPlan, results: Results) -> None:
     """Measure all servers, several rounds; every other round in reverse order."""
-    servers, results.skipped = chosen(given.servers, given.maxevents)
+    servers, results.skipped = select_servers(given.servers, given.maxevents)
     results.says = {each.name: each.says for each in servers}
     for name, why in results.skipped.items():
         print(f"{name} is skipped: {why}", file=sys.stderr)
     with Bar(given.rounds * sum(plan.planned_s(each) for each in servers)) as bar:
         for number in range(1, given.rounds + 1):
             for each in servers if number % 2 else reversed(servers):
-                go_through(each, number, plan, results, bar)
+                measure_server(each, number, plan, results, bar)
 
 
-def against_size(given: argparse.Namespace, plan: BenchPlan, results: Results) -> None:
+def measure_sizes(given: argparse.Namespace, plan: BenchPlan, results: Results) -> None:
     """Measure this server at all sizes, several rounds, and the wheel."""
     own = replace(contenders(given.maxevents)[OWN], kinds=(UNANSWERED,), probed=False)
     results.says = {OWN: own.says}
@@ -233,14 +232,13 @@ def against_size(given: argparse.Namespace, plan: BenchPlan, results: Results) -
     with Bar(given.rounds * (sum(each.planned_s(own) for each in plans) + sum(WHEEL_S.values()))) as bar:
         for number in range(1, given.rounds + 1):
             for each in plans:
-                go_through(own, number, each, results, bar)
+                measure_server(own, number, each, results, bar)
         for keys, seconds in WHEEL_S.items():
             bar.begin(f"wheel with {keys:,} keys", seconds * given.rounds)
             results.wheel.append(wheel.measure(keys, given.rounds))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, write, print; exit 1 if a figure is not valid."""
     usage.require_linux()
     given = parse(words)
     connections = max(SIZES) if given.sizes else given.connections
@@ -250,8 +248,8 @@ def main(words: Sequence[str] | None = None) -> int:
         *(given.connections, given.rates, given.warm_up, given.seconds, given.probe_seconds, given.burst_ms)
     )
     shown = [*([] if given.sizes else ["connections", "rates"]), "seconds", "rounds", "burst_ms"]
-    results = Results(usage.machine(), {name: getattr(given, name) for name in shown})
-    (against_size if given.sizes else beside_others)(given, plan, results)
+    results = Results(usage.machine_facts(), {name: getattr(given, name) for name in shown})
+    (measure_sizes if given.sizes else compare_servers)(given, plan, results)
     report = results.sizes_report() if given.sizes else results.bench_report()
     draw = plots.draw_sizes if given.sizes else plots.draw_bench
     for folder in [given.out, *([PICTURES] if given.pictures else [])]:

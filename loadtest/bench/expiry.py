@@ -17,6 +17,7 @@ from trio.lowlevel import Task
 
 from loadtest.bench.inprocess import TICK_S, InProcessNode
 from loadtest.outcome import markdown
+from loadtest.usage import redis_cpu_seconds
 from presence.server.process import tune_interpreter
 from presence.store.client import open_client
 from presence.store.embedded import embedded_redis
@@ -28,10 +29,10 @@ PAGE: Final = 10_000
 
 
 class _Stretches(trio.abc.Instrument):
-    """How long the event loop was held: stretches in which no other task could run, by trio's own account.
+    """How long a task held the event loop, by trio's own account.
 
     Attributes:
-        longest_s, longest_task: the longest since `clear`, and the name of the task whose it was.
+        longest_s, longest_task: the longest stretch since `clear`, and its task.
         over: stretches longer than `NOTICED_S`.
     """
 
@@ -54,7 +55,7 @@ class _Stretches(trio.abc.Instrument):
 
 @dataclass(frozen=True)
 class ExpiryResult:
-    """What it took."""
+    """The cost of the ends."""
 
     sessions: int  # how many ended
     seconds: float  # from the first end to the acknowledgement of the last
@@ -69,11 +70,10 @@ class ExpiryResult:
     skipped: int  # changes that the outbox skipped
 
     def is_whole(self) -> bool:
-        """Whether the stream has both transitions of each user, and nothing else."""
+        """Whether the stream has exactly both transitions of each user."""
         return self.entries == {"online": self.sessions, "offline": self.sessions} and not self.skipped
 
     def table(self) -> str:
-        """Return it in Markdown."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.entries.items()))
         rows = {
             "sessions that end in one tick": f"{self.sessions:,}",
@@ -87,7 +87,7 @@ class ExpiryResult:
         return markdown("measured | ", rows.items())
 
 
-async def _until(condition: Callable[[], bool], seconds: float) -> None:
+async def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 - it looks on and disturbs nothing
             await trio.sleep(0.001)
@@ -96,7 +96,7 @@ async def _until(condition: Callable[[], bool], seconds: float) -> None:
 async def play(
     redis_url: str, keys: Keys, sessions: int, idle_timeout: float = IDLE_TIMEOUT_S
 ) -> ExpiryResult:
-    """Let so many log in and end, against a Redis that knows nothing of these keys."""
+    """Log users in and let them expire, on a Redis without these keys."""
     node, stretches = InProcessNode(redis_url, keys, sessions, idle_timeout), _Stretches()
     trio.lowlevel.add_instrument(stretches)
     with open_client(redis_url) as client:
@@ -108,27 +108,21 @@ async def play(
             live.clear()
             nursery.start_soon(node.ticker.run)
             await trio.sleep(idle_timeout / 2)
-            redis_s, python_s = _redis_cpu(client), time.process_time()
+            redis_s, python_s = redis_cpu_seconds(client), time.process_time()
             stretches.clear()
-            await _until(lambda: len(node.engine.registry) < sessions, idle_timeout + 3 * TICK_S)
-            begun = time.perf_counter()
-            await _until(lambda: not node.engine.registry, 60)
+            await _wait_until(lambda: len(node.engine.registry) < sessions, idle_timeout + 3 * TICK_S)
+            started = time.perf_counter()
+            await _wait_until(lambda: not node.engine.registry, 60)
             await node.settled()
-            seconds, python_s = time.perf_counter() - begun, time.process_time() - python_s
-            held = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over
-            redis_s = _redis_cpu(client) - redis_s
+            seconds, python_s = time.perf_counter() - started, time.process_time() - python_s
+            longest = stretches.longest_s, stretches.longest_task.rpartition(".")[2], stretches.over
+            redis_s = redis_cpu_seconds(client) - redis_s
             nursery.cancel_scope.cancel()
         skipped = node.outbox.statistics().dropped_total
-        return ExpiryResult(sessions, seconds, *held, python_s, redis_s, _types(client, keys), skipped)
-
-
-def _redis_cpu(client: Any) -> float:
-    info = client.info("cpu")
-    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+        return ExpiryResult(sessions, seconds, *longest, python_s, redis_s, _types(client, keys), skipped)
 
 
 def _types(client: Any, keys: Keys) -> dict[str, int]:
-    """Count the stream's entries by their type."""
     counts: Counter[str] = Counter()
     for shard in range(keys.shards):
         start = "-"
@@ -139,7 +133,6 @@ def _types(client: Any, keys: Keys) -> dict[str, int]:
 
 
 def main() -> None:
-    """Print a table; fail if an event is missing."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.expiry", description=__doc__)
     parser.add_argument("--sessions", type=int, default=100_000, help="how many end (default 100,000)")
     parser.add_argument("--shards", type=int, default=1, help="shards of the data (default 1)")

@@ -4,8 +4,8 @@ It is made in a process of its own. Each packet is sent when it is due, as devic
 other would do: a server that waits for events is then woken for nearly every one. With `burst_s` above 0
 packets are sent together once in so long, which spares such a server wakes.
 
-How a client of each kind of server logs in, beats and is answered is data, a `Dialect`. MQTT is version 3.1.1
-(CONNECT, PINGREQ); NATS is its text protocol (INFO, CONNECT, PING).
+How a client of each kind of server logs in, sends keepalives and is answered is data, a `Dialect`. MQTT is
+version 3.1.1 (CONNECT, PINGREQ); NATS is its text protocol (INFO, CONNECT, PING).
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from typing import Any
 from loadtest.bench.progress import Bar
 from presence import protocol
 
-SLEEP_LEAST_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
-LOGINS_A_TURN = 100
+MIN_SLEEP_S = 2e-5  # with the kernel's own slack of 50 µs the generator wakes some 10,000 times a second
+LOGINS_PER_TURN = 100
 LOGIN_TIMEOUT_S = 20.0
-LAST_ANSWERS_S = 1.0  # time for the answers to the last beats, at most
+LAST_ANSWERS_TIMEOUT_S = 1.0  # time for the answers to the last keepalives, at most
 LATE_S = 0.1  # a generator that stood still for longer has sent a burst and not its load
 CORE_LIMIT = 0.7  # of a core: beyond, the generator and not the server would be measured
 MISSED_LIMIT = 0.01  # of the packets, or of their answers
-CONNECTS_A_SECOND = 4_000.0  # a guess, for the progress bar only
-ORDER_TIMEOUT_S = 120.0  # beyond what an order was to take
-SETTLE_BEATS = 13  # of each connection, until a server that adapts to what clients send has adapted
+CONNECTS_PER_S = 4_000.0  # a guess, for the progress bar only
+COMMAND_TIMEOUT_S = 120.0  # beyond the time that a command takes by design
+SETTLE_KEEPALIVES = 13  # of each connection, until a server that adapts to what clients send has adapted
 SETTLE_RATE = 15_000.0
 ANSWERED = "answered"
 UNANSWERED = "unanswered"
@@ -48,8 +48,8 @@ class Dialect:
 
     login: Callable[[str], bytes]  # what client `uid` sends at first
     # What the server's first answer ends with; whatever came before it is passed over
-    welcome: Callable[[bytes], bool]
-    beats: dict[str, bytes]  # the packet for each kind of keepalive that there is
+    is_login_answered: Callable[[bytes], bool]
+    keepalives: dict[str, bytes]  # the packet for each kind of keepalive that there is
     answer: bytes  # what the server sends for each answered keepalive
 
 
@@ -110,7 +110,7 @@ DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}
 
 @dataclass(frozen=True)
 class GeneratorReport:
-    """What one order to beat came to."""
+    """The result of one load of keepalives."""
 
     wanted: float  # packets a second, as ordered
     # Packets, and those that were answered; 0 when none asked for it
@@ -121,7 +121,7 @@ class GeneratorReport:
     late_max_s: float  # how much later than due a packet was sent, at most
 
     def complaints(self, kind: str) -> list[str]:
-        """Return why this measured something else than the server; nothing if it did not."""
+        """Return why this measured something else than the server; empty if it did not."""
         found = []
         if self.core_share > CORE_LIMIT:
             found.append(f"the generator used {self.core_share:.0%} of a core")
@@ -133,29 +133,29 @@ class GeneratorReport:
 
 
 class KeepaliveGenerator:
-    """Connections that are logged in, and beats over them in turn."""
+    """Logged-in connections, and keepalives over them in turn."""
 
     def __init__(self, address: tuple[str, int], dialect: Dialect, burst_s: float) -> None:
         self._address = address
         self._dialect = dialect
-        self._pause_s = max(burst_s, SLEEP_LEAST_S)
+        self._pause_s = max(burst_s, MIN_SLEEP_S)
         self._next = 0  # whose turn it is
         self._answers = 0
         self._epoll = select.epoll()
         self._sockets: list[socket.socket] = []
 
     def connect(self, connections: int) -> None:
-        """Log in until there are so many connections."""
-        for start in range(len(self._sockets), connections, LOGINS_A_TURN):
-            numbers = range(start, min(start + LOGINS_A_TURN, connections))
+        """Log in until there are that many connections."""
+        for start in range(len(self._sockets), connections, LOGINS_PER_TURN):
+            numbers = range(start, min(start + LOGINS_PER_TURN, connections))
             new = [self._log_in(f"user-{number}") for number in numbers]
             for sock in new:
-                self._welcome(sock)
+                self._await_login_answer(sock)
                 sock.setblocking(False)
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
             self._sockets += new
         gc.collect()
-        gc.freeze()  # a collection would look at all of them, in the middle of a second's load
+        gc.freeze()  # a collection would scan all of them, in the middle of a second's load
 
     def _log_in(self, uid: str) -> socket.socket:
         sock = socket.create_connection(self._address, timeout=LOGIN_TIMEOUT_S)
@@ -163,35 +163,34 @@ class KeepaliveGenerator:
         sock.sendall(self._dialect.login(uid))
         return sock
 
-    def _welcome(self, sock: socket.socket) -> None:
-        """Read until the login is answered."""
+    def _await_login_answer(self, sock: socket.socket) -> None:
         data = b""
-        while not self._dialect.welcome(data):
+        while not self._dialect.is_login_answered(data):
             if not (more := sock.recv(4096)):
                 raise ConnectionRefusedError("closed before the login was answered")
             data += more
 
-    def beat(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
-        """Send `rate` packets a second for some seconds, evenly over all connections."""
-        write, frame = os.write, self._dialect.beats[kind]
+    def send_keepalives(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
+        """Send `rate` packets per second for some seconds, evenly over all connections."""
+        write, frame = os.write, self._dialect.keepalives[kind]
         fds = [sock.fileno() for sock in self._sockets]
         first, asks = self._next, kind == ANSWERED
         self._answers = 0
         sent, total = 0, round(rate * seconds)
         late_max = 0.0
-        cpu, begun = time.process_time(), time.monotonic()
+        cpu, started = time.process_time(), time.monotonic()
         while sent < total:
             now = time.monotonic()
-            due = min(total, int((now - begun) * rate) + 1)
-            late_max = max(late_max, now - begun - sent / rate)
+            due = min(total, int((now - started) * rate) + 1)
+            late_max = max(late_max, now - started - sent / rate)
             for number in range(first + sent, first + due):
                 write(fds[number % len(fds)], frame)
             sent = due
             if asks:
                 self._read_answers()
             time.sleep(max(0.0, self._pause_s - (time.monotonic() - now)))
-        elapsed, cpu = time.monotonic() - begun, time.process_time() - cpu
-        last = time.monotonic() + LAST_ANSWERS_S
+        elapsed, cpu = time.monotonic() - started, time.process_time() - cpu
+        last = time.monotonic() + LAST_ANSWERS_TIMEOUT_S
         while asks and self._answers < sent and time.monotonic() < last:
             time.sleep(0.01)
             self._read_answers()
@@ -211,7 +210,7 @@ class KeepaliveGenerator:
 
 
 def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: float) -> None:
-    """Obey orders until the pipe ends: the generator's process."""
+    """Run commands until the pipe ends: the generator's process."""
     generator = KeepaliveGenerator(address, DIALECTS[dialect], burst_s)
     with contextlib.suppress(EOFError):
         while True:
@@ -220,13 +219,11 @@ def _serve(pipe: Connection, address: tuple[str, int], dialect: str, burst_s: fl
 
 
 class LoadGenerator:
-    """The generator's process, seen from the one that gives the orders.
+    """The generator's process, from the side of the commands.
 
     Args:
-        address: where the server listens.
-        dialect: the name of what it speaks.
+        dialect: a key of `DIALECTS`.
         burst_ms: how long packets are held back, to be sent together.
-        bar: the progress bar to advance.
     """
 
     def __init__(self, address: tuple[str, int], dialect: str, burst_ms: float, bar: Bar) -> None:
@@ -239,21 +236,20 @@ class LoadGenerator:
         self._bar = bar
 
     def connect(self, connections: int) -> None:
-        """Log in until there are so many connections."""
-        self._do(connections / CONNECTS_A_SECOND, "connect", connections)
+        """Log in until there are that many connections."""
+        self._call(connections / CONNECTS_PER_S, "connect", connections)
 
-    def beat(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
-        """Send keepalives for so long."""
-        report: GeneratorReport = self._do(seconds, "beat", kind, rate, seconds)
+    def send_keepalives(self, kind: str, rate: float, seconds: float) -> GeneratorReport:
+        report: GeneratorReport = self._call(seconds, "send_keepalives", kind, rate, seconds)
         return report
 
     def settle(self, kind: str, connections: int) -> None:
-        """Let every client send some keepalives of a kind."""
-        self.beat(kind, SETTLE_RATE, settle_s(connections))
+        """Let every client send enough keepalives for the server to adapt."""
+        self.send_keepalives(kind, SETTLE_RATE, settle_s(connections))
 
-    def _do(self, planned_s: float, order: str, *given: Any) -> Any:
+    def _call(self, planned_s: float, order: str, *given: Any) -> Any:
         self._pipe.send((order, given))
-        deadline = time.monotonic() + planned_s + ORDER_TIMEOUT_S
+        deadline = time.monotonic() + planned_s + COMMAND_TIMEOUT_S
         while not self._pipe.poll(0.2):
             self._bar.tick()
             if time.monotonic() > deadline:
@@ -264,11 +260,10 @@ class LoadGenerator:
             raise SystemExit(f"the generator failed at: {order}") from None
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.join()
 
 
 def settle_s(connections: int) -> float:
     """Return how long it takes until every client has sent what settles a server."""
-    return SETTLE_BEATS * connections / SETTLE_RATE
+    return SETTLE_KEEPALIVES * connections / SETTLE_RATE

@@ -16,7 +16,7 @@ from presence.store.redis_store import RedisLeaseTable, RedisStore
 from presence.store.script_arguments import Shape
 
 TICK_S: Final = 1.0
-LOGINS_A_TURN: Final = 64
+LOGINS_PER_TURN: Final = 64
 _STREAM_MAXLEN: Final = 10_000_000  # nothing is trimmed while it is counted
 _SEEN_RETENTION_MS: Final = 7 * 86_400_000
 
@@ -25,7 +25,7 @@ class _NoSocket:
     """A `Link` on which nothing ever arrives."""
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        """See `Link`: there is no client."""
+        pass
 
     def send(self, handle: Any, data: bytes) -> None:
         """See `Link`."""
@@ -44,12 +44,10 @@ class _NoSocket:
 
 
 class InProcessNode(presence.server.node.Node):
-    """One node on one Redis; its users come when told, and there is no grace.
+    """One node on one Redis, whose users log in by a call; there is no grace.
 
     Args:
-        redis_url: where Redis is.
-        keys: names and shards.
-        sessions: how many will come; bounds outbox and logins.
+        sessions: how many there will be; bounds outbox and logins.
         idle_timeout: T, seconds.
     """
 
@@ -75,7 +73,7 @@ class InProcessNode(presence.server.node.Node):
         self.ticker.credit = False  # while it does not run, all live
 
     async def log_in(self, uids: Iterable[str]) -> list[Session]:
-        """Log users in, with a turn for the relay now and then, and wait until Redis has them."""
+        """Log users in, with turns for the relay in between, and wait until Redis has them."""
         link, sessions = _NoSocket(), []
         for number, uid in enumerate(uids):
             peer = self.engine.received(
@@ -84,12 +82,11 @@ class InProcessNode(presence.server.node.Node):
             if not isinstance(peer, Session):
                 raise TypeError("a login was refused")
             sessions.append(peer)
-            if number % LOGINS_A_TURN == 0:
+            if number % LOGINS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
         await self.settled()
         return sessions
 
     async def settled(self) -> None:
-        """Wait until Redis has acknowledged every change."""
         if await self.relay.drain(120):
             raise TimeoutError("Redis does not take the changes")

@@ -30,13 +30,12 @@ class Presence:
         self.wheel: TimingWheel[str] = TimingWheel(128)
 
     def touch(self, uid: str) -> None:
-        """A keepalive came."""
         self.wheel.touch(uid, self.ticks.at_or_after(time.monotonic() + IDLE_TIMEOUT_S))
 
-    def beaten(self, uid: str, data: bytes) -> bytes:
-        """Something came that is no lone plain keepalive; return what is to be answered.
+    def answer_keepalives(self, uid: str, data: bytes) -> bytes:
+        """Return the answer to input other than a lone plain keepalive.
 
-        Mostly it is one keepalive that asks for an answer; two may have come together.
+        Mostly it is one keepalive that asks for an answer; two may arrive together.
         """
         self.touch(uid)
         if answer := keepalive_answer(data):
@@ -48,15 +47,14 @@ class Presence:
         return b"".join(answers)
 
     def log_in(self, data: bytes) -> tuple[str, bytes]:
-        """Return who logs in, and the answer."""
+        """Return the uid of a login, and the answer."""
         end = protocol.frame_end(data, 0, protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES)
         packet = protocol.decode(data[4:end])
         uid = packet.payload["uid"]
         self.touch(uid)
         return uid, protocol.encode(protocol.ok(packet.id, session=uid, idle_timeout=30, keepalive=12, v=1))
 
-    def tick(self) -> None:
-        """Forget who is due."""
+    def expire_due(self) -> None:
         while self.wheel.pop_due(self.ticks.at_or_before(time.monotonic()), 256):
             pass
 
@@ -71,33 +69,31 @@ class AsyncioConnection(asyncio.Protocol):
         self._uid: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport for the answer."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """A keepalive, an acknowledged one, or the login."""
         if self._uid is None:
             self._uid, answer = self._presence.log_in(data)
             self._transport.write(answer)  # type: ignore[attr-defined]  # asyncio types it as a base class
         elif data == KEEPALIVE:
             self._presence.touch(self._uid)
-        elif answer := self._presence.beaten(self._uid, data):
+        elif answer := self._presence.answer_keepalives(self._uid, data):
             self._transport.write(answer)  # type: ignore[attr-defined]  # as above
 
 
 async def serve_asyncio(listener: socket.socket) -> None:
-    """An asyncio server with a Protocol object a connection, on whichever loop runs it."""
+    """An asyncio server with a Protocol object per connection, on the loop that runs it."""
     presence = Presence()
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     await loop.create_server(lambda: AsyncioConnection(presence), sock=listener, backlog=4096)
     while True:
         await asyncio.sleep(SLOT_S)
-        presence.tick()
+        presence.expire_due()
 
 
 async def serve_trio(listener: socket.socket) -> None:
-    """A trio server with a task a connection."""
+    """A trio server with a task per connection."""
     presence = Presence()
 
     async def device(stream: trio.SocketStream) -> None:
@@ -106,13 +102,13 @@ async def serve_trio(listener: socket.socket) -> None:
         while data := await stream.receive_some(4096):
             if data == KEEPALIVE:
                 presence.touch(uid)
-            elif answer := presence.beaten(uid, bytes(data)):
+            elif answer := presence.answer_keepalives(uid, bytes(data)):
                 await stream.send_all(answer)
 
     async def tick() -> None:
         while True:
             await trio.sleep(SLOT_S)
-            presence.tick()
+            presence.expire_due()
 
     sock = trio.socket.from_stdlib_socket(listener)
     async with trio.open_nursery() as nursery:
@@ -121,7 +117,6 @@ async def serve_trio(listener: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve as the kind of server that the argument names."""
     (listener,) = open_listeners("127.0.0.1", 0)
     print(f"ready 127.0.0.1:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     if sys.argv[1] == "trio":

@@ -19,7 +19,7 @@ PEER_COLOUR = "#adb5bd"
 
 
 def figure(rows: int, columns: int, width: float, height: float, title: str) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a title, and its plots."""
+    """Return a figure with a title, and its axes."""
     drawing = Figure(figsize=(width, height), facecolor=GROUND, layout="constrained")
     FigureCanvasAgg(drawing)
     drawing.suptitle(title, color=INK, fontsize=11)
@@ -33,12 +33,11 @@ def figure(rows: int, columns: int, width: float, height: float, title: str) -> 
 
 
 def save(drawing: Figure, path: Path) -> None:
-    """Write it."""
     drawing.savefig(path, dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs={"optimize": True})
 
 
 def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], form: str) -> None:
-    """Draw one bar a server, the first on top, each with its value."""
+    """Draw one bar per server, the first on top, each with its value."""
     colours = [OWN_COLOUR if name == OWN else PEER_COLOUR for name in names]
     bars = axes.barh(list(names), list(values), color=colours)
     axes.bar_label(bars, labels=[form.format(value) for value in values], padding=3, color=INK, fontsize=8)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from loadtest.client_loop import ASKING_BEAT, ClientLoop, LoopClient
+from loadtest.client_loop import KEEPALIVE_WITH_ID, ClientLoop, LoopClient
 from presence.protocol import KEEPALIVE
 
-PROBES_A_SECOND = 20  # of each kind
+PROBES_PER_S = 20  # of each kind
 ALWAYS = "acknowledged, always"  # from connections whose every keepalive asks for an answer
 SELDOM = "acknowledged, after plain ones"  # from connections of whose keepalives few do
-LOGIN = "login"  # connect, log in, be told ok
+LOGIN = "login"  # connect, log in, receive ok
 KINDS = (ALWAYS, SELDOM, LOGIN)
 CONNECTIONS = {ALWAYS: 10, SELDOM: 60}
 PLAIN_EVERY_S = 0.4  # a connection of the second kind asks every 3 s: after some seven plain keepalives
@@ -28,7 +28,7 @@ LAST_ANSWERS_S = 2.0
 
 
 class Prober(ClientLoop):
-    """Sends probes when they are due and notes when the answers come.
+    """Sends probes when they are due and records when the answers arrive.
 
     Attributes:
         trips_ms: by kind.
@@ -38,44 +38,43 @@ class Prober(ClientLoop):
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, sources=0)
         self.trips_ms: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        self.unanswered = self.waiting = 0
+        self.unanswered = self.pending = 0
         self._counted_from = self._end = 0.0
         self._pools = {
             kind: [_Probe(self, kind, number) for number in range(size)] for kind, size in CONNECTIONS.items()
         }
 
     def probe(self, settle_s: float, seconds: float) -> None:
-        """Probe for so long; what was due in the first `settle_s` seconds is not counted."""
-        self.bring(self.members)
-        if not self.run(CONNECT_S, lambda: self.online() == len(self.members)):
+        """Probe for some seconds; what was due in the first `settle_s` is not counted."""
+        self.connect_all(self.members)
+        if not self.run(CONNECT_S, lambda: self.count_logged_in() == len(self.members)):
             raise SystemExit("the probes could not log in")
-        begun, each = time.monotonic(), 1 / PROBES_A_SECOND
-        self._counted_from, self._end = begun + settle_s, begun + settle_s + seconds
-        self._again(begun, each, partial(self._ask, ALWAYS))
-        self._again(begun + each / 3, each, partial(self._ask, SELDOM))
-        self._again(begun + each * 2 / 3, each, self._log_in)
-        self._again(begun + 0.002, PLAIN_EVERY_S / CONNECTIONS[SELDOM], self._beat_plain)
+        started, each = time.monotonic(), 1 / PROBES_PER_S
+        self._counted_from, self._end = started + settle_s, started + settle_s + seconds
+        self._repeat(started, each, partial(self._ask, ALWAYS))
+        self._repeat(started + each / 3, each, partial(self._ask, SELDOM))
+        self._repeat(started + each * 2 / 3, each, self._log_in)
+        self._repeat(started + 0.002, PLAIN_EVERY_S / CONNECTIONS[SELDOM], self._send_plain)
         self.run(settle_s + seconds)
-        self.run(LAST_ANSWERS_S, lambda: not self.waiting)
-        self.unanswered += self.waiting
+        self.run(LAST_ANSWERS_S, lambda: not self.pending)
+        self.unanswered += self.pending
         if self.endings:
             raise SystemExit("the server has closed a probe's connection")
 
     def answered(self, kind: str, due: float, now: float) -> None:
-        """A probe's answer has come."""
-        self.waiting -= 1
+        self.pending -= 1
         if due >= self._counted_from:
             self.trips_ms[kind].append((now - due) * 1000)
 
-    def _again(self, due: float, every_s: float, act: Callable[[int, float], None], number: int = 0) -> None:
-        """Do something then, and again and again."""
+    def _repeat(self, due: float, every_s: float, act: Callable[[int, float], None], number: int = 0) -> None:
+        """Call `act` at `due` and at intervals until the end."""
 
         def do() -> None:
             act(number, due)
-            self._again(due + every_s, every_s, act, number + 1)
+            self._repeat(due + every_s, every_s, act, number + 1)
 
         if due < self._end:
-            self.at(due, do)
+            self.call_at(due, do)
 
     def _ask(self, kind: str, number: int, due: float) -> None:
         pool = self._pools[kind]
@@ -84,43 +83,38 @@ class Prober(ClientLoop):
     def _log_in(self, number: int, due: float) -> None:
         probe = _Probe(self, LOGIN, number)
         probe.due = due
-        self.waiting += 1
+        self.pending += 1
         probe.connect()
 
-    def _beat_plain(self, number: int, _due: float) -> None:
+    def _send_plain(self, number: int, _due: float) -> None:
         pool = self._pools[SELDOM]
         pool[number % len(pool)].send(KEEPALIVE)
 
 
 class _Probe(LoopClient):
-    """One connection.
-
-    Attributes:
-        due: when the probe was due whose answer is waited for; 0.0: none is.
-    """
+    """One connection; `due` is when its unanswered probe was due, or 0.0."""
 
     def __init__(self, prober: Prober, kind: str, number: int) -> None:
         self.is_member = kind != LOGIN
         super().__init__(prober, f"probe-{KINDS.index(kind)}-{number}")
-        self.returns = False
+        self.reconnects = False
         self.due = 0.0
         self._prober, self._kind = prober, kind
 
     def ask(self, due: float) -> None:
-        """Send a probe."""
         if self.due:  # for longer than its pool takes for a round
             self._prober.unanswered += 1
         else:
-            self._prober.waiting += 1
+            self._prober.pending += 1
         self.due = due
-        self.send(ASKING_BEAT)
+        self.send(KEEPALIVE_WITH_ID)
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         if self._kind == LOGIN:
             self._answered(now)
-            self.drop()
+            self.close()
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if self.due:
             self._answered(now)
 
@@ -130,7 +124,6 @@ class _Probe(LoopClient):
 
 
 def main() -> None:
-    """_Probe, and print what came of it."""
     host, port, settle_s, seconds = sys.argv[1:5]
     with Prober((host, int(port))) as prober:
         gc.freeze()

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 class Bar:
-    """Seconds done of the seconds planned. What takes longer than planned holds the bar up for that time."""
+    """Seconds done of the seconds planned. A step that takes longer than planned delays the bar."""
 
     def __init__(self, planned_s: float) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -28,16 +28,14 @@ class Bar:
         self._progress.stop()
 
     def begin(self, what: str, planned_s: float) -> None:
-        """A step begins; the one before is over."""
+        """Begin a step; it ends the one before."""
         self._done_s += self._step_s
         self._step_s, self._begun = planned_s, time.monotonic()
         self._progress.update(self._task, description=what, completed=self._done_s)
 
     def tick(self) -> None:
-        """Time passes."""
         passed = min(self._step_s, time.monotonic() - self._begun)
         self._progress.update(self._task, completed=self._done_s + passed)
 
-    def say(self, line: str) -> None:
-        """Print a line above the bar."""
+    def print_line(self, line: str) -> None:
         self._progress.console.print(line, markup=False, soft_wrap=True)

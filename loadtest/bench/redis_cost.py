@@ -17,6 +17,7 @@ import trio
 
 from loadtest.bench.inprocess import InProcessNode
 from loadtest.outcome import markdown
+from loadtest.usage import redis_calls, redis_cpu_seconds
 from presence import protocol
 from presence.core.registry import Session
 from presence.outbox.relay import PROBE_INTERVAL_S
@@ -54,7 +55,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class CostPlan:
-    """What is to be served. A user comes and goes `visits` times a day, at the peak `peak` times as often."""
+    """What to serve. A user comes and goes `visits` times a day, at the peak `peak` times as often."""
 
     users: int = 10_000_000
     nodes: int = 100
@@ -64,12 +65,12 @@ class CostPlan:
 
     @property
     def transitions_s(self) -> float:
-        """Transitions a second at the peak."""
+        """Transitions per second at the peak."""
         return self.users * self.visits * 2 * self.peak / 86_400
 
 
 class _Meter:
-    """Redis's own account of its work."""
+    """Redis' own statistics."""
 
     def __init__(self, client: Redis, keys: Keys) -> None:
         self._client: Any = client
@@ -78,8 +79,7 @@ class _Meter:
 
     def calls(self) -> tuple[int, int]:
         """Return scripts and commands called since the server's start."""
-        stats = self._client.info("commandstats")
-        calls = {name: each["calls"] for name, each in stats.items() if not name.startswith("cmdstat_info")}
+        calls = redis_calls(self._client)
         return calls.get("cmdstat_evalsha", 0), sum(calls.values())
 
     def memory(self) -> tuple[int, int]:
@@ -93,25 +93,20 @@ class _Meter:
         self._idle_us_s = await self.cost_us(trio.sleep, seconds) / seconds
 
     async def cost_us(self, work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
-        """Return CPU µs of a piece of work, without the idle share."""
-        begun, before = time.monotonic(), self._cpu_us()
+        """Return CPU µs of a call, without the idle share."""
+        started, before_s = time.monotonic(), redis_cpu_seconds(self._client)
         await work(*arguments)
-        return max(0.0, self._cpu_us() - before - self._idle_us_s * (time.monotonic() - begun))
-
-    def _cpu_us(self) -> float:
-        info = self._client.info("cpu")
-        return float(info["used_cpu_user"] + info["used_cpu_sys"]) * 1e6
+        cpu_us = (redis_cpu_seconds(self._client) - before_s) * 1e6
+        return max(0.0, cpu_us - self._idle_us_s * (time.monotonic() - started))
 
 
 async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = REST_S) -> Cost:
-    """Return what a node costs a Redis that knows nothing of these keys.
+    """Return what a node costs a Redis without these keys.
 
     Args:
-        url: the Redis.
-        keys: names and shards.
         users: how many come and go together.
         alone: how many come and go one by one.
-        rest_s: seconds of rest that are watched.
+        rest_s: seconds of rest to measure.
     """
     with open_client(url) as client:
         meter = _Meter(client, keys)
@@ -124,13 +119,13 @@ async def measure(url: str, keys: Keys, users: int, alone: int, rest_s: float = 
             scripts, commands = (
                 after - n for after, n in zip(meter.calls(), (scripts, commands), strict=True)
             )
-            online_alone = await meter.cost_us(_come, node, live, [[f"lone-{n}"] for n in range(alone)])
-            offline_alone = await meter.cost_us(_leave, node, [[session] for session in live])
+            online_alone = await meter.cost_us(_log_in_all, node, live, [[f"lone-{n}"] for n in range(alone)])
+            offline_alone = await meter.cost_us(_log_out_all, node, [[session] for session in live])
             live.clear()
             before = meter.memory()
-            online = await meter.cost_us(_come, node, live, [[f"user-{n}" for n in range(users)]])
+            online = await meter.cost_us(_log_in_all, node, live, [[f"user-{n}" for n in range(users)]])
             with_all = meter.memory()
-            offline = await meter.cost_us(_leave, node, [live])
+            offline = await meter.cost_us(_log_out_all, node, [live])
             after = meter.memory()
     return Cost(
         keys.shards,
@@ -154,13 +149,12 @@ async def _running(node: InProcessNode) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _come(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
-    """Log users in, group after group."""
+async def _log_in_all(node: InProcessNode, live: list[Session], groups: list[list[str]]) -> None:
     for uids in groups:
         live += await node.log_in(uids)
 
 
-async def _leave(node: InProcessNode, groups: list[list[Session]]) -> None:
+async def _log_out_all(node: InProcessNode, groups: list[list[Session]]) -> None:
     for sessions in groups:
         for session in sessions:
             node.engine.received(session, _LOGOUT)
@@ -168,7 +162,7 @@ async def _leave(node: InProcessNode, groups: list[list[Session]]) -> None:
 
 
 def table(costs: list[Cost], plan: CostPlan) -> str:
-    """Return what was measured, and what follows from it, in Markdown."""
+    """Return the costs, and what follows from them, in Markdown."""
     shards = [f"{each.shards} shard{'s' if each.shards > 1 else ''}" for each in costs]
     measured = {
         "at rest: scripts a second": "{0.scripts:,.1f}",
@@ -217,7 +211,6 @@ def _needs(cost: Cost, plan: CostPlan) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print two tables."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.redis_cost", description=__doc__)
     parser.add_argument("--users", type=int, default=50_000, help="who come and go together (default 50,000)")
     parser.add_argument("--alone", type=int, default=150, help="who come and go one by one (default 150)")

@@ -28,7 +28,7 @@ what a session needs."""
 
 @dataclass(frozen=True, order=True)
 class KeepaliveLoad:
-    """Keepalives of one kind, so many a second over so many connections."""
+    """Keepalives of one kind, per second and over that many connections."""
 
     kind: str
     rate: float
@@ -56,8 +56,8 @@ class MemorySlope:
     """Bytes of one server in one round.
 
     Attributes:
-        rss_bytes, pss_bytes: for each connection from a third of them to all: resident; of no file, each
-            shared page divided among those who share it.
+        rss_bytes, pss_bytes: per connection, from a third of them to all: resident; without pages of files,
+            and each shared page divided among its processes.
         total_bytes: resident, of the whole process with all connections.
     """
 
@@ -85,7 +85,7 @@ class Results:
     """Everything that one run found, and where."""
 
     machine: dict[str, str]  # processor, kernel, versions
-    settings: dict[str, object]  # what the run was told
+    settings: dict[str, object]  # the options of the run
     says: dict[str, str] = field(default_factory=dict)  # what each server is; in the order of the tables
     skipped: dict[str, str] = field(default_factory=dict)  # servers that could not be measured here, and why
     cpu: list[Cpu] = field(default_factory=list)
@@ -98,17 +98,17 @@ class Results:
         return list(dict.fromkeys(each.load for each in self.cpu))
 
     def cpu_us(self, server: str, load: KeepaliveLoad) -> dict[int, float]:
-        """Return a server's µs a keepalive, by round."""
+        """Return a server's µs per keepalive, by round."""
         found = [each for each in self.cpu if (each.server, each.load) == (server, load)]
         return {each.round: each.cpu_us for each in sorted(found, key=lambda each: each.round)}
 
     def ratios(self, peer: str, load: KeepaliveLoad) -> list[float]:
-        """Return this server's µs over a peer's, for each round in which both were measured."""
+        """Return this server's µs over a peer's, for each round with both."""
         own, others = self.cpu_us(OWN, load), self.cpu_us(peer, load)
         return [own[number] / us for number, us in others.items() if us > 0 and number in own]
 
     def complaints(self) -> list[str]:
-        """Return everything that makes a figure invalid, with where it happened."""
+        """Return what makes a figure invalid, and where it happened."""
         return [
             f"{each.server}, {each.load} over {each.load.connections:,}, round {each.round}: {complaint}"
             for each in self.cpu
@@ -116,7 +116,6 @@ class Results:
         ]
 
     def bench_report(self) -> str:
-        """Return the whole report on this server beside others."""
         parts = {
             f"{load.rate:,.0f} keepalives/s, {load.kind}": self._load_table(load) for load in self.loads()
         }
@@ -126,12 +125,11 @@ class Results:
         return self._report("This server beside others", parts, NOTES)
 
     def sizes_report(self) -> str:
-        """Return the report on cost against size."""
         parts = {"This server": self._sizes_table(), "The timing wheel": wheel_table(self.wheel)}
         return self._report("Cost against size", parts, SIZES_NOTES)
 
     def _report(self, title: str, parts: dict[str, str], notes: str) -> str:
-        """Return a report: what was measured, with what, and what was left out; tables; what is not valid."""
+        """Return a report: machine and settings, what was left out, tables, and invalid figures."""
         lines = [
             "- Machine: " + ", ".join(f"{name} {value}" for name, value in self.machine.items()),
             "- Settings: " + ", ".join(f"{name} {value}" for name, value in self.settings.items()),
@@ -201,7 +199,7 @@ class Results:
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the median; NaN of nothing."""
+    """Return the median; NaN without values."""
     found = list(values)
     return statistics.median(found) if found else math.nan
 

@@ -48,7 +48,7 @@ def _mosquitto(folder: Path, port: int) -> list[str]:
 
 
 def _nats(folder: Path, port: int) -> list[str]:
-    # The clients beat, so the server need not ask whether they live.
+    # The clients send keepalives, so the server need not ask whether they live.
     (folder / "nats.conf").write_text(f'listen: "{HOST}:{port}"\nping_interval: "1h"\n')
     return ["nats-server", "-c", str(folder / "nats.conf")]
 
@@ -88,7 +88,7 @@ def contenders(maxevents: int) -> dict[str, Contender]:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that accepts connections: its process id and where it listens."""
+    """A server that accepts connections: its process id and address."""
 
     pid: int
     host: str
@@ -100,7 +100,7 @@ def running(contender: Contender) -> Iterator[Running]:
     """Run a server for the length of a ``with`` block.
 
     Raises:
-        SystemExit: it did not come up; the message ends with what it said.
+        SystemExit: it did not start; the message ends with its output.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
@@ -122,7 +122,7 @@ def running(contender: Contender) -> Iterator[Running]:
 
 
 def _wait(process: "subprocess.Popen[bytes]", name: str, log: Path, port: int) -> int:
-    """Return the port once the server serves."""
+    """Return the port once the server is ready."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         if port:

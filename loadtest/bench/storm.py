@@ -18,7 +18,7 @@ from loadtest.bench.prober import ALWAYS
 from loadtest.bench.servers import OWN, Running, contenders, running
 from loadtest.client_loop import ClientLoop, LoopClient
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import markdown, percentile, say
+from loadtest.outcome import markdown, percentile, print_progress
 
 SOURCES = 16
 SETTLE_S = 2.0  # until the established have sent what they usually send
@@ -33,7 +33,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Storm:
-    """What came of one storm."""
+    """The result of one storm."""
 
     seconds: float  # from the first connect to the last login granted
     cpu_us: float  # of the server's processor time a login
@@ -45,7 +45,6 @@ class Storm:
     late: int  # answers to them that came too late, or not at all
 
     def cells(self) -> list[str]:
-        """Return its row."""
         p50, p99, most = (percentile(self.trips_ms, share) for share in (0.5, 0.99, 1.0))
         return [
             *(f"{self.granted:,}", str(self.refused), f"{self.seconds:.2f}"),
@@ -55,7 +54,7 @@ class Storm:
 
 
 def storm(server: Running, clients: int) -> Storm:
-    """Let that many clients log in at the same moment."""
+    """Let the clients log in at the same moment."""
     command = [sys.executable, "-m", "loadtest.bench.prober", server.host, str(server.port)]
     command += [str(SETTLE_S), str(STORM_LIMIT_S / 3)]
     prober = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -64,24 +63,23 @@ def storm(server: Running, clients: int) -> Storm:
             for number in range(clients):
                 LoopClient(loop, f"storm-{number}")
             time.sleep(SETTLE_S + 1.0)
-            cpu, own, begun = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
-            loop.bring(loop.members, per_second=float("inf"))
+            cpu, own, started = usage.cpu_seconds(server.pid), time.process_time(), time.monotonic()
+            loop.connect_all(loop.members, per_second=float("inf"))
             loop.run(STORM_LIMIT_S, lambda: loop.logins >= clients)
-            seconds, granted = time.monotonic() - begun, loop.logins
+            seconds, granted = time.monotonic() - started, loop.logins
             share = (time.process_time() - own) / seconds
             time.sleep(AFTER_S)
             cpu = usage.cpu_seconds(server.pid) - cpu
-            said = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
+            probed = json.loads(prober.communicate(timeout=2 * STORM_LIMIT_S)[0])
             refused = loop.endings.total()
     finally:
         prober.kill()
-    trips_ms = said["trips_ms"][ALWAYS]
-    late = sum(trip > LIMIT_MS for trip in trips_ms) + said["unanswered"]
+    trips_ms = probed["trips_ms"][ALWAYS]
+    late = sum(trip > LIMIT_MS for trip in trips_ms) + probed["unanswered"]
     return Storm(seconds, cpu / max(1, granted) * 1e6, share, granted, refused, trips_ms, late)
 
 
 def main() -> int:
-    """Run the rounds; exit 1 if a login was not granted or an answer came too late."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.storm", description=__doc__)
     parser.add_argument("--clients", type=int, default=15_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -90,7 +88,7 @@ def main() -> int:
     raise_file_limit()
     found = []
     for number in range(arguments.rounds):
-        say(f"round {number + 1} of {arguments.rounds} …")
+        print_progress(f"round {number + 1} of {arguments.rounds} …")
         with running(contenders(512)[OWN]) as server:
             found.append(storm(server, arguments.clients))
     print(markdown(HEAD, (each.cells() for each in found)))

@@ -17,7 +17,7 @@ from loadtest.outcome import markdown
 from presence.core.wheel import TimingWheel
 
 SIZES = (10_000, 100_000, 1_000_000)
-TOUCHES_LEAST = 500_000
+MIN_TOUCHES = 500_000
 EXPIRE_KEYS = 256  # as many as the server takes between two checkpoints
 IDLE_TIMEOUT_S = 30.0
 SLOT_S = 0.5
@@ -37,7 +37,6 @@ class Wheel:
 
 
 def wheel_table(wheels: list[Wheel]) -> str:
-    """Return what wheels of several sizes cost."""
     head = (
         "keys | touch, ns | … in a heap with lazy deletion | tick without a due key, µs "
         "| … by looking at every deadline | each key taken, ns"
@@ -58,17 +57,17 @@ def on_the_wheel(keys: list[str], order: list[str]) -> float:
     for n, key in enumerate(keys):
         wheel.touch(key, reach - int((1 - n / len(keys)) * BEAT_S / SLOT_S))
     touch, expire = wheel.touch, wheel.pop_due
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for tick, start in enumerate(range(0, len(order), per_tick), 1):
         for key in order[start : start + per_tick]:
             touch(key, tick + reach)
         while expire(tick, EXPIRE_KEYS):
             pass
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def on_the_heap(keys: list[str], order: list[str]) -> float:
-    """Return seconds for the same with a heap of (deadline, key); stale entries are skipped when popped."""
+    """Return the same for a heap of (deadline, key); stale entries are skipped when popped."""
     deadlines: dict[str, float] = {}
     heap: list[tuple[float, str]] = []
     per_tick = max(1, round(len(keys) / BEAT_S * SLOT_S))
@@ -80,7 +79,7 @@ def on_the_heap(keys: list[str], order: list[str]) -> float:
     heapq.heapify(heap)
     push, pop = heapq.heappush, heapq.heappop
     now, step = 0.0, SLOT_S / per_tick
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for start in range(0, len(order), per_tick):
         for key in order[start : start + per_tick]:
             now += step
@@ -91,7 +90,7 @@ def on_the_heap(keys: list[str], order: list[str]) -> float:
             deadline, key = pop(heap)
             if deadlines.get(key) == deadline:
                 del deadlines[key]
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def touch_costs(size: int, touches: int, rounds: int) -> tuple[float, float]:
@@ -114,11 +113,11 @@ def touch_costs(size: int, touches: int, rounds: int) -> tuple[float, float]:
 
 
 def tick_costs(size: int) -> tuple[float, float, float]:
-    """Return what a tick costs with `size` keys, of which none was touched for the last time long ago.
+    """Return what a tick costs with `size` keys.
 
     Returns:
-        µs of a tick at which no key is due; µs of finding that out by a scan of every deadline, as one does
-        without a wheel; ns for each key of a tick at which a slot's keys are due.
+        µs of a tick at which no key is due; µs of a scan of every deadline instead; ns per key of a tick at
+        which a slot's keys are due.
     """
     wheel: TimingWheel[str] = TimingWheel(128)
     slots = int(BEAT_S / SLOT_S)
@@ -127,33 +126,32 @@ def tick_costs(size: int) -> tuple[float, float, float]:
         wheel.touch(f"user-{number}", first + number % slots)
     idle = []
     for tick in range(1, first):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         wheel.pop_due(tick, EXPIRE_KEYS)
-        idle.append(time.perf_counter() - begun)
+        idle.append(time.perf_counter() - started)
     deadlines = {f"user-{number}": first + number % slots for number in range(size)}
-    begun = time.perf_counter()
+    started = time.perf_counter()
     due = [key for key, deadline in deadlines.items() if deadline < first]
-    scan = time.perf_counter() - begun
-    taken = 0
-    begun = time.perf_counter()
+    scan = time.perf_counter() - started
+    expired = 0
+    started = time.perf_counter()
     while keys := wheel.pop_due(first, EXPIRE_KEYS):
-        taken += len(keys)
-    each = (time.perf_counter() - begun) / taken
-    if due or taken != len(range(0, size, slots)):
+        expired += len(keys)
+    each = (time.perf_counter() - started) / expired
+    if due or expired != len(range(0, size, slots)):
         raise RuntimeError("the wheel took others than those that were due")
     return statistics.median(idle) * 1e6, scan * 1e6, each * 1e9
 
 
 def measure(size: int, rounds: int) -> Wheel:
     """Return all costs of a wheel with `size` keys, medians of some rounds."""
-    touch_ns, heap_ns = touch_costs(size, max(TOUCHES_LEAST, size), rounds)
+    touch_ns, heap_ns = touch_costs(size, max(MIN_TOUCHES, size), rounds)
     ticks = [tick_costs(size) for _ in range(rounds)]
     idle_us, scan_us, taken_ns = (statistics.median(each) for each in zip(*ticks, strict=True))
     return Wheel(size, touch_ns, heap_ns, idle_us, scan_us, taken_ns)
 
 
 def main() -> None:
-    """Print a table."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.wheel", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
     arguments = parser.parse_args()

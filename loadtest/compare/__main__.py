@@ -25,9 +25,9 @@ from typing import Final
 from matplotlib.axes import Axes
 
 from loadtest.bench.plots import INK, figure, save
-from loadtest.compare.player import ComparePlan, CompareRow, draw, run
+from loadtest.compare.player import ComparePlan, CompareRow, draw_schedule, run
 from loadtest.compare.techniques import BATCHED, IN_REDIS, NAMES, NOTHING
-from loadtest.outcome import markdown, say
+from loadtest.outcome import markdown, print_progress
 from loadtest.servers import LocalRedis
 from loadtest.usage import require_linux
 
@@ -62,13 +62,13 @@ PANELS: Final[dict[str, Callable[[CompareRow], float]]] = {
     LINEAR: lambda row: 100 * (row.early + row.false + row.missed) / row.plan.users,
 }
 SIZES: Final = (1_000, 10_000, 100_000)
-ABREAST: Final = 40_000  # users of techniques in Redis who are played side by side;
+MAX_PARALLEL_USERS: Final = 40_000  # users of techniques in Redis who are played side by side;
 LIGHT: Final = 10  # so many users in the process of a technique without Redis weigh as one,
 TOGETHER: Final = 6  # and so many whose touches are made together
 
 
-def own(rows: Sequence[CompareRow]) -> list[CompareRow]:
-    """Return the rows of techniques, less what the player costs that has none."""
+def without_player_cost(rows: Sequence[CompareRow]) -> list[CompareRow]:
+    """Return the rows of techniques, less the cost of the player alone."""
     players = {(row.plan.users, row.plan.batched): row.process_us for row in rows if row.plan.kind == NOTHING}
     found = []
     for row in rows:
@@ -79,9 +79,9 @@ def own(rows: Sequence[CompareRow]) -> list[CompareRow]:
 
 
 def as_markdown(rows: Sequence[CompareRow]) -> str:
-    """Return a table for each number of users, what ended with an error, and what the columns mean."""
+    """Return a table per number of users, the errors, and what the columns mean."""
     parts = ["# Idle detection: one workload, all techniques"]
-    found = own(rows)
+    found = without_player_cost(rows)
     for users in sorted({row.plan.users for row in found}):
         cells = (_cells(row) for row in found if row.plan.users == users)
         parts += [f"## {users:,} users", markdown(HEAD, cells)]
@@ -90,7 +90,6 @@ def as_markdown(rows: Sequence[CompareRow]) -> str:
 
 
 def name(row: CompareRow) -> str:
-    """Return what a technique is called, and whether its touches came together."""
     called = NAMES.get(row.plan.kind, row.plan.kind)
     return f"{called}, batched" if row.plan.batched else called
 
@@ -111,17 +110,16 @@ def _cells(row: CompareRow) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Return two digits, or all before the point."""
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def plot(rows: Sequence[CompareRow], path: Path) -> None:
-    """Draw a panel for each figure, a line for each technique, touches one by one."""
+    """Draw a panel per measure, a line per technique, for single touches."""
     title = "Idle detection against the number of users (less is better; dashed: in Redis)"
     drawing, panels = figure(1, len(PANELS), 11, 3.4, title)
-    single = [row for row in own(rows) if not row.plan.batched]
+    single = [row for row in without_player_cost(rows) if not row.plan.batched]
     for axes, (what, value) in zip(panels, PANELS.items(), strict=True):
         _panel(axes, single, value, is_linear=what == LINEAR)
         axes.set_title(what, color=INK, fontsize=9, loc="left")
@@ -150,7 +148,6 @@ def _panel(
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__)
     add = parser.add_argument
     add("--users", type=int, nargs="+", default=SIZES, help="N, each in turn (1000 10000 100000)")
@@ -180,7 +177,7 @@ def rounds(plans: Iterable[ComparePlan]) -> list[list[ComparePlan]]:
     """Return plans in rounds, of which each does not overload two cores; the order is kept otherwise."""
     found: list[list[ComparePlan]] = []
     for plan in plans:
-        fits = (each for each in found if sum(map(_weight, [*each, plan])) <= ABREAST)
+        fits = (each for each in found if sum(map(_weight, [*each, plan])) <= MAX_PARALLEL_USERS)
         if place := next(fits, None):
             place.append(plan)
         else:
@@ -202,21 +199,20 @@ def play(plan: ComparePlan) -> CompareRow:
     ):
         try:
             return pool.submit(run, plan, redis.url if redis else "").result()
-        except Exception as error:  # whatever ends a technique is to be told
+        except Exception as error:  # whatever ends a technique is reported
             return CompareRow(plan, error=str(error) or type(error).__name__)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, print, write; exit 1 if a technique ended with an error."""
     require_linux()
     given = parse(words)
     wanted = plans(given)
-    draw(wanted[0])  # a run that is too short is refused immediately
+    draw_schedule(wanted[0])  # a run that is too short is refused immediately
     rows: list[CompareRow] = []
     every = rounds(wanted)
     for number, some in enumerate(every, 1):
         names = "; ".join(name(CompareRow(plan)) for plan in some)
-        say(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
+        print_progress(f"{number} of {len(every)}, {some[0].users:,} users, {some[0].seconds:g} s: {names}")
         with ThreadPoolExecutor(len(some)) as pool:
             rows += pool.map(play, some)
     text = as_markdown(rows)

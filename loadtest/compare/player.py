@@ -1,9 +1,9 @@
 """One technique under the one workload, in real time and open loop.
 
-Everything scales with T, the idle time-out: users beat each 0.4 T, less or more by a tenth, and begin spread
-over one beat. A share of them falls silent at moments spread over the first part, early enough for all to
-have been told of before the end. All is drawn from a seed, so the same for every technique. A touch is made
-when it is due.
+Everything scales with T, the idle time-out: users send a keepalive each 0.4 T, less or more by a tenth, and
+begin spread over one interval. A share of them falls silent at moments spread over the first part, early
+enough for all to be reported before the end. All is drawn from a seed, so the same for every technique. A
+touch is made when it is due.
 """
 
 import contextlib
@@ -21,18 +21,19 @@ from typing import Any, Final
 import psutil
 import trio
 
-from loadtest.compare.techniques import Technique, opened
+from loadtest.compare.techniques import Technique, open_technique
 from loadtest.outcome import percentile
+from loadtest.usage import redis_calls
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.client import open_client
 
-BEAT_SHARE: Final = 0.4  # of T: two beats may get lost; 12 s of 30
-JITTER: Final = 0.1  # of a beat, either way
+BEAT_SHARE: Final = 0.4  # of T: two keepalives may get lost; 12 s of 30
+JITTER: Final = 0.1  # of the interval, either way
 SLACK_SHARE: Final = 0.05  # of T: a telling that is later than this before the end counts as missed
 STEP_S: Final = 0.05  # touches are made together once in so long: a server gathers its reads as well
 CHUNK: Final = 512  # touches, after which it is looked whether a look is due
 TAIL_SHARE: Final = 0.2  # of T, after the last touch: a late telling is not a missed one, and no other is due
-WARM_BEATS: Final = 1.1  # all have come by then
+WARM_UP_BEATS: Final = 1.1  # all have come by then
 CLOCK_S: Final = 0.001  # Redis counts whole milliseconds: its deadlines are as exact as that
 _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 
@@ -41,7 +42,7 @@ _SCRIPTS: Final = ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall")
 class ComparePlan:
     """One run: a technique, and N users of whom a share falls silent for more than T seconds.
 
-    If it is batched, touches that are due together are made with one call.
+    If it is batched, touches that are due together are made in one call.
     """
 
     kind: str
@@ -55,9 +56,9 @@ class ComparePlan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every touch in order of time: seconds since the begin, and the number of the user.
+    """Every touch in order of time: seconds since the start, and the number of the user.
 
-    `last_beats`: for each user the time of the last beat if the user falls silent, else infinity.
+    `last_beats`: per user, the time of the last keepalive before a silence, else infinity.
     """
 
     times: "array[float]"
@@ -65,12 +66,8 @@ class Schedule:
     last_beats: "array[float]"
 
 
-def draw(plan: ComparePlan) -> Schedule:
-    """Return the schedule of a plan.
-
-    Raises:
-        ValueError: the run is too short for anybody to fall silent.
-    """
+def draw_schedule(plan: ComparePlan) -> Schedule:
+    """Return the schedule of a plan; raises ValueError if it is too short for a silence."""
     last_silence_s = plan.seconds - (1 + SLACK_SHARE) * plan.idle_timeout_s
     if last_silence_s <= 0:
         raise ValueError(f"{plan.seconds:g} s are too few for an idle time-out of {plan.idle_timeout_s:g} s")
@@ -95,7 +92,7 @@ def draw(plan: ComparePlan) -> Schedule:
 
 @dataclass
 class CompareRow:
-    """What came of a run."""
+    """The result of a run."""
 
     plan: ComparePlan  # what was played
     # Made in the measured stretch, from when all had come to the end; and its length
@@ -115,7 +112,7 @@ class CompareRow:
     p99_ms: float = math.nan
     max_ms: float = math.nan
     early: int = 0  # tellings of a user whose last touch was less than T ago
-    false: int = 0  # tellings of a user who went on beating
+    false: int = 0  # reports of a user who went on sending keepalives
     missed: int = 0  # silent users who were never reported
     lag_max_ms: float = 0.0  # from when a touch was due until it was done, less the step
     refused: int = 0  # calls that Redis did not take
@@ -124,17 +121,17 @@ class CompareRow:
 
 @dataclass(frozen=True)
 class Telling:
-    """A user was told to be offline: when, in seconds of the run, and how long after the last touch."""
+    """A user was reported as offline: when, in seconds of the run, and how long after the last touch."""
 
     user: int
     at: float
     silent_s: float
 
 
-def judge(row: CompareRow, schedule: Schedule, told: Sequence[Telling]) -> None:
+def judge(row: CompareRow, schedule: Schedule, tellings: Sequence[Telling]) -> None:
     """Hold the tellings against what users did, and note in the row what comes of it."""
     first: dict[int, float] = {}
-    for each in told:
+    for each in tellings:
         late_s = each.silent_s - row.plan.idle_timeout_s
         row.early += late_s < -CLOCK_S
         if each.at < schedule.last_beats[each.user]:
@@ -158,20 +155,20 @@ class Meter:
         if not self._redis:
             return [*mine, 0.0, 0.0, 0.0]
         cpu = self._redis.cpu_times()
-        calls = {name: each["calls"] for name, each in self._client.info("commandstats").items()}
+        calls = redis_calls(self._client)
         scripts = sum(calls.get(name, 0) for name in _SCRIPTS)
         return [*mine, cpu.user + cpu.system, scripts, sum(calls.values())]
 
     def memory(self) -> tuple[int, int]:
         """Return bytes that only this process has, and bytes that Redis uses for data.
 
-        What is free is given back before: the next user would find room in it, and seem to need none.
+        Free memory is returned first: the next user would use it, and seem to need none.
         """
         gc.collect()
         with contextlib.suppress(AttributeError):  # of another C library
             ctypes.CDLL(None).malloc_trim(0)
-        held = self._client.info("memory")["used_memory"] if self._client else 0
-        return psutil.Process().memory_full_info().uss, held
+        used = self._client.info("memory")["used_memory"] if self._client else 0
+        return psutil.Process().memory_full_info().uss, used
 
 
 class Player:
@@ -179,11 +176,11 @@ class Player:
 
     def __init__(self, row: CompareRow, technique: Technique, meter: Meter) -> None:
         self._row, self._technique, self._meter = row, technique, meter
-        self._schedule = draw(row.plan)
-        self._told: list[Telling] = []
+        self._schedule = draw_schedule(row.plan)
+        self._tellings: list[Telling] = []
         self._uids = [f"user-{number}" for number in range(row.plan.users)]
         self._touched = array("d", [0.0]) * row.plan.users
-        self._place = 0
+        self._position = 0
         self._begin = 0.0
 
     async def run(self) -> None:
@@ -193,43 +190,43 @@ class Player:
         self._technique.touch_many(["warm-up"], time.monotonic())
         before = meter.memory()
         self._begin = begin = time.monotonic()
-        await self._until(begin + WARM_BEATS * BEAT_SHARE * plan.idle_timeout_s)
+        await self._play_until(begin + WARM_UP_BEATS * BEAT_SHARE * plan.idle_timeout_s)
         gc.collect()
         gc.freeze()  # as the server does once it is warm
-        start, place = meter.used(), self._place
-        await self._until(begin + plan.idle_timeout_s)
+        start, place = meter.used(), self._position
+        await self._play_until(begin + plan.idle_timeout_s)
         row.process_bytes, row.redis_bytes = (
             (b - a) / plan.users for a, b in zip(before, meter.memory(), strict=True)
         )
-        await self._until(begin + plan.seconds)
-        row.touches = self._place - place
+        await self._play_until(begin + plan.seconds)
+        row.touches = self._position - place
         used = [b - a for a, b in zip(start, meter.used(), strict=True)]
         row.seconds, process, redis, row.scripts, row.commands = (
             used[0],
             *(value / max(1, row.touches) for value in used[1:]),
         )
         row.process_us, row.redis_us = process * 1e6, redis * 1e6
-        await self._until(begin + plan.seconds + TAIL_SHARE * plan.idle_timeout_s)
-        judge(row, self._schedule, self._told)
+        await self._play_until(begin + plan.seconds + TAIL_SHARE * plan.idle_timeout_s)
+        judge(row, self._schedule, self._tellings)
 
-    async def _until(self, end: float) -> None:
+    async def _play_until(self, end: float) -> None:
         while (now := time.monotonic()) < end:
             self._make_touches(now)
-            if self._technique.next_look(now) <= time.monotonic():
-                self._look()
+            if self._technique.next_poll(now) <= time.monotonic():
+                self._collect_due()
             now = time.monotonic()
             step = self._begin + STEP_S * (1 + (now - self._begin) // STEP_S)
-            await trio.sleep(max(0.0, min(step, self._technique.next_look(now), end) - now))
+            await trio.sleep(max(0.0, min(step, self._technique.next_poll(now), end) - now))
 
     def _make_touches(self, now: float) -> None:
         """Make what is due by now; a step's time later the rest has to wait for a turn of the others."""
         times, who = self._schedule.times, self._schedule.who
-        touch = self._touch_together if self._row.plan.batched else self._touch_each
+        touch = self._touch_batch if self._row.plan.batched else self._touch_each
         upto = bisect_left(times, now - self._begin)
-        while self._place < upto and time.monotonic() - now < STEP_S:
-            chunk = who[self._place : min(upto, self._place + CHUNK)]
-            due = times[self._place]
-            self._place += len(chunk)
+        while self._position < upto and time.monotonic() - now < STEP_S:
+            chunk = who[self._position : min(upto, self._position + CHUNK)]
+            due = times[self._position]
+            self._position += len(chunk)
             touch(chunk)
             lag_ms = 1000 * (time.monotonic() - self._begin - due - STEP_S)
             self._row.lag_max_ms = max(self._row.lag_max_ms, lag_ms)
@@ -245,7 +242,7 @@ class Player:
             else:
                 touched[user] = now
 
-    def _touch_together(self, users: Sequence[int]) -> None:
+    def _touch_batch(self, users: Sequence[int]) -> None:
         now = time.monotonic()
         try:
             self._technique.touch_many([self._uids[user] for user in users], now)
@@ -255,20 +252,20 @@ class Player:
         for user in users:
             self._touched[user] = now
 
-    def _look(self) -> None:
+    def _collect_due(self) -> None:
         try:
             for uid, at in self._technique.due(time.monotonic()):
                 if uid != "warm-up":
                     user = int(uid.removeprefix("user-"))
-                    self._told.append(Telling(user, at - self._begin, at - self._touched[user]))
+                    self._tellings.append(Telling(user, at - self._begin, at - self._touched[user]))
         except (StoreUnavailable, StoreError):
             self._row.refused += 1
 
 
 async def play(plan: ComparePlan, url: str) -> CompareRow:
-    """Play a plan, and return what came of it; `url`: of a Redis, for the techniques that need one."""
+    """Play a plan, and return its result; `url`: of a Redis, for the techniques that need one."""
     row = CompareRow(plan)
-    async with opened(plan.kind, plan.idle_timeout_s, url) as technique:
+    async with open_technique(plan.kind, plan.idle_timeout_s, url) as technique:
         await Player(row, technique, Meter(url)).run()
     return row
 

@@ -1,1 +1,1 @@
-"""What those who look cost those who are looked at: ``python -m loadtest.operators``."""
+"""What operators' tools cost the clients' server: ``python -m loadtest.operators``."""

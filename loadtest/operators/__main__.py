@@ -1,9 +1,9 @@
 """``python -m loadtest.operators``: what scrapes, viewers and stuck clients cost the core, µs a keepalive.
 
-One server, whose connections beat at a steady rate all the time. For each kind of looker there are pairs of
-stretches, one with it and one without, in turns; what is compared is the processor time of the process that
-serves the clients. The ratio is the median of the pairs'. Exits with 1 if a kind costs more than it may.
-Needs the ``loadtest`` and ``embedded`` extras, and Linux.
+One server, whose connections send keepalives at a steady rate all the time. For each kind of looker there
+are pairs of stretches, one with it and one without, in turns; what is compared is the processor time of the
+process that serves the clients. The ratio is the median of the pairs'. Exits with 1 if a kind costs more than
+it may. Needs the ``loadtest`` and ``embedded`` extras, and Linux.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from loadtest.bench.generator import UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
 from loadtest.connection import raise_file_limit
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
-from loadtest.processes import running_server
 from loadtest.report import ScenarioReport
+from loadtest.servers import PresenceServer
 
-MORE_MAX = 0.03
+MAX_EXTRA_COST = 0.03
 REST_S = 1.5  # between two stretches: lookers come and go
-SAMPLES_LEAST = 0.8  # of a viewer, a second: or it has not seen the page live
+MIN_SAMPLES_PER_S = 0.8  # of a viewer, a second: or it has not seen the page live
 STOP_TIMEOUT_S = 20.0
 
 
@@ -45,7 +45,7 @@ class OperatorsPlan:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a keepalive cost, µs; and what kept the figure from being one, in words."""
+    """The CPU of a keepalive in µs, and what makes the figure invalid."""
 
     cpu_us: float
     seen: Seen | None = None
@@ -53,7 +53,7 @@ class Stretch:
 
 
 class Course:
-    """One server under load, and who looks at it."""
+    """One server under load, with viewers or without."""
 
     def __init__(
         self, plan: OperatorsPlan, pid: int, generator: LoadGenerator, operators: tuple[str, int]
@@ -61,28 +61,28 @@ class Course:
         self._plan, self._pid, self._generator, self._operators = plan, pid, generator, operators
 
     def stretch(self, kind: str | None) -> Stretch:
-        """Measure one stretch, with a viewer or without."""
-        plan, beat = self._plan, self._generator.beat
-        lookers = self._lookers(kind) if kind else None
+        """Measure one stretch, with a kind of viewer or without."""
+        plan, beat = self._plan, self._generator.send_keepalives
+        viewers = self._start_viewers(kind) if kind else None
         beat(UNANSWERED, plan.rate, REST_S)
-        begun_s = usage.cpu_seconds(self._pid)
+        started_s = usage.cpu_seconds(self._pid)
         report = beat(UNANSWERED, plan.rate, plan.seconds)
-        cpu_us = (usage.cpu_seconds(self._pid) - begun_s) / report.sent * 1e6
-        if not lookers or not kind:
+        cpu_us = (usage.cpu_seconds(self._pid) - started_s) / report.sent * 1e6
+        if not viewers or not kind:
             return Stretch(cpu_us, None, report.complaints(UNANSWERED))
-        said, _ = lookers.communicate(timeout=STOP_TIMEOUT_S)
-        seen = Seen(**json.loads(said))
-        return Stretch(cpu_us, seen, [*report.complaints(UNANSWERED), *self._unseen(kind, seen)])
+        output, _ = viewers.communicate(timeout=STOP_TIMEOUT_S)
+        seen = Seen(**json.loads(output))
+        return Stretch(cpu_us, seen, [*report.complaints(UNANSWERED), *self._missed(kind, seen)])
 
-    def _lookers(self, kind: str) -> "subprocess.Popen[str]":
+    def _start_viewers(self, kind: str) -> "subprocess.Popen[str]":
         count = self._plan.viewers if kind == VIEWERS else 1
         words = map(str, (*self._operators, kind, count))
         command = [sys.executable, "-m", "loadtest.operators.lookers", *words]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def _unseen(self, kind: str, seen: Seen) -> Iterator[str]:
-        """Give what lookers were to see and did not."""
-        least = self._plan.seconds * SAMPLES_LEAST
+    def _missed(self, kind: str, seen: Seen) -> Iterator[str]:
+        """Yield what viewers should have seen and did not."""
+        least = self._plan.seconds * MIN_SAMPLES_PER_S
         if kind == SCRAPE and (seen.failed or seen.answers < least):
             yield f"{seen.answers} scrapes, {seen.failed} failed"
         if kind == VIEWERS and (seen.failed or seen.samples < self._plan.viewers * least):
@@ -97,9 +97,9 @@ def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stret
     arrival_s = 2 * settle_s(plan.connections)
     with (
         Bar(arrival_s + 2 * len(kinds) * plan.pairs * (plan.seconds + REST_S)) as bar,
-        running_server("--admin", "127.0.0.1:0") as served,
+        PresenceServer("--admin", "127.0.0.1:0", forward_errors=True) as served,
     ):
-        operators = urlsplit(served.said("admin HTTP server starting")[-1]["url"])
+        operators = urlsplit(served.logged("admin HTTP server starting")[-1]["url"])
         with closing(LoadGenerator(served.address, "presence", 0.0, bar)) as generator:
             course = Course(
                 plan, served.process.pid, generator, (operators.hostname or "", operators.port or 0)
@@ -116,12 +116,12 @@ def measure(plan: OperatorsPlan, kinds: list[str]) -> dict[str, list[tuple[Stret
                     costs = "{:.2f} µs without, {:.2f} with".format(
                         *(each.cpu_us for each in found[kind][-1])
                     )
-                    bar.say(f"pair {number + 1}: {kind}: {costs}")
+                    bar.print_line(f"pair {number + 1}: {kind}: {costs}")
     return found
 
 
 def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) -> ScenarioReport:
-    """Compare: of each kind the median of the pairs' ratios."""
+    """Return, per kind, the median of the pairs' ratios."""
     report = ScenarioReport(
         f"operators: {plan.connections:,} connections, {plan.rate:,.0f} keepalives/s, µs of CPU a keepalive"
     )
@@ -133,12 +133,12 @@ def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) 
         costs = [statistics.median(each.cpu_us for each in side) for side in zip(*pairs, strict=True)]
         spread = ", ".join(f"{each - 1:+.1%}" for each in ratios)
         report.rows[what] = f"{costs[0]:.2f} without, {costs[1]:.2f} with: {ratio - 1:+.1%} ({spread})"
-        report.figures[kind] = {
+        report.metrics[kind] = {
             "ratios": ratios,
             "cpu_us": [[each.cpu_us for each in pair] for pair in pairs],
             "seen": [vars(beside.seen) if beside.seen else None for _, beside in pairs],
         }
-        report.broken += [f"{what}: {ratio - 1:+.1%}"] if ratio > 1 + MORE_MAX else []
+        report.broken += [f"{what}: {ratio - 1:+.1%}"] if ratio > 1 + MAX_EXTRA_COST else []
         report.broken += [
             f"{what}, pair {number}: not valid: {complaint}"
             for number, pair in enumerate(pairs, 1)
@@ -149,7 +149,6 @@ def judge(plan: OperatorsPlan, found: dict[str, list[tuple[Stretch, Stretch]]]) 
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.operators", description=__doc__)
     add = parser.add_argument
     add("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}; all by default")
@@ -166,7 +165,6 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Measure, print the table, and say what was broken."""
     given = parse(words)
     usage.require_linux()
     raise_file_limit()

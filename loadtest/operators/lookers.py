@@ -22,7 +22,7 @@ Address = tuple[str, int]
 
 @dataclass
 class Seen:
-    """What was seen: answers to whole requests, pieces of the live stream; and what failed."""
+    """Answers to whole requests, samples of the live stream, and failures."""
 
     answers: int = 0
     samples: int = 0
@@ -30,12 +30,11 @@ class Seen:
 
 
 def request(path: str) -> bytes:
-    """Return a request that ends its connection."""
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
 
 
 async def scrape(address: Address, seen: Seen) -> None:
-    """Ask for the metrics each second."""
+    """Scrape the metrics each second."""
     due = trio.current_time()
     while True:
         answer = b""
@@ -54,7 +53,7 @@ async def scrape(address: Address, seen: Seen) -> None:
 
 
 async def view(address: Address, seen: Seen) -> None:
-    """Look at the live stream, as the page does."""
+    """Read the live stream, as the page does."""
     try:
         async with await trio.open_tcp_stream(*address) as stream:
             await stream.send_all(request("/v1/live"))
@@ -68,8 +67,8 @@ async def view(address: Address, seen: Seen) -> None:
     seen.failed += 1  # only this process ends it
 
 
-async def be_stuck(address: Address, seen: Seen, sent: bytes) -> None:
-    """Send something, and never read; come again when it is closed."""
+async def never_read(address: Address, seen: Seen, sent: bytes) -> None:
+    """Send something, and never read; reconnect when the connection ends."""
     while True:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
@@ -84,13 +83,13 @@ async def be_stuck(address: Address, seen: Seen, sent: bytes) -> None:
                 await trio.sleep(0.1)
 
 
-async def _look(address: Address, kind: str, count: int) -> None:
+async def _run_viewers(address: Address, kind: str, count: int) -> None:
     seen = Seen()
     async with trio.open_nursery() as nursery:
         for _ in range(count):
             if kind == STUCK:
                 for sent in (request("/v1/live"), request("/metrics") * 50, b"GET /metr", b""):
-                    nursery.start_soon(be_stuck, address, seen, sent)
+                    nursery.start_soon(never_read, address, seen, sent)
             else:
                 nursery.start_soon(scrape if kind == SCRAPE else view, address, seen)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
@@ -99,4 +98,4 @@ async def _look(address: Address, kind: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(_look, (sys.argv[1], int(sys.argv[2])), sys.argv[3], int(sys.argv[4]))
+    trio.run(_run_viewers, (sys.argv[1], int(sys.argv[2])), sys.argv[3], int(sys.argv[4]))

@@ -35,25 +35,24 @@ from pathlib import Path
 from loadtest import usage
 from loadtest.bench.servers import floor, running
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import say
-from loadtest.processes import running_server
+from loadtest.outcome import print_progress
 from loadtest.report import ScenarioReport
 from loadtest.scale.fleet import Fleet
 from loadtest.scale.play import MB, Reader, ScaleRun
 from loadtest.scale.verdict import ScaleDeadlines
+from loadtest.servers import PresenceServer
 
 MAXEVENTS = 512  # that a floor takes per call
 SETTLE_S = 1.0  # after the start, before memory is looked at
 
 
 def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
-    """Play everything on the server."""
     flags = ["--workers", str(given.workers), "--no-admin"]
     flags += ["--idle-timeout", str(given.idle_timeout), "--tick", str(given.tick)]
     flags += ["--redis", given.redis] if given.redis else []
     promise = ScaleDeadlines(given.idle_timeout, given.tick)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(running_server(*flags))
+        server = stack.enter_context(PresenceServer(*flags, forward_errors=True))
         pid = server.process.pid
         time.sleep(SETTLE_S)
         empty = usage.memory(*usage.server_processes(pid))
@@ -68,15 +67,14 @@ def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
             play.hold(beat_s, given.hold)
         play.silence(promise)
         play.ramp(given.logins, given.beat[0], given.connections, times=2)
-        play.last_beat(given.last_beat, promise)
-    each = (max(hold["pss"] for hold in report.figures[name]) - empty.pss) / given.connections
+        play.last_keepalive(given.last_beat, promise)
+    each = (max(hold["pss"] for hold in report.metrics[name]) - empty.pss) / given.connections
     report.rows["memory without Redis"] = (
         f"PSS {empty.pss / MB:.0f} MB before the first connection, then {each:,.0f} bytes a connection"
     )
 
 
 def play_floors(report: ScenarioReport, given: argparse.Namespace) -> None:
-    """Play the holds on C floors."""
     with contextlib.ExitStack() as stack:
         floors = [stack.enter_context(running(floor(MAXEVENTS))) for _ in range(given.workers)]
         addresses = [(each.host, each.port) for each in floors]
@@ -86,13 +84,12 @@ def play_floors(report: ScenarioReport, given: argparse.Namespace) -> None:
         for beat_s in given.beat:
             play.hold(beat_s, min(given.hold, given.floor_hold))
     names = (f"{given.workers} workers", "C floors")
-    own, theirs = ([hold["cpu_us"] for hold in report.figures[name]] for name in names)
+    own, theirs = ([hold["cpu_us"] for hold in report.metrics[name]] for name in names)
     ratios = ", ".join(f"{a / b:.2f}" for a, b in zip(own, theirs, strict=True))
     report.rows["µs of CPU a keepalive ÷ C floors"] = ratios
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.scale",
         description=__doc__,
@@ -120,17 +117,16 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Play, print the tables, and say what was broken."""
     given = parse()
     raise_file_limit()
     gc.disable()  # 400,000 events are kept, and nothing here makes cycles
     report = ScenarioReport(f"{given.connections:,} connections, {given.processes} generators")
     play_server(report, given)
     if reason := floor(MAXEVENTS).missing():
-        say(f"no C floors: {reason}")
+        print_progress(f"no C floors: {reason}")
     elif given.floor_hold:
         play_floors(report, given)
-    report.rows |= usage.machine()
+    report.rows |= usage.machine_facts()
     print(report.table())
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Load generators: processes with a loop of clients each, and who gives them orders."""
+"""Load generators: processes with a loop of clients each, and the fleet that commands them."""
 
 import contextlib
 import gc
@@ -15,102 +15,101 @@ from multiprocessing.connection import Connection
 from operator import add
 from typing import Any
 
-from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, back_off_s
+from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, backoff_s
 from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import LastPacket
 from presence.protocol import KEEPALIVE
 
-SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of beats
+SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of keepalives
 SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each
 END_TIMEOUT_S = 20.0
 
 
 @dataclass
 class FleetStatus:
-    """How generators stand; the counts are since the beginning, but those named are since the last mark."""
+    """The generators' counts since the start, some of them since the last phase."""
 
     # Clients that are logged in, and that are to be
     online: int = 0
     arriving: int = 0
-    beating: int = 0  # generators that have beats to come
-    beats: int = 0  # that were sent since the mark
-    stuck: int = 0  # beats that the kernel did not take
-    late_max_s: float = 0.0  # the latest beat since the mark
-    cpu_s: float = 0.0  # of the generators since the mark
+    beating: int = 0  # generators with keepalives still to send
+    keepalives: int = 0  # sent in this phase
+    blocked: int = 0  # keepalives that the kernel did not take
+    late_max_s: float = 0.0  # of the latest keepalive in this phase
+    cpu_s: float = 0.0  # of the generators in this phase
     # Sessions and logins, by reason
     lost: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    # Of each slot's last beat, and of each login, since the mark; only where asked for
+    # Of each slot's last keepalive, and of each login, in this phase; only where asked for
     late_s: list[float] = field(default_factory=list)
     login_s: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, parts: Sequence["FleetStatus"]) -> "FleetStatus":
-        """Return how all of them stand together."""
+    def combine(cls, parts: Sequence["FleetStatus"]) -> "FleetStatus":
         columns = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
         found = {name: reduce(add, column) for name, column in columns.items()}
         return cls(**found | {"late_max_s": max(columns["late_max_s"])})
 
 
 class _Steady(LoopClient):
-    """Logs in and beats; if that fails it tries again, but once it was in it does not return by itself.
+    """Logs in, with retries, and sends keepalives; a lost session does not return by itself.
 
     Attributes:
         session: as the server named it.
-        begun, before: right before its last packet was sent, and the one before that.
-        is_wanted: whether it is to be logged in.
+        last_sent_at, previous_sent_at: right before its last packet was sent, and the one before.
+        is_expected: whether it is to be logged in.
     """
 
     def __init__(self, generator: "OrderedLoop", uid: str, address: tuple[str, int]) -> None:
         super().__init__(generator, uid)
         self.address = address
-        self.returns = self.is_wanted = False
+        self.reconnects = self.is_expected = False
         self.session = ""
-        self.begun = self.before = 0.0
+        self.last_sent_at = self.previous_sent_at = 0.0
         self._generator = generator
         self._attempts = 0
 
-    def opened(self) -> None:
-        self.session, self.begun = "", time.monotonic()
-        self.before = self.begun
-        super().opened()
+    def on_connected(self) -> None:
+        self.session, self.last_sent_at = "", time.monotonic()
+        self.previous_sent_at = self.last_sent_at
+        super().on_connected()
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        self.session = payload.get("session", "-")  # a C floor tells none
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
+        self.session = payload.get("session", "-")  # a C floor sends none
         self._attempts = 0
-        self._generator.status.login_s.append(now - self.begun)
+        self._generator.status.login_s.append(now - self.last_sent_at)
 
-    def beat(self) -> None:
+    def send_keepalive(self) -> None:
         moment = time.monotonic()
-        if self.put(KEEPALIVE):
-            self.before, self.begun = self.begun, moment
+        if self.try_send(KEEPALIVE):
+            self.previous_sent_at, self.last_sent_at = self.last_sent_at, moment
         else:
-            self._generator.status.stuck += 1
+            self._generator.status.blocked += 1
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         status, reason = self._generator.status, payload["reason"] if payload else "closed"
         if self.session:
             status.lost[reason] += 1
-            self.is_wanted = False
+            self.is_expected = False
             return
         (status.refused if payload else status.failed)[reason] += 1
-        wait_s = (payload or {}).get("retry_after") or self.pause_s()
-        self.loop.at(now + wait_s, self.connect)
+        wait_s = (payload or {}).get("retry_after") or self.reconnect_delay_s()
+        self.loop.call_at(now + wait_s, self.connect)
 
-    def pause_s(self) -> float:
+    def reconnect_delay_s(self) -> float:
         self._attempts += 1
-        return back_off_s(self._attempts)
+        return backoff_s(self._attempts)
 
 
 class OrderedLoop(ClientLoop):
-    """Obeys orders. What it has beside a loop are the orders; each returns its answer.
+    """A loop whose further methods are the commands of `Fleet`.
 
     Args:
-        servers: their addresses; each client goes to one of them at random.
-        name: what the names of the clients begin with.
+        servers: their addresses; each client goes to a random one.
+        name: prefix of the uids.
         connections: how many there are.
-        first_source: which of the source addresses comes first.
+        first_source: the index of its first source address.
     """
 
     def __init__(
@@ -125,82 +124,75 @@ class OrderedLoop(ClientLoop):
         ]
         self._cpu_mark_s = time.process_time()
 
-    def beaten(self, sent: int, late_s: float) -> None:
-        """See `ClientLoop`."""
-        self.status.beats += sent
+    def on_keepalives_sent(self, sent: int, late_s: float) -> None:
+        self.status.keepalives += sent
         self.status.late_s.append(late_s)
         self.status.late_max_s = max(self.status.late_max_s, late_s)
 
-    def come(self, per_second: float) -> None:
-        """Let all who have no connection log in, at that rate."""
-        away = [client for client in self.clients if not client.is_wanted]
+    def log_in_all(self, per_second: float) -> None:
+        """Let all clients without a connection log in, at that rate."""
+        away = [client for client in self.clients if not client.is_expected]
         for client in away:
-            client.is_wanted = True
-        self.bring(away, per_second)
+            client.is_expected = True
+        self.connect_all(away, per_second)
 
     def fall_silent(self, last_beat_s: float = 0.0) -> None:
-        """Send one more beat from each client within that time, if it is not 0, then none.
+        """Stop all keepalives; with `last_beat_s` each client sends one more within that time.
 
-        From now on they hear nothing, as without a network.
+        From now on clients read nothing, as without a network.
         """
-        self._hear(on=False)
-        self.silence()
+        self._set_reading_all(on=False)
+        self.stop_keepalives()
         if last_beat_s:
-            self.beat(last_beat_s, turns=1)
+            self.start_keepalives(last_beat_s, turns=1)
 
-    def listen(self) -> None:
-        """Read what the server has sent, and hang up where it says so."""
-        self._hear(on=True)
+    def resume_reading(self) -> None:
+        """Read what the server has sent, and close where it said goodbye."""
+        self._set_reading_all(on=True)
 
-    def _hear(self, *, on: bool) -> None:
-        for client in self.open_clients():
-            self.hear(client, on=on)
+    def _set_reading_all(self, *, on: bool) -> None:
+        for client in self.connected_clients():
+            self.set_reading(client, on=on)
 
-    def mark(self) -> None:
-        """Begin a phase."""
+    def begin_phase(self) -> None:
         status = self.status
         status.late_s, status.login_s = [], []
-        status.beats, status.late_max_s, self._cpu_mark_s = 0, 0.0, time.process_time()
+        status.keepalives, status.late_max_s, self._cpu_mark_s = 0, 0.0, time.process_time()
 
-    def tell(self, *, in_full: bool = False) -> FleetStatus:
-        """How it stands."""
+    def report_status(self, *, in_full: bool = False) -> FleetStatus:
         status = self.status
-        status.online, status.beating = self.online(), int(self.is_beating)
-        status.arriving = sum(client.is_wanted and not client.is_in for client in self.clients)
+        status.online, status.beating = self.count_logged_in(), int(self.is_sending_keepalives)
+        status.arriving = sum(client.is_expected and not client.is_logged_in for client in self.clients)
         status.cpu_s = time.process_time() - self._cpu_mark_s
         found = dict(vars(status))
         return FleetStatus(**found if in_full else found | {"late_s": [], "login_s": []})
 
-    def truths(self) -> list[LastPacket]:
-        """Return what each client that was ever logged in did last."""
+    def last_packets(self) -> list[LastPacket]:
+        """Return the last packets of each client that was ever logged in."""
         return [
-            LastPacket(each.uid, each.session, each.begun, each.before)
+            LastPacket(each.uid, each.session, each.last_sent_at, each.previous_sent_at)
             for each in self.clients
             if each.session
         ]
 
 
 def _serve(pipe: Connection, *arguments: Any) -> None:
-    """Drive the clients and obey, until the pipe ends: the process of a generator."""
+    """Run the clients and the commands, until the pipe ends: the process of a generator."""
     raise_file_limit()
     generator = OrderedLoop(*arguments)
-    gc.disable()  # nothing here makes cycles, and a collection would make beats late
+    gc.disable()  # nothing here makes cycles, and a collection would make keepalives late
     with LoopThread(generator) as thread, contextlib.suppress(EOFError):
         while True:
             name, given = pipe.recv()
-            pipe.send(thread.do(lambda: getattr(generator, name)(**given)))  # noqa: B023 - done by now
+            pipe.send(thread.call(lambda: getattr(generator, name)(**given)))  # noqa: B023 - done by now
 
 
 class Fleet:
-    """All generators, between them so many connections.
+    """All generators.
 
     Args:
-        servers: hosts and ports; each connection goes to one of them at random.
+        servers: hosts and ports; each connection goes to a random one.
         connections: of all generators together.
-        processes: how many generators.
-
-    Attributes:
-        size: the same.
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]], connections: int, processes: int) -> None:
@@ -217,8 +209,8 @@ class Fleet:
             self._processes.append(process)
             self._pipes.append(pipe)
 
-    def do(self, order: str, **arguments: Any) -> list[Any]:
-        """Give the order to all; return their answers."""
+    def call_all(self, order: str, **arguments: Any) -> list[Any]:
+        """Run a command in all generators; return their answers."""
         for pipe in self._pipes:
             pipe.send((order, arguments))
         try:
@@ -227,15 +219,12 @@ class Fleet:
             raise SystemExit(f"a load generator ended at the order: {order}") from None
 
     def status(self, *, in_full: bool = False) -> FleetStatus:
-        """How they stand."""
-        return FleetStatus.of(self.do("tell", in_full=in_full))
+        return FleetStatus.combine(self.call_all("report_status", in_full=in_full))
 
-    def truths(self) -> list[LastPacket]:
-        """What each client that was ever logged in did last."""
-        return [truth for answer in self.do("truths") for truth in answer]
+    def last_packets(self) -> list[LastPacket]:
+        return [truth for answer in self.call_all("last_packets") for truth in answer]
 
     def close(self) -> None:
-        """End the processes, and their connections with them."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:

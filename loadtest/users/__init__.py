@@ -1,1 +1,1 @@
-"""The devices that locust runs, their options, and the judge of what the server tells of them."""
+"""The devices that locust runs, their options, and the judge of the server's events."""

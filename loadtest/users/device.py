@@ -1,4 +1,4 @@
-"""One device: a connection, a session, beats that are sent when they are due, and its misadventures.
+"""One device: a connection, a session, keepalives sent when they are due, and its misadventures.
 
 It reports everything that it does to the judge; nothing here decides what the server should make of it.
 """
@@ -11,9 +11,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from loadtest.client_loop import ASKING_BEAT, ASKING_ID, AWAY, LOGIN_ID, NOTHING, LoopClient, back_off_s
+from loadtest.client_loop import (
+    EMPTY_PAYLOAD,
+    KEEPALIVE_ID,
+    KEEPALIVE_WITH_ID,
+    LOGIN_ID,
+    NO_CONNECTION,
+    LoopClient,
+    backoff_s,
+)
 from loadtest.users.judge import JudgedSession, Sent
-from loadtest.users.options import STORM_BACK_S
+from loadtest.users.options import STORM_RETURN_S
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 
@@ -21,325 +29,324 @@ if TYPE_CHECKING:  # it needs gevent, which devices do without
     from loadtest.users.run import DeviceRun
 
 ANSWER_TIMEOUT_S = 10.0  # for a login or a logout: a server at its limits refuses, it does not delay
-ASKED_SHARE = 3  # every third beat asks for an answer, as the specification advises
-LATE_BEAT_S = 0.25  # a beat that is sent later than this tells that the load generator is at its limits
+KEEPALIVES_PER_ANSWER = 3  # every third keepalive asks for an answer, as the specification advises
+LATE_KEEPALIVE_S = 0.25  # later than this, the load generator is at its limits
 FLAP_SHARE = 0.9  # of flaps are within the grace: a tunnel, another cell; the rest are longer
 ANSWERED = "keepalive, answered"
 LATE = "(load generator late with a beat)"
-SILENCES = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
-_EXPECTED = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISCONNECTED, Code.RATE_LIMITED)
+SILENCE_WEIGHTS = {"brief": 2, "taken over": 1, "edge": 1, "long": 4}
+_EXPECTED_CODES = (Code.UNSUPPORTED, Code.RECIPIENT_OFFLINE, Code.RECIPIENT_DISCONNECTED, Code.RATE_LIMITED)
 
 
 class Device(LoopClient):
-    """A device that logs in, beats at the interval that the server dictates, and does what the scenario says.
+    """A device that logs in, sends keepalives at the server's interval, and follows the scenario."""
 
-    Args:
-        run: what the devices of this process share.
-    """
-
-    is_member = False  # its beats have moments of their own
+    is_member = False  # its keepalives have a schedule of their own
 
     def __init__(self, run: "DeviceRun") -> None:
         super().__init__(run.loop, next(run.uids))
-        self.returns = False
+        self.reconnects = False
         self._run = run
         self._judge = run.judge
-        self._ids = itertools.count(ASKING_ID + 1)
-        self._beats = random.randrange(ASKED_SHARE)
+        self._ids = itertools.count(KEEPALIVE_ID + 1)
+        self._keepalives_sent = random.randrange(KEEPALIVES_PER_ANSWER)
         self._login: JudgedSession | None = None  # that was sent and is not answered yet
         self._session: JudgedSession | None = None  # the present or last one
-        self._asked: dict[int, tuple[str, float]] = {}
-        self._beat_s = 0.0
-        self._beat_due = 0.0
-        self._attempts = self._tries = 0
+        self._requests: dict[int, tuple[str, float]] = {}
+        self._keepalive_s = 0.0
+        self._keepalive_due = 0.0
+        self._attempts = self._connects = 0
         self._is_connecting = False
-        self._left_open = AWAY  # a connection that is silent until the next login is granted
-        self._is_over = False
+        self._abandoned_fd = NO_CONNECTION  # a connection that is silent until the next login is granted
+        self._is_stopped = False
 
     def start(self, within_s: float) -> None:
-        """Log in some time, and live from then on."""
-        self.loop.at(time.monotonic() + random.uniform(0, within_s), self.connect)
+        """Log in some time."""
+        self.loop.call_at(time.monotonic() + random.uniform(0, within_s), self.connect)
 
     def stop(self) -> None:
-        """Vanish, as a device does."""
-        self._is_over = True
-        if self.is_in:
-            self._close()
-        self.drop()
-        self._let_go()
+        """Vanish without a logout."""
+        self._is_stopped = True
+        if self.is_logged_in:
+            self._close_connection()
+        self.close()
+        self._close_abandoned()
 
     # Logging in
 
     def connect(self) -> None:
-        """Open a connection; if none comes about try again."""
-        if self._is_over:
+        """Open a connection; on failure retry later."""
+        if self._is_stopped:
             return
         self._attempts += 1
-        self._tries += 1
+        self._connects += 1
         try:
-            self.loop.open(self)
+            self.loop.open_connection(self)
         except OSError as error:
-            self._failed(error.strerror or str(error))
+            self._login_failed(error.strerror or str(error))
         else:
             self._is_connecting = True
-            self.loop.at(time.monotonic() + ANSWER_TIMEOUT_S, partial(self._give_up, self._tries))
+            self.loop.call_at(
+                time.monotonic() + ANSWER_TIMEOUT_S, partial(self._login_timed_out, self._connects)
+            )
 
-    def opened(self) -> None:
-        """See `LoopClient`."""
+    def on_connected(self) -> None:
         wish = self._run.options.idle_timeout_wish or None
         frame = protocol.encode(protocol.login(self.uid, id=LOGIN_ID, idle_timeout=wish))
-        begun = time.monotonic()
+        started = time.monotonic()
         self.send(frame)
-        self._login = self._judge.logged_in(self.uid, Sent(begun, time.monotonic()))
+        self._login = self._judge.login_sent(self.uid, Sent(started, time.monotonic()))
         self._is_connecting = False
 
-    def _give_up(self, number: int) -> None:
-        if number == self._tries and self.fd != AWAY and not self.is_in:
-            self.drop()
-            self._unanswered(time.monotonic())
-            self._failed("the login was not answered")
+    def _login_timed_out(self, number: int) -> None:
+        if number == self._connects and self.fd != NO_CONNECTION and not self.is_logged_in:
+            self.close()
+            self._drop_pending_login(time.monotonic())
+            self._login_failed("the login was not answered")
 
-    def _unanswered(self, now: float) -> None:
+    def _drop_pending_login(self, now: float) -> None:
         if self._login is not None:
-            self._judge.closed(self._login, Sent(now, now))
+            self._judge.connection_closed(self._login, Sent(now, now))
             self._login = None
 
-    def _failed(self, why: str) -> None:
-        self._run.report("login", None, failure=why)
-        self._come_back()
+    def _login_failed(self, why: str) -> None:
+        self._run.report_exchange("login", None, failure=why)
+        self._reconnect_later()
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """See `LoopClient`."""
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         assert self._login is not None
         session, self._login = self._login, None
-        self._judge.answered(session, now, payload["session"], payload["idle_timeout"], payload["time_ms"])
-        self._run.took("login", now - session.login.begun)
-        self._let_go()  # the server has let it go already, or does so now
+        self._judge.login_answered(
+            session, now, payload["session"], payload["idle_timeout"], payload["time_ms"]
+        )
+        self._run.record_time("login", now - session.login.start)
+        self._close_abandoned()  # the server has let it go already, or does so now
         if self._session is None:
             self._run.peers.append(self.uid)
         self._session = session
-        self._asked.clear()
+        self._requests.clear()
         self._attempts = 0
-        self._beat_s = payload["keepalive"]
-        self._beat_later(session, now + random.uniform(0, self._beat_s))
-        self._plan(session)
+        self._keepalive_s = payload["keepalive"]
+        self._schedule_keepalive(session, now + random.uniform(0, self._keepalive_s))
+        self._schedule_action(session)
 
-    def _let_go(self) -> None:
-        if self._left_open != AWAY:
-            os.close(self._left_open)
-            self._left_open = AWAY
+    def _close_abandoned(self) -> None:
+        if self._abandoned_fd != NO_CONNECTION:
+            os.close(self._abandoned_fd)
+            self._abandoned_fd = NO_CONNECTION
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `LoopClient`."""
-        retry_after_s = float((payload or NOTHING).get("retry_after", 0.0))
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        retry_after_s = float((payload or EMPTY_PAYLOAD).get("retry_after", 0.0))
         if self._login is not None:
-            self._unanswered(now)
+            self._drop_pending_login(now)
             if payload:
                 is_limit = payload["code"] == Code.BUSY  # a promise, too: over its limits the server refuses
                 reason = payload["reason"]
-                self._run.report(f"login refused, {reason}", None, None if is_limit else reason)
-                self._come_back(retry_after_s)
+                self._run.report_exchange(f"login refused, {reason}", None, None if is_limit else reason)
+                self._reconnect_later(retry_after_s)
             else:
-                self._failed("closed by the server")
+                self._login_failed("closed by the server")
         elif self._is_connecting:
-            self._failed("no connection")
+            self._login_failed("no connection")
         else:
-            self._dropped(payload, now, retry_after_s)
+            self._session_disconnected(payload, now, retry_after_s)
 
-    def _dropped(self, payload: Mapping[str, Any] | None, now: float, retry_after_s: float) -> None:
-        """The connection of a session has ended, by a goodbye or without."""
+    def _session_disconnected(
+        self, payload: Mapping[str, Any] | None, now: float, retry_after_s: float
+    ) -> None:
+        """The connection of a session has ended, with a goodbye or without."""
         assert self._session is not None
         if payload:
-            self._run.report(f"goodbye {payload['reason']}", None)
+            self._run.report_exchange(f"goodbye {payload['reason']}", None)
             if payload["code"] == Code.IDLE_TIMEOUT:
-                self._judge.closed(self._session, Sent(now, now))
-                if not self._session.silent:  # else it is back when its silence is over
-                    self._come_back(retry_after_s)
+                self._judge.connection_closed(self._session, Sent(now, now))
+                if not self._session.is_silent:  # else it is back when its silence is over
+                    self._reconnect_later(retry_after_s)
                 return
-        self._lost(now, "" if payload else "closed by the server", retry_after_s)
+        self._connection_lost(now, "" if payload else "closed by the server", retry_after_s)
 
-    def _lost(self, now: float, failure: str, retry_after_s: float = 0.0) -> None:
+    def _connection_lost(self, now: float, failure: str, retry_after_s: float = 0.0) -> None:
         assert self._session is not None
         if failure:
-            self._run.report("connection lost", None, failure=failure)
-        self._judge.lost(self._session, now)
-        self._come_back(retry_after_s)
+            self._run.report_exchange("connection lost", None, failure=failure)
+        self._judge.connection_lost(self._session, now)
+        self._reconnect_later(retry_after_s)
 
-    def _come_back(self, at_least_s: float = 0.0) -> None:
-        self.loop.at(time.monotonic() + max(at_least_s, back_off_s(self._attempts)), self.connect)
+    def _reconnect_later(self, at_least_s: float = 0.0) -> None:
+        self.loop.call_at(time.monotonic() + max(at_least_s, backoff_s(self._attempts)), self.connect)
 
     # Beating and asking
 
-    def _beat_later(self, session: JudgedSession, due: float) -> None:
-        self._beat_due = due
-        self.loop.at(due, partial(self._beat, session, due))
+    def _schedule_keepalive(self, session: JudgedSession, due: float) -> None:
+        self._keepalive_due = due
+        self.loop.call_at(due, partial(self._send_due_keepalive, session, due))
 
-    def _beat(self, session: JudgedSession, due: float) -> None:
-        if due != self._beat_due or not self._lives(session) or session.silent or session.logout:
+    def _send_due_keepalive(self, session: JudgedSession, due: float) -> None:
+        if due != self._keepalive_due or not self._is_current(session) or session.is_silent or session.logout:
             return
         now = time.monotonic()
-        if now - due > LATE_BEAT_S:
-            self._run.took(LATE, now - due)
-        self._beats += 1
-        if self._beats % ASKED_SHARE == 0:
-            if ASKING_ID in self._asked:
-                self._run.report(ANSWERED, None, failure="not answered until the next was asked")
-            if sent := self._tell(ASKING_BEAT):
-                self._asked[ASKING_ID] = ANSWERED, sent.begun
-        elif self._tell(protocol.KEEPALIVE):
-            self._run.took("keepalive")
+        if now - due > LATE_KEEPALIVE_S:
+            self._run.record_time(LATE, now - due)
+        self._keepalives_sent += 1
+        if self._keepalives_sent % KEEPALIVES_PER_ANSWER == 0:
+            if KEEPALIVE_ID in self._requests:
+                self._run.report_exchange(ANSWERED, None, failure="not answered until the next was asked")
+            if sent := self._send_packet(KEEPALIVE_WITH_ID):
+                self._requests[KEEPALIVE_ID] = ANSWERED, sent.start
+        elif self._send_packet(protocol.KEEPALIVE):
+            self._run.record_time("keepalive")
         # By when it was due, not by when it was sent: a slow server must not slow its load down.
-        self._beat_later(session, max(now, due + self._beat_s * random.uniform(0.8, 1.0)))
+        self._schedule_keepalive(session, max(now, due + self._keepalive_s * random.uniform(0.8, 1.0)))
 
-    def _tell(self, frame: bytes) -> Sent | None:
-        """Send; None if that cannot be, and the connection is over."""
-        begun = time.monotonic()
-        is_sent = self.put(frame)
+    def _send_packet(self, frame: bytes) -> Sent | None:
+        """Send; None if the server does not read, which ends the connection."""
+        started = time.monotonic()
+        is_sent = self.try_send(frame)
         now = time.monotonic()
         assert self._session is not None
         if not is_sent:
-            self.drop()
-            self._lost(now, "the server does not read")
+            self.close()
+            self._connection_lost(now, "the server does not read")
             return None
-        sent = Sent(begun, now)
-        self._judge.sent(self._session, sent)
+        sent = Sent(started, now)
+        self._judge.packet_sent(self._session, sent)
         return sent
 
-    def _ask(self, name: str, packet: Packet) -> Sent | None:
+    def _send_request(self, name: str, packet: Packet) -> Sent | None:
         assert packet.id is not None
-        if sent := self._tell(protocol.encode(packet)):
-            self._asked[packet.id] = name, sent.begun
+        if sent := self._send_packet(protocol.encode(packet)):
+            self._requests[packet.id] = name, sent.start
         return sent
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `LoopClient`."""
-        if id is None or id not in self._asked:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        if id is None or id not in self._requests:
             return
-        name, begun = self._asked.pop(id)
+        name, started = self._requests.pop(id)
         if kind == Kind.OK:
-            self._run.took(name, now - begun)
+            self._run.record_time(name, now - started)
             if name == "logout":
-                self._logged_out(now)
-        elif payload["code"] in _EXPECTED:
-            self._run.report(f"{name}, answered {payload['reason']}", now - begun)
+                self._logout_confirmed(now)
+        elif payload["code"] in _EXPECTED_CODES:
+            self._run.report_exchange(f"{name}, answered {payload['reason']}", now - started)
         else:
-            self._run.report(name, now - begun, failure=payload["reason"])
+            self._run.report_exchange(name, now - started, failure=payload["reason"])
 
     # What it does
 
-    def _lives(self, session: JudgedSession) -> bool:
-        return session is self._session and self.is_in and self._login is None
+    def _is_current(self, session: JudgedSession) -> bool:
+        return session is self._session and self.is_logged_in and self._login is None
 
-    def _plan(self, session: JudgedSession) -> None:
+    def _schedule_action(self, session: JudgedSession) -> None:
         act = self._run.scenario.next(time.monotonic(), time.time())
-        if act.at < float("inf"):
-            self.loop.at(act.at, partial(self._act, session, act.name))
+        if act.due < float("inf"):
+            self.loop.call_at(act.due, partial(self._perform, session, act.name))
 
-    def _act(self, session: JudgedSession, name: str) -> None:
-        if self._lives(session) and self._acts[name](self, session):
-            self._plan(session)
+    def _perform(self, session: JudgedSession, name: str) -> None:
+        if self._is_current(session) and self._actions[name](self, session):
+            self._schedule_action(session)
 
-    def _nothing(self, session: JudgedSession) -> bool:
-        """Beat on."""
+    def _do_nothing(self, session: JudgedSession) -> bool:
         return True
 
-    def _message(self, session: JudgedSession) -> bool:
+    def _send_message(self, session: JudgedSession) -> bool:
         """Send a message to a device that is or was online."""
         recipient = random.choice(self._run.peers)
-        sent = self._ask("message", protocol.message(recipient, "hello", id=next(self._ids)))
+        sent = self._send_request("message", protocol.message(recipient, "hello", id=next(self._ids)))
         return sent is not None
 
     def _fall_silent(self, session: JudgedSession) -> bool:
-        """Fall silent: briefly, until just about the time-out, or for long."""
-        return self._silence(session, random.choices([*SILENCES], [*SILENCES.values()])[0])
+        """Fall silent: briefly, until about the time-out, or for long."""
+        return self._stop_sending(session, random.choices([*SILENCE_WEIGHTS], [*SILENCE_WEIGHTS.values()])[0])
 
-    def _fall_silent_together(self, session: JudgedSession) -> bool:
+    def _fall_silent_until_offline(self, session: JudgedSession) -> bool:
         """Fall silent until offline, as all others do now."""
-        return self._silence(session, "long")
+        return self._stop_sending(session, "long")
 
-    def _silence(self, session: JudgedSession, kind: str) -> bool:
-        """Send nothing more for a while, with the connection open; what the server says is read."""
-        options, timeout_s, last = self._run.options, session.idle_timeout, session.last_sent().done
+    def _stop_sending(self, session: JudgedSession, kind: str) -> bool:
+        """Send nothing for a while, with the connection open; the server's packets are read."""
+        options, timeout_s, last = self._run.options, session.idle_timeout, session.last_packet().end
         out_s = {
             "brief": random.uniform(0.4, 0.9) * timeout_s,
             "taken over": random.uniform(0.4, 0.9) * timeout_s,
             "edge": timeout_s + random.uniform(-0.2, 1.2) * options.tick,
             "long": timeout_s + options.tick + options.slack + random.uniform(0, timeout_s / 2),
         }[kind]
-        self._judge.silent(session)
-        self.loop.at(last + out_s, partial(self._wake, session, kind))
+        self._judge.silence_began(session)
+        self.loop.call_at(last + out_s, partial(self._end_silence, session, kind))
         return False
 
-    def _wake(self, session: JudgedSession, kind: str) -> None:
-        if session is not self._session or not session.silent:
+    def _end_silence(self, session: JudgedSession, kind: str) -> None:
+        if session is not self._session or not session.is_silent:
             return
-        if self.is_in and kind == "taken over":
-            self._left_open = self.leave_open()
+        if self.is_logged_in and kind == "taken over":
+            self._abandoned_fd = self.detach()
             self.connect()  # elsewhere, as far as the server can see: the first connection is still open
-        elif self.is_in:
-            session.silent = False
-            self._beat_later(session, time.monotonic())
-            self._plan(session)
+        elif self.is_logged_in:
+            session.is_silent = False
+            self._schedule_keepalive(session, time.monotonic())
+            self._schedule_action(session)
         else:
             self.connect()
 
-    def _away(self, session: JudgedSession, within_share: float = 0.5) -> bool:
-        """Lose the connection, and come back within the grace or after it."""
-        options, closed = self._run.options, self._close(reset=random.random() < 0.5)
-        idle_s = session.last_sent().begun + session.idle_timeout - closed
+    def _lose_connection(self, session: JudgedSession, within_share: float = 0.5) -> bool:
+        """Lose the connection, and return within the grace or after it."""
+        options, closed = self._run.options, self._close_connection(reset=random.random() < 0.5)
+        idle_s = session.last_packet().start + session.idle_timeout - closed
         grace_s = max(0.0, min(options.disconnect_grace, idle_s))
         if random.random() < within_share:
             out_s = random.uniform(0, 0.8) * grace_s
         else:
             out_s = grace_s + options.tick + options.slack + random.uniform(0, session.idle_timeout / 2)
-        self.loop.at(closed + out_s, self.connect)
+        self.loop.call_at(closed + out_s, self.connect)
         return False
 
     def _flap(self, session: JudgedSession) -> bool:
         """Lose the connection, mostly for a moment."""
-        return self._away(session, FLAP_SHARE)
+        return self._lose_connection(session, FLAP_SHARE)
 
-    def _storm(self, session: JudgedSession) -> bool:
-        """Lose the connection when all do, and come back as a client library does."""
-        self.loop.at(self._close(reset=True) + random.uniform(0, STORM_BACK_S), self.connect)
+    def _reconnect_with_all(self, session: JudgedSession) -> bool:
+        """Lose the connection together with all others, and return as a client library does."""
+        self.loop.call_at(
+            self._close_connection(reset=True) + random.uniform(0, STORM_RETURN_S), self.connect
+        )
         return False
 
-    def _close(self, *, reset: bool = False) -> float:
-        """Close the connection without a word; return when."""
+    def _close_connection(self, *, reset: bool = False) -> float:
+        """Close the connection without a logout; return when."""
         assert self._session is not None
-        begun = time.monotonic()
-        self.drop(reset=reset)
-        self._judge.closed(self._session, Sent(begun, time.monotonic()))
-        return begun
+        started = time.monotonic()
+        self.close(reset=reset)
+        self._judge.connection_closed(self._session, Sent(started, time.monotonic()))
+        return started
 
-    def _logout(self, session: JudgedSession) -> bool:
+    def _log_out(self, session: JudgedSession) -> bool:
         """Log out, and return immediately or later."""
-        sent = self._ask("logout", protocol.logout(id=next(self._ids)))
+        sent = self._send_request("logout", protocol.logout(id=next(self._ids)))
         if sent:
-            self._judge.logs_out(session, sent)
-            self.loop.at(sent.begun + ANSWER_TIMEOUT_S, partial(self._miss_logout, session))
+            self._judge.logout_sent(session, sent)
+            self.loop.call_at(sent.start + ANSWER_TIMEOUT_S, partial(self._logout_timed_out, session))
         return False
 
-    def _miss_logout(self, session: JudgedSession) -> None:
-        if self._lives(session):
-            self.drop()
-            self._lost(time.monotonic(), "the logout was not answered")
+    def _logout_timed_out(self, session: JudgedSession) -> None:
+        if self._is_current(session):
+            self.close()
+            self._connection_lost(time.monotonic(), "the logout was not answered")
 
-    def _logged_out(self, now: float) -> None:
+    def _logout_confirmed(self, now: float) -> None:
         assert self._session is not None
-        self._judge.logged_out(self._session)
-        self.drop()
-        is_back_at_once = random.random() < 0.5
-        out_s = 0.0 if is_back_at_once else random.uniform(0, self._session.idle_timeout)
-        self.loop.at(now + out_s, self.connect)
+        self._judge.logout_confirmed(self._session)
+        self.close()
+        returns_now = random.random() < 0.5
+        out_s = 0.0 if returns_now else random.uniform(0, self._session.idle_timeout)
+        self.loop.call_at(now + out_s, self.connect)
 
-    _acts: ClassVar[Mapping[str, Callable[["Device", JudgedSession], bool]]] = {
-        "nothing": _nothing,
-        "message": _message,
+    _actions: ClassVar[Mapping[str, Callable[["Device", JudgedSession], bool]]] = {
+        "nothing": _do_nothing,
+        "message": _send_message,
         "silence": _fall_silent,
-        "away": _away,
-        "logout": _logout,
+        "away": _lose_connection,
+        "logout": _log_out,
         "flap": _flap,
-        "storm": _storm,
-        "all silent": _fall_silent_together,
+        "storm": _reconnect_with_all,
+        "all silent": _fall_silent_until_offline,
     }

@@ -1,7 +1,7 @@
 """The load test's own options, beside locust's; what devices do by them, and what a run must not exceed.
 
 No clock: both clocks are arguments. Each device plays by itself, by chance, or all play together: then at
-every full multiple of a time on the wall clock, so that processes and machines agree without a word.
+every full multiple of a time on the wall clock, so that processes and machines agree without messages.
 """
 
 import math
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 SCENARIOS = ("mixed", "steady", "ramp", "storm", "silence", "flapping")  # see README.md
-TOGETHER = {"storm": "storm", "silence": "all silent"}  # what all do
-STORM_BACK_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
+JOINT_ACTIONS = {"storm": "storm", "silence": "all silent"}  # what all do
+STORM_RETURN_S = 2.0  # first bound of the jitter with which clients come back, as the specification says
 RAMP_STEPS = 10
 NOTHING = "nothing"
 LIMITS = {"login": "login_p99_max", "keepalive, answered": "answer_p99_max"}
 
 
 class Act(NamedTuple):
-    """What to do next, and at which moment of the monotonic clock; never is infinite."""
+    """The next action, and when it is due on the monotonic clock; never is infinite."""
 
-    at: float
+    due: float
     name: str
 
 
@@ -28,40 +28,41 @@ class Scenario:
     """One of `SCENARIOS`.
 
     Args:
-        name: which.
-        weights: how often a device does what, in the mixed scenario.
-        alone_s: mean seconds that a device beats until it does something by itself.
-        together_s: seconds between two moments at which all do something.
+        weights: of the actions in the mixed scenario.
+        alone_s: mean seconds between two actions of a device.
+        together_s: seconds between two joint actions.
 
     Raises:
         ValueError: no scenario has that name, or a time is not above 0.
     """
 
-    def __init__(self, name: str, weights: Mapping[str, float], alone_s: float, together_s: float) -> None:
+    def __init__(
+        self, name: str, weights: Mapping[str, float], mean_action_s: float, joint_action_s: float
+    ) -> None:
         if name not in SCENARIOS:
             raise ValueError(f"{name}: no such scenario; there are {', '.join(SCENARIOS)}")
-        if min(alone_s, together_s) <= 0:
+        if min(mean_action_s, joint_action_s) <= 0:
             raise ValueError("the times between what devices do must be above 0")
         self._name = name
         self._actions = list(weights)
         self._weights = list(weights.values())
-        self._alone_s = alone_s
-        self._together_s = together_s
+        self._mean_action_s = mean_action_s
+        self._joint_action_s = joint_action_s
 
     def next(self, now: float, wall: float) -> Act:
-        """Return what comes next, by monotonic seconds and Unix seconds."""
-        if self._name in TOGETHER:
-            return Act(now + self._together_s - wall % self._together_s, TOGETHER[self._name])
+        """Return the next action, by monotonic seconds and Unix seconds."""
+        if self._name in JOINT_ACTIONS:
+            return Act(now + self._joint_action_s - wall % self._joint_action_s, JOINT_ACTIONS[self._name])
         if self._name in {"steady", "ramp"}:
             return Act(math.inf, NOTHING)
-        at = now + random.expovariate(1 / self._alone_s)
+        at = now + random.expovariate(1 / self._mean_action_s)
         if self._name == "flapping":
             return Act(at, "flap")
         return Act(at, random.choices(self._actions, self._weights)[0])
 
 
-def stair(elapsed_s: float, run_s: float, devices: int) -> int | None:
-    """Return how many devices there are after some seconds of a ramp; None when it is over."""
+def ramp_users(elapsed_s: float, run_s: float, devices: int) -> int | None:
+    """Return how many users a ramp has after some seconds; None when it is over."""
     if elapsed_s >= run_s:
         return None
     return math.ceil(devices * (int(elapsed_s / run_s * RAMP_STEPS) + 1) / RAMP_STEPS)
@@ -109,16 +110,12 @@ def add_options(parser: Any) -> None:
 
 
 def scenario(options: Any) -> Scenario:
-    """Return what devices do.
-
-    Raises:
-        ValueError: options make no sense.
-    """
-    return Scenario(options.scenario, shares(options), options.action_every, options.together_every)
+    """Return the scenario; raises ValueError if options make no sense."""
+    return Scenario(options.scenario, action_weights(options), options.action_every, options.together_every)
 
 
-def shares(options: Any) -> dict[str, float]:
-    """Return how often a device does what, as weights by action.
+def action_weights(options: Any) -> dict[str, float]:
+    """Return the weights of the actions.
 
     Raises:
         ValueError: the shares are not between 0 and 1, or more than 1 together.
@@ -135,12 +132,11 @@ def shares(options: Any) -> dict[str, float]:
     return weights
 
 
-def exceeded(entries: Mapping[tuple[str, str], Any], failures: int, options: Any) -> list[str]:
-    """Return in words which limits a run went over.
+def exceeded_limits(entries: Mapping[tuple[str, str], Any], failures: int, options: Any) -> list[str]:
+    """Return the limits that a run exceeded.
 
     Args:
         entries: locust's statistics, by name and type.
-        failures: how many there were.
         options: the parsed options; a limit of 0 s is none.
     """
     over = []

@@ -25,33 +25,26 @@ from presence.subscriber.connection import RedisConnections
 from presence.subscriber.events import Gap, Item
 from presence.subscriber.follower import EVENTS_PER_READ, Follower
 
-WAIT_MAX_S = 0.5
-WAKE_S = 0.02  # by so much something may be done late: waking costs more than a beat
-LOOK_S = 0.01  # where nothing can be waited for
+MAX_WAIT_S = 0.5
+WAKE_DELAY_S = 0.02  # by so much something may be done late: waking costs more than a keepalive
+POLL_INTERVAL_S = 0.01  # where nothing can be waited for
 RETRY_S = 0.5
-CROWD = 20  # events that came at one read; then the next is worth waiting for,
+MANY_EVENTS = 20  # events that came at one read; then the next is worth waiting for,
 PAUSE_S = 0.1  # for a read costs a process as much as dozens of events, and there may be many processes
-DETAILS_LOGGED = 20  # broken promises told in full; locust's report counts all of them
+DETAILS_LOGGED = 20  # broken promises logged in full; locust's report counts all of them
 
 logger = logging.getLogger("presence.loadtest")
 
 
 class BrokenPromise(Exception):
-    """The server's events and the truth of a device differ."""
+    """The server's events and the actions of a device differ."""
 
 
 class DeviceRun:
     """One run.
 
-    Args:
-        environment: locust's.
-        host: where the server listens.
-
     Attributes:
-        judge: gets what the devices do.
-        loop: what drives the devices.
-        scenario: what devices do, and when.
-        uids: names that no other process and no other run has.
+        uids: unique among processes and runs.
         peers: devices that were online once, to send messages to.
 
     Raises:
@@ -71,51 +64,47 @@ class DeviceRun:
         name = secrets.token_hex(4)
         self.uids: Iterator[str] = (f"load-{name}-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self._link = RedisConnections(options.redis_url)
-        self._follower = Follower(self._link, options.redis_prefix)
+        self._connections = RedisConnections(options.redis_url)
+        self._follower = Follower(self._connections, options.redis_prefix)
         self._greenlets: list[gevent.Greenlet] = []
-        self._details = 0
+        self._details_logged = 0
         self._is_open = True
 
     def start(self) -> None:
-        """Follow the streams of all shards from where they end now, and drive the devices.
-
-        Raises:
-            RedisError: Redis does not answer.
-        """
-        with self._link.borrow() as client:
+        """Follow the streams of all shards from their present end, and run the devices; raises RedisError."""
+        with self._connections.borrow() as client:
             self._follower.add_shards(client)
         self._greenlets = [gevent.spawn(self._follow), gevent.spawn(self._drive)]
 
     def close(self) -> int:
-        """Read and tell what there is, and no more: stopping thousands of devices keeps this process busy.
+        """Read and report the last events: stopping thousands of devices keeps this process busy.
 
         Returns:
             how many offline events were still due.
         """
         gevent.killall(self._greenlets)
         # The connection may have an answer in flight that is not read any more.
-        self._link.close()
+        self._connections.close()
         try:
-            with self._link.borrow() as client:
+            with self._connections.borrow() as client:
                 self._judge_all(self._follower.read(client), time.monotonic())
         except RedisError as error:
-            self._tell_unreadable(error)
+            self._report_unreadable(error)
         self._is_open = False
         return self.judge.close()
 
     def _drive(self) -> None:
-        """Do what is due and take what comes, and let others have their turns."""
+        """Run the loop, with turns for other greenlets."""
         while True:
-            self.loop.turn(0)
-            wait_s = min(WAIT_MAX_S, self.loop.due - time.monotonic())
+            self.loop.run_once(0)
+            wait_s = min(MAX_WAIT_S, self.loop.next_due_at - time.monotonic())
             if wait_s <= 0:
                 gevent.sleep(0)
             elif not hasattr(self.loop.poller, "fileno"):
-                gevent.sleep(min(wait_s, LOOK_S))
+                gevent.sleep(min(wait_s, POLL_INTERVAL_S))
             else:
                 with contextlib.suppress(TimeoutError):
-                    gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_S)
+                    gevent.socket.wait_read(self.loop.poller.fileno(), timeout=wait_s + WAKE_DELAY_S)
 
     # What the streams say
 
@@ -128,7 +117,7 @@ class DeviceRun:
                 logger.warning("lost Redis at %s, trying again: %s", url, error)
                 gevent.sleep(RETRY_S)
             except RedisError as error:
-                self._tell_unreadable(error)
+                self._report_unreadable(error)
                 gevent.sleep(RETRY_S)
 
     def _read(self) -> None:
@@ -141,42 +130,41 @@ class DeviceRun:
         if len(items) >= EVENTS_PER_READ:  # more is waiting, and what seems overdue may be among it
             return
         for finding in self.judge.overdue(asked):
-            self._tell(finding)
-        if len(items) >= CROWD:
+            self._report_finding(finding)
+        if len(items) >= MANY_EVENTS:
             gevent.sleep(PAUSE_S)
 
     def _judge_all(self, items: list[Item], arrived: float) -> None:
-        """Judge those events that are of devices of this process."""
         for item in items:
             if isinstance(item, Gap):
-                self._tell(
+                self._report_finding(
                     DeviceFinding("events", None, "events are missing", f"{item.reason} after {item.id}")
                 )
                 continue
-            for finding in self.judge.event(item.id, item.fields, arrived):
-                self._tell(finding)
+            for finding in self.judge.judge_event(item.id, item.fields, arrived):
+                self._report_finding(finding)
 
-    def _tell_unreadable(self, error: RedisError) -> None:
-        self._tell(DeviceFinding("events", None, "the stream cannot be read", str(error)))
+    def _report_unreadable(self, error: RedisError) -> None:
+        self._report_finding(DeviceFinding("events", None, "the stream cannot be read", str(error)))
 
     # Reports to locust
 
-    def _tell(self, finding: DeviceFinding) -> None:
+    def _report_finding(self, finding: DeviceFinding) -> None:
         if finding.broken:
-            self._details += 1
-            if self._details <= DETAILS_LOGGED:
+            self._details_logged += 1
+            if self._details_logged <= DETAILS_LOGGED:
                 logger.error("%s: %s (%s)", finding.name, finding.broken, finding.detail)
         error = BrokenPromise(finding.broken) if finding.broken else None
         self._fire("event", finding.name, finding.seconds, error)
 
-    def took(self, name: str, seconds: float | None = None) -> None:
-        """Note what happens often: an event of locust's costs more than the beat that it would tell of."""
+    def record_time(self, name: str, seconds: float | None = None) -> None:
+        """Record a frequent event: firing locust's event costs more than the keepalive it reports."""
         if self._is_open:
             ms: Any = None if seconds is None else seconds * 1000  # locust's own are fractions, too
             self._stats.log_request("device", name, ms, 0)
 
-    def report(self, name: str, seconds: float | None, failure: str | None = None) -> None:
-        """Tell locust about one exchange with the server, unless the run is closed."""
+    def report_exchange(self, name: str, seconds: float | None, failure: str | None = None) -> None:
+        """Report one exchange with the server to locust, unless the run is closed."""
         if self._is_open:
             self._fire("device", name, seconds, RuntimeError(failure) if failure else None)
 
@@ -192,7 +180,7 @@ class DeviceRun:
 
 
 def _poller() -> Poller:
-    """Return what to wait with; gevent hides what the standard library has."""
+    """Return a poller; gevent hides those of the standard library."""
     if platform.system() == "Linux":
         return monkey.get_original("select", "epoll")()
     return PlainPoll(monkey.get_original("select", "poll")())

@@ -9,21 +9,21 @@ from typing import Any
 
 import psutil
 
-from tests.support.server_process import ServerProcess
-from tests.support.waiting import PATIENCE_S, wait_for
+from loadtest.servers import PresenceServer
+from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 
 ADMIN = ("--admin", "127.0.0.1:0")
 
 
-def url_of(server: ServerProcess) -> str:
+def url_of(server: PresenceServer) -> str:
     """Return where operators are served."""
-    url: str = wait_for(lambda: server.said("admin HTTP server starting"))[0]["url"]
+    url: str = wait_for(lambda: server.logged("admin HTTP server starting"))[0]["url"]
     return url
 
 
 def sampled(url: str) -> dict[int, int]:
     """Return the process of each worker that answers, as the live view has it a moment later."""
-    with urllib.request.urlopen(f"{url}v1/live", timeout=PATIENCE_S) as stream:
+    with urllib.request.urlopen(f"{url}v1/live", timeout=WAIT_TIMEOUT_S) as stream:
         for line in stream:
             if line.startswith(b'data: {"at_ms"'):
                 workers = json.loads(line.removeprefix(b"data: "))["workers"]
@@ -31,7 +31,7 @@ def sampled(url: str) -> dict[int, int]:
     return {}
 
 
-def get(url: str, path: str = "healthz", timeout_s: float = PATIENCE_S) -> str:
+def get(url: str, path: str = "healthz", timeout_s: float = WAIT_TIMEOUT_S) -> str:
     """Return what a path answers."""
     with urllib.request.urlopen(f"{url}{path}", timeout=timeout_s) as response:
         text: str = response.read().decode()
@@ -66,7 +66,7 @@ def command(pid: int) -> list[str]:
         return []
 
 
-def admin_of(server: ServerProcess, not_this: int = 0) -> int:
+def admin_of(server: PresenceServer, not_this: int = 0) -> int:
     """Return the process that serves operators, another one than `not_this`, once it is that."""
 
     def look() -> int | None:
@@ -90,6 +90,6 @@ def sockets(pid: int) -> set[str]:
     return {each for each in targets if each.startswith("socket:")}
 
 
-def logged(server: ServerProcess, event: str) -> list[dict[str, Any]]:
+def logged(server: PresenceServer, event: str) -> list[dict[str, Any]]:
     """Return the lines of log that tell of an event."""
     return [line for line in list(server.lines) if line["event"] == event]

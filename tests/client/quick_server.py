@@ -4,9 +4,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from loadtest.servers import PresenceServer
 from presence.store.embedded import embedded_redis
 from tests.support.events import read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 T = 1.0
@@ -16,7 +17,7 @@ GRACE_S = 0.3
 class QuickServer(NamedTuple):
     """A running server and its Redis."""
 
-    process: ServerProcess
+    process: PresenceServer
     redis_url: str
 
     @property

@@ -24,7 +24,7 @@ from presence.outbox.steps import Counter, Fencing, Step, Sweep
 from presence.outbox.store import Store
 from presence.protocol import Code
 from presence.store.script_arguments import read_lease_row
-from tests.support.waiting import AtOnce
+from tests.support.waiting import InlineCallsRuntime
 
 LEASE_S, IDLE_S = 2.0, 3.0
 DEAD = "dead"
@@ -124,7 +124,7 @@ def made(redis: Redis, *, healthy: bool = True) -> Membership:
         is_healthy=lambda: healthy,
         describe=dict,
         clock=trio.current_time,
-        runtime=AtOnce(),
+        runtime=InlineCallsRuntime(),
     )
 
 

@@ -113,7 +113,7 @@ def _somebody(address: tuple[str, int]) -> Iterator[None]:
             with contextlib.suppress(OSError), contextlib.closing(Phone(address)) as silent:
                 silent.socket.settimeout(5.0)
                 silent.send(protocol.encode(protocol.login(SOMEBODY)))
-                silent.end()
+                silent.read_to_end()
             over.wait(0.3)
 
     thread = threading.Thread(target=come_and_go, daemon=True)

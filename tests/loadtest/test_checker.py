@@ -2,10 +2,19 @@
 
 import pytest
 
-from loadtest.checker.comparison import RemainingEvent, differences, last_events
-from loadtest.checker.endings import NO_CLAIM, Claim, Given, Promised, is_false, is_founded
-from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing
+from loadtest.checker import (
+    NO_CLAIM,
+    Claim,
+    Given,
+    Periods,
+    Promised,
+    RemainingEvent,
+    Showing,
+    check_last_events,
+    differences,
+    is_false_offline,
+    is_justified,
+)
 from presence.protocol import Code
 
 PROMISED = Promised(idle_timeout=5.0, grace=1.0)
@@ -27,7 +36,7 @@ PROMISED = Promised(idle_timeout=5.0, grace=1.0)
     ],
 )
 def test_an_end_needs_a_reason_that_the_client_gave(code: Code, given: Given, founded: bool) -> None:
-    assert is_founded(code, given, PROMISED) is founded
+    assert is_justified(code, given, PROMISED) is founded
 
 
 @pytest.mark.parametrize(
@@ -41,7 +50,7 @@ def test_an_end_needs_a_reason_that_the_client_gave(code: Code, given: Given, fo
     ],
 )
 def test_an_offline_event_is_false_while_a_known_session_lives(claim: Claim, false: bool) -> None:
-    assert is_false(claim, decided=2.0, told=3.0) is false
+    assert is_false_offline(claim, decided=2.0, reported=3.0) is false
 
 
 CAME, WENT = RemainingEvent("ann", "online", "1-0", ""), RemainingEvent("ann", "offline", "2-0", "1-0")
@@ -60,7 +69,7 @@ CAME, WENT = RemainingEvent("ann", "online", "1-0", ""), RemainingEvent("ann", "
 def test_what_is_left_fits_the_records(
     entries: list[RemainingEvent], online: set[str], rules: list[str]
 ) -> None:
-    assert [each.rule for each in last_events(entries, online)] == rules
+    assert [each.rule for each in check_last_events(entries, online)] == rules
 
 
 def test_a_session_that_one_account_lacks_is_named() -> None:
@@ -80,12 +89,12 @@ def broken_by(periods: Periods, *events: Event) -> list[str]:
     broken = []
     for kind, session, entry_id, since_id in events:
         at = float(entry_id.partition("-")[0])
-        broken += periods.in_order("ann", entry_id)
+        broken += periods.check_order("ann", entry_id)
         if kind == "online":
-            broken += periods.came("ann", session, entry_id, at)
+            broken += periods.user_online("ann", session, entry_id, at)
         else:
-            broken += periods.went("ann", session, since_id)
-            periods.ended(session, at)
+            broken += periods.user_offline("ann", session, since_id)
+            periods.session_ended(session, at)
     return [each.rule for each in broken]
 
 
@@ -107,11 +116,11 @@ def test_periods_alternate_in_order_and_ends_are_ends(events: list[Event], rules
 def test_what_redis_forgets_is_forgotten_and_it_may_go_back_to_what_it_had() -> None:
     periods = Periods()
     broken_by(periods, ON)
-    kept = periods.kept()
+    kept = periods.snapshot()
     broken_by(periods, OFF)
-    periods.forgot(2.5, kept)
+    periods.data_lost(2.5, kept)
     assert broken_by(periods, ("offline", "s1", "3-0", "1-0")) == []
-    periods.forgot(3.5, None)
+    periods.data_lost(3.5, None)
     assert broken_by(periods, ("online", "s1", "4-0", "")) == []
 
 
@@ -133,7 +142,7 @@ def shown_by(showing: Showing, *entries: Fields) -> list[str]:
     """What is broken by these entries of one user, 1-0, 2-0 and so on."""
     broken = []
     for number, fields in enumerate(entries, 1):
-        broken += showing.entry(f"{number}-0", {"uid": "ann", **fields})
+        broken += showing.check_entry(f"{number}-0", {"uid": "ann", **fields})
     return [each.rule for each in broken]
 
 
@@ -141,12 +150,12 @@ def test_how_a_user_shows_himself_is_followed_and_forgotten_with_redis() -> None
     showing = Showing()
     assert shown_by(showing, IN, AWAY, SAID, BACK) == []
     assert showing.shown["ann"] == ("online", "9", "x", "4-0", "1-0")
-    kept = showing.kept()
+    kept = showing.snapshot()
     assert shown_by(showing, OUT) == []
     assert showing.shown == {}
-    showing.forgot(kept)
+    showing.data_lost(kept)
     assert showing.shown["ann"].status == "online"
-    showing.forgot(None)
+    showing.data_lost(None)
     assert showing.shown == {}
 
 

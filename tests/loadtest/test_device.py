@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.client_loop import ASKING_BEAT, AWAY, ClientLoop
+from loadtest.client_loop import KEEPALIVE_WITH_ID, NO_CONNECTION, ClientLoop
 from loadtest.users.device import Device
 from loadtest.users.judge import DeviceJudge, EventDeadlines
 from loadtest.users.options import Scenario
@@ -16,7 +16,7 @@ from presence import protocol
 from presence.protocol import Code, Kind
 
 T_S = 1.0
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 OPTIONS = {"idle_timeout_wish": 0.0, "tick": 0.1, "slack": 0.1, "disconnect_grace": 0.2}
 GRANTED = {"session": "s-1", "idle_timeout": T_S, "keepalive": 0.02, "time_ms": 0, "v": 1}
 
@@ -24,34 +24,34 @@ GRANTED = {"session": "s-1", "idle_timeout": T_S, "keepalive": 0.02, "time_ms": 
 class World:
     """A device that does one thing again and again, and a server that does what the test says."""
 
-    def __init__(self, listener: socket.socket, deed: str) -> None:
+    def __init__(self, listener: socket.socket, action: str) -> None:
         self.listener = listener
         self.loop = ClientLoop(listener.getsockname(), sources=0)
         self.judge = DeviceJudge(EventDeadlines(0.1, 0.2, 0.1))
         self.scenario = Scenario(
-            "mixed", {deed: 1.0}, alone_s=0.001 if deed != "nothing" else 60.0, together_s=60.0
+            "mixed", {action: 1.0}, mean_action_s=0.001 if action != "nothing" else 60.0, joint_action_s=60.0
         )
         self.options = Namespace(**OPTIONS)
         self.uids = (f"device-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self.told: list[tuple[str, str | None]] = []
+        self.reported: list[tuple[str, str | None]] = []
         self.device = Device(self)  # type: ignore[arg-type] # all that a device needs of a run
         self.device.start(0.0)
 
-    def took(self, name: str, _seconds: float | None = None) -> None:
-        self.told.append((name, None))
+    def record_time(self, name: str, _seconds: float | None = None) -> None:
+        self.reported.append((name, None))
 
-    def report(self, name: str, _seconds: float | None, failure: str | None = None) -> None:
-        self.told.append((name, failure))
+    def report_exchange(self, name: str, _seconds: float | None, failure: str | None = None) -> None:
+        self.reported.append((name, failure))
 
-    def until_told(self, name: str, failure: str | None = None) -> None:
-        assert self.loop.run(PATIENCE_S, lambda: (name, failure) in self.told), self.told
+    def wait_for_report(self, name: str, failure: str | None = None) -> None:
+        assert self.loop.run(TIMEOUT_S, lambda: (name, failure) in self.reported), self.reported
 
     def accept(self, *packets: protocol.Packet) -> socket.socket:
         """Take the login, and answer it."""
-        assert self.loop.run(PATIENCE_S, lambda: self.device._login is not None)
+        assert self.loop.run(TIMEOUT_S, lambda: self.device._login is not None)
         server, _ = self.listener.accept()
-        server.settimeout(PATIENCE_S)
+        server.settimeout(TIMEOUT_S)
         assert protocol.decode(server.recv(1024)[4:]).kind == Kind.LOGIN
         server.sendall(b"".join(map(protocol.encode, packets or (protocol.ok(1, **GRANTED),))))
         return server
@@ -64,7 +64,7 @@ class World:
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(PATIENCE_S)
+        listener.settimeout(TIMEOUT_S)
         found = World(listener, getattr(request, "param", "nothing"))
         with found.loop:
             yield found
@@ -72,12 +72,12 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 def test_a_device_beats_and_every_third_beat_asks(world: World) -> None:
     with world.accept() as server:
-        world.until_told("login")
+        world.wait_for_report("login")
         server.sendall(protocol.encode(protocol.ok(2)) * 20)
-        assert world.loop.run(PATIENCE_S, lambda: world.told.count(("keepalive", None)) == 8)
+        assert world.loop.run(TIMEOUT_S, lambda: world.reported.count(("keepalive", None)) == 8)
         data = server.recv(4096)
-    assert 3 <= data.count(ASKING_BEAT) <= 5
-    assert len(world.session.times) // 2 == 1 + 8 + data.count(ASKING_BEAT)
+    assert 3 <= data.count(KEEPALIVE_WITH_ID) <= 5
+    assert len(world.session.packet_times) // 2 == 1 + 8 + data.count(KEEPALIVE_WITH_ID)
 
 
 @pytest.mark.parametrize(
@@ -87,40 +87,40 @@ def test_a_refused_login_is_a_failure_unless_the_server_is_busy(
     world: World, code: Code, failure: str | None
 ) -> None:
     with world.accept(protocol.error(1, code, "no")):
-        world.until_told(f"login refused, {code.reason}", failure)
+        world.wait_for_report(f"login refused, {code.reason}", failure)
     world.accept().close()
 
 
 def test_a_connection_that_breaks_is_a_failure_and_nobody_need_tell_of_it(world: World) -> None:
     world.accept().close()
-    world.until_told("connection lost", "closed by the server")
+    world.wait_for_report("connection lost", "closed by the server")
     assert world.session.closed
-    assert world.session.end_by is None
+    assert world.session.offline_due is None
 
 
 @pytest.mark.parametrize("world", ["silence"], indirect=True)
 def test_who_falls_silent_must_be_ended_and_comes_back(world: World) -> None:
     with world.accept() as server:
-        assert world.loop.run(PATIENCE_S, lambda: world.session and world.session.silent)
-        assert world.session.end_by == pytest.approx(world.session.last_sent().done + T_S + 0.2)
+        assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.is_silent)
+        assert world.session.offline_due == pytest.approx(world.session.last_packet().end + T_S + 0.2)
         server.sendall(protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT)))
-        world.until_told("goodbye idle_timeout")
+        world.wait_for_report("goodbye idle_timeout")
     assert world.session.closed
-    assert world.loop.run(PATIENCE_S, lambda: world.device.fd != AWAY)
+    assert world.loop.run(TIMEOUT_S, lambda: world.device.fd != NO_CONNECTION)
 
 
 @pytest.mark.parametrize("world", ["logout"], indirect=True)
 def test_a_logout_that_was_answered_ends_the_session(world: World) -> None:
     with world.accept() as server:
-        assert world.loop.run(PATIENCE_S, lambda: world.session and world.session.logout)
-        assert not world.loop.run(0.1, lambda: world.session.end_by is not None)
+        assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.logout)
+        assert not world.loop.run(0.1, lambda: world.session.offline_due is not None)
         server.sendall(protocol.encode(protocol.ok(3)))
-        world.until_told("logout")
-    assert world.session.end_by == pytest.approx(world.session.logout.done + 0.1)
+        world.wait_for_report("logout")
+    assert world.session.offline_due == pytest.approx(world.session.logout.end + 0.1)
 
 
 @pytest.mark.parametrize("world", ["away", "flap", "storm"], indirect=True)
 def test_who_loses_its_connection_comes_back(world: World) -> None:
     with world.accept():
-        assert world.loop.run(PATIENCE_S, lambda: world.session and world.session.closed)
+        assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.closed)
     world.accept().close()

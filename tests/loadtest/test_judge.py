@@ -30,30 +30,30 @@ class World:
         assert self.online(0.01) == [None]
 
     def log_in(self, at: float, session_id: str = "s-1") -> JudgedSession:
-        self.session = self.judge.logged_in("ann", Sent(at, at))
-        self.judge.answered(self.session, at + 0.002, session_id, T, SERVER_MS + round(at * 1000))
+        self.session = self.judge.login_sent("ann", Sent(at, at))
+        self.judge.login_answered(self.session, at + 0.002, session_id, T, SERVER_MS + round(at * 1000))
         return self.session
 
     def ask_in(self, at: float) -> None:
-        self.session = self.judge.logged_in("ann", Sent(at, at))
+        self.session = self.judge.login_sent("ann", Sent(at, at))
 
     def beat(self, at: float) -> None:
-        self.judge.sent(self.session, Sent(at, at))
+        self.judge.packet_sent(self.session, Sent(at, at))
 
     def silent(self) -> None:
-        self.judge.silent(self.session)
+        self.judge.silence_began(self.session)
 
     def close(self, at: float) -> None:
-        self.judge.closed(self.session, Sent(at, at))
+        self.judge.connection_closed(self.session, Sent(at, at))
 
     def lose(self, at: float) -> None:
-        self.judge.lost(self.session, at)
+        self.judge.connection_lost(self.session, at)
 
     def log_out(self, at: float) -> None:
-        self.judge.logs_out(self.session, Sent(at, at))
+        self.judge.logout_sent(self.session, Sent(at, at))
 
     def logged_out(self) -> None:
-        self.judge.logged_out(self.session)
+        self.judge.logout_confirmed(self.session)
 
     def event(
         self, kind: str, code: int, reason: str, at: float, session_id: str, **fields: str
@@ -61,11 +61,17 @@ class World:
         """An event decided at `at` and read 20 ms later."""
         self.entries += 1
         entry = f"{self.entries}-0"
-        told = {"type": kind, "uid": "ann", "code": str(code), "reason": reason, "session": session_id}
-        told |= {"at_ms": str(SERVER_MS + round(at * 1000)), "since_id": self.online_id} | fields
+        entry_fields = {
+            "type": kind,
+            "uid": "ann",
+            "code": str(code),
+            "reason": reason,
+            "session": session_id,
+        }
+        entry_fields |= {"at_ms": str(SERVER_MS + round(at * 1000)), "since_id": self.online_id} | fields
         if kind == "online":
             self.online_id = entry
-        return self.judge.event(entry, told, at + 0.02)
+        return self.judge.judge_event(entry, entry_fields, at + 0.02)
 
     def online(self, at: float, session_id: str = "s-1") -> list[str | None]:
         return broken(self.event("online", 1, "login", at, session_id))
@@ -170,18 +176,18 @@ def test_an_offline_event_names_the_online_event_that_it_ends() -> None:
 
 def test_a_login_must_be_told_be_it_before_its_answer() -> None:
     judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
-    session = judge.logged_in("ann", Sent(0.0, 0.0))
-    judge.answered(session, 0.002, "s-1", T, SERVER_MS)
+    session = judge.login_sent("ann", Sent(0.0, 0.0))
+    judge.login_answered(session, 0.002, "s-1", T, SERVER_MS)
     assert broken(judge.overdue(SLACK + 0.1)) == ["no online event in time"]
     world = World()
-    world.judge.logged_in("bob", Sent(0.0, 0.0))
+    world.judge.login_sent("bob", Sent(0.0, 0.0))
     assert broken(world.event("online", 1, "login", 0.001, "b-1", uid="bob")) == [None]
 
 
 def test_a_gap_is_told_and_other_peoples_devices_are_passed_over() -> None:
     judge = World().judge
-    assert broken(judge.event("1-0", {"type": "gap", "dropped": "3"}, 1.0)) == ["a gap in the stream"]
-    assert judge.event("1-0", {"type": "offline", "uid": "bob"}, 1.0) == []
+    assert broken(judge.judge_event("1-0", {"type": "gap", "dropped": "3"}, 1.0)) == ["a gap in the stream"]
+    assert judge.judge_event("1-0", {"type": "offline", "uid": "bob"}, 1.0) == []
 
 
 def test_nothing_is_due_once_the_devices_are_stopped() -> None:

@@ -42,10 +42,10 @@ def test_a_generator_that_was_the_bottleneck_says_so(changed: dict[str, Any], ki
 def test_what_the_hypervisor_took_in_the_worst_second_is_told(
     looks: list[list[float]], worst_s: float
 ) -> None:
-    told = iter(looks)
-    stolen = Stolen(lambda: next(told))
+    samples = iter(looks)
+    stolen = Stolen(lambda: next(samples))
     for _ in looks:
-        stolen.look()
+        stolen.sample()
     assert stolen.worst_s == pytest.approx(worst_s)
 
 
@@ -53,7 +53,7 @@ T = 10.0
 
 
 @pytest.mark.parametrize(
-    ("told", "early", "false", "missed", "max_ms"),
+    ("samples", "early", "false", "missed", "max_ms"),
     [
         ([Telling(0, 15.1, T + 0.1), Telling(1, 18.3, T + 0.3)], 0, 0, 0, 300.0),
         ([Telling(1, 18.3, T + 0.3)], 0, 0, 1, 300.0),
@@ -65,10 +65,10 @@ T = 10.0
     ],
 )
 def test_tellings_are_held_against_what_users_did(
-    told: list[Telling], early: int, false: int, missed: int, max_ms: float
+    samples: list[Telling], early: int, false: int, missed: int, max_ms: float
 ) -> None:
     schedule = Schedule(array("d"), array("L"), array("d", [5.0, 8.0, math.inf]))
     row = CompareRow(ComparePlan("wheel", 3, idle_timeout_s=T, seconds=30.0))
-    judge(row, schedule, told)
+    judge(row, schedule, samples)
     assert (row.early, row.false, row.missed) == (early, false, missed)
     assert row.max_ms == pytest.approx(max_ms, nan_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadtest.connection import parse_host
-from loadtest.users.options import exceeded
+from loadtest.users.options import exceeded_limits
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_a_run_over_a_limit_fails(
 
     limits = {"login_p99_max": 1.0, "answer_p99_max": 0.5, "failures_max": 0} | options
     rows = {("login", "device"): row(login_ms), ("keepalive, answered", "device"): row(answer_ms)}
-    found = exceeded(rows, failures, Namespace(**limits))
+    found = exceeded_limits(rows, failures, Namespace(**limits))
     assert bool(found) is bool(word)
     assert all(word in each for each in found)

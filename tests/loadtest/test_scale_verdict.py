@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.events import ROUNDED_S, StreamEvent
+from loadtest.events import ROUNDING_S, StreamEvent
 from loadtest.scale.verdict import Ends, LastPacket, ScaleDeadlines, judge
 
-ANN = LastPacket("ann", "s-1", begun=100.0, before=88.0)
-BOB = LastPacket("bob", "s-2", begun=101.0, before=89.0)
+ANN = LastPacket("ann", "s-1", sent_at=100.0, previous_at=88.0)
+BOB = LastPacket("bob", "s-2", sent_at=101.0, previous_at=89.0)
 
 
 def online(truth: LastPacket, at: float = 50.0) -> StreamEvent:
@@ -19,7 +19,7 @@ def offline(truth: LastPacket, at: float) -> StreamEvent:
     """An event that was decided at that moment, stood 20 ms later, and was read after another 10."""
     known = (truth.uid, truth.session, 201, 0, f"50-{truth.uid}")
     return StreamEvent(
-        f"{at:.0f}-{truth.uid}-off", "offline", *known, at + 0.02, at + 0.03, (at, at + ROUNDED_S)
+        f"{at:.0f}-{truth.uid}-off", "offline", *known, at + 0.02, at + 0.03, (at, at + ROUNDING_S)
     )
 
 
@@ -32,9 +32,9 @@ def verdict_on(*events: StreamEvent) -> Ends:
 
 def test_a_period_in_which_all_is_right() -> None:
     verdict = verdict_on(*RIGHT)
-    assert (verdict.offline, verdict.clients, verdict.wrong.total()) == (2, 2, 0)
+    assert (verdict.offline, verdict.clients, verdict.counts.total()) == (2, 2, 0)
     assert sorted(verdict.read_s) == pytest.approx([30.33, 30.43])
-    assert sorted(verdict.stood_s) == pytest.approx([30.32, 30.42])
+    assert sorted(verdict.written_s) == pytest.approx([30.32, 30.42])
     assert verdict.first_to_last_s == pytest.approx(0.9)
 
 
@@ -58,26 +58,28 @@ def test_a_period_in_which_all_is_right() -> None:
 )
 def test_each_broken_promise_is_noticed(events: list[StreamEvent], broken: str) -> None:
     verdict = verdict_on(*events)
-    assert broken in verdict.wrong
-    assert verdict.examples[0].startswith(tuple(verdict.wrong))
+    assert broken in verdict.counts
+    assert verdict.examples[0].startswith(tuple(verdict.counts))
 
 
 def test_an_end_for_an_older_silence_is_true_though_a_beat_is_on_its_way() -> None:
     """The last beat left after the decision; before it the client had been silent for T."""
-    late = ANN._replace(begun=120.0, before=88.0)
+    late = ANN._replace(sent_at=120.0, previous_at=88.0)
     verdict = judge([late], [online(late), offline(late, 118.3)], ScaleDeadlines())
-    assert (verdict.offline, verdict.wrong.total()) == (1, 0)
+    assert (verdict.offline, verdict.counts.total()) == (1, 0)
 
 
 def test_an_end_of_a_client_that_beats_is_false() -> None:
-    beating = ANN._replace(begun=132.0, before=120.0)
+    beating = ANN._replace(sent_at=132.0, previous_at=120.0)
     verdict = judge([beating], [online(beating), offline(beating, 130.5)], ScaleDeadlines())
-    assert verdict.wrong["false offline event"] == 1
+    assert verdict.counts["false offline event"] == 1
 
 
 def test_a_step_of_the_wall_clock_makes_nothing_false() -> None:
-    stepped = offline(ANN, 129.8)._replace(decided=(129.8, 130.3))  # the clock of the start, or of now
-    assert judge([ANN], [online(ANN), stepped], ScaleDeadlines()).wrong.total() == 0
+    stepped = offline(ANN, 129.8)._replace(
+        decided_between=(129.8, 130.3)
+    )  # the clock of the start, or of now
+    assert judge([ANN], [online(ANN), stepped], ScaleDeadlines()).counts.total() == 0
 
 
 def test_what_is_too_late_depends_on_what_was_promised() -> None:

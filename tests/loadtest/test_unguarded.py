@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from loadtest.unguarded import GUARDS, SCRIPTS, absences
+from loadtest.unguarded import GUARDS, SCRIPTS, missing_texts
 
 
 @pytest.mark.parametrize("guard", SCRIPTS)
 def test_the_scripts_have_what_a_guard_consists_of(guard: str) -> None:
-    assert absences(guard) == []
+    assert missing_texts(guard) == []
 
 
 def test_presence_runs_without_a_guard() -> None:

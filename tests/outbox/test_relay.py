@@ -17,7 +17,7 @@ from presence.outbox.reconciler import LocalSessions
 from presence.outbox.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Step
-from tests.support.waiting import AtOnce, until
+from tests.support.waiting import InlineCallsRuntime, until
 
 NOTHING = LocalSessions(lambda: (), lambda _name: None)
 
@@ -113,7 +113,7 @@ class Relaying:
             "callbacks": RelayCallbacks(lambda _: None, lambda _: None, lambda: next(ids)),
             "local_sessions": NOTHING,
             "clock": trio.current_time,
-            "runtime": AtOnce(),
+            "runtime": InlineCallsRuntime(),
         }
         self.relay = Relay(self.outbox, self.fake, **usual | more)
 
@@ -305,7 +305,7 @@ class LateBell(TrioWakeEvent):
         return rung
 
 
-class Late(AtOnce):
+class Late(InlineCallsRuntime):
     """The same."""
 
     def wake_event(self) -> TrioWakeEvent:

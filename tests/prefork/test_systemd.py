@@ -19,31 +19,31 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 
 def notifier(manager: Manager, **others: str) -> Notifier:
-    return from_environment({"NOTIFY_SOCKET": manager.variable, **others})
+    return from_environment({"NOTIFY_SOCKET": manager.notify_socket, **others})
 
 
 def test_service_states_are_notified(manager: Manager) -> None:
     told, before_us = notifier(manager), time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     told.ready("ready\n127.0.0.1:7400")
-    assert manager.next() == {"READY": "1", "STATUS": "ready 127.0.0.1:7400"}, "one line each"
+    assert manager.receive() == {"READY": "1", "STATUS": "ready 127.0.0.1:7400"}, "one line each"
     told.reloading()
-    message = manager.next()
+    message = manager.receive()
     assert message["RELOADING"] == "1"
     now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     assert before_us <= int(message["MONOTONIC_USEC"]) <= now_us
     told.stopping("draining")
-    assert manager.next() == {"STOPPING": "1", "STATUS": "draining"}
+    assert manager.receive() == {"STOPPING": "1", "STATUS": "draining"}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux names sockets so")
 def test_a_socket_may_have_no_name_in_the_file_system() -> None:
     with Manager() as manager:
         notifier(manager).ping()
-        assert manager.next() == {"WATCHDOG": "1"}
+        assert manager.receive() == {"WATCHDOG": "1"}
 
 
 def test_variables_are_removed_from_the_environment(manager: Manager) -> None:
-    environ = {"NOTIFY_SOCKET": manager.variable, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
+    environ = {"NOTIFY_SOCKET": manager.notify_socket, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
     from_environment(environ)
     assert environ == {"HOME": "/"}
 
@@ -79,13 +79,13 @@ def test_manager_that_is_gone_or_reads_nothing_blocks_nothing(tmp_path: Path, ma
     for _ in range(2000):  # more than the kernel keeps for a reader
         tells.ping()
     assert time.monotonic() - began < 10
-    assert manager.next() == {"WATCHDOG": "1"}
+    assert manager.receive() == {"WATCHDOG": "1"}
 
 
 def test_watchdog_pings_when_due_and_returns_the_time_to_the_next_ping(manager: Manager) -> None:
     watchdog = Watchdog(notifier(manager, WATCHDOG_USEC="180000000"))
     assert watchdog.notify() == pytest.approx(60.0)
     assert 0 < (watchdog.notify() or 0) < 60.001
-    assert manager.next() == {"WATCHDOG": "1"}
+    assert manager.receive() == {"WATCHDOG": "1"}
     assert manager.is_silent()
     assert Watchdog(SILENT).notify() is None

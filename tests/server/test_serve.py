@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.config.loading import FIELDS
 from presence.protocol import Code, Kind
@@ -20,7 +21,7 @@ from presence.store.embedded import EmbeddedRedis, find_binary
 from tests.store.driving import write_version_1
 from tests.store.servers import Server as Redis
 from tests.support.events import of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 
 FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
@@ -119,12 +120,12 @@ def test_port_in_use_is_reported(redis_server: EmbeddedRedis) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, signal_number: int) -> None:
-    server = ServerProcess("--redis", redis_server.url)
+    server = PresenceServer("--redis", redis_server.url)
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(100))
         swarm.run(5, until=swarm.logged_in)
         server.process.send_signal(signal_number)
-        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+        swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
     assert server.process.wait(5) == 0
     server.stop()
     goodbyes = [client.received[-1] for client in swarm.clients]
@@ -141,7 +142,7 @@ def test_stop_sends_goodbyes_and_no_offline_events(redis_server: EmbeddedRedis, 
 def test_second_signal_exits_immediately() -> None:
     with tempfile.TemporaryDirectory(prefix="ps-") as folder:
         redis = Redis(find_binary(), Path(folder))
-        server = ServerProcess("--redis", redis.url, "--drain-timeout", "30")
+        server = PresenceServer("--redis", redis.url, "--drain-timeout", "30")
         try:
             redis.kill()
             with socket.create_connection(server.address) as client:

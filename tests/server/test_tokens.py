@@ -41,16 +41,16 @@ def test_keys_change_at_run_time_without_dropping_clients(
         assert answered(address, "eve", None) == Code.AUTH_FAILED
         write_keys(path, {"b": OTHER})
         os.kill(server.process.pid, signal.SIGHUP)
-        wait_for(lambda: len(server.said("token keys renewed")) == 2)
+        wait_for(lambda: len(server.logged("token keys renewed")) == 2)
         assert answered(address, "bob", token("bob")) == Code.AUTH_FAILED
         assert answered(address, "bob", token("bob", "b", OTHER)) == Kind.OK
-        assert ann.beat().kind == Kind.OK
+        assert ann.send_keepalive().kind == Kind.OK
         path.write_text("{")
         server.process.send_signal(signal.SIGUSR2)
         refused_to_renew = "rolling restart aborted, successor not ready"
-        wait_for(lambda: server.said(refused_to_renew))
-        assert ann.beat().kind == Kind.OK
-    assert sum(line["tokens"]["granted"] for line in server.said("stopped")) == 2
+        wait_for(lambda: server.logged(refused_to_renew))
+        assert ann.send_keepalive().kind == Kind.OK
+    assert sum(line["tokens"]["granted"] for line in server.logged("stopped")) == 2
 
 
 def test_unusable_files_refuse_to_start_and_are_reported(tmp_path: Path) -> None:

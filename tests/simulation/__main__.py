@@ -9,12 +9,12 @@ from collections import Counter
 from tests.simulation.draw import draw_plan
 from tests.simulation.guards import GUARDS
 from tests.simulation.runs import run_many, run_plan, run_seed
-from tests.simulation.shrink import described, shrink
+from tests.simulation.shrink import describe, shrink
 
 SHOWN = 3  # violations of a seed
 KNOWN_SEEDS = 20  # what finds a guard off moves a little with each change of the protocol
 PACKAGE = "tests.simulation"
-TOLD_EACH = 500  # seeds, where no terminal shows progress
+SEEDS_PER_LINE = 500  # seeds, where no terminal shows progress
 
 
 def _parse() -> argparse.Namespace:
@@ -31,19 +31,19 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _one(options: argparse.Namespace) -> int:
+def _run_one(options: argparse.Namespace) -> int:
     plan = draw_plan(options.seed)
     if options.shrink:
-        plan = shrink(plan, guard=options.guard, told=lambda line: print(line, file=sys.stderr))
-        print("\n".join(described(plan)))
-    outcome = run_plan(plan, guard=options.guard, tell=print if options.trace else None)
+        plan = shrink(plan, guard=options.guard, report=lambda line: print(line, file=sys.stderr))
+        print("\n".join(describe(plan)))
+    outcome = run_plan(plan, guard=options.guard, log=print if options.trace else None)
     for line in outcome.violations:
         print(line)
     return bool(outcome.violations)
 
 
-def _many(options: argparse.Namespace) -> int:
-    began = time.perf_counter()
+def _run_many(options: argparse.Namespace) -> int:
+    started = time.perf_counter()
     faults: Counter[str] = Counter()
     done = bad = 0
     virtual_s = 0.0
@@ -58,16 +58,16 @@ def _many(options: argparse.Namespace) -> int:
                 print(f"    {line}")
         if sys.stderr.isatty():
             print(f"\r{done} seeds, {bad} bad", end="", file=sys.stderr, flush=True)
-        elif done % TOLD_EACH == 0:
-            print(f"{done} seeds, {bad} with violations, {time.perf_counter() - began:.0f} s", flush=True)
-    took_s = time.perf_counter() - began
+        elif done % SEEDS_PER_LINE == 0:
+            print(f"{done} seeds, {bad} with violations, {time.perf_counter() - started:.0f} s", flush=True)
+    took_s = time.perf_counter() - started
     speed = f"{done / took_s:.1f} seeds/s, {virtual_s / 3600:.1f} h simulated"
     print(f"{done} seeds, {bad} with violations; {speed}")
     print("faults:", ", ".join(f"{kind.lower()} {times}" for kind, times in faults.most_common()))
     return bool(bad)
 
 
-def _guards(options: argparse.Namespace) -> int:
+def _run_guards(options: argparse.Namespace) -> int:
     missed = 0
     for guard in [each for each in GUARDS if options.guard in {"", each.name}]:
         if options.known and guard.covered_by:
@@ -89,11 +89,10 @@ def _guards(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Do what the command line asks for."""
     options = _parse()
     if options.seed is not None:
-        return _one(options)
-    return _guards(options) if options.guards else _many(options)
+        return _run_one(options)
+    return _run_guards(options) if options.guards else _run_many(options)
 
 
 if __name__ == "__main__":

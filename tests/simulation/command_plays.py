@@ -71,7 +71,6 @@ class CommandPlay:
         self._twins = twins
 
     def step(self) -> None:
-        """Perform one command on both servers."""
         name = self._random.choice(list(COMMANDS))
         words: list[Any] = [name.partition(" ")[0]]
         for kind in COMMANDS[name].split():

@@ -1,4 +1,4 @@
-"""Devices: they connect, log in, beat, and do what their plan says; some as careful as the client library."""
+"""Devices: they connect, log in, send keepalives and follow their plan, some as the client library does."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind, Packet
-from tests.simulation.plan import Action, DevicePlan, Saying
+from tests.simulation.plan import Action, DevicePlan, ShownStatus
 from tests.simulation.sockets import LOGOUT_FRAME, ONE_WAY_S, SimulatedConnection
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import SimulatedWorld
 
-LOGIN_PATIENCE_S: Final = 5.0
+LOGIN_TIMEOUT_S: Final = 5.0
 RETURN_S: Final = (0.2, 3.0)
-BEATS_OF_PATIENCE: Final = 2
-NEAR_S: Final = 0.06  # before the time-out: so near, bytes often wait while the tick goes by
+MAX_UNANSWERED: Final = 2
+LATE_MARGIN_S: Final = 0.06  # before the time-out: so near, bytes often wait while the tick goes by
 
 
 class SimulatedDevice:
@@ -30,162 +30,165 @@ class SimulatedDevice:
         self.plan = plan
         self._random = Random(f"{world.plan.seed} {plan.name}")
         self.main: SimulatedConnection | None = None  # the connection that it cares for
-        self.banned = False  # whether it was told to stay away
-        self.wants = True
-        self.dark_until = 0.0  # true time until which its network is dead
-        self._near_until = 0.0
+        self.may_not_return = False  # whether it was told to stay away
+        self.wants_connection = True
+        self.cut_off_until = 0.0  # true time until which its network is dead
+        self._late_until = 0.0
         self._connecting = False
-        self._away: set[int] = set()  # numbers of hosts that cannot be reached
-        self._beat_s = 0.4 * (plan.idle_timeout or world.plan.settings.idle_timeout)
-        self._saying = Saying(0.0)
+        self._keepalive_s = 0.4 * (plan.idle_timeout or world.plan.settings.idle_timeout)
+        self._shown = ShownStatus(0.0)
         self._agenda.at(plan.start, self.connect)
         for action in plan.actions:
-            self._agenda.at(action.at, self._deed(action))
-        for saying in plan.sayings:
-            self._agenda.at(saying.at, lambda saying=saying: self._say(saying))  # type: ignore[misc]
+            self._agenda.at(action.at, self._runner(action))
+        for shown in plan.statuses:
+            self._agenda.at(shown.at, lambda shown=shown: self._change_status(shown))  # type: ignore[misc]
 
     def is_cut(self, host: Host) -> bool:
-        """Whether nothing passes between it and a process."""
-        return self._agenda.now < self.dark_until or host.unreachable > 0
+        """Whether nothing passes between the device and a process."""
+        return self._agenda.now < self.cut_off_until or host.unreachable > 0
 
     # Connecting
 
     def connect(self) -> None:
         """Log in somewhere, unless it is connected or does not want to be."""
-        if self.main is not None or self._connecting or self.banned or not self.wants:
+        if self.main is not None or self._connecting or self.may_not_return or not self.wants_connection:
             return
-        if self._agenda.now < self.dark_until:
-            if self.dark_until < float("inf"):
-                self._agenda.at(self.dark_until + self._random.uniform(*RETURN_S), self.connect)
+        if self._agenda.now < self.cut_off_until:
+            if self.cut_off_until < float("inf"):
+                self._agenda.at(self.cut_off_until + self._random.uniform(*RETURN_S), self.connect)
             return
-        host = self._world.pick(self._random)
+        host = self._world.pick_host(self._random)
         if host is None or host.unreachable:
-            self._later(self._random.uniform(*RETURN_S))
+            self._connect_later(self._random.uniform(*RETURN_S))
             return
         self._connecting = True
 
         def arrive() -> None:
             self._connecting = False
-            if not host.accepts() or not self.wants:
-                self._later(self._random.uniform(*RETURN_S))
+            if not host.accepts() or not self.wants_connection:
+                self._connect_later(self._random.uniform(*RETURN_S))
                 return
             self.main = connection = SimulatedConnection(self._agenda, host, self, self._random)
             connection.peer = host.node.engine.opened(host, connection)
             host.connections.append(connection)
-            connection.send(self._login_frame(), self._saying)
-            self._agenda.after(LOGIN_PATIENCE_S, lambda: self._check_login(connection))
+            connection.send(self._login_frame(), self._shown)
+            self._agenda.after(LOGIN_TIMEOUT_S, lambda: self._check_login(connection))
 
         self._agenda.after(self._random.uniform(*ONE_WAY_S), arrive)
 
     def _login_frame(self) -> bytes:
-        plan, says = self.plan, self._saying
+        plan, shown = self.plan, self._shown
         login = protocol.login(
             plan.uid,
             device=plan.device or None,
             idle_timeout=plan.idle_timeout,
-            meta={"text": says.meta} if says.meta else None,
-            status="away" if says.away else None,
+            meta={"text": shown.meta} if shown.meta else None,
+            status="away" if shown.away else None,
             id=1,
         )
         return protocol.encode(login)
 
     def _check_login(self, connection: SimulatedConnection) -> None:
-        if connection is self.main and not connection.device_knows:
+        if connection is self.main and not connection.is_login_read:
             connection.close()
-            self.lost(connection)
+            self.connection_lost(connection)
 
-    def _later(self, seconds: float) -> None:
+    def _connect_later(self, seconds: float) -> None:
         self._agenda.after(seconds, self.connect)
 
     # Beating
 
-    def _beat(self, connection: SimulatedConnection, unread: int) -> None:
+    def _send_keepalive(self, connection: SimulatedConnection, unread: int) -> None:
         if not connection.is_open:
             return
-        is_unread = bool(connection.waiting) and connection is self.main
-        is_gone = not connection.host.machine.alive or self.is_cut(connection.host)
+        is_unread = bool(connection.unread) and connection is self.main
+        is_gone = not connection.host.machine.is_alive or self.is_cut(connection.host)
         unread = unread + 1 if self.plan.asks and (is_unread or is_gone) else 0
-        if unread >= BEATS_OF_PATIENCE:
+        if unread >= MAX_UNANSWERED:
             self._world.note("{} gives up on {}", self.plan.name, connection.host.name)
             if is_unread:
                 connection.close()
-            self.lost(connection)
+            self.connection_lost(connection)
             return
         connection.send(KEEPALIVE)
-        self._agenda.after(self._next_beat_s(connection.host), lambda: self._beat(connection, unread))
+        self._agenda.after(
+            self._next_keepalive_s(connection.host), lambda: self._send_keepalive(connection, unread)
+        )
 
-    def _next_beat_s(self, host: Host) -> float:
-        if self._agenda.now < self._near_until:
-            return self._beat_s / 0.4 / host.clock.rate - NEAR_S * self._random.uniform(1.0, 2.0)
-        return self._beat_s * self._random.uniform(0.9, 1.1)
+    def _next_keepalive_s(self, host: Host) -> float:
+        if self._agenda.now < self._late_until:
+            return self._keepalive_s / 0.4 / host.clock.rate - LATE_MARGIN_S * self._random.uniform(1.0, 2.0)
+        return self._keepalive_s * self._random.uniform(0.9, 1.1)
 
-    # What it hears
+    # What it receives
 
-    def receives(self, connection: SimulatedConnection, packet: Packet) -> None:
-        """Take a packet of the server's."""
+    def receive(self, connection: SimulatedConnection, packet: Packet) -> None:
         match packet.kind:
-            case Kind.OK if not connection.device_knows:
-                connection.device_knows = True
-                self._show(connection)
-                self._agenda.after(self._next_beat_s(connection.host), lambda: self._beat(connection, 0))
+            case Kind.OK if not connection.is_login_read:
+                connection.is_login_read = True
+                self._send_status(connection)
+                self._agenda.after(
+                    self._next_keepalive_s(connection.host), lambda: self._send_keepalive(connection, 0)
+                )
             case Kind.GOODBYE | Kind.ERROR:
-                self._part(connection, Code(packet.payload["code"]), packet.payload.get("retry_after"))
+                self._handle_goodbye(
+                    connection, Code(packet.payload["code"]), packet.payload.get("retry_after")
+                )
 
-    def _part(self, connection: SimulatedConnection, code: Code, retry_after: float | None) -> None:
+    def _handle_goodbye(self, connection: SimulatedConnection, code: Code, retry_after: float | None) -> None:
         connection.abandon()
         if connection is not self.main:
             return
         self.main = None
         if code.reconnect:
-            self._later(retry_after or self._random.uniform(*RETURN_S))
+            self._connect_later(retry_after or self._random.uniform(*RETURN_S))
         else:
-            self.banned = True
+            self.may_not_return = True
 
-    def lost(self, connection: SimulatedConnection) -> None:
-        """Its connection is dead."""
+    def connection_lost(self, connection: SimulatedConnection) -> None:
         connection.abandon()
         if connection is self.main:
             self.main = None
-            self._later(self._random.uniform(*RETURN_S))
+            self._connect_later(self._random.uniform(*RETURN_S))
 
     # What it does
 
-    def _say(self, saying: Saying) -> None:
-        self._world.note("{} says {}", self.plan.name, saying)
-        self._saying = saying
-        if self.main is not None and self.main.device_knows:
-            self._show(self.main)
+    def _change_status(self, shown: ShownStatus) -> None:
+        self._world.note("{} says {}", self.plan.name, shown)
+        self._shown = shown
+        if self.main is not None and self.main.is_login_read:
+            self._send_status(self.main)
 
-    def _show(self, connection: SimulatedConnection) -> None:
-        """Tell the server how it is, unless it has."""
-        says = self._saying
-        if connection.told is not says:
-            meta = {"text": says.meta} if says.meta else {}
-            status = "away" if says.away else "online"
-            connection.send(protocol.encode(protocol.update(meta=meta, status=status, id=3)), says)
+    def _send_status(self, connection: SimulatedConnection) -> None:
+        """Send the device's status and meta, unless this connection has sent them."""
+        shown = self._shown
+        if connection.sent_status is not shown:
+            meta = {"text": shown.meta} if shown.meta else {}
+            status = "away" if shown.away else "online"
+            connection.send(protocol.encode(protocol.update(meta=meta, status=status, id=3)), shown)
 
-    def _deed(self, action: Action) -> Callable[[], None]:
+    def _runner(self, action: Action) -> Callable[[], None]:
         def act() -> None:
-            self._world.note("{} {} ({:.1f} s)", self.plan.name, action.deed.name, action.seconds)
-            getattr(self, f"_{action.deed.name.lower()}")(action.seconds)
+            self._world.note("{} {} ({:.1f} s)", self.plan.name, action.kind.name, action.seconds)
+            getattr(self, f"_{action.kind.name.lower()}")(action.seconds)
 
         return act
 
     def _silent(self, seconds: float) -> None:
-        self.dark_until = max(self.dark_until, self._agenda.now + seconds)
+        self.cut_off_until = max(self.cut_off_until, self._agenda.now + seconds)
 
     def _leave(self, seconds: float) -> None:
-        self.main, self.wants = None, False
+        self.main, self.wants_connection = None, False
         if seconds < float("inf"):
 
             def come_back() -> None:
-                self.wants = True
+                self.wants_connection = True
                 self.connect()
 
             self._agenda.after(seconds, come_back)
 
     def _logout(self, seconds: float) -> None:
-        if self.main is not None and self.main.device_knows:
+        if self.main is not None and self.main.is_login_read:
             self.main.send(LOGOUT_FRAME)
             self.main.abandon()
             self._leave(seconds)
@@ -199,7 +202,7 @@ class SimulatedDevice:
         if self.main is not None:
             self.main.abandon()
             self.main = None
-            self._later(seconds)
+            self._connect_later(seconds)
 
     def _twice(self, _seconds: float) -> None:
         if self.main is not None:
@@ -207,4 +210,4 @@ class SimulatedDevice:
             self.connect()
 
     def _near(self, seconds: float) -> None:
-        self._near_until = self._agenda.now + seconds
+        self._late_until = self._agenda.now + seconds

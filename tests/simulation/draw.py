@@ -10,23 +10,22 @@ from tests.simulation.plan import (
     DeviceAction,
     DevicePlan,
     FaultKind,
-    Saying,
+    ShownStatus,
     SimulatedFault,
     SimulationPlan,
 )
 
 FOREVER: Final = float("inf")
 QUIET_SLACK_S: Final = 8.0
-CROWD_EACH: Final = 100  # one of so many seeds has thousands of users
-COMBINED: Final = 0.25  # of seeds: faults that only together try a guard
-SHOWING: Final = 0.5  # of seeds: devices that show how they are
+SEEDS_PER_CROWD: Final = 100  # one of so many seeds has thousands of users
+COMBINED_SHARE: Final = 0.25  # of seeds: faults that only together try a guard
+STATUS_SHARE: Final = 0.5  # of seeds: devices that show how they are
 NO_DURATION: Final = {FaultKind.FLUSH, FaultKind.JOIN}
 
 
 def draw_plan(seed: int) -> SimulationPlan:
-    """Return the plan of a seed."""
     random = Random(seed)
-    crowd = seed % CROWD_EACH == CROWD_EACH - 1
+    crowd = seed % SEEDS_PER_CROWD == SEEDS_PER_CROWD - 1
     settings = _settings(random, crowd=crowd)
     heal_at = random.uniform(50.0, 80.0) if crowd else random.uniform(50.0, 130.0)
     nodes = random.randint(2, 4 if crowd else 5)
@@ -37,20 +36,20 @@ def draw_plan(seed: int) -> SimulationPlan:
     )
     faults = _faults(random, nodes, settings, heal_at)
     longest_s = max([settings.idle_timeout, *(each.idle_timeout or 0.0 for each in devices)])
-    # An unbroken lease of contact, a lease and T of silence seen, a beat, and as much for a longer time-out.
+    # An unbroken lease of contact, a lease and T of silence seen, a heartbeat; as much for a longer time-out.
     quiet_s = 2.2 * settings.lease + settings.idle_timeout + longest_s + QUIET_SLACK_S
     plan = SimulationPlan(seed, settings, nodes, rates, devices, faults, heal_at, heal_at + quiet_s * 1.04)
     # Drawn apart: what a seed stands for otherwise does not depend on it.
     random = Random(f"shows {seed}")
-    return _showing(random, plan) if random.random() < SHOWING else plan
+    return _with_statuses(random, plan) if random.random() < STATUS_SHARE else plan
 
 
-def _showing(random: Random, plan: SimulationPlan) -> SimulationPlan:
-    """Return a plan in which some devices say how they are, or are away by themselves."""
+def _with_statuses(random: Random, plan: SimulationPlan) -> SimulationPlan:
+    """Return a plan in which some devices set a status, or go away automatically."""
     share, t = random.choice((0.1, 0.5, 1.0)), plan.settings.idle_timeout
     away_after = random.choice((0.0, 0.0, 0.5 * t, 2.0 * t))
     devices = tuple(
-        replace(device, sayings=_sayings(random, device.start, plan.heal_at))
+        replace(device, statuses=_statuses(random, device.start, plan.heal_at))
         if random.random() < share
         else device
         for device in plan.devices
@@ -64,11 +63,13 @@ def _showing(random: Random, plan: SimulationPlan) -> SimulationPlan:
     return replace(plan, devices=devices, settings=settings)
 
 
-def _sayings(random: Random, start: float, heal_at: float) -> tuple[Saying, ...]:
+def _statuses(random: Random, start: float, heal_at: float) -> tuple[ShownStatus, ...]:
     times = sorted(random.uniform(start + 1.0, heal_at) for _ in range(random.choice((0, 1, 2, 4))))
     if random.random() < 0.3:
         times.insert(0, 0.0)  # with its first login
-    return tuple(Saying(at, random.random() < 0.5, random.choice(("", "", "here", 'é"\\'))) for at in times)
+    return tuple(
+        ShownStatus(at, random.random() < 0.5, random.choice(("", "", "here", 'é"\\'))) for at in times
+    )
 
 
 def _settings(random: Random, *, crowd: bool) -> Settings:
@@ -129,13 +130,13 @@ def _faults(random: Random, nodes: int, settings: Settings, heal_at: float) -> t
         at = random.uniform(8.0, heal_at - 5.0)
         seconds = min(_seconds(random, kind, settings), heal_at - at)
         faults.append(SimulatedFault(at, kind, seconds, random.randrange(nodes), _amount(random, kind)))
-    if random.random() < COMBINED:
+    if random.random() < COMBINED_SHARE:
         faults += random.choice(_COMBINATIONS)(random, nodes, settings, heal_at)
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
 def _blind_observers(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[SimulatedFault]:
-    """A process renews nothing, and those that see it cannot fence it before it counts as dead."""
+    """One process renews no lease, and its observers cannot fence it until it counts as dead."""
     dead_s = settings.lease + settings.idle_timeout
     at = random.uniform(12.0, max(13.0, heal_at - 2.0 * dead_s))
     whose = random.randrange(nodes)
@@ -165,7 +166,7 @@ def _death_in_an_outage(
 def _loss_around_a_stray(
     random: Random, nodes: int, settings: Settings, heal_at: float
 ) -> list[SimulatedFault]:
-    """The first batches of a generation are under way while Redis forgets it."""
+    """The first batches of a generation are in flight while Redis loses it."""
     at = random.uniform(10.0, heal_at - 20.0)
     stray_at = at + random.uniform(0.5, 4.0)
     stray_s = random.uniform(3.0, 9.0)
@@ -175,7 +176,7 @@ def _loss_around_a_stray(
 
 
 def _ends_at_a_loss(random: Random, nodes: int, settings: Settings, heal_at: float) -> list[SimulatedFault]:
-    """Redis forgets everything just when many sessions of a process end."""
+    """Redis loses everything just when many sessions of a process end."""
     t = settings.idle_timeout
     at = random.uniform(15.0, max(16.0, heal_at - t - 5.0))
     flush_at = at + random.uniform(0.6, 1.0) * t

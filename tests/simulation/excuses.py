@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from loadtest.checker.endings import NO_CLAIM, Claim, is_false
+from loadtest.checker import NO_CLAIM, Claim, is_false_offline
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from tests.simulation.plan import FaultKind, SimulatedFault
 from tests.simulation.sockets import WINDOW_S
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import SimulatedWorld
 
-TELLING_S: Final = 0.5  # gathering, a batch under way before, and its own
-WAITS_S: Final = (
+REPORT_S: Final = 0.5  # gathering, a batch under way before, and its own
+RESYNC_WAIT_S: Final = (
     15.0  # ends wait for others that long after a resync, which follows a fault by a probe or two, or a gap
 )
-SWEEP_SLACK_S: Final = 2.0  # beside a beat of the node that died, and one of its observer
+SWEEP_SLACK_S: Final = 2.0  # beside a heartbeat of the node that died, and one of its observer
 SLOWEST_CLOCK: Final = 0.97
 DRAIN_S: Final = 15.0  # until the process has ended
-LATE_S: Final = 62.0  # until the last call is carried out
-EDGE_S: Final = 0.001
+LATE_CALL_S: Final = 62.0  # until the last call is carried out
+INSTANT_S: Final = 0.001
 RECOVERY_S: Final = 2.0  # back-off of a second, a probe, an opening and its batches
-UNDER_WAY_S: Final = 5.0  # a login applied later after its sending may be taken for younger than it is
-BLINK_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
+IN_FLIGHT_S: Final = 5.0  # a login applied later after its sending may be taken for younger than it is
+BRIEF_OUTAGE_S: Final = 1.0  # after shorter absences of Redis ends do not wait for logins elsewhere
 LOGIN_LAG_S: Final = 0.3  # gathering, and a call or two
 EPSILON_S: Final = 0.005  # ages travel in whole milliseconds
 ROLLBACK_S: Final = 2.5 + RECOVERY_S  # until every node has probed
@@ -44,22 +44,22 @@ def decision_allowed_s(world: SimulatedWorld, life: TrueSession, now: float) -> 
     return life.idle_timeout + (settings.tick + WINDOW_S + stopped_s + credit_s) * rate
 
 
-def telling_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float) -> float:
-    """Return how long after its decision an end may be told; `gap_at`: of its process's last gap entry."""
-    since, relay = decided_at - WAITS_S, life.host.node.relay
+def report_allowed_s(world: SimulatedWorld, life: TrueSession, decided_at: float, gap_at: float) -> float:
+    """Return how long after its decision an end may be reported."""
+    since, relay = decided_at - RESYNC_WAIT_S, life.host.node.relay
     # A comparison that found a difference begins a resync like one after a fault; by its node's clock.
-    began_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
-    has_compared = relay.statistics().differences > 0 and began_s < (world.agenda.now - since)
+    started_s = life.host.clock.monotonic() - relay.writers[world.keys.shard(life.key[0])]._opened_at
+    has_compared = relay.statistics().differences > 0 and started_s < (world.agenda.now - since)
     is_quiet = gap_at < since and not has_compared and is_calm(world, since, world.agenda.now)
-    return TELLING_S if is_quiet else float("inf")
+    return REPORT_S if is_quiet else float("inf")
 
 
 def sweep_allowed_s(world: SimulatedWorld, life: TrueSession) -> float:
     """Return how long after its process's death a session may be swept."""
     settings, died_at = world.plan.settings, life.host.machine.ended_at
     # Another end of the same process, a restart in its place, or whatever else changes what observers see.
-    if not is_calm(world, died_at - WAITS_S, died_at - EDGE_S) or not is_calm(
-        world, died_at + EDGE_S, world.agenda.now
+    if not is_calm(world, died_at - RESYNC_WAIT_S, died_at - INSTANT_S) or not is_calm(
+        world, died_at + INSTANT_S, world.agenda.now
     ):
         return float("inf")
     waits_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
@@ -78,7 +78,7 @@ def _lasts_until(fault: SimulatedFault) -> float:
         case FaultKind.DRAIN:
             return fault.at + DRAIN_S
         case FaultKind.LATE | FaultKind.STRAY:
-            return fault.at + fault.seconds + LATE_S
+            return fault.at + fault.seconds + LATE_CALL_S
     return fault.at + fault.seconds
 
 
@@ -86,60 +86,63 @@ class Liveness:
     """What has happened that excuses a process.
 
     Attributes:
-        made_good: changes that gap entries told of, by the process that skipped them.
+        reported_skips: changes that gap entries reported, by the process that skipped them.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
         self.rolled_back_at = LONG_AGO  # true time at which Redis last went back in the same history
-        self.made_good: dict[Host, int] = {}
-        self.made_good_at: dict[Host, float] = {}  # when the last of these was written
-        self._outdated_at: dict[Key, float] = {}
+        self.reported_skips: dict[Host, int] = {}
+        self.skips_reported_at: dict[Host, float] = {}  # when the last of these was written
+        self._late_login_at: dict[Key, float] = {}
 
-    def applied(self, key: Key) -> None:
-        """Redis has applied a login, or a registration, of a device just now."""
-        if self._world.redis.under_way_s > UNDER_WAY_S:
-            self._outdated_at[key] = self._world.agenda.now
+    def login_applied(self, key: Key) -> None:
+        """Redis has just applied a login, or a registration, of a device."""
+        if self._world.redis.in_flight_s > IN_FLIGHT_S:
+            self._late_login_at[key] = self._world.agenda.now
 
     def is_outdated(self, life: TrueSession) -> bool:
-        """Whether, since its login, Redis has applied another of its device that was under way for long."""
-        return self._outdated_at.get(life.key, LONG_AGO) >= life.arrived
+        """Whether Redis has since applied another login of the device that was in flight for long."""
+        return self._late_login_at.get(life.key, LONG_AGO) >= life.arrived
 
-    def has_to_be_known(self, life: TrueSession, decided_at: float, teller: Host) -> bool:
-        """Whether a session lived at a moment, lives now, and Redis has to know by the word of `teller`."""
+    def must_be_known(self, life: TrueSession, decided_at: float, reporter: Host) -> bool:
+        """Whether a session lived then, lives now, and Redis must know of it, as `reporter` could see."""
         now = self._world.agenda.now
-        claim = self._claim(life, decided_at, teller)
-        return is_false(claim, decided_at, now) and life.is_held() and not self._is_excused(life, now)
+        claim = self._claim(life, decided_at, reporter)
+        return (
+            is_false_offline(claim, decided_at, now)
+            and life.is_registered()
+            and not self._is_excused(life, now)
+        )
 
-    def _claim(self, life: TrueSession, decided_at: float, teller: Host) -> Claim:
-        """Return what speaks for a session by the word of `teller`."""
+    def _claim(self, life: TrueSession, decided_at: float, reporter: Host) -> Claim:
         now = self._world.agenda.now
-        if not self._is_seen(life, teller) or not life.is_beating(now) or self.is_outdated(life):
+        if not self._is_seen(life, reporter) or not life.is_alive(now) or self.is_outdated(life):
             return NO_CLAIM
-        # Redis dates both by the ages that their nodes tell, each by its own clock.
-        clocks = abs(teller.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
+        # Redis dates both by the ages that their nodes report, each by its own clock.
+        clocks = abs(reporter.clock.rate - 1.0) + abs(life.host.clock.rate - 1.0)
         doubt_s = EPSILON_S + (now - decided_at) * clocks
         return Claim(life.handled + doubt_s, life.handled + LOGIN_LAG_S, math.inf)
 
-    def _is_seen(self, life: TrueSession, teller: Host) -> bool:
-        """Whether a process has seen that of a session at work in its shard; else it does not wait."""
-        if life.host is teller:
+    def _is_seen(self, life: TrueSession, reporter: Host) -> bool:
+        """Whether a process has seen the session's process at work in its shard; else it does not wait."""
+        if life.host is reporter:
             return True
-        barrier = teller.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
+        barrier = reporter.node.relay.writers[self._world.keys.shard(life.key[0])].barrier
         return not life.host.ids.isdisjoint(
             {*barrier.others, *barrier._steady, *barrier.recent_lease_holders}
         )
 
     def _is_excused(self, life: TrueSession, now: float) -> bool:
         redis, machine = self._world.redis, life.host.machine
-        if now - self.rolled_back_at < ROLLBACK_S or redis.is_just_back(RECOVERY_S, BLINK_S):
+        if now - self.rolled_back_at < ROLLBACK_S or redis.is_just_reachable(RECOVERY_S, BRIEF_OUTAGE_S):
             return True
         dropped = life.host.node.outbox.statistics().dropped_total
         if (
-            dropped > self.made_good.get(life.host, 0)
-            or now - self.made_good_at.get(life.host, LONG_AGO) < RECOVERY_S
+            dropped > self.reported_skips.get(life.host, 0)
+            or now - self.skips_reported_at.get(life.host, LONG_AGO) < RECOVERY_S
         ):
             return True
         if machine.stopped_since is not None or now - machine.resumed_at < RECOVERY_S:
             return True
-        return life.host.wires["relay"].is_in_trouble(now - RECOVERY_S)
+        return life.host.redis_connections["relay"].is_failing(now - RECOVERY_S)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 from tests.simulation.fake.server import FakeSnapshot
 from tests.simulation.judge import KnownState
 from tests.simulation.plan import FaultKind, SimulatedFault
-from tests.simulation.wire import FAIR, RedisConnection, Weather
+from tests.simulation.wire import NO_FAULTS, ConnectionFaults, RedisConnection
 
 if TYPE_CHECKING:
     from tests.simulation.host import Host
     from tests.simulation.world import SimulatedWorld
 
 STUTTER_S: Final = 0.8  # less than a tick, most of it
-STUTTER_EACH_S: Final = 2.0
+STUTTER_INTERVAL_S: Final = 2.0
 CUTS: Final = {
     FaultKind.CUT_ALL: ("relay", "cluster", "leases"),
     FaultKind.CUT_LEASES: ("leases",),
@@ -26,25 +26,22 @@ CUTS: Final = {
 
 
 class FaultInjector:
-    """Carries out what the plan has."""
-
     def __init__(self, world: SimulatedWorld) -> None:
         self._world = world
-        self.done: dict[FaultKind, int] = {}  # how often each kind was carried out
-        self._kept: dict[SimulatedFault, tuple[FakeSnapshot, KnownState]] = {}
+        self.counts: dict[FaultKind, int] = {}  # how often each kind was carried out
+        self._snapshots: dict[SimulatedFault, tuple[FakeSnapshot, KnownState]] = {}
 
     def schedule(self) -> None:
-        """Enter all faults in the agenda."""
         for fault in self._world.plan.faults:
-            self._world.agenda.at(fault.at, self._act(fault))
+            self._world.agenda.at(fault.at, self._runner(fault))
             if fault.kind in {FaultKind.REDIS_BACK, FaultKind.REDIS_BACK_SAME}:
-                self._world.agenda.at(fault.at - fault.amount, self._keeper(fault))
+                self._world.agenda.at(fault.at - fault.amount, self._snapshot_taker(fault))
 
-    def _act(self, fault: SimulatedFault) -> Callable[[], None]:
+    def _runner(self, fault: SimulatedFault) -> Callable[[], None]:
         def act() -> None:
-            told = fault.kind.name, fault.node, fault.seconds, fault.amount
-            self._world.note("fault: {} place {} for {:.1f} s, {:.2f}", *told)
-            self.done[fault.kind] = self.done.get(fault.kind, 0) + 1
+            details = fault.kind.name, fault.node, fault.seconds, fault.amount
+            self._world.note("fault: {} place {} for {:.1f} s, {:.2f}", *details)
+            self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
             getattr(self, f"_{_HANDLERS.get(fault.kind, fault.kind.name.lower())}")(fault)
 
         return act
@@ -67,15 +64,15 @@ class FaultInjector:
         def stutter() -> None:
             if agenda.now + STUTTER_S < until:
                 machine.stop_for(STUTTER_S)
-                agenda.after(STUTTER_EACH_S, stutter)
+                agenda.after(STUTTER_INTERVAL_S, stutter)
 
         stutter()
 
     def _crash(self, fault: SimulatedFault) -> None:
         host = self._host(fault)
-        if not host.machine.alive:
+        if not host.machine.is_alive:
             return
-        others = [each for each in self._world.hosts if each.machine.alive and each is not host]
+        others = [each for each in self._world.hosts if each.machine.is_alive and each is not host]
         host.crash(silently=fault.kind is FaultKind.CRASH_SILENT)
         if fault.seconds < float("inf") or not others:
             self._later(min(fault.seconds, 60.0), lambda: self._world.start_host(host.place))
@@ -95,91 +92,95 @@ class FaultInjector:
     # Networks
 
     def _cut(self, fault: SimulatedFault) -> None:
-        wires = [self._host(fault).wires[name] for name in CUTS[fault.kind]]
-        for wire in wires:
-            wire.cuts += 1
-            wire.refused = fault.amount > 0.5
+        connections = [self._host(fault).redis_connections[name] for name in CUTS[fault.kind]]
+        for connection in connections:
+            connection.cuts += 1
+            connection.refused = fault.amount > 0.5
 
-        def mend() -> None:
-            for wire in wires:
-                wire.cuts -= 1
-                wire.rough_until = self._world.agenda.now
+        def heal() -> None:
+            for connection in connections:
+                connection.cuts -= 1
+                connection.disturbed_until = self._world.agenda.now
 
-        self._later(fault.seconds, mend)
+        self._later(fault.seconds, heal)
 
     def _clients_cut(self, fault: SimulatedFault) -> None:
         host = self._host(fault)
         host.unreachable += 1
 
-        def mend() -> None:
+        def heal() -> None:
             host.unreachable -= 1
 
-        self._later(fault.seconds, mend)
+        self._later(fault.seconds, heal)
 
-    def _weather(self, wires: list[RedisConnection], seconds: float, weather: Weather) -> None:
-        for wire in wires:
-            wire.weather = weather
+    def _disturb(self, connections: list[RedisConnection], seconds: float, faults: ConnectionFaults) -> None:
+        for connection in connections:
+            connection.faults = faults
 
-        def calm() -> None:
-            for wire in wires:
-                if wire.weather is weather:
-                    wire.weather = FAIR
-                    wire.rough_until = self._world.agenda.now
+        def heal() -> None:
+            for connection in connections:
+                if connection.faults is faults:
+                    connection.faults = NO_FAULTS
+                    connection.disturbed_until = self._world.agenda.now
 
-        self._later(seconds, calm)
+        self._later(seconds, heal)
 
     def _loss(self, fault: SimulatedFault) -> None:
-        weather = replace(FAIR, lose_request=fault.amount / 2, lose_reply=fault.amount)
-        self._weather([*self._host(fault).wires.values()], fault.seconds, weather)
+        faults = replace(NO_FAULTS, lose_request=fault.amount / 2, lose_reply=fault.amount)
+        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, faults)
 
     def _late(self, fault: SimulatedFault) -> None:
         longest = self._world.plan.heal_at - self._world.agenda.now
-        weather = Weather(
-            late=fault.amount / 2, twice=fault.amount, late_s=(2.0, max(2.1, min(60.0, longest)))
+        faults = ConnectionFaults(
+            late_share=fault.amount / 2, twice_share=fault.amount, late_s=(2.0, max(2.1, min(60.0, longest)))
         )
-        self._weather([*self._host(fault).wires.values()], fault.seconds, weather)
+        self._disturb([*self._host(fault).redis_connections.values()], fault.seconds, faults)
 
     def _stray(self, fault: SimulatedFault) -> None:
-        wire = self._host(fault).wires["relay"]
+        connection = self._host(fault).redis_connections["relay"]
         longest = max(2.1, self._world.plan.heal_at - self._world.agenda.now)
-        self._weather(
-            [wire], 2.6, Weather(late=1.0, late_s=(fault.seconds, min(longest, fault.seconds + 1.0)))
+        self._disturb(
+            [connection],
+            2.6,
+            ConnectionFaults(late_share=1.0, late_s=(fault.seconds, min(longest, fault.seconds + 1.0))),
         )
 
     # Redis
 
     def _redis_away(self, fault: SimulatedFault) -> None:
-        self._world.redis.leave(fault.seconds, refuses=fault.amount > 0.5)
+        self._world.redis.make_unreachable(fault.seconds, refuses=fault.amount > 0.5)
 
     def _redis_slow(self, fault: SimulatedFault) -> None:
-        wires = [wire for host in self._world.all_hosts for wire in host.wires.values()]
-        self._weather(wires, fault.seconds, Weather(delay_s=fault.amount))
+        connections = [
+            connection for host in self._world.all_hosts for connection in host.redis_connections.values()
+        ]
+        self._disturb(connections, fault.seconds, ConnectionFaults(delay_s=fault.amount))
 
     def _redis_empty(self, fault: SimulatedFault) -> None:
         self._redis_away(fault)
         self._world.redis.restart()
-        self._world.judge.redis_forgot(None)
+        self._world.judge.data_lost(None)
 
-    def _keeper(self, fault: SimulatedFault) -> Callable[[], None]:
+    def _snapshot_taker(self, fault: SimulatedFault) -> Callable[[], None]:
         def keep() -> None:
-            self._kept[fault] = (self._world.redis.snapshot(), self._world.judge.kept())
+            self._snapshots[fault] = (self._world.redis.snapshot(), self._world.judge.snapshot())
 
         return keep
 
     def _redis_back(self, fault: SimulatedFault) -> None:
         self._redis_away(fault)
-        snapshot, kept = self._kept.pop(fault)
+        snapshot, state = self._snapshots.pop(fault)
         self._world.redis.restart(snapshot)
-        self._world.judge.redis_forgot(kept)
+        self._world.judge.data_lost(state)
 
     def _redis_back_same(self, fault: SimulatedFault) -> None:
-        snapshot, kept = self._kept.pop(fault)
+        snapshot, state = self._snapshots.pop(fault)
         self._world.redis.restore(snapshot)
-        self._world.judge.redis_forgot(kept, silently=True)
+        self._world.judge.data_lost(state, silently=True)
 
     def _flush(self, _fault: SimulatedFault) -> None:
         self._world.redis.flush_all()
-        self._world.judge.redis_forgot(None)
+        self._world.judge.data_lost(None)
 
 
 _HANDLERS: Final = dict.fromkeys(CUTS, "cut") | dict.fromkeys(

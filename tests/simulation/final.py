@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from loadtest.checker.comparison import RemainingEvent, differences, last_events
+from loadtest.checker import RemainingEvent, check_last_events, differences
 from presence.common import meta_json
 from presence.core.profiles import Profile
 from presence.core.registry import Session
@@ -28,48 +28,48 @@ Owned = dict[tuple[str, str], tuple[str, str]]  # uid and device: node id and se
 
 def compare(world: SimulatedWorld, judge: SimulationJudge) -> None:
     """Judge by `converged`, `conserved` and `counted`; see `judge`."""
-    held = _held(world)
-    recorded, nodes = _records(world), {host.node.relay.node for host in _running(world)}
-    judge.all_broken(differences("records, nodes", recorded, held))
-    judge.all_broken(differences("what nodes own, records", _owned(world), recorded))
-    leases = set(map(str, _decoded(world.redis.data.get(world.keys.lease_keys[1].encode(), Hash()))))
+    live = _live_sessions(world)
+    recorded, nodes = _recorded(world), {host.node.relay.node for host in _running_hosts(world)}
+    judge.add_broken(differences("records, nodes", recorded, live))
+    judge.add_broken(differences("what nodes own, records", _owned(world), recorded))
+    leases = set(map(str, _decode_names(world.redis.data.get(world.keys.lease_keys[1].encode(), Hash()))))
     if leases != nodes:
-        judge.broken("converged", "leases {}, nodes {}", sorted(leases), sorted(nodes))
+        judge.add_violation("converged", "leases {}, nodes {}", sorted(leases), sorted(nodes))
     for shard in range(world.keys.shards):
         members = world.redis.data.get(world.keys.traces(shard).encode(), Hash())
-        if not isinstance(members, Hash) or not nodes >= set(_decoded(members)):
-            judge.broken("converged", "traces {}, nodes {}", members, sorted(nodes))
-    _clients(world, judge, set(held.values()))
-    _shown(world, judge)
+        if not isinstance(members, Hash) or not nodes >= set(_decode_names(members)):
+            judge.add_violation("converged", "traces {}, nodes {}", members, sorted(nodes))
+    _check_clients(world, judge, set(live.values()))
+    _check_shown(world, judge)
     most = world.plan.settings.max_sessions
     for uid, count in Counter(uid for uid, _ in recorded).items():
         if count > most:
-            judge.broken("converged", "{} has {} sessions, {} at most", uid, count, most)
-    _streams(world, judge, {uid for uid, _ in recorded})
-    for host in _running(world):
-        _conserved(judge, host)
-        judge.counting.compare(judge, host, forgot=judge.periods.forgot_at > -math.inf)
-    _told(world, judge, {uid for uid, _ in recorded})
+            judge.add_violation("converged", "{} has {} sessions, {} at most", uid, count, most)
+    _check_streams(world, judge, {uid for uid, _ in recorded})
+    for host in _running_hosts(world):
+        _check_outbox(judge, host)
+        judge.counting.compare(judge, host, forgot=judge.periods.data_lost_at > -math.inf)
+    _check_last_event(world, judge, {uid for uid, _ in recorded})
 
 
-def _running(world: SimulatedWorld) -> list[Host]:
-    return [host for host in world.hosts if host.machine.alive]
+def _running_hosts(world: SimulatedWorld) -> list[Host]:
+    return [host for host in world.hosts if host.machine.is_alive]
 
 
-def _decoded(names: Hash | Members | object) -> list[str]:
+def _decode_names(names: Hash | Members | object) -> list[str]:
     return [name.decode() for name in names] if isinstance(names, (Hash, Members)) else []
 
 
-def _held(world: SimulatedWorld) -> Owned:
-    held: Owned = {}
-    for host in _running(world):
+def _live_sessions(world: SimulatedWorld) -> Owned:
+    live: Owned = {}
+    for host in _running_hosts(world):
         sessions = host.node.engine.registry
         for session in sessions:
-            held[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
-    return held
+            live[session.uid, session.device] = host.node.relay.node, sessions.session_id(session)
+    return live
 
 
-def _records(world: SimulatedWorld) -> Owned:
+def _recorded(world: SimulatedWorld) -> Owned:
     records: Owned = {}
     for shard in range(world.keys.shards):
         stored = world.redis.data.get(world.keys.online(shard).encode(), Hash())
@@ -89,32 +89,37 @@ def _owned(world: SimulatedWorld) -> Owned:
     return owned
 
 
-def _clients(world: SimulatedWorld, judge: SimulationJudge, held: set[tuple[str, str]]) -> None:
-    """Hold the sessions against the clients that beat."""
-    sessions = {session for _, session in held}
+def _check_clients(world: SimulatedWorld, judge: SimulationJudge, live: set[tuple[str, str]]) -> None:
+    """Compare the sessions with the clients that send keepalives."""
+    sessions = {session for _, session in live}
     beating = {
         connection.life.id
-        for host in _running(world)
+        for host in _running_hosts(world)
         for connection in host.connections
         if connection.life and connection.is_open and not connection.device.is_cut(host)
         if isinstance(connection.peer, Session)
     }
     for session in sorted(beating ^ sessions):
         what = "a client beats without a session" if session in beating else "a session without a client"
-        judge.broken("converged", "{}: {}", session, what)
+        judge.add_violation("converged", "{}: {}", session, what)
     for device in world.devices:
-        if device.wants and not device.banned and device.dark_until <= world.agenda.now and not device.main:
-            judge.broken("converged", "{} is not connected", device.plan.name)
+        if (
+            device.wants_connection
+            and not device.may_not_return
+            and device.cut_off_until <= world.agenda.now
+            and not device.main
+        ):
+            judge.add_violation("converged", "{} is not connected", device.plan.name)
 
 
-def _shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
-    """Hold what records show against the processes, what was told, and the clients."""
+def _check_shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
+    """Compare what records show with the processes, the events, and the clients."""
     profiles = {
         host.node.engine.registry.session_id(session): host.node.engine.registry.profiles.get(session.number)
-        for host in _running(world)
+        for host in _running_hosts(world)
         for session in host.node.engine.registry
     }
-    told = judge.showing.shown
+    shown = judge.showing.shown
     for shard in range(world.keys.shards):
         stored = world.redis.data.get(world.keys.online(shard).encode(), Hash())
         for name, text in stored.items() if isinstance(stored, Hash) else ():
@@ -125,37 +130,37 @@ def _shown(world: SimulatedWorld, judge: SimulationJudge) -> None:
                 if recorded != profiles.get(each["session"]):
                     text_of = "{} of {} is {} in its record, {} in its process"
                     known = profiles.get(each["session"])
-                    judge.broken("converged", text_of, each["session"], uid, recorded, known)
+                    judge.add_violation("converged", text_of, each["session"], uid, recorded, known)
             shows = state["status"], str(state["since_ms"]), state.get("meta", ""), state["id"]
-            if uid not in told or told[uid][:4] != shows:
-                judge.broken("converged", "{} shows {}, told was {}", uid, shows, told.get(uid))
-    for host in _running(world):
+            if uid not in shown or shown[uid][:4] != shows:
+                judge.add_violation("converged", "{} shows {}, told was {}", uid, shows, shown.get(uid))
+    for host in _running_hosts(world):
         for connection in host.connections:
-            _heeded(world, judge, host, connection)
+            _check_profile(world, judge, host, connection)
 
 
-def _heeded(
+def _check_profile(
     world: SimulatedWorld, judge: SimulationJudge, host: Host, connection: SimulatedConnection
 ) -> None:
-    """Hold how a session shows itself against what its client said last, and when."""
-    session, said, sessions = connection.peer, connection.said, host.node.engine.registry
-    if not isinstance(session, Session) or said is None or session not in sessions:
+    """Compare how a session shows itself with what its client last sent, and when."""
+    session, status, sessions = connection.peer, connection.arrived_status, host.node.engine.registry
+    if not isinstance(session, Session) or status is None or session not in sessions:
         return
     profile, settings = sessions.profiles.get(session.number), world.plan.settings
-    is_away = said.away
-    if settings.away_after and not said.away:
-        silent_s = (world.agenda.now - connection.said_at) * host.clock.rate
+    is_away = status.away
+    if settings.away_after and not status.away:
+        silent_s = (world.agenda.now - connection.status_arrived_at) * host.clock.rate
         # A tick that is late credits up to a time-out, see `presence.core.slots`.
         if settings.away_after < silent_s < settings.away_after + 2 * settings.tick + settings.idle_timeout:
             return
         is_away = silent_s > settings.away_after
-    wanted = Profile(is_away, meta_json.to_text({"text": said.meta}) if said.meta else "")
+    wanted = Profile(is_away, meta_json.to_text({"text": status.meta}) if status.meta else "")
     if profile != wanted:
-        judge.broken("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
+        judge.add_violation("converged", "{} shows {}, not {}", sessions.session_id(session), profile, wanted)
 
 
-def _streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
-    """Hold what is left of each stream against the records."""
+def _check_streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
+    """Compare what is left of each stream with the records."""
     entries: list[RemainingEvent] = []
     for shard in range(world.keys.shards):
         stream = world.redis.data.get(world.keys.events(shard).encode(), Stream())
@@ -166,65 +171,67 @@ def _streams(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) ->
             if uid := fields.get("uid", ""):
                 text = f"{entry_id[0]}-{entry_id[1]}"
                 entries.append(RemainingEvent(uid, fields["type"], text, fields.get("since_id", "")))
-    judge.all_broken(last_events(entries, online))
+    judge.add_broken(check_last_events(entries, online))
 
 
-def _told(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
-    """Compare the last event of a user with their state."""
+def _check_last_event(world: SimulatedWorld, judge: SimulationJudge, online: set[str]) -> None:
+    """Compare the last event of each user with the user's state."""
     for uid, devices in world.truth.by_user.items():
         lives = [life for lives in devices.values() for life in lives]
         died_unknown = any(
-            not life.host.machine.alive
-            and judge.registered_at.get(life.id, LONG_AGO) <= judge.periods.forgot_at
+            not life.host.machine.is_alive
+            and judge.registered_at.get(life.id, LONG_AGO) <= judge.periods.data_lost_at
             for life in lives
         )
-        nobody_knows = died_unknown or any(map(judge.is_forgotten_twice, lives))
-        are_told = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
-        if uid in online or nobody_knows or not are_told:
+        nobody_knows = died_unknown or any(map(judge.was_lost_twice, lives))
+        are_applied = all((True, life.id) in judge.applied for life in lives if life.ended_at is not None)
+        if uid in online or nobody_knows or not are_applied:
             continue
-        if judge.periods.told.get(uid) == "online":
+        if judge.periods.last_events.get(uid) == "online":
             last = max(lives, key=lambda life: life.handled)
-            judge.broken("conserved", "{} is offline since {} ended, and nobody was told", uid, last.id)
+            judge.add_violation(
+                "conserved", "{} is offline since {} ended, and nobody was told", uid, last.id
+            )
 
 
-def _conserved(judge: SimulationJudge, host: Host) -> None:
+def _check_outbox(judge: SimulationJudge, host: Host) -> None:
     figures = host.node.outbox.statistics()
     if figures.held:
-        judge.broken("conserved", "{} holds {}", host.name, figures.held)
+        judge.add_violation("conserved", "{} holds {}", host.name, figures.held)
     for is_end, session in judge.accepted.get(host, ()):
         if (is_end, session) not in judge.applied:
-            judge.broken("conserved", "{} of {} was never applied", "end" if is_end else "login", session)
-    told = judge.liveness.made_good.get(host, 0)
-    if told < figures.dropped_total:
-        judge.broken("conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, told)
+            judge.add_violation(
+                "conserved", "{} of {} was never applied", "end" if is_end else "login", session
+            )
+    reported = judge.liveness.reported_skips.get(host, 0)
+    if reported < figures.dropped_total:
+        judge.add_violation(
+            "conserved", "{} skipped {}, gaps tell {}", host.name, figures.dropped_total, reported
+        )
 
 
 class Counting:
-    """What nodes counted beside all that was written, though Redis may have forgotten it.
-
-    Each event of a batch is counted once, and none besides.
-    """
+    """The events that nodes must have counted: each of a batch once, even if Redis has lost it since."""
 
     def __init__(self) -> None:
         self._by_batches: dict[str, Counter[Kind]] = {}  # by the node id that called
         self._by_others: dict[str, Counter[Kind]] = {}
 
-    def wrote(self, entry: ObservedEntry) -> None:
-        """A script wrote an entry."""
+    def entry_written(self, entry: ObservedEntry) -> None:
         kind = entry.fields["type"]
         if kind != "floor":  # which is taken out again immediately
             written = self._by_batches if entry.script == "apply" else self._by_others
             written.setdefault(entry.caller, Counter())[kind, entry.fields.get("reason", kind)] += 1
 
     def compare(self, judge: SimulationJudge, host: Host, *, forgot: bool) -> None:
-        """Judge a process that runs; `forgot`: Redis lost data, and so perhaps the answer to a batch."""
-        batches, others = self._of(self._by_batches, host), self._of(self._by_others, host)
+        """Judge a running process; `forgot`: Redis lost data, and so perhaps the answer to a batch."""
+        batches, others = self._total_of(self._by_batches, host), self._total_of(self._by_others, host)
         report = host.node.relay.transitions.report()
         counted = Counter({(type, reason): n for type, ns in report.items() for reason, n in ns.items()})
         if twice := counted - (batches + others):
-            judge.broken("counted", "{} counts what was not written: {}", host.name, dict(twice))
+            judge.add_violation("counted", "{} counts what was not written: {}", host.name, dict(twice))
         if not forgot and (missed := batches - counted):
-            judge.broken("counted", "{} does not count what was written: {}", host.name, dict(missed))
+            judge.add_violation("counted", "{} does not count what was written: {}", host.name, dict(missed))
 
-    def _of(self, written: dict[str, Counter[Kind]], host: Host) -> Counter[Kind]:
+    def _total_of(self, written: dict[str, Counter[Kind]], host: Host) -> Counter[Kind]:
         return sum((written.get(id, Counter()) for id in host.ids), Counter())

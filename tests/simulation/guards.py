@@ -20,7 +20,7 @@ from presence.store import script_runner
 
 @dataclass(frozen=True)
 class SourceChange:
-    """A part of a script's own text and what stands in its place; what is in `lib` goes before several."""
+    """A part of a script's own text and its replacement; `lib` files are included by several scripts."""
 
     script: str
     old: str
@@ -29,8 +29,6 @@ class SourceChange:
 
 @dataclass(frozen=True)
 class Guard:
-    """One guard."""
-
     name: str  # as in the command line
     scripts: tuple[SourceChange, ...] = ()  # what is changed in scripts
     attributes: Mapping[tuple[Any, str], Any] | None = None  # (owner, name) to what takes its place
@@ -39,7 +37,6 @@ class Guard:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Switch it off."""
         texts = dict(script_runner._TEXTS)
         for each in self.scripts:
             assert texts[each.script].count(each.old) == 1, f"{each.script}: {each.old!r} must be there once"
@@ -54,7 +51,7 @@ class Guard:
 
 
 def _forget_texts() -> None:
-    """Have the scripts put together anew."""
+    """Make the scripts be assembled again."""
     script_runner.source.cache_clear()
     script_runner.digest.cache_clear()
 

@@ -31,12 +31,11 @@ READER_NEEDS_A_TURN: Final = 0.3  # of looks, where streams are read by tasks of
 
 
 class Host:
-    """A process; a restart makes another one.
+    """One process of a server; a restart makes another.
 
     Args:
-        world: everything else.
         place: the number of its machine.
-        number: unique; counts processes.
+        number: unique among all processes.
     """
 
     def __init__(self, world: SimulatedWorld, place: int, number: int) -> None:
@@ -48,18 +47,18 @@ class Host:
         rate = plan.rates[place % len(plan.rates)]
         self.clock = NodeClock(world.agenda, rate, offset_s=random.uniform(-60.0, 60.0))
         self.machine = Machine(world.agenda, self.clock, random)
-        self.wires = {  # its connections to Redis
+        self.redis_connections = {  # its connections to Redis
             name: RedisConnection(world.agenda, world.redis, random)
             for name in ("relay", "cluster", "leases")
         }
         self.connections: list[SimulatedConnection] = []  # all that it ever accepted
-        self.reading: SimulatedConnection | None = None  # the connection that is being read
+        self.connection_being_read: SimulatedConnection | None = None  # the connection that is being read
         self.unreachable = 0  # how many faults keep all clients from it
-        self.vanished = False  # whether it died with its machine, which then resets nothing
-        self.draining = False  # whether it was told to stop
+        self.died_with_machine = False  # whether it died with its machine, which then resets nothing
+        self.is_draining = False  # whether it was told to stop
         self._reads_by_tasks = random.random() < 0.2
-        self._opened = False
-        self._tokens = 0
+        self._is_serving = False
+        self._token_count = 0
         self.ids: set[str] = set()  # the node ids that it had
         self.runtime = VirtualRuntime(self.machine)
         self.node = self._make_node()  # what `presence serve` runs
@@ -74,17 +73,17 @@ class Host:
             self._stores(),
             Clock(self.clock.monotonic, self.clock.wall),
             self.runtime,
-            token=self._token,
+            token=self._next_token,
             describe=lambda: {"sent_at": self._world.agenda.now},
         )
         append = node.outbox.append
 
         def record(change: Change) -> None:
-            self._decided(change)
+            self._change_decided(change)
             dropped = node.outbox.statistics().dropped_total
             append(change)
             if node.outbox.statistics().dropped_total == dropped:
-                self._world.judge.queued(self, change)
+                self._world.judge.change_queued(self, change)
 
         node.outbox.append = record  # type: ignore[method-assign]
         return node
@@ -99,24 +98,27 @@ class Host:
             max_sessions=settings.max_sessions,
             session_policy=settings.session_policy,
         )
-        connect = {name: connector(self._world.redis, wire.deliver) for name, wire in self.wires.items()}
+        connect = {
+            name: connector(self._world.redis, connection.deliver)
+            for name, connection in self.redis_connections.items()
+        }
         return Stores(
             relay=RedisStore(URL, shape, connect["relay"]),
             cluster=RedisStore(URL, shape, connect["cluster"]),
             leases=RedisLeaseTable(URL, keys, settings.lease, connect["leases"]),
         )
 
-    def _token(self) -> str:
-        self._tokens += 1
-        token = f"{self.name}.{self._tokens}"
+    def _next_token(self) -> str:
+        self._token_count += 1
+        token = f"{self.name}.{self._token_count}"
         self.ids.add(f"node-{token}")
-        self._world.of_node[f"node-{token}"] = self
-        if self._tokens > 1:
+        self._world.host_of_node[f"node-{token}"] = self
+        if self._token_count > 1:
             self._world.note("{} takes the id node-{}", self.name, token)
         return token
 
     async def _main(self) -> None:
-        """Do as `Server.serve`."""
+        """As `Server.serve`."""
         while True:
             try:
                 await self.node.start()
@@ -128,29 +130,28 @@ class Host:
         self._tasks += [Task(self.machine, run) for run in (node.relay.run(), node.cluster.run())]
         self._ticking = Task(self.machine, node.ticker.run())
         node.declared_readiness = Readiness.READY
-        self._opened = True
+        self._is_serving = True
         self._world.note("{} serves", self.name)
 
     def accepts(self) -> bool:
-        """Whether a connection is accepted, be it by the kernel of a stopped process."""
-        return self.machine.alive and self._opened and not self.draining
+        """Whether a connection is accepted, perhaps only by the kernel of a stopped process."""
+        return self.machine.is_alive and self._is_serving and not self.is_draining
 
     # What befalls it
 
     def crash(self, *, silently: bool) -> None:
-        """End it where it stands."""
-        if not self.machine.alive:
+        if not self.machine.is_alive:
             return
-        self.vanished = silently
+        self.died_with_machine = silently
         self.machine.end()
 
     def drain(self) -> None:
-        """Do as `Server.stop`."""
-        if self.machine.alive and self._opened and not self.draining:
-            self.machine.post(self._drain)
+        """As `Server.stop`."""
+        if self.machine.is_alive and self._is_serving and not self.is_draining:
+            self.machine.post(self._begin_drain)
 
-    def _drain(self) -> None:
-        self.draining = True
+    def _begin_drain(self) -> None:
+        self.is_draining = True
         self.node.declared_readiness = Readiness.DRAINING
         self._ticking.cancel()
 
@@ -162,9 +163,9 @@ class Host:
 
         self.node.engine.refuse_logins(return_after)
         self.node.engine.terminator.say_goodbye_all(list(self.node.engine.registry), goodbye)
-        self._tasks.append(Task(self.machine, self._last_words(len(self.node.engine.registry))))
+        self._tasks.append(Task(self.machine, self._finish_drain(len(self.node.engine.registry))))
 
-    async def _last_words(self, sessions: int) -> None:
+    async def _finish_drain(self, sessions: int) -> None:
         await self.runtime.sleep(1.5)
         if not await self.node.relay.drain(self._world.plan.settings.drain_timeout - 2.0):
             await self.node.leave(sessions, 0.4)
@@ -172,28 +173,25 @@ class Host:
         self._world.agenda.after(0.0, self.machine.end)
 
     def _end(self) -> None:
-        self._opened = False
+        self._is_serving = False
         for task in self._tasks:
             task.cancel()
         for connection in self.connections:
-            if not self.vanished:
+            if not self.died_with_machine:
                 connection.reset()
 
     # Link
 
     def hang_up(self, handle: SimulatedConnection, farewell: bytes) -> None:
-        """See `presence.core.registry.Link`."""
         handle.hang_up(farewell)
 
     def send(self, handle: SimulatedConnection, data: bytes) -> None:
-        """See `presence.core.registry.Link`: no client asks for what is answered later."""
+        """Ignore it: no client asks for what is answered later."""
 
     def try_send(self, handle: SimulatedConnection, data: bytes) -> bool:
-        """See `presence.core.registry.Link`."""
         return True
 
     def poll_now(self, handle: SimulatedConnection) -> bool:
-        """See `presence.core.registry.Link`."""
         if self._reads_by_tasks and self._random.random() < READER_NEEDS_A_TURN:
             self.machine.post_after(0.0, handle.read)
             return False
@@ -201,18 +199,16 @@ class Host:
         return True
 
     def receive_queue_age_s(self, handle: SimulatedConnection, now: float) -> float:
-        """See `presence.core.registry.Link`."""
         return (self._world.agenda.now - handle.data_at) * self.clock.rate
 
     def address(self, handle: SimulatedConnection) -> str:
-        """See `Link`."""
         return "127.0.0.1"
 
     # What it decides
 
-    def _decided(self, change: Change) -> None:
+    def _change_decided(self, change: Change) -> None:
         if change.op is Op.LOGIN:
-            connection = self.reading
+            connection = self.connection_being_read
             assert connection is not None
             connection.life = life = TrueSession(
                 change.session,
@@ -223,11 +219,10 @@ class Host:
                 handled=self._world.agenda.now,
                 idle_timeout=change.idle_timeout_ms / 1000,
                 readable=connection.data_at,
-                fin_at=self._world.agenda.now if connection.fin else None,
+                fin_at=self._world.agenda.now if connection.has_fin else None,
             )
             self._world.truth.add(life)
-        self._world.judge.decided(self, change)
+        self._world.judge.change_decided(self, change)
 
-    def said_goodbye(self, life: TrueSession, code: Code) -> None:
-        """A connection was told why it ends."""
-        self._world.judge.said_goodbye(life, code)
+    def goodbye_sent(self, life: TrueSession, code: Code) -> None:
+        self._world.judge.goodbye_sent(life, code)

@@ -11,21 +11,21 @@ While the simulation runs
  late       It ends no later than its time-out, a tick and the reading window after its last packet, by
             its node's clock. Time in which the process was stopped counts twice: nothing runs, and
             later the whole stop is credited, up to T.
- untold     With no fault now or shortly before, an end is reported TELLING_S after its decision; a
+ untold     With no fault now or shortly before, an end is reported REPORT_S after its decision; a
             gap entry of its process counts as the end of a fault, and so does a resync for what a comparison
             found.
  unswept    A session of a process that died alone, no fault before or after, is swept within a lease, its
             time-out (at least T), three heartbeats and SWEEP_SLACK_S, by the slowest clock.
  false      At an offline event, no device of the user may have a live session as its newest login: one that
             its process holds, and whose client was received within its time-out and has sent
-            neither FIN nor logout. A process is excused only if it could not report that session to Redis: it
-            was stopped, or one of the relay's calls failed or was slow, within the last
-            RECOVERY_S, and not because Redis was unreachable for all, unless that was shorter than BLINK_S;
-            its outbox is beyond its bound, or was, until its gap entry and RECOVERY_S; the process that
-            reports the end has not yet seen its node in that shard; the login is younger than LOGIN_LAG_S;
-            or Redis went back to an earlier state of the same history within ROLLBACK_S, which a node
-            whose own counter agrees cannot see. For an end that a node decided the moment
-            of the decision counts: a later login, by clocks as wrong as theirs, comes online afterwards.
+            neither FIN nor logout. A process is excused only if it could not report that session to Redis:
+            it was stopped, or one of the relay's calls failed or was slow, within the last RECOVERY_S, and
+            not because Redis was unreachable for all, unless for less than BRIEF_OUTAGE_S; its outbox is
+            beyond its bound, or was, until its gap entry and RECOVERY_S; the process that reports the end
+            has not yet seen its node in that shard; the login is younger than LOGIN_LAG_S; or Redis went
+            back to an earlier state of the same history within ROLLBACK_S, which a node whose own counter
+            agrees cannot see. For an end that a node decided the moment of the decision counts: a later
+            login, by clocks as wrong as theirs, comes online afterwards.
  unfounded  An offline event with another reason than node_down has the decision of the session's process.
  swept      A sweep ends what a node id owns no sooner than lease + T after that id's last renewal, by the
             sweeper's clock; a session with a longer time-out of its own that much later. Time in which
@@ -33,10 +33,10 @@ While the simulation runs
  doubled    The events of a user alternate, and each offline event names the entry id of its online event.
             What Redis has forgotten is forgotten here too.
  risen      A session whose end was applied never comes online again, unless Redis forgot the end.
- shown      An event about a user's status or `meta` reports a change in the present period; see `showing`.
+ shown      An event about a user's status or `meta` reports a change in the present period.
  exile      No final goodbye to the newest login of a device, unless its user has more devices than allowed
             sessions. Here, as in `false`, a device is exempt if Redis has since applied one of its logins
-            that was in flight for more than UNDER_WAY_S:
+            that was in flight for more than IN_FLIGHT_S:
             its age was that of its sending, so it may count as younger than it is.
 When all is over
  converged  Redis' records are the union of the sessions of the running processes, exactly, and these are
@@ -61,17 +61,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from loadtest.checker import Broken
-from loadtest.checker.endings import EPSILON_S, Given, Promised, is_founded
-from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, ShownState
+from loadtest.checker import EPSILON_S, Broken, Given, Periods, Promised, Showing, ShownState, is_justified
 from presence.cluster.membership import RENEWALS_PER_LEASE
 from presence.core.changes import Change, Op
 from presence.protocol import Code
 from tests.simulation import excuses
 from tests.simulation.excuses import Liveness
 from tests.simulation.final import Counting, compare
-from tests.simulation.observed import ObservedEntry, Ran
+from tests.simulation.observed import ObservedEntry, ScriptRun
 from tests.simulation.truth import LONG_AGO, TrueSession
 
 if TYPE_CHECKING:
@@ -92,11 +89,11 @@ class KnownState(NamedTuple):
 
 
 class SimulationJudge:
-    """Holds what happens against the rules.
+    """Compares what happens with the rules.
 
     Attributes:
-        accepted: logins and ends (True) that each process's outbox took.
-        applied: those that a script has applied, with the true time when it was the first time.
+        accepted: logins and ends (True) that each process's outbox accepted.
+        applied: those that a script has applied, with the true time of the first time.
     """
 
     def __init__(self, world: SimulatedWorld) -> None:
@@ -106,38 +103,38 @@ class SimulationJudge:
         self.showing = Showing()  # how they show themselves, as the streams have it
         self.accepted: dict[Host, list[tuple[bool, str]]] = {}
         self.applied: dict[tuple[bool, str], float] = {}
-        self.registered_at: dict[str, float] = {}  # true time at which Redis last heard that a session lives
+        self.registered_at: dict[
+            str, float
+        ] = {}  # true time at which Redis was last told that a session lives
         self.liveness = Liveness(world)
         self._renewed_at: dict[str, float] = {}
         self._losses: list[tuple[float, float]] = []  # true time, and that of the state it went back to
         self.counting = Counting()  # what nodes are to have counted
 
-    def broken(self, rule: str, text: str, *values: object) -> None:
-        """Note a broken promise."""
+    def add_violation(self, rule: str, text: str, *values: object) -> None:
         line = f"{self._world.agenda.now:.3f} {rule}: {text.format(*values)}"
         self._world.note("VIOLATION {}", line)
         self.violations.append(line)
 
-    def all_broken(self, found: list[Broken]) -> None:
-        """Note what the rules found that hold for real processes too."""
+    def add_broken(self, found: list[Broken]) -> None:
+        """Add the findings of the rules that real processes share."""
         for each in found:
-            self.broken(each.rule, "{}", each.text)
+            self.add_violation(each.rule, "{}", each.text)
 
     # What nodes decide
 
-    def queued(self, host: Host, change: Change) -> None:
-        """An outbox took a change."""
+    def change_queued(self, host: Host, change: Change) -> None:
+        """An outbox accepted a change."""
         if change.op in (Op.LOGIN, Op.END):
             self.accepted.setdefault(host, []).append((change.op is Op.END, change.session))
 
-    def decided(self, host: Host, change: Change) -> None:
-        """A process decided a change."""
+    def change_decided(self, host: Host, change: Change) -> None:
         now = self._world.agenda.now
         if change.op is Op.LOGIN:
             self._world.note("{} at {}: login {}", change.uid, host.name, change.session)
         if change.op is not Op.END:
             return
-        life = self._world.truth.lives[change.session]
+        life = self._world.truth.by_id[change.session]
         life.ended_at, life.end_code = now, change.code
         self._world.note(
             "{} at {}: end {} {}", change.uid, host.name, change.session, Code(change.code).reason
@@ -153,24 +150,21 @@ class SimulationJudge:
         grace_s = self._world.plan.settings.disconnect_grace
         if change.code == Code.SESSION_LIMIT:
             self._check_limit("early", life)
-        elif not is_founded(change.code, given, Promised(life.idle_timeout, grace_s)):
-            self.broken(
+        elif not is_justified(change.code, given, Promised(life.idle_timeout, grace_s)):
+            self.add_violation(
                 "early", "{} {} after {:.3f} s of silence", life.id, Code(change.code).reason, silent_s
             )
-        if change.code != Code.REPLACED and not host.draining:  # a session that is ended needs no tick
+        if change.code != Code.REPLACED and not host.is_draining:  # a session that is ended needs no tick
             self._check_late(life, now)
 
     def _check_late(self, life: TrueSession, now: float) -> None:
         silent_s = (now - life.readable) * life.host.clock.rate
         allowed_s = excuses.decision_allowed_s(self._world, life, now)
         if silent_s > allowed_s + EPSILON_S:
-            self.broken("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
+            self.add_violation("late", "{} {:.3f} s silent, {:.3f} allowed", life.id, silent_s, allowed_s)
 
-    def said_goodbye(self, life: TrueSession, code: Code) -> None:
-        """A process told a client why its connection ends."""
+    def goodbye_sent(self, life: TrueSession, code: Code) -> None:
         self._world.note("{} at {}: goodbye {} to {}", life.key[0], life.host.name, code.reason, life.id)
-        if code in (Code.REPLACED, Code.CLOSED):
-            life.displaced_at = self._world.agenda.now
         if code.reconnect:
             return
         uid, device = life.key
@@ -179,17 +173,18 @@ class SimulationJudge:
             return
         newest = max(self._world.truth.by_user[uid][device], key=lambda each: each.arrived)
         if newest is life and not self.liveness.is_outdated(life):
-            self.broken("exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason)
+            self.add_violation(
+                "exile", "{} of {} was told {}, and no login is newer", life.id, uid, code.reason
+            )
 
     def _check_limit(self, rule: str, life: TrueSession) -> None:
         devices = len(self._world.truth.by_user[life.key[0]])
         if devices <= self._world.plan.settings.max_sessions:
-            self.broken(rule, "{} had to go, one of {} devices", life.id, devices)
+            self.add_violation(rule, "{} had to go, one of {} devices", life.id, devices)
 
     # What Redis does
 
-    def ran(self, ran: Ran) -> None:
-        """A script was run."""
+    def script_ran(self, ran: ScriptRun) -> None:
         if not isinstance(ran.reply, dict) or ran.reply.get("status") != "ok":
             return
         now = self._world.agenda.now
@@ -210,97 +205,101 @@ class SimulationJudge:
                     continue
                 if op not in ENDS:
                     self.registered_at[session] = now
-                    self.liveness.applied((items[first + 1], items[first + 2]))
+                    self.liveness.login_applied((items[first + 1], items[first + 2]))
                 if op != "hold":
                     self.applied.setdefault((op in ENDS, session), now)
                 if op in ENDS:
-                    self.periods.ended(session, now)
+                    self.periods.session_ended(session, now)
 
-    def redis_forgot(self, kept: KnownState | None, *, silently: bool = False) -> None:
-        """Redis went back to what it had when `kept` was made; None: it has nothing."""
+    def data_lost(self, snapshot: KnownState | None, *, silently: bool = False) -> None:
+        """Redis went back to its state of a snapshot; None: it is empty."""
         now = self._world.agenda.now
-        self._losses.append((now, kept.at if kept else LONG_AGO))
-        self.periods.forgot(now, kept.online if kept else None)
-        self.showing.forgot(kept.shown if kept else None)
-        self._renewed_at = dict(kept.renewed_at) if kept else {}
+        self._losses.append((now, snapshot.at if snapshot else LONG_AGO))
+        self.periods.data_lost(now, snapshot.online if snapshot else None)
+        self.showing.data_lost(snapshot.shown if snapshot else None)
+        self._renewed_at = dict(snapshot.renewed_at) if snapshot else {}
         if silently:
             self.liveness.rolled_back_at = now
 
-    def kept(self) -> KnownState:
-        """Return what is to be given back when Redis goes back to this moment."""
+    def snapshot(self) -> KnownState:
+        """Return what `data_lost` needs if Redis goes back to this moment."""
         return KnownState(
-            self._world.agenda.now, self.periods.kept(), self.showing.kept(), dict(self._renewed_at)
+            self._world.agenda.now, self.periods.snapshot(), self.showing.snapshot(), dict(self._renewed_at)
         )
 
-    def is_forgotten_twice(self, life: TrueSession) -> bool:
+    def was_lost_twice(self, life: TrueSession) -> bool:
         """Whether Redis lost the end of a session that it had acknowledged, and later lost data again."""
         applied_at = self.applied.get((True, life.id), math.inf)
         losses = [lost_at for lost_at, back_to in self._losses if back_to < applied_at <= lost_at]
-        return bool(losses) and self.periods.forgot_at > losses[0]
+        return bool(losses) and self.periods.data_lost_at > losses[0]
 
-    def entry(self, entry: ObservedEntry) -> None:
-        """An entry was written."""
-        self.counting.wrote(entry)
+    def entry_written(self, entry: ObservedEntry) -> None:
+        self.counting.entry_written(entry)
         fields = entry.fields
         if "uid" in fields:
-            self.all_broken(self.periods.in_order(fields["uid"], entry.id))
-            self.all_broken(self.showing.entry(entry.id, fields))
+            self.add_broken(self.periods.check_order(fields["uid"], entry.id))
+            self.add_broken(self.showing.check_entry(entry.id, fields))
         match fields["type"]:
             case "gap":
-                host = self._world.of_node[fields["node"]]
-                gaps = self.liveness.made_good
+                host = self._world.host_of_node[fields["node"]]
+                gaps = self.liveness.reported_skips
                 gaps[host] = gaps.get(host, 0) + int(fields["dropped"])
-                self.liveness.made_good_at[host] = entry.at
+                self.liveness.skips_reported_at[host] = entry.at
                 self._world.note("{} gap of {}", host.name, fields["dropped"])
             case "online":
-                self._online(entry)
+                self._user_online(entry)
             case "offline":
-                self._offline(entry)
+                self._user_offline(entry)
             case "away" | "update":
-                told = [fields[name] for name in ("uid", "reason", "status")]
-                self._world.note("{} {} {} {} by {}", *told, fields.get("meta", ""), entry.script)
+                details = [fields[name] for name in ("uid", "reason", "status")]
+                self._world.note("{} {} {} {} by {}", *details, fields.get("meta", ""), entry.script)
 
-    def _online(self, entry: ObservedEntry) -> None:
+    def _user_online(self, entry: ObservedEntry) -> None:
         uid, session = entry.fields["uid"], entry.fields["session"]
         self._world.note("{} ONLINE {} by {} of {}", uid, session, entry.script, entry.fields["node"])
-        self.all_broken(self.periods.came(uid, session, entry.id, entry.at))
+        self.add_broken(self.periods.user_online(uid, session, entry.id, entry.at))
 
-    def _offline(self, entry: ObservedEntry) -> None:
+    def _user_offline(self, entry: ObservedEntry) -> None:
         uid, session, reason = (entry.fields[name] for name in ("uid", "session", "reason"))
         self._world.note("{} OFFLINE {} {} by {} of {}", uid, session, reason, entry.script, entry.caller)
-        self.all_broken(self.periods.went(uid, session, entry.fields["since_id"]))
-        life = self._world.truth.lives[session]
+        self.add_broken(self.periods.user_offline(uid, session, entry.fields["since_id"]))
+        life = self._world.truth.by_id[session]
         decided_at = entry.at
         if entry.script == "apply":
             if life.ended_at is None:
-                self.broken("unfounded", "{} of {} {}", session, uid, reason)
+                self.add_violation("unfounded", "{} of {} {}", session, uid, reason)
                 return
             decided_at = life.ended_at
             took_s = entry.at - decided_at
-            gap_at = self.liveness.made_good_at.get(life.host, LONG_AGO)
-            if took_s > excuses.telling_allowed_s(self._world, life, decided_at, gap_at):
-                self.broken("untold", "the end of {} for {:.3f} s", life.id, took_s)
+            gap_at = self.liveness.skips_reported_at.get(life.host, LONG_AGO)
+            if took_s > excuses.report_allowed_s(self._world, life, decided_at, gap_at):
+                self.add_violation("untold", "the end of {} for {:.3f} s", life.id, took_s)
         elif entry.script == "sweep":
             self._check_sweep(entry, life)
-        teller = self._world.of_node[entry.caller]
+        reporter = self._world.host_of_node[entry.caller]
         for newest in self._world.truth.newest(uid):
-            if self.liveness.has_to_be_known(newest, decided_at, teller):
+            if self.liveness.must_be_known(newest, decided_at, reporter):
                 text = "{} offline by {} ({} {}) though {} lives at {}"
-                self.broken("false", text, uid, session, entry.script, reason, newest.id, newest.host.name)
+                self.add_violation(
+                    "false", text, uid, session, entry.script, reason, newest.id, newest.host.name
+                )
 
     def _check_sweep(self, entry: ObservedEntry, life: TrueSession) -> None:
         settings = self._world.plan.settings
-        dead, sweeper = entry.fields["node"], self._world.of_node[entry.caller]
+        dead, sweeper = entry.fields["node"], self._world.host_of_node[entry.caller]
         renewed_at = self._renewed_at.get(dead, LONG_AGO)
-        away_s = self._world.redis.away_between(renewed_at, entry.at, 2 * settings.lease / RENEWALS_PER_LEASE)
+        away_s = self._world.redis.unreachable_between(
+            renewed_at, entry.at, 2 * settings.lease / RENEWALS_PER_LEASE
+        )
         silent_s = (entry.at - renewed_at - away_s) * sweeper.clock.rate
         least_s = settings.lease + max(settings.idle_timeout, life.idle_timeout)
         if silent_s < least_s - EPSILON_S:
-            self.broken("swept", "{} of {} after {:.3f} s, not {:.3f}", life.id, dead, silent_s, least_s)
+            self.add_violation(
+                "swept", "{} of {} after {:.3f} s, not {:.3f}", life.id, dead, silent_s, least_s
+            )
         since_death_s = entry.at - life.host.machine.ended_at
         if since_death_s > excuses.sweep_allowed_s(self._world, life):
-            self.broken("unswept", "{} of {} for {:.3f} s", life.id, dead, since_death_s)
+            self.add_violation("unswept", "{} of {} for {:.3f} s", life.id, dead, since_death_s)
 
-    def final(self) -> None:
-        """All is over and quiet."""
+    def judge_final_state(self) -> None:
         compare(self._world, self)

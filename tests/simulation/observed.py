@@ -31,8 +31,8 @@ class ObservedEntry(NamedTuple):
     caller: str  # the node that called the script
 
 
-class Ran(NamedTuple):
-    """A call of a script that was not refused by an error."""
+class ScriptRun(NamedTuple):
+    """A call of a script that Redis did not refuse."""
 
     script: str  # its name
     keys: tuple[bytes, ...]  # as they were, like the next two
@@ -42,26 +42,22 @@ class Ran(NamedTuple):
 
 
 class ObservedRedis(FakeRedis):
-    """See the module.
-
-    Args:
-        agenda: true time.
-        seed: for replication ids.
+    """The fake Redis, with outages and observers.
 
     Attributes:
-        on_entry, on_run: told of every entry written to a stream, and of every script.
+        on_entry, on_run: called with each entry written to a stream, and each script run.
     """
 
     def __init__(self, agenda: Agenda, seed: str) -> None:
         self._agenda = agenda
         self.clock_offset_s = 0.0  # of its clock to true time
-        self.away = 0  # how many faults make it unreachable for all; see `leave`
-        self._absences: list[tuple[float, float]] = []
-        self.refuses = False  # whether it is down, so that its machine refuses connections
+        self.outages = 0  # how many faults make it unreachable for all
+        self._outage_spans: list[tuple[float, float]] = []
+        self.refuses_connections = False  # whether it is down, so that its machine refuses connections
         self.epoch = 0  # another with each restart, which ends all connections
-        self.under_way_s = 0.0  # for how long the call that is carried out has been under way
+        self.in_flight_s = 0.0  # for how long the call that is carried out has been under way
         self.on_entry: Callable[[ObservedEntry], None] = lambda _: None
-        self.on_run: Callable[[Ran], None] = lambda _: None
+        self.on_run: Callable[[ScriptRun], None] = lambda _: None
         self._script, self._caller = "", ""
         self._names = {script_runner.digest(name).encode(): name for name in SCRIPTS}
         super().__init__(
@@ -82,45 +78,46 @@ class ObservedRedis(FakeRedis):
         return entry_id
 
     def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
-        """See `FakeRedis.run_script`."""
         keys, arguments = tuple(keys), tuple(arguments)
         self._script, self._caller = self._names[digest], arguments[0].decode()
-        before = self._counter(keys) if self._script == "apply" else None
+        before = self._batch_counter(keys) if self._script == "apply" else None
         reply = super().run_script(digest, keys, arguments)
         packed = reply[0] if isinstance(reply, list) else reply
-        is_new = before is not None and before != self._counter(keys)
-        self.on_run(Ran(self._script, keys, arguments, msgpack.unpackb(packed), is_new))
+        is_new = before is not None and before != self._batch_counter(keys)
+        self.on_run(ScriptRun(self._script, keys, arguments, msgpack.unpackb(packed), is_new))
         return reply
 
-    def _counter(self, keys: tuple[bytes, ...]) -> tuple[bytes | None, bytes | None]:
+    def _batch_counter(self, keys: tuple[bytes, ...]) -> tuple[bytes | None, bytes | None]:
         own = self.data.get(keys[3], Hash())
         assert isinstance(own, Hash)
         return own.get(b"gen"), own.get(b"n")
 
-    def leave(self, seconds: float, *, refuses: bool) -> None:
-        """Be unreachable for all for a while."""
-        self.away += 1
-        self.refuses = refuses
-        self._absences.append((self._agenda.now, self._agenda.now + seconds))
+    def make_unreachable(self, seconds: float, *, refuses: bool) -> None:
+        """Make Redis unreachable for all processes for a while."""
+        self.outages += 1
+        self.refuses_connections = refuses
+        self._outage_spans.append((self._agenda.now, self._agenda.now + seconds))
 
         def come_back() -> None:
-            self.away -= 1
+            self.outages -= 1
 
         self._agenda.after(seconds, come_back)
 
-    def was_away(self, since: float) -> bool:
-        """Whether it was unreachable for all, until a true moment or later."""
-        return any(end >= since for _, end in self._absences)
+    def was_unreachable(self, since: float) -> bool:
+        """Whether Redis was unreachable for all, until a true moment or later."""
+        return any(end >= since for _, end in self._outage_spans)
 
-    def is_just_back(self, within_s: float, least_s: float) -> bool:
-        """Whether it was away, for less than `least_s`, until a while ago that is shorter than `within_s`."""
+    def is_just_reachable(self, within_s: float, least_s: float) -> bool:
+        """Whether an outage of less than `least_s` lasts, or ended less than `within_s` ago."""
         now = self._agenda.now
-        return any(end - begin < least_s and begin <= now < end + within_s for begin, end in self._absences)
+        return any(
+            end - begin < least_s and begin <= now < end + within_s for begin, end in self._outage_spans
+        )
 
-    def away_between(self, since: float, until: float, least_s: float) -> float:
-        """Return how many of some true seconds it was unreachable for all, at least `least_s` each time."""
+    def unreachable_between(self, since: float, until: float, least_s: float) -> float:
+        """Return the seconds of a span in outages of at least `least_s` each."""
         spans: list[tuple[float, float]] = []
-        for begin, end in sorted(self._absences):
+        for begin, end in sorted(self._outage_spans):
             if spans and begin <= spans[-1][1]:
                 first, last = spans.pop()
                 spans.append((first, max(end, last)))
@@ -130,7 +127,6 @@ class ObservedRedis(FakeRedis):
             max(0.0, min(end, until) - max(begin, since)) for begin, end in spans if end - begin >= least_s
         )
 
-    def restart(self, kept: FakeSnapshot | None = None) -> None:
-        """See `FakeRedis.restart`."""
-        super().restart(kept)
+    def restart(self, snapshot: FakeSnapshot | None = None) -> None:
+        super().restart(snapshot)
         self.epoch += 1

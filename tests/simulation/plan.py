@@ -11,7 +11,7 @@ from presence.config.settings import Settings
 
 
 class DeviceAction(Enum):
-    """What a device does beside beating."""
+    """What a device does besides sending keepalives."""
 
     SILENT = "falls silent: its network is dead for so long; no FIN"
     LOGOUT = "logs out, and comes back later"
@@ -23,15 +23,15 @@ class DeviceAction(Enum):
 
 @dataclass(frozen=True)
 class Action:
-    """A deed at a moment."""
+    """What a device does at a moment."""
 
     at: float  # true seconds
-    deed: DeviceAction  # what
+    kind: DeviceAction  # what
     seconds: float = 0.0  # how long it lasts; infinity: for good
 
 
 @dataclass(frozen=True)
-class Saying:
+class ShownStatus:
     """How a device shows itself from a moment on."""
 
     at: float  # true seconds
@@ -50,7 +50,7 @@ class DevicePlan:
     asks: bool  # whether it notices a dead server and goes elsewhere, as the client library does
     start: float  # true seconds of its first login
     actions: tuple[Action, ...]  # in order
-    sayings: tuple[Saying, ...] = ()  # in order
+    statuses: tuple[ShownStatus, ...] = ()  # in order
 
 
 class FaultKind(Enum):
@@ -80,8 +80,6 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True)
 class SimulatedFault:
-    """One fault."""
-
     at: float  # true seconds
     kind: FaultKind  # what
     seconds: float  # how long
@@ -94,7 +92,7 @@ class SimulatedFault:
 
 @dataclass(frozen=True)
 class SimulationPlan:
-    """All that is decided before."""
+    """Everything that is decided in advance."""
 
     seed: int  # what the plan was drawn from, and everything else is
     settings: Settings  # of every node

@@ -21,8 +21,6 @@ FRAMES = 4  # of an exception, those next to where it was raised
 
 @dataclass(frozen=True)
 class SeedOutcome:
-    """What came of a seed."""
-
     seed: int  # which
     violations: tuple[str, ...]  # broken promises, or an exception
     faults: Counter[str]  # how often each kind was carried out
@@ -30,7 +28,7 @@ class SeedOutcome:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_logs() -> Iterator[None]:
     """Keep nodes from logging."""
     before = structlog.get_config()
 
@@ -45,12 +43,11 @@ def quiet() -> Iterator[None]:
 
 
 def run_plan(
-    plan: SimulationPlan, *, guard: str = "", tell: Callable[[str], None] | None = None
+    plan: SimulationPlan, *, guard: str = "", log: Callable[[str], None] | None = None
 ) -> SeedOutcome:
-    """Carry a plan out with a guard switched off, or none."""
     off = next(each for each in GUARDS if each.name == guard).off() if guard else nullcontext()
-    with quiet(), off:
-        world = SimulatedWorld(plan, tell=tell)
+    with without_logs(), off:
+        world = SimulatedWorld(plan, log=log)
         # What a world leaves behind is one large circle, and goes with the next collection.
         gc.disable()
         try:
@@ -59,17 +56,16 @@ def run_plan(
             violations = [f"{world.agenda.now:.3f} exception: {traceback.format_exc(limit=-FRAMES)}"]
         finally:
             gc.enable()
-    done = Counter({kind.name: times for kind, times in world.faults.done.items()})
+    done = Counter({kind.name: times for kind, times in world.faults.counts.items()})
     return SeedOutcome(plan.seed, tuple(violations), done, plan.end_at)
 
 
 def run_seed(seed: int, guard: str = "") -> SeedOutcome:
-    """Carry a seed's plan out."""
     return run_plan(draw_plan(seed), guard=guard)
 
 
 def run_many(seeds: Iterable[int], jobs: int) -> Iterator[SeedOutcome]:
-    """Run seeds in several processes; outcomes come as they are ready."""
+    """Run seeds in several processes; outcomes come in any order."""
     if jobs == 1:
         yield from map(run_seed, seeds)
         return

@@ -28,7 +28,7 @@ class _Trap:
 
 
 class Task:
-    """A coroutine of a node, which lives no longer than its machine's process."""
+    """A coroutine of a node; it ends with its machine's process."""
 
     def __init__(self, machine: Machine, coroutine: Coroutine[Any, Any, None]) -> None:
         self._machine = machine
@@ -37,7 +37,6 @@ class Task:
         machine.post(lambda: self._step(None, None))
 
     def cancel(self) -> None:
-        """End it where it stands."""
         coroutine, self._coroutine = self._coroutine, None
         if coroutine is not None:
             coroutine.close()
@@ -68,39 +67,34 @@ class VirtualRuntime:
         self._machine = machine
 
     async def sleep(self, seconds: float) -> None:
-        """See `Runtime`."""
         machine = self._machine
         await _Trap(lambda wake: machine.post_after(max(0.0, seconds), lambda: wake(None, None)))
 
-    def wake_event(self) -> "VirtualBell":
-        """See `Runtime`."""
-        return VirtualBell(self._machine)
+    def wake_event(self) -> "VirtualWakeEvent":
+        return VirtualWakeEvent(self._machine)
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualCaller":
-        """See `Runtime`; nothing is ever cancelled, for a process that ends takes its connections with it."""
-        return VirtualCaller(self._machine)
+    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualThreadCaller":
+        """Return a caller; nothing is ever cancelled: a process that ends takes its connections with it."""
+        return VirtualThreadCaller(self._machine)
 
 
-class VirtualBell:
+class VirtualWakeEvent:
     """See `presence.common.runtime.WakeEvent`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._rung = False
+        self._is_set = False
         self._wake: Wake | None = None
 
     def set(self) -> None:
-        """See `WakeEvent`."""
-        self._rung = True
+        self._is_set = True
         wake, self._wake = self._wake, None
         if wake is not None:
             self._machine.post_after(0.0, lambda: wake(None, None))
 
     async def wait(self, timeout_s: float) -> bool:
-        """See `WakeEvent`."""
-
         def begin(wake: Wake) -> None:
-            if self._rung:
+            if self._is_set:
                 self._machine.post_after(0.0, lambda: wake(None, None))
                 return
             self._wake = wake
@@ -109,19 +103,17 @@ class VirtualBell:
 
         await _Trap(begin)
         self._wake = None
-        rung, self._rung = self._rung, False
+        rung, self._is_set = self._is_set, False
         return rung
 
 
-class VirtualCaller:
+class VirtualThreadCaller:
     """See `presence.common.runtime.ThreadCaller`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `ThreadCaller`."""
-
         def begin(wake: Wake) -> None:
             thread = greenlet(lambda _: _outcome(blocking))
 

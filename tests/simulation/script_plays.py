@@ -51,7 +51,7 @@ CALLS: Final = {
 
 
 class ScriptPlay:
-    """One sequence of calls; what it knows of its nodes it learns from the answers."""
+    """One sequence of calls; it learns its nodes' counters from the answers."""
 
     def __init__(self, random: Random, twins: Twins) -> None:
         self._random = random
@@ -62,7 +62,6 @@ class ScriptPlay:
         self._shape = Shape(KEYS, 1_000_000, retention_ms, max_sessions, policy)
 
     def step(self) -> None:
-        """Make one call on both servers."""
         (name,) = self._random.choices(list(CALLS), list(CALLS.values()))
         call: Call = getattr(self, name)()
         text = source(call.script) if call.script else COMMAND
@@ -80,7 +79,7 @@ class ScriptPlay:
             n += self._random.choice((-1, -1, 1, 2))
         return Counter(node, max(0, generation), max(1, n))
 
-    def _present(self) -> Counter:
+    def _present_counter(self) -> Counter:
         node = self._random.choice(NODES)
         return self._counter(node, *self._counters[node])
 
@@ -144,16 +143,16 @@ class ScriptPlay:
         return self._shape.call(Batch(0, counter, history, self._items(), NOW_S, opening))
 
     def retire(self) -> Call:
-        counter = self._present()
+        counter = self._present_counter()
         latest_ms = self._random.choice((0, AT_MS, 2 * AT_MS))
         return self._shape.call(Retirement(0, counter, self._history(), "0", latest_ms))
 
     def fence(self) -> Call:
-        counter = self._present()
+        counter = self._present_counter()
         return self._shape.call(Fencing(0, counter, self._history(), self._random.choice((*NODES, "new"))))
 
     def sweep(self) -> Call:
-        counter = self._present()
+        counter = self._present_counter()
         waited_ms, latest_ms = self._random.choice((0, 10_000, 60_000)), self._random.choice((0, AT_MS))
         other = self._random.choice(NODES)
         return self._shape.call(Sweep(0, counter, self._history(), other, "0", waited_ms, latest_ms))
@@ -174,8 +173,8 @@ class ScriptPlay:
         return self._shape.operator_call("convert", 0, ["2", place, MAX_FIELDS_PER_CALL])
 
     def compare(self) -> Call:
-        """Make one page of all that the node owns: where a page ends, servers are free to choose."""
-        counter = self._present()
+        """Compare one page with all that the node owns: servers may end a page where they like."""
+        counter = self._present_counter()
         chance = self._random
         names = tuple(
             SessionName(chance.choice(UIDS), chance.choice(DEVICES), chance.choice(SESSIONS))

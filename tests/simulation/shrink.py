@@ -12,20 +12,14 @@ Fails = Callable[[SimulationPlan], bool]
 
 
 def rule_of(outcome: SeedOutcome) -> str:
-    """Return the name of the first rule that was broken; "" if none was."""
+    """Return the name of the first broken rule, or ""."""
     return outcome.violations[0].split(" ", 2)[1] if outcome.violations else ""
 
 
 def shrink(
-    plan: SimulationPlan, *, guard: str = "", told: Callable[[str], None] = lambda _: None
+    plan: SimulationPlan, *, guard: str = "", report: Callable[[str], None] = lambda _: None
 ) -> SimulationPlan:
-    """Return a smaller plan that breaks the same rule.
-
-    Args:
-        plan: breaks a rule.
-        guard: what is switched off.
-        told: gets the progress.
-    """
+    """Return a smaller plan that breaks the same rule as `plan`; `told` receives the progress."""
     rule = rule_of(run_plan(plan, guard=guard))
 
     def fails(smaller: SimulationPlan) -> bool:
@@ -34,7 +28,7 @@ def shrink(
     size = -1
     while size != _size(plan):
         size = _size(plan)
-        told(f"{rule}: {len(plan.faults)} faults, {len(plan.devices)} devices, {size} parts in all")
+        report(f"{rule}: {len(plan.faults)} faults, {len(plan.devices)} devices, {size} parts in all")
         plan = _without(plan, plan.faults, lambda plan, left: replace(plan, faults=tuple(left)), fails)
         plan = _without(plan, plan.devices, lambda plan, left: replace(plan, devices=tuple(left)), fails)
         for device in plan.devices:
@@ -63,7 +57,7 @@ def _without(
     put: Callable[[SimulationPlan, Sequence[T]], SimulationPlan],
     fails: Fails,
 ) -> SimulationPlan:
-    """Leave out as many of some parts as can be: halves first, then quarters, in the end one by one."""
+    """Leave out as many items as possible: halves first, then quarters, in the end one by one."""
     left = list(parts)
     chunk = len(left)
     while chunk:
@@ -79,8 +73,8 @@ def _without(
     return plan
 
 
-def described(plan: SimulationPlan) -> list[str]:
-    """Return what a plan holds: settings that are not the usual ones, then a fault or a device a line."""
+def describe(plan: SimulationPlan) -> list[str]:
+    """Return a plan as lines: settings other than the defaults, then each fault and each device."""
     settings = {
         field.name: getattr(plan.settings, field.name)
         for field in fields(plan.settings)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.devices import SimulatedDevice
     from tests.simulation.host import Host
     from tests.simulation.machine import Agenda
-    from tests.simulation.plan import Saying
+    from tests.simulation.plan import ShownStatus
     from tests.simulation.truth import TrueSession
 
 ONE_WAY_S: Final = (0.001, 0.05)
@@ -32,35 +32,35 @@ class SimulatedConnection:
         self.peer: Peer | None = None  # who it belongs to at the server; None once hung up there
         self.is_open = True  # whether the client has not closed it
         self.life: TrueSession | None = None  # its session, once there is one
-        self.waiting = b""  # bytes that were not read
+        self.unread = b""  # bytes that were not read
         self.data_at = 0.0  # true time at which the last of them arrived
-        self.fin = False  # whether the client's FIN has arrived
-        self.hung_up = False  # whether the server has closed its end
-        self.device_knows = False  # whether the client has read that it is logged in
-        self.told: Saying | None = None  # how the client last said that it is
-        self.said: Saying | None = None  # the last of that which has arrived
-        self.said_at = 0.0  # true time at which it has
+        self.has_fin = False  # whether the client's FIN has arrived
+        self.is_hung_up = False  # whether the server has closed its end
+        self.is_login_read = False  # whether the client has read that it is logged in
+        self.sent_status: ShownStatus | None = None  # how the client last said that it is
+        self.arrived_status: ShownStatus | None = None  # the last of that which has arrived
+        self.status_arrived_at = 0.0  # true time at which it has
         self._last_arrival = 0.0
         self._read_due = False
 
     # The client's end
 
-    def send(self, data: bytes, says: Saying | None = None) -> None:
-        """Send one whole frame; `says`: how by that frame the client says that it is."""
-        self.told = says or self.told
-        self._travel(lambda: self._arrive(data, says))
+    def send(self, data: bytes, status: ShownStatus | None = None) -> None:
+        """Send one whole frame; `says`: the status that it sets."""
+        self.sent_status = status or self.sent_status
+        self._deliver_later(lambda: self._arrive(data, status))
 
     def close(self) -> None:
-        """Close the client's end; the FIN travels behind what was sent."""
+        """Close the client's end; the FIN arrives after what was sent."""
         if self.is_open:
             self.is_open = False
-            self._travel(self._arrive_fin)
+            self._deliver_later(self._arrive_fin)
 
     def abandon(self) -> None:
         """Forget the client's end without a FIN."""
         self.is_open = False
 
-    def _travel(self, arrive: object) -> None:
+    def _deliver_later(self, arrive: object) -> None:
         if self.device.is_cut(self.host):
             return
         due = max(self._last_arrival, self.agenda.now + self._random.uniform(*ONE_WAY_S))
@@ -69,16 +69,16 @@ class SimulatedConnection:
 
     # The server's kernel
 
-    def _arrive(self, data: bytes, says: Saying | None) -> None:
+    def _arrive(self, data: bytes, status: ShownStatus | None) -> None:
         machine = self.host.machine
-        if not machine.alive or self.hung_up:
-            if not self.host.vanished:
+        if not machine.is_alive or self.is_hung_up:
+            if not self.host.died_with_machine:
                 self.reset()
             return
-        self.waiting += data
+        self.unread += data
         self.data_at = self.agenda.now
-        if says is not None:
-            self.said, self.said_at = says, self.agenda.now
+        if status is not None:
+            self.arrived_status, self.status_arrived_at = status, self.agenda.now
         if self.life is not None:
             self.life.readable = self.agenda.now
             if data == LOGOUT_FRAME and self.life.logout_at is None:
@@ -86,8 +86,8 @@ class SimulatedConnection:
         self._wake_reader()
 
     def _arrive_fin(self) -> None:
-        if self.host.machine.alive and not self.hung_up:
-            self.fin = True
+        if self.host.machine.is_alive and not self.is_hung_up:
+            self.has_fin = True
             if self.life is not None and self.life.fin_at is None:
                 self.life.fin_at = self.agenda.now
             self._wake_reader()
@@ -100,23 +100,22 @@ class SimulatedConnection:
             self.agenda.after(delay, lambda: self.host.machine.post(self.read))
 
     def reset(self) -> None:
-        """The client learns that its connection is dead."""
         if self.is_open:
-            self.agenda.after(self._random.uniform(*ONE_WAY_S), lambda: self.device.lost(self))
+            self.agenda.after(self._random.uniform(*ONE_WAY_S), lambda: self.device.connection_lost(self))
 
     # The server's process
 
     def read(self) -> None:
-        """Read all that waits, and do what follows from it."""
+        """Read all bytes that have arrived, and handle them."""
         self._read_due = False
-        data, self.waiting = self.waiting, b""
+        data, self.unread = self.unread, b""
         if self.peer is None:
             return
         engine = self.host.node.engine
         if data == KEEPALIVE and isinstance(self.peer, Session) and self.peer.partial is None:
             engine.keepalives_received([self.peer])
         elif data:
-            self.host.reading = self
+            self.host.connection_being_read = self
             outcome = engine.received(self.peer, data)
             if outcome.failure is not None:
                 raise outcome.failure
@@ -128,18 +127,18 @@ class SimulatedConnection:
                 self.hang_up(bytes(outcome.reply))
             elif outcome.reply:
                 self._to_client(bytes(outcome.reply))
-        if self.fin and self.peer is not None:
+        if self.has_fin and self.peer is not None:
             engine.closed(self.peer)
             self.peer = None
-            self.hung_up = True
+            self.is_hung_up = True
 
     def hang_up(self, farewell: bytes) -> None:
-        """Say a last word and close the server's end."""
+        """Send the last bytes and close the server's end."""
         self.peer = None
-        self.hung_up = True
+        self.is_hung_up = True
         for packet in _packets(farewell):
             if packet.kind == Kind.GOODBYE and self.life is not None:
-                self.host.said_goodbye(self.life, Code(packet.payload["code"]))
+                self.host.goodbye_sent(self.life, Code(packet.payload["code"]))
         self._to_client(farewell)
 
     def _to_client(self, data: bytes) -> None:
@@ -148,7 +147,7 @@ class SimulatedConnection:
         def arrive() -> None:
             if self.is_open and not self.device.is_cut(self.host):
                 for packet in _packets(data):
-                    self.device.receives(self, packet)
+                    self.device.receive(self, packet)
 
         self.agenda.after(delay, arrive)
 

@@ -29,17 +29,15 @@ PLAYS: Final[dict[str, Callable[[Random, Twins], ScriptPlay | CommandPlay]]] = {
 def compare(
     client: redis.Redis, kind: str, seed: int, calls: int, commands: Mapping[bytes, Command] = COMMANDS
 ) -> None:
-    """Make random calls on the fake and on the real Redis.
+    """Make random calls on the fake and on the real Redis, whose keys are all deleted.
 
     Args:
-        client: of a real server, whose keys are all deleted.
         kind: of `PLAYS`.
         seed: of the first play; further plays count on from it.
-        calls: at least so many.
-        commands: of the fake Redis.
+        calls: how many at least.
 
     Raises:
-        Different: they did not do the same; the message begins with the play's seed.
+        Different: they behaved differently; the message begins with the play's seed.
     """
     twins = Twins(client, CHANNELS, commands)
     made = 0

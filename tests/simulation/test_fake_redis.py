@@ -14,8 +14,6 @@ START_S = 1_700_000_000.0
 
 
 class SettableClock:
-    """Time that a test moves."""
-
     def __init__(self) -> None:
         self.now = START_S
 

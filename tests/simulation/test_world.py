@@ -14,7 +14,7 @@ from tests.simulation.plan import FaultKind, SimulationPlan
 from tests.simulation.runs import run_plan
 from tests.simulation.runtime import Task, VirtualRuntime
 from tests.simulation.shrink import shrink
-from tests.simulation.wire import RedisConnection, Weather
+from tests.simulation.wire import ConnectionFaults, RedisConnection
 
 
 @pytest.fixture
@@ -55,29 +55,29 @@ def test_a_stopped_machine_does_everything_when_it_goes_on(agenda: Agenda) -> No
 
 
 def test_a_bell_is_heard_once(agenda: Agenda) -> None:
-    machine, heard = machine_of(agenda), []
+    machine, seen = machine_of(agenda), []
     bell = VirtualRuntime(machine).wake_event()
 
     async def listen() -> None:
         while True:
             rung = await bell.wait(2.0)
-            heard.append((rung, round(agenda.now, 3)))
+            seen.append((rung, round(agenda.now, 3)))
 
     Task(machine, listen())
     agenda.at(1.0, bell.set)
     agenda.run(6.0)
-    assert heard == [(True, 1.0), (False, 3.0), (False, 5.0)]
+    assert seen == [(True, 1.0), (False, 3.0), (False, 5.0)]
 
 
 def trip(
-    agenda: Agenda, weather: Weather, *, restart_at: float | None = None
+    agenda: Agenda, faults: ConnectionFaults, *, restart_at: float | None = None
 ) -> tuple[list[float], Any, float]:
     """One round trip: when Redis performed it, what its caller got, and when."""
     performed: list[float] = []
     outcomes: list[tuple[Any, float]] = []
     server = ObservedRedis(agenda, "test")
-    wire = RedisConnection(agenda, server, Random(3))
-    wire.weather = weather
+    connection = RedisConnection(agenda, server, Random(3))
+    connection.faults = faults
     machine = machine_of(agenda)
 
     def perform() -> list[Any]:
@@ -88,7 +88,9 @@ def trip(
         outcome: Any
         try:
             outcome = (
-                await VirtualRuntime(machine).thread_caller(lambda: None).call(lambda: wire.deliver(perform))
+                await VirtualRuntime(machine)
+                .thread_caller(lambda: None)
+                .call(lambda: connection.deliver(perform))
             )
         except redis.RedisError as error:
             outcome = type(error)
@@ -103,27 +105,27 @@ def trip(
 
 
 @pytest.mark.parametrize(
-    ("weather", "times", "outcome", "at"),
+    ("faults", "times", "outcome", "at"),
     [
-        pytest.param(Weather(), 1, ["done"], 0.0, id="a good day"),
-        pytest.param(Weather(lose_request=1.0), 0, redis.TimeoutError, 2.0, id="a lost request"),
-        pytest.param(Weather(lose_reply=1.0), 1, redis.TimeoutError, 2.0, id="a lost reply"),
-        pytest.param(Weather(twice=1.0), 2, ["done"], 0.0, id="performed twice"),
+        pytest.param(ConnectionFaults(), 1, ["done"], 0.0, id="a good day"),
+        pytest.param(ConnectionFaults(lose_request=1.0), 0, redis.TimeoutError, 2.0, id="a lost request"),
+        pytest.param(ConnectionFaults(lose_reply=1.0), 1, redis.TimeoutError, 2.0, id="a lost reply"),
+        pytest.param(ConnectionFaults(twice_share=1.0), 2, ["done"], 0.0, id="performed twice"),
     ],
 )
-def test_a_round_trip(agenda: Agenda, weather: Weather, times: int, outcome: Any, at: float) -> None:
-    performed, *came = trip(agenda, weather)
+def test_a_round_trip(agenda: Agenda, faults: ConnectionFaults, times: int, outcome: Any, at: float) -> None:
+    performed, *came = trip(agenda, faults)
     assert (len(performed), *came) == (times, outcome, at)
 
 
 def test_a_late_call_is_performed_after_its_caller_has_given_up(agenda: Agenda) -> None:
-    performed, *came = trip(agenda, Weather(late=1.0, late_s=(30.0, 40.0)))
+    performed, *came = trip(agenda, ConnectionFaults(late_share=1.0, late_s=(30.0, 40.0)))
     assert came == [redis.TimeoutError, 2.0]
     assert [30.0 < at < 40.0 for at in performed] == [True]
 
 
 def test_a_restart_of_redis_ends_the_call_under_way(agenda: Agenda) -> None:
-    assert trip(agenda, Weather(), restart_at=0.0001) == ([], redis.ConnectionError, 0.0)
+    assert trip(agenda, ConnectionFaults(), restart_at=0.0001) == ([], redis.ConnectionError, 0.0)
 
 
 def test_a_seed_is_drawn_alike_each_time() -> None:
@@ -139,7 +141,7 @@ def test_each_seed_has_five_faults_of_three_kinds_and_every_kind_is_drawn() -> N
 def test_a_seed_tells_the_same_story_again() -> None:
     stories: list[list[str]] = [[], []]
     for story in stories:
-        run_plan(short(5, 40.0), tell=story.append)
+        run_plan(short(5, 40.0), log=story.append)
     assert len(stories[0]) > 50
     assert stories[0] == stories[1]
 

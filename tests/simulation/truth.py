@@ -15,8 +15,6 @@ LONG_AGO = -1e9
 
 @dataclass(eq=False)
 class TrueSession:
-    """A session."""
-
     id: str  # the session's id
     key: Key  # uid and device
     host: Host  # the process that granted it
@@ -29,19 +27,17 @@ class TrueSession:
     logout_at: float | None = None  # when its logout became readable
     ended_at: float | None = None  # when its process ended it
     end_code: int = 0  # and why
-    displaced_at: float | None = None  # when its process gave it up to another login
 
-    def is_held(self) -> bool:
-        """Whether its process has it now."""
-        if not self.host.machine.alive:
+    def is_registered(self) -> bool:
+        if not self.host.machine.is_alive:
             return False
         sessions = self.host.node.engine.registry
         uid, device = self.key
         session = sessions.get((uid, device) if device else uid)
         return session is not None and sessions.session_id(session) == self.id
 
-    def is_beating(self, now: float) -> bool:
-        """Whether its client is there, and was heard within its time-out by its node's clock."""
+    def is_alive(self, now: float) -> bool:
+        """Whether its client is connected, and was received within its time-out by its node's clock."""
         if self.fin_at is not None or self.logout_at is not None or self.ended_at is not None:
             return False
         return (now - self.readable) * self.host.machine.clock.rate < self.idle_timeout
@@ -49,18 +45,17 @@ class TrueSession:
 
 @dataclass
 class TrueSessions:
-    """All sessions that there ever were."""
+    """Every session of the simulation."""
 
-    lives: dict[str, TrueSession] = field(default_factory=dict)
+    by_id: dict[str, TrueSession] = field(default_factory=dict)
     by_user: dict[str, dict[str, list[TrueSession]]] = field(default_factory=dict)
 
     def add(self, life: TrueSession) -> None:
-        """Enter a session."""
-        self.lives[life.id] = life
+        self.by_id[life.id] = life
         uid, device = life.key
         self.by_user.setdefault(uid, {}).setdefault(device, []).append(life)
 
     def newest(self, uid: str) -> list[TrueSession]:
-        """Return the session of each device of a user whose login arrived last."""
+        """Return, for each device of a user, the session whose login arrived last."""
         devices = self.by_user.get(uid, {})
         return [max(lives, key=lambda life: life.arrived) for lives in devices.values()]

@@ -28,7 +28,7 @@ from tests.simulation.fake.values import (
 )
 
 # Puts into order what has none in Redis and Lua. Returns [time, whether it went well, reply or error].
-FRAME: Final = """local STEPS = {{SMEMBERS = 1, HGETALL = 2}}
+WRAPPER: Final = """local STEPS = {{SMEMBERS = 1, HGETALL = 2}}
 local function sorted(flat, step)
   local order, result = {{}}, {{}}
   for i = 1, #flat, step do order[#order + 1] = i end
@@ -62,19 +62,18 @@ if type(reply) == 'table' and reply.err then ok, reply = false, reply.err end
 return {{time, ok and 1 or 0, reply}}"""
 LAST_MESSAGE: Final = b"twins:last"
 TIMEOUT_S: Final = 5.0
-SHOWN: Final = 300  # characters of a call, where it went wrong
+SHOWN_CHARACTERS: Final = 300  # characters of a call, where it went wrong
 
 
 class Different(AssertionError):
-    """The fake Redis did something else than the real one."""
+    """The fake Redis behaved differently from the real one."""
 
 
 class Twins:
-    """A fake and a real server that get the same commands.
+    """A fake and a real server that get the same commands; all keys of the real one are deleted.
 
     Args:
-        client: of a real server, whose keys are all deleted.
-        channels: to listen to on both.
+        channels: to subscribe to on both.
         commands: of the fake server.
     """
 
@@ -88,7 +87,7 @@ class Twins:
         self._channels = channels
         self._commands = commands
         self._time_us = 0
-        self._loaded: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._listener: Any = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py's
         self._listener.subscribe(LAST_MESSAGE, *channels)
         for _ in (LAST_MESSAGE, *channels):
@@ -96,7 +95,7 @@ class Twins:
         self.start()
 
     def start(self) -> None:
-        """Begin anew with no keys, in the history of the real server."""
+        """Start again without keys, in the replication history of the real server."""
         self._real.flushall()
         info: Any = self._real.info("replication")
         self.fake = FakeRedis(
@@ -105,49 +104,47 @@ class Twins:
         self.fake.replication_id = info["master_replid"]
 
     def close(self) -> None:
-        """Stop listening."""
         self._listener.close()
 
     def run(self, text: str, keys: Sequence[Any], arguments: Sequence[Any]) -> Reply:
         """Run a script on both and compare their answers; return the fake's.
 
-        Args:
-            text: of the script.
-            keys: KEYS, as redis-py takes them.
-            arguments: ARGV.
-
         Raises:
             Different: they differ.
         """
-        framed = FRAME.format(text=text)
-        if text not in self._loaded:
-            self._loaded[text] = str(self._real.script_load(framed))
+        framed = WRAPPER.format(text=text)
+        if text not in self._digests:
+            self._digests[text] = str(self._real.script_load(framed))
         words = [len(keys), *keys, *arguments]
-        real: Any = self._real.evalsha(self._loaded[text], *words)
+        real: Any = self._real.evalsha(self._digests[text], *words)
         seconds, microseconds = map(int, real[0])
         self._time_us = seconds * 1_000_000 + microseconds
         try:
             fake = self.fake.execute(b"EVAL", framed.encode(), *packed(words))
         except ReplyError as error:
             raise Different(f"the fake fails: {error}") from error
-        _compare(f"time and answer to {repr([*keys, *arguments])[:SHOWN]}", canonical(real), canonical(fake))
+        _compare(
+            f"time and answer to {repr([*keys, *arguments])[:SHOWN_CHARACTERS]}",
+            canonical(real),
+            canonical(fake),
+        )
         return fake[2]
 
     def finish(self) -> None:
-        """Compare all keys and all that was published since the start.
+        """Compare all keys and all published messages.
 
         Raises:
             Different: they differ.
         """
         _compare("keys", self._real_keys(), self._fake_keys())
         self._real.publish(LAST_MESSAGE, b"")
-        heard = []
+        published = []
         while (message := self._listener.get_message(timeout=TIMEOUT_S))["channel"] != LAST_MESSAGE:
-            heard.append((message["channel"], message["data"]))
-        _compare("what was published", canonical(heard), canonical(self.fake.heard))
+            published.append((message["channel"], message["data"]))
+        _compare("what was published", canonical(published), canonical(self.fake.published))
 
     def _real_keys(self) -> dict[bytes, Any]:
-        """Return deadline and content of each key of the real server."""
+        """Return the deadline and value of each key of the real server."""
         real: Any = self._real
         read = {
             b"string": real.get,
@@ -160,15 +157,15 @@ class Twins:
         return {key: canonical([real.pexpiretime(key), read[real.type(key)](key)]) for key in keys}
 
     def _fake_keys(self) -> dict[bytes, Any]:
-        """Return the same of the fake one."""
         deadlines = self.fake.deadlines
         return {
-            key: canonical([deadlines.get(key, -1), _content(value)]) for key, value in self.fake.data.items()
+            key: canonical([deadlines.get(key, -1), _python_value(value)])
+            for key, value in self.fake.data.items()
         }
 
 
-def _content(value: Value) -> Any:
-    """Return what a key of the fake server holds, as redis-py would read it."""
+def _python_value(value: Value) -> Any:
+    """Return the value of a fake key as redis-py would return it."""
     match value:
         case Text():
             return bytes(value)
@@ -184,7 +181,7 @@ def _content(value: Value) -> Any:
 
 
 def _compare(what: str, real: Any, fake: Any) -> None:
-    """Raise for the first difference, however deep it lies."""
+    """Raise for the first difference, at any depth."""
     if isinstance(real, list) and isinstance(fake, list) and len(real) == len(fake):
         for place, pair in enumerate(zip(real, fake, strict=True)):
             _compare(f"{what}, {place}", *pair)
@@ -196,7 +193,7 @@ def _compare(what: str, real: Any, fake: Any) -> None:
 
 
 def canonical(value: Any) -> Any:
-    """Return a value with MessagePack and JSON decoded, whose maps have no order."""
+    """Return a value with MessagePack and JSON decoded, and maps without order."""
     match value:
         case bytes():
             return _decoded(value)

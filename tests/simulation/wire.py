@@ -22,65 +22,61 @@ ONE_WAY_S: Final = (0.0002, 0.004)
 
 
 @dataclass
-class Weather:
-    """What a connection has to go through just now: probabilities, and seconds of delay each way."""
+class ConnectionFaults:
+    """What happens to calls on a connection: probabilities, and seconds of delay each way."""
 
     lose_request: float = 0.0
     lose_reply: float = 0.0
-    late: float = 0.0
+    late_share: float = 0.0
     late_s: tuple[float, float] = (2.0, 60.0)
-    twice: float = 0.0
+    twice_share: float = 0.0
     delay_s: float = 0.0
 
 
-FAIR: Final = Weather()
+NO_FAULTS: Final = ConnectionFaults()
 
 
 class RedisConnection:
     """One connection of one process.
 
-    Args:
-        agenda: true time.
-        redis: the server.
-        random: decides fates.
-
     Attributes:
-        troubled_until: true time at which its last call failed or was slow, for a cause of its own: not
-            because Redis was unreachable for all.
+        failed_at: true time at which its last call failed or was slow for a cause of its own, not because
+            Redis was unreachable for all.
     """
 
     def __init__(self, agenda: Agenda, server: ObservedRedis, random: Random) -> None:
         self._agenda = agenda
         self._server = server
         self._random = random
-        self.weather = FAIR  # what it goes through
+        self.faults = NO_FAULTS  # what it goes through
         self.cuts = 0  # how many faults keep it from Redis now
         self.refused = False  # whether a cut is reported immediately, not by a time-out
-        self.rough_until = -1e9  # true time at which a cut or a weather last ended
-        self.troubled_until = -1e9
+        self.disturbed_until = -1e9  # true time at which a cut or a weather last ended
+        self.failed_at = -1e9
         self.sent_at: float | None = None  # true time of the call that is under way; None without one
 
     def deliver(self, perform: Perform) -> Answers:
         """Make a round trip; called in a greenlet, which waits here.
 
         Raises:
-            redis.TimeoutError, redis.ConnectionError: it failed; it may have been performed, or may yet be.
+            redis.TimeoutError, redis.ConnectionError: it failed; Redis may have performed it, or may yet do
+            so.
         """
         caller = getcurrent().parent
         assert caller is not None
-        began = self.sent_at = self._agenda.now
+        started = self.sent_at = self._agenda.now
         result = caller.switch(lambda answer: self._send(perform, answer))
         self.sent_at = None
         failed = isinstance(result, Exception)
-        if (failed or self._agenda.now - began > SLOW_S) and self._is_alone(began):
-            self.troubled_until = self._agenda.now
+        if (failed or self._agenda.now - started > SLOW_S) and self._has_own_cause(started):
+            self.failed_at = self._agenda.now
         if failed:
             raise result
         answers: Answers = result
         return answers
 
     def _send(self, perform: Perform, answer: Callable[[Any], None]) -> None:
-        agenda, weather, draw = self._agenda, self.weather, self._random.random
+        agenda, faults, draw = self._agenda, self.faults, self._random.random
         gives_up_at = agenda.now + CALL_TIMEOUT_S
         there, back = self._one_way_s(), self._one_way_s()
         epoch, sent_at = self._server.epoch, agenda.now
@@ -98,7 +94,7 @@ class RedisConnection:
             finish(redis.ConnectionError("Connection reset by peer"))
 
         def arrive(first: bool = True) -> None:
-            self._server.under_way_s = agenda.now - sent_at
+            self._server.in_flight_s = agenda.now - sent_at
             if self._server.epoch != epoch:
                 fail()
             elif not first:
@@ -112,38 +108,38 @@ class RedisConnection:
         def returned(answers: Answers) -> None:
             if self._server.epoch != epoch:
                 fail()
-            elif not self._is_cut() and draw() >= weather.lose_reply:
+            elif not self._is_cut() and draw() >= faults.lose_reply:
                 finish(answers)
 
-        if self._is_cut() and (self.refused or self._server.refuses):
+        if self._is_cut() and (self.refused or self._server.refuses_connections):
             agenda.after(0.001, fail)
             return
         agenda.at(gives_up_at, time_out)
-        if draw() < weather.lose_request or self._is_cut():
+        if draw() < faults.lose_request or self._is_cut():
             return
-        if draw() < weather.late:
-            agenda.after(self._random.uniform(*weather.late_s), lambda: arrive(first=False))
+        if draw() < faults.late_share:
+            agenda.after(self._random.uniform(*faults.late_s), lambda: arrive(first=False))
             return
-        if draw() < weather.twice:
-            agenda.after(there + self._random.uniform(0.0, weather.late_s[1]), lambda: arrive(first=False))
+        if draw() < faults.twice_share:
+            agenda.after(there + self._random.uniform(0.0, faults.late_s[1]), lambda: arrive(first=False))
         agenda.after(there, arrive)
 
-    def _is_alone(self, began: float) -> bool:
-        """Whether a call that began at a true moment had other trouble than an absence of Redis."""
-        is_rough = self.cuts > 0 or self.weather is not FAIR or self.rough_until >= began
-        return is_rough or not self._server.was_away(began)
+    def _has_own_cause(self, started: float) -> bool:
+        """Whether a call that began at a true moment was disturbed by more than an outage of Redis."""
+        is_rough = self.cuts > 0 or self.faults is not NO_FAULTS or self.disturbed_until >= started
+        return is_rough or not self._server.was_unreachable(started)
 
     def _is_cut(self) -> bool:
-        return self.cuts > 0 or self._server.away > 0
+        return self.cuts > 0 or self._server.outages > 0
 
     def _one_way_s(self) -> float:
         usual = self._random.uniform(*ONE_WAY_S)
-        return usual + (self._random.uniform(0.0, self.weather.delay_s) if self.weather.delay_s else 0.0)
+        return usual + (self._random.uniform(0.0, self.faults.delay_s) if self.faults.delay_s else 0.0)
 
-    def is_in_trouble(self, since: float) -> bool:
-        """Whether a call has failed since a true moment, or the one under way is about to."""
-        if self.troubled_until >= since:
+    def is_failing(self, since: float) -> bool:
+        """Whether a call has failed since a true moment, or the call in flight is about to."""
+        if self.failed_at >= since:
             return True
         if self.sent_at is None or self._agenda.now - self.sent_at <= SLOW_S:
             return False
-        return self._is_alone(self.sent_at)
+        return self._has_own_cause(self.sent_at)

@@ -18,33 +18,32 @@ from tests.simulation.plan import SimulationPlan
 from tests.simulation.truth import TrueSessions
 
 SLICE_S: Final = 10.0
-PUT_OFF_S: Final = 20.0  # the end, at most, while a node waits for others
+MAX_WAIT_S: Final = 20.0  # the end, at most, while a node waits for others
 
 
 class SimulatedWorld:
     """One simulation.
 
     Args:
-        plan: what happens.
-        tell: gets the story, line by line; None: it is not written.
+        tell: receives the story, line by line; None: it is not written.
 
     Attributes:
-        hosts: the process of each place; one that has ended stays until another takes its place.
+        hosts: the process of each place, the one that ended until another replaces it.
     """
 
-    def __init__(self, plan: SimulationPlan, *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: SimulationPlan, *, log: Callable[[str], None] | None = None) -> None:
         self.plan = plan
-        self._tell = tell
+        self._tell = log
         self.agenda = Agenda()
         self.keys = Keys(plan.settings.prefix, plan.settings.shard_count)
         self.redis = ObservedRedis(self.agenda, str(plan.seed))
         self.truth = TrueSessions()
         self.judge = SimulationJudge(self)
-        self.redis.on_entry = self.judge.entry
-        self.redis.on_run = self.judge.ran
+        self.redis.on_entry = self.judge.entry_written
+        self.redis.on_run = self.judge.script_ran
         self.hosts: list[Host] = []
         self.all_hosts: list[Host] = []
-        self.of_node: dict[str, Host] = {}  # the process that had a node id
+        self.host_of_node: dict[str, Host] = {}  # the process that had a node id
         self.devices: list[SimulatedDevice] = []
         self.faults = FaultInjector(self)
 
@@ -55,27 +54,27 @@ class SimulatedWorld:
 
     def start_host(self, place: int) -> None:
         """Start a process, unless one runs in its place."""
-        if place < len(self.hosts) and self.hosts[place].machine.alive:
+        if place < len(self.hosts) and self.hosts[place].machine.is_alive:
             return
         host = Host(self, place, len(self.all_hosts))
         self.all_hosts.append(host)
         self.hosts[place : place + 1] = [host]
 
-    def pick(self, draw: Random) -> Host | None:
-        """Return a process for a client to connect to; now and then one that does not answer."""
+    def pick_host(self, draw: Random) -> Host | None:
+        """Return a process that a client may connect to; it may be one that does not answer."""
         able = [host for host in self.hosts if host.accepts()]
         return draw.choice(able) if able else None
 
-    def _is_settling(self) -> bool:
+    def _is_waiting(self) -> bool:
         return any(
             writer.is_settling(host.clock.monotonic()) or host.node.outbox.pending
             for host in self.hosts
-            if host.machine.alive
+            if host.machine.is_alive
             for writer in host.node.relay.writers
         )
 
     def run(self) -> list[str]:
-        """Carry the plan out; return the promises that were broken."""
+        """Run the plan; return the promises that were broken."""
         random.seed(self.plan.seed)  # what nodes draw
         for place in range(self.plan.nodes):
             self.start_host(place)
@@ -83,11 +82,11 @@ class SimulatedWorld:
         self.faults.schedule()
         while self.agenda.now < self.plan.end_at and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + SLICE_S, self.plan.end_at))
-        latest = self.plan.end_at + PUT_OFF_S
-        while self.agenda.now < latest and self._is_settling() and not self.judge.violations:
+        latest = self.plan.end_at + MAX_WAIT_S
+        while self.agenda.now < latest and self._is_waiting() and not self.judge.violations:
             self.agenda.run(min(self.agenda.now + 1.0, latest))
         if not self.judge.violations:
-            self.judge.final()
+            self.judge.judge_final_state()
         for host in self.all_hosts:
             host.machine.end()
         return self.judge.violations

@@ -28,6 +28,5 @@ def write_keys(path: Path, secrets: dict[str, bytes]) -> Path:
 
 
 def token(uid: str, kid: str = "a", secret: bytes = SECRET, ttl_s: float = 3600) -> str:
-    """Return a token."""
     claims = {"sub": uid, "aud": AUDIENCE, "exp": time.time() + ttl_s}
     return jwt.encode(claims, secret, "HS256", headers={"kid": kid})

@@ -10,8 +10,6 @@ from presence.protocol import Code
 
 @dataclass
 class NotingDesk:
-    """Notes everything."""
-
     taken: list[tuple[Session, Request]] = field(default_factory=list)
     drains: list[Session] = field(default_factory=list)  # that had unsent bytes
     gone: list[Session] = field(default_factory=list)  # whose connection is gone
@@ -31,12 +29,11 @@ class NotingDesk:
 
     @property
     def requests(self) -> list[Request]:
-        """What was asked, in order."""
         return [request for _, request in self.taken]
 
 
 def nobody_is_there(session: Session, request: Request) -> None:
-    """Answer as where no other user is online."""
+    """Answer as if no other user were online."""
     if isinstance(request, Message):
         send_error(session, request.id, Code.RECIPIENT_OFFLINE, "the recipient has no session")
     else:

@@ -1,14 +1,14 @@
-"""Reading what the server told Redis."""
+"""Reading the events that the server wrote to Redis."""
 
 from typing import Any
 
-from loadtest.checker.periods import Periods
+from loadtest.checker import Periods
 from presence.store.client import open_client
 from presence.store.keys import Keys
 
 
 def read_events(url: str, shards: int = 1) -> list[dict[str, Any]]:
-    """Return every entry of all streams, with numbers as numbers and the entry's id."""
+    """Return every entry of all streams, numbers parsed, with its id under "entry"."""
     client: Any = open_client(url)  # redis-py types its answers for every protocol and decoding together
     keys = Keys("presence", shards)
     events: list[dict[str, Any]] = []
@@ -42,6 +42,6 @@ def assert_alternation(events: list[dict[str, Any]]) -> None:
     for event in events:
         uid, session = event.get("uid", ""), event.get("session", "")
         if event["type"] == "online":
-            assert not periods.came(uid, session, event["entry"], 0.0)
+            assert not periods.user_online(uid, session, event["entry"], 0.0)
         elif event["type"] == "offline":
-            assert not periods.went(uid, session, event["since_id"])
+            assert not periods.user_offline(uid, session, event["since_id"])

@@ -8,34 +8,33 @@ from typing import Self
 
 
 class Manager:
-    """Takes what services tell; `variable` is what `NOTIFY_SOCKET` has to be, without a folder no file."""
+    """Receives the notifications of services; `variable` is for `NOTIFY_SOCKET`, no file without a folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.variable = f"@presence-{secrets.token_hex(8)}" if folder is None else str(folder / "notify")
+        self.notify_socket = f"@presence-{secrets.token_hex(8)}" if folder is None else str(folder / "notify")
         self.messages: list[dict[str, str]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(f"\0{self.variable[1:]}" if folder is None else self.variable)
+        self._socket.bind(f"\0{self.notify_socket[1:]}" if folder is None else self.notify_socket)
 
-    def next(self, patience_s: float = 20.0) -> dict[str, str]:
-        """Return the next message."""
-        self._socket.settimeout(patience_s)
+    def receive(self, timeout_s: float = 20.0) -> dict[str, str]:
+        self._socket.settimeout(timeout_s)
         lines = self._socket.recv(4096).decode().splitlines()
         message = dict(line.split("=", 1) for line in lines)
         self.messages.append(message)
         return message
 
-    def wait_for(self, name: str, patience_s: float = 20.0) -> dict[str, str]:
+    def wait_for(self, name: str, timeout_s: float = 20.0) -> dict[str, str]:
         """Return the next message that has a line of this name."""
-        end = time.monotonic() + patience_s
-        while name not in (message := self.next(max(0.01, end - time.monotonic()))):
+        end = time.monotonic() + timeout_s
+        while name not in (message := self.receive(max(0.01, end - time.monotonic()))):
             pass
         return message
 
     def is_silent(self) -> bool:
-        """Whether nothing was told that was not taken."""
+        """Whether no message is waiting."""
         self._socket.settimeout(0)
         try:
-            self.next(0)
+            self.receive(0)
         except BlockingIOError:
             return True
         return False

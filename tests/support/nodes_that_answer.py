@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_030_000
 
 
 def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, Any]:
-    """Return a session as its node tells of it."""
+    """Return a session as its node reports it."""
     return {
         "device": device,
         "session": name,
@@ -47,7 +47,7 @@ def session(node: str, name: str, device: str = "", **other: Any) -> dict[str, A
 
 
 def ended(name: str, device: str = "", **other: Any) -> dict[str, Any]:
-    """Return what a node remembers of a session that fell silent."""
+    """Return what a node remembers of a session that ended by idle time-out."""
     return {
         "device": device,
         "session": name,
@@ -68,25 +68,22 @@ def answer(
     more: int = 0,
     ends: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return what a node tells of a user."""
+    """Return a node's report on a user."""
     figures = {"node": node, "at_ms": NOW_MS, "outbox": waiting, "more": more}
     return {**figures, "sessions": [*sessions], "ended": [*ends]}
 
 
 @contextmanager
 def listening(
-    url: str, node: str, told: object = None, *, shards: int = 1, packed: bytes | None = None
+    url: str, node: str, reply: object = None, *, shards: int = 1, packed: bytes | None = None
 ) -> Iterator[list[Question]]:
-    """Let a node listen, and send the given answer; None: no answer. Gives the questions that it receives.
+    """Let a node listen and send the given answer, or none; yields the questions that it receives.
 
     Args:
-        url: where Redis is.
-        node: its id.
-        told: its answer to everything.
-        shards: over how many the users are spread.
-        packed: its answer's bytes, in place of those of `told`.
+        told: the answer to everything; None: no answer.
+        packed: the bytes of the answer, in place of `told`.
     """
-    keys, heard = Keys(shards=shards), list[Question]()
+    keys, received = Keys(shards=shards), list[Question]()
     channel = ControlChannel(url, keys)
     channel.subscribe(node)
 
@@ -97,15 +94,15 @@ def listening(
                     questions = [each for each in channel.next() if isinstance(each, Question)]
                 except StoreUnavailable:
                     return
-                heard.extend(questions)
+                received.extend(questions)
                 for each in questions:
-                    if told is not None or packed is not None:
-                        answers.write(each, node, packed or msgpack.packb(told))
+                    if reply is not None or packed is not None:
+                        answers.write(each, node, packed or msgpack.packb(reply))
 
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield heard
+        yield received
     finally:
         channel.close()
         thread.join()

@@ -5,19 +5,21 @@ import socket
 from presence import protocol
 from presence.protocol import Kind, Packet
 
-PATIENCE_S = 60.0  # time-outs of 5 s, on a machine that does other things
+TIMEOUT_S = 60.0  # time-outs of 5 s, on a machine that does other things
 
 
 class Phone:
     """One connection: to where it is to connect, or over what is connected already."""
 
-    def __init__(self, to: tuple[str, int] | socket.socket) -> None:
-        self.socket = to if isinstance(to, socket.socket) else socket.create_connection(to, PATIENCE_S)
+    def __init__(self, target: tuple[str, int] | socket.socket) -> None:
+        self.socket = (
+            target if isinstance(target, socket.socket) else socket.create_connection(target, TIMEOUT_S)
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
 
     def ask(self, packet: Packet) -> Packet:
-        """Send a packet with an id; return what answers it, or ends the connection."""
+        """Send a packet with an id; return its answer, or what ends the connection."""
         self.send(protocol.encode(packet))
         while (answer := self.next()).id != packet.id and answer.kind not in {Kind.ERROR, Kind.GOODBYE}:
             pass
@@ -33,11 +35,10 @@ class Phone:
             self._decoder.feed(data)
         return packet
 
-    def beat(self) -> Packet:
+    def send_keepalive(self) -> Packet:
         return self.ask(protocol.keepalive(2))
 
-    def end(self) -> None:
-        """Read until the server closes."""
+    def read_to_end(self) -> None:
         while self.socket.recv(65536):
             pass
         self.close()

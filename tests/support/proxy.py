@@ -2,7 +2,7 @@
 
     with Proxy("/run/redis.sock") as proxy:      # or Proxy(("127.0.0.1", 6379))
         node = start(redis=proxy.url)
-        proxy.disturb(Faults(latency_s=0.2))     # of each way; up=False: only of what comes back
+        proxy.disturb(ProxyFaults(latency_s=0.2))     # of each way; up=False: only of what comes back
         proxy.heal()
         proxy.drop_reply(10)
         assert proxy.injected.replies_dropped    # what was truly done
@@ -23,7 +23,6 @@ import errno
 import random
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -36,31 +35,31 @@ from typing import Final, Self, TypeVar
 
 import hiredis
 
+from loadtest.connection import reset_on_close
+
 T = TypeVar("T")
 Target = str | tuple[str, int]
 """Path of a Unix socket, or host (an IPv4 address) and port."""
 
 BACKLOG: Final = 4096  # connections that wait while a way is a blackhole
 READ_BYTES: Final = 65_536
-KEPT_BYTES_MAX: Final = 1 << 20  # of one way of one connection, as a large TCP window; then it is not read
+MAX_QUEUED_BYTES: Final = 1 << 20  # of one way of one connection, as a large TCP window; then it is not read
 QUIET_S: Final = 0.02  # after the last answer; more of the same request would come by then
-ANSWER_S: Final = 10.0  # for what is asked of the thread; it never waits for anything but its sockets
-REPORT_EVERY_S: Final = 1.0
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
+CALL_TIMEOUT_S: Final = 10.0  # for what is asked of the thread; it never waits for anything but its sockets
+REPORT_INTERVAL_S: Final = 1.0
 _NOTHING: Final = object()
 
 
 @dataclass(frozen=True)
 class ProxyFaults:
-    """What happens to the bytes of one way. They arrive in order and whole, whatever it is.
+    """What happens to the bytes of one way. They always arrive in order and complete.
 
     Attributes:
-        latency_s: all arrive so much later.
-        jitter_s: and up to so much later than that, each piece by chance.
-        slice_bytes: they arrive in pieces of 1 to so many bytes, each sent by itself; 0: as they came.
-        blackhole: none arrives. What is sent is kept and arrives late, once this has ended, as in a network
-            that swallows packets and a TCP that repeats them. While one way is such a hole no connection
-            comes about.
+        latency_s: added to every piece.
+        jitter_s: added at random, up to this.
+        slice_bytes: pieces of 1 to this many bytes, each sent by itself; 0: as received.
+        blackhole: nothing arrives. What is sent is held and arrives once this ends, as in a network that
+            drops packets and a TCP that repeats them. Meanwhile no connection can be made.
     """
 
     latency_s: float = 0.0
@@ -74,13 +73,13 @@ CLEAR: Final = ProxyFaults()
 
 @dataclass
 class Injected:
-    """What a proxy has truly done so far.
+    """What a proxy has really done so far.
 
     Attributes:
-        delayed_bytes: that were late by latency or jitter.
-        held_bytes: that were kept in a blackhole.
-        cuts: between two bytes that had come together, and went on in two pieces.
-        replies_dropped: requests that were carried out and whose reply was thrown away.
+        delayed_bytes: delayed by latency or jitter.
+        held_bytes: held in a blackhole.
+        cuts: places where bytes that arrived together were sent apart.
+        replies_dropped: requests that were carried out and whose reply was dropped.
     """
 
     delayed_bytes: int = 0
@@ -100,15 +99,13 @@ class _Way(Enum):
 
 
 class Proxy:
-    """Passes connections on to a target, and injects faults. For a ``with`` block.
+    """Passes connections on to a target, and injects faults; for a ``with`` block.
 
-    All may be called from any thread, and holds when the call returns. Connections that begin and end, with
-    a FIN or with a reset, begin and end on the other side too.
+    Methods may be called from any thread, and have taken effect when they return. Connections begin and end
+    on both sides, with a FIN or a reset.
 
     Args:
-        target: where connections lead to.
         port: where to listen; 0 picks one.
-        host: at which address.
 
     Attributes:
         address: where it listens.
@@ -125,7 +122,7 @@ class Proxy:
         self._is_refusing = False
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
-        self._ask(self._set)
+        self._call(self._set_faults)
 
     def __enter__(self) -> Self:
         return self
@@ -135,18 +132,16 @@ class Proxy:
 
     @property
     def injected(self) -> Injected:
-        """What was truly done so far."""
         return replace(self._shared.injected)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
         return len(self._shared.connections)
 
     def disturb(self, faults: ProxyFaults, *, up: bool = True, down: bool = True) -> None:
-        """Set the faults of the ways towards the target and back, instead of those that were set."""
+        """Replace the faults of the ways towards the target and back."""
         ways = [*([_Way.UP] if up else []), *([_Way.DOWN] if down else [])]
-        self._ask(lambda: self._set(*ways, faults=faults))
+        self._call(lambda: self._set_faults(*ways, faults=faults))
 
     def blackhole(self, *, up: bool = True, down: bool = True) -> None:
         """Let nothing through any more; see `ProxyFaults.blackhole`."""
@@ -154,52 +149,52 @@ class Proxy:
 
     def refuse(self) -> None:
         """End each new connection as soon as it is made."""
-        self._ask(lambda: setattr(self, "_is_refusing", True))
+        self._call(lambda: setattr(self, "_is_refusing", True))
 
     def drop_reply(self, requests: int, *, containing: bytes = b"") -> None:
-        """Lose the replies to the next requests: for a Redis target, and clients that wait for answers.
+        """Drop the replies to the next requests: for a Redis target, and clients that wait for answers.
 
-        A request, whole pipelines included, is passed on; when each of its commands has been answered, so was
-        carried out, the answers are thrown away and the connection is reset. 0 ends that.
+        A request, or whole pipeline, is passed on; once each command is answered, and so was carried out, the
+        answers are dropped and the connection is reset. 0 ends that.
 
         Args:
             requests: how many.
-            containing: only those in whose first 64 KiB these bytes are; a script's digest, for example.
+            containing: only those with these bytes in their first 64 KiB, such as a script's digest.
         """
 
         def arm() -> None:
             self._shared.drops_left, self._shared.containing = requests, containing
 
-        self._ask(arm)
+        self._call(arm)
 
     def heal(self, *, reset: bool = False) -> None:
-        """End all faults. What was kept arrives now, or, with `reset`, all connections are ended instead."""
+        """End all faults. What was held arrives now, or, with `reset`, all connections are reset instead."""
 
         def heal() -> None:
             if reset:
                 self._reset(1.0)
             self._is_refusing = False
             self._shared.drops_left = 0
-            self._set(*_Way)
+            self._set_faults(*_Way)
 
-        self._ask(heal)
+        self._call(heal)
 
     def reset(self, share: float = 1.0) -> int:
-        """Reset that share of the connections, by chance, towards both sides; return how many it were."""
-        return self._ask(lambda: self._reset(share))
+        """Reset that share of the connections, at random, towards both sides; return how many."""
+        return self._call(lambda: self._reset(share))
 
     def retarget(self, target: Target) -> None:
-        """Lead new connections somewhere else, as a name does that has got another address."""
-        self._ask(lambda: setattr(self, "_target", target))
+        """Lead new connections to another target, as a name with a new address does."""
+        self._call(lambda: setattr(self, "_target", target))
 
     def close(self) -> None:
-        """End the proxy and, without a word, its connections; a second call does nothing."""
+        """Close the proxy and its connections; a second call does nothing."""
         if self._thread.is_alive():
             self._shared.loop.call_soon_threadsafe(self._shared.loop.stop)
             self._thread.join()
 
-    def _ask(self, act: Callable[[], T]) -> T:
-        """Have something done in the proxy's thread."""
+    def _call(self, act: Callable[[], T]) -> T:
+        """Run an action in the proxy's thread; return its result."""
         answer: Future[T] = Future()
 
         def job() -> None:
@@ -209,7 +204,7 @@ class Proxy:
                 answer.set_exception(error)
 
         self._shared.loop.call_soon_threadsafe(job)
-        return answer.result(ANSWER_S)
+        return answer.result(CALL_TIMEOUT_S)
 
     def _run(self) -> None:
         loop = self._shared.loop
@@ -238,7 +233,7 @@ class Proxy:
         else:
             _ProxiedConnection(near, far, self._shared)
 
-    def _set(self, *ways: _Way, faults: ProxyFaults = CLEAR) -> None:
+    def _set_faults(self, *ways: _Way, faults: ProxyFaults = CLEAR) -> None:
         shared = self._shared
         shared.faults.update(dict.fromkeys(ways, faults))
         if any(each.blackhole for each in shared.faults.values()):
@@ -278,7 +273,7 @@ class _ProxiedConnection:
         self.down = _Pipe(self, _Way.DOWN, far, near, shared)
         self.is_closed = False
         self._request: _Request | None = None
-        self._last: _Way | None = None
+        self._last_way: _Way | None = None
         shared.connections.add(self)
         shared.loop.add_writer(far, self._connected)
 
@@ -287,11 +282,10 @@ class _ProxiedConnection:
         if self._far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.close(reset=True)
         else:
-            self.up.read_on()
-            self.down.read_on()
+            self.up.resume_reading()
+            self.down.resume_reading()
 
     def close(self, *, reset: bool) -> None:
-        """Close both sockets immediately."""
         self.is_closed = True
         self._shared.connections.discard(self)
         for sock in (self._near, self._far):
@@ -299,18 +293,18 @@ class _ProxiedConnection:
             self._shared.loop.remove_writer(sock)
             _close(sock, reset=reset)
 
-    def has_finished(self) -> None:
-        """Close it if nothing can go through any more, either way."""
+    def close_if_finished(self) -> None:
+        """Close the connection if nothing more can go through in either direction."""
         if self.up.is_over and self.down.is_over and not self.is_closed:
             self.close(reset=False)
 
-    def broke(self, way: _Way) -> None:
-        """Nothing can be sent that way any more; what its receiver has sent before is still passed on."""
+    def mark_broken(self, way: _Way) -> None:
+        """Nothing more can be sent that way; what its receiver has sent before is still passed on."""
         (self.down if way is _Way.UP else self.up).is_broken = True
 
     def intercept(self, way: _Way, data: bytes) -> bytes:
-        """Look at what came for a request whose reply is to be lost; return what goes on of it."""
-        shared, last, self._last = self._shared, self._last, way
+        """Watch for a request whose reply is to be dropped; return the bytes to pass on."""
+        shared, last, self._last_way = self._shared, self._last_way, way
         if self._request is None:
             # While a request is under way it is too late to lose its reply.
             is_first = way is _Way.UP and last is not _Way.UP
@@ -321,30 +315,30 @@ class _ProxiedConnection:
         request = self._request
         try:
             if way is _Way.UP:
-                request.asked(data)
+                request.add_request(data)
                 return data
-            request.answered(data)
+            request.add_reply(data)
         except hiredis.HiredisError:  # it was no request: others may be
             self._request = None
             return data if way is _Way.UP else request.reply
         if request.is_done:
-            shared.loop.call_later(QUIET_S, self._drop)
+            shared.loop.call_later(QUIET_S, self._drop_reply)
         return b""
 
-    def _drop(self) -> None:
+    def _drop_reply(self) -> None:
         if not self.is_closed and self._request and self._request.is_done:
             self._shared.injected.replies_dropped += 1
             self.close(reset=True)
 
 
 class _Pipe:
-    """One way of a connection: a queue in which each piece has its time, and nothing overtakes.
+    """One way of a connection: a queue of pieces, each with its due time, in order.
 
-    The sender's end stands in it as an empty piece, its reset as None.
+    An empty piece is the sender's end, None its reset.
 
     Attributes:
-        is_over: whether nothing is sent any more: the end was passed on, or there is no receiver.
-        is_broken: whether nothing can be sent to the source any more.
+        is_over: whether nothing more is sent: the end was passed on, or the receiver is gone.
+        is_broken: whether nothing more can be sent to the source.
     """
 
     def __init__(
@@ -361,12 +355,11 @@ class _Pipe:
         self._source, self._sink = source, sink
         self._shared = shared
         self._queue: deque[tuple[float, bytes | None]] = deque()
-        self._bytes = 0
+        self._queued_bytes = 0
         self._last_due = 0.0
-        self._has_turn = self._is_full = False
+        self._is_send_scheduled = self._is_full = False
 
-    def read_on(self) -> None:
-        """Read what comes, until there is too much of it."""
+    def resume_reading(self) -> None:
         self._is_full = False
         self._shared.loop.add_reader(self._source, self._read)
 
@@ -387,39 +380,39 @@ class _Pipe:
         elif faults.latency_s or faults.jitter_s:
             injected.delayed_bytes += len(data)
         if not self.is_over and (data := self._connection.intercept(self._way, data)):
-            self._put_pieces(data, faults)
+            self._queue_pieces(data, faults)
             self.send()
-        if self._bytes >= KEPT_BYTES_MAX and not self._connection.is_closed:
+        if self._queued_bytes >= MAX_QUEUED_BYTES and not self._connection.is_closed:
             self._is_full = True
             self._shared.loop.remove_reader(self._source)
 
     def _end(self, piece: bytes | None) -> None:
         self._is_full = False
         self._shared.loop.remove_reader(self._source)
-        self._put(piece, self._shared.faults[self._way])
+        self._queue_piece(piece, self._shared.faults[self._way])
         self.send()
 
-    def _put_pieces(self, data: bytes, faults: ProxyFaults) -> None:
+    def _queue_pieces(self, data: bytes, faults: ProxyFaults) -> None:
         start = 0
         while start < len(data):
             length = random.randint(1, faults.slice_bytes) if faults.slice_bytes else len(data)
             self._shared.injected.cuts += start > 0
-            self._put(data[start : start + length], faults)
+            self._queue_piece(data[start : start + length], faults)
             start += length
-        self._bytes += len(data)
+        self._queued_bytes += len(data)
 
-    def _put(self, data: bytes | None, faults: ProxyFaults) -> None:
+    def _queue_piece(self, data: bytes | None, faults: ProxyFaults) -> None:
         due = time.monotonic() + faults.latency_s + random.uniform(0, faults.jitter_s)
         self._last_due = max(due, self._last_due)
         self._queue.append((self._last_due, data))
 
     def send(self) -> None:
-        """Send what is due."""
+        """Send the pieces that are due."""
         faults = self._shared.faults[self._way]
         while self._queue and not faults.blackhole and not self._connection.is_closed:
             due, data = self._queue[0]
             if (wait_s := due - time.monotonic()) > 0:
-                self._send_in(wait_s)
+                self._schedule_send(wait_s)
                 break
             if not data:
                 self._pass_on_end(is_reset=data is None)
@@ -427,33 +420,33 @@ class _Pipe:
             if not self._write(data):
                 break
             if faults.slice_bytes:  # a turn for others, or the pieces arrive together
-                self._send_in(0.0)
+                self._schedule_send(0.0)
                 break
-        if self._is_full and self._bytes < KEPT_BYTES_MAX and not self._connection.is_closed:
-            self.read_on()
+        if self._is_full and self._queued_bytes < MAX_QUEUED_BYTES and not self._connection.is_closed:
+            self.resume_reading()
 
-    def _send_in(self, seconds: float) -> None:
-        if not self._has_turn:
-            self._has_turn = True
-            self._shared.loop.call_later(seconds, self._take_turn)
+    def _schedule_send(self, seconds: float) -> None:
+        if not self._is_send_scheduled:
+            self._is_send_scheduled = True
+            self._shared.loop.call_later(seconds, self._send_scheduled)
 
-    def _take_turn(self) -> None:
-        self._has_turn = False
+    def _send_scheduled(self) -> None:
+        self._is_send_scheduled = False
         self.send()
 
     def _write(self, data: bytes) -> bool:
-        """Send a piece; return whether there was room for it."""
+        """Send a piece; return whether all of it was taken."""
         try:
             sent = self._sink.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:  # it is gone
             self._queue.clear()
-            self._bytes = 0
-            self._connection.broke(self._way)
+            self._queued_bytes = 0
+            self._connection.mark_broken(self._way)
             self._finish()
             return False
-        self._bytes -= sent
+        self._queued_bytes -= sent
         if sent < len(data):
             self._queue[0] = (0.0, data[sent:])
             self._shared.loop.add_writer(self._sink, self._writable)
@@ -476,35 +469,35 @@ class _Pipe:
 
     def _finish(self) -> None:
         self.is_over = True
-        self._connection.has_finished()
+        self._connection.close_if_finished()
 
 
 class _Request:
-    """One request whose reply is to be lost: a command, or a pipeline of them that were sent together."""
+    """One request whose reply is to be dropped: a command, or a pipeline sent together."""
 
     def __init__(self) -> None:
-        self._asked = hiredis.Reader(notEnoughData=_NOTHING)
-        self._answered = hiredis.Reader(notEnoughData=_NOTHING)
+        self._requests = hiredis.Reader(notEnoughData=_NOTHING)
+        self._replies = hiredis.Reader(notEnoughData=_NOTHING)
         self._outstanding = 0
         self.reply = b""
 
-    def asked(self, data: bytes) -> None:
-        """Take note of what was asked; raises `hiredis.HiredisError` if it is no command."""
-        self._outstanding += _count(self._asked, data)
+    def add_request(self, data: bytes) -> None:
+        """Count the commands in what was sent; raises `hiredis.HiredisError` if it is no command."""
+        self._outstanding += _count_complete(self._requests, data)
 
-    def answered(self, data: bytes) -> None:
-        """Take note of what was answered, and keep it; raises `hiredis.HiredisError` if it is no answer."""
+    def add_reply(self, data: bytes) -> None:
+        """Count the answers, and keep them; raises `hiredis.HiredisError` if it is no answer."""
         self.reply += data
-        self._outstanding -= _count(self._answered, data)
+        self._outstanding -= _count_complete(self._replies, data)
 
     @property
     def is_done(self) -> bool:
-        """Whether each command that came has its answer."""
-        return bool(self.reply) and self._outstanding <= 0 and not self._asked.has_data()
+        """Whether each command has its answer."""
+        return bool(self.reply) and self._outstanding <= 0 and not self._requests.has_data()
 
 
-def _count(reader: "hiredis.Reader", data: bytes) -> int:
-    """Return how many commands or answers are whole now."""
+def _count_complete(reader: "hiredis.Reader", data: bytes) -> int:
+    """Return how many commands or answers the reader has complete now."""
     reader.feed(data)
     count = 0
     while reader.gets() is not _NOTHING:
@@ -513,14 +506,14 @@ def _count(reader: "hiredis.Reader", data: bytes) -> int:
 
 
 def _close(sock: socket.socket, *, reset: bool) -> None:
-    """Close a socket; with `reset` the other side gets a reset, if the kind of socket can."""
+    """Close a socket; with `reset` the peer gets a reset, if the kind of socket can."""
     if reset:
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            reset_on_close(sock)
     sock.close()
 
 
-def target(text: str) -> Target:
+def parse_target(text: str) -> Target:
     """Return what ``host:port`` or a path names; raises ValueError."""
     if "/" in text:
         return text
@@ -529,14 +522,22 @@ def target(text: str) -> Target:
 
 
 def main() -> int:
-    """Stand between a client and a server until Ctrl-C, and say each second what was done."""
+    """Proxy connections until Ctrl-C, and print each second what was injected."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.proxy", description=main.__doc__)
     add = parser.add_argument
     add(
-        "--listen", type=target, default="0", metavar="[HOST:]PORT", help="where clients connect; 0 picks one"
+        "--listen",
+        type=parse_target,
+        default="0",
+        metavar="[HOST:]PORT",
+        help="where clients connect; 0 picks one",
     )
     add(
-        "--target", type=target, required=True, metavar="HOST:PORT", help="where to; or path of a Unix socket"
+        "--target",
+        type=parse_target,
+        required=True,
+        metavar="HOST:PORT",
+        help="where to; or path of a Unix socket",
     )
     add("--latency", type=float, default=0.0, help="seconds by which all bytes are late, each way")
     add("--jitter", type=float, default=0.0, help="up to so many seconds more, by chance")
@@ -549,7 +550,7 @@ def main() -> int:
         proxy.disturb(ProxyFaults(given.latency, given.jitter, given.slice))
         print(f"ready {proxy.address[0]}:{proxy.address[1]}", flush=True)
         while True:
-            time.sleep(REPORT_EVERY_S)
+            time.sleep(REPORT_INTERVAL_S)
             print(f"open {proxy.connections}  {proxy.injected}", flush=True)
     return 0
 

@@ -23,7 +23,7 @@ from presence.store.client import RedisError, open_client
 from presence.store.embedded import die_with_parent, find_binary
 
 HOST: Final = "127.0.0.1"
-LOOK_S: Final = 0.01
+POLL_INTERVAL_S: Final = 0.01
 BUS_OFFSET: Final = 10_000  # a member's bus listens so far above its port
 MIGRATE_TIMEOUT_MS: Final = 5000  # for one call; keys move in milliseconds
 MOVE_TIMEOUT_S: Final = 30.0
@@ -32,7 +32,7 @@ PORTS: Final = range(12_000, 22_000)  # these and their buses lie below the port
 NODE_TIMEOUT_MS: Final = 1000  # after so long a silent member is suspected, and soon replaced
 START_TIMEOUT_S: Final = 20.0
 FAILOVER_TIMEOUT_S: Final = 30.0
-TAKE_OVER_S: Final = 2.0  # a graceful failover takes a hundredth of that
+TAKEOVER_TIMEOUT_S: Final = 2.0  # a graceful failover takes a hundredth of that
 
 
 class Member:
@@ -40,15 +40,14 @@ class Member:
 
     Attributes:
         name: its id in the cluster, 40 hexadecimal digits.
-        port, announced: where it listens, and what it tells others: a proxy may stand there.
-        folder: of its own, for its data and its configuration.
-        client: a connection to it, never by way of the announced port.
+        port, announced_port: where it listens, and what it announces: a proxy may stand there.
+        client: a connection to it, never by the announced port.
     """
 
     def __init__(
         self, binary: str, folder: Path, port: int, announced: int, name: str, options: tuple[str, ...]
     ) -> None:
-        self.name, self.port, self.announced, self.folder = name, port, announced, folder
+        self.name, self.port, self.announced_port, self.folder = name, port, announced, folder
         self.client: Any = open_client(f"redis://{HOST}:{port}")  # redis-py types answers for all decodings
         self._raw: Any = open_client(f"redis://{HOST}:{port}")
         self._raw.response_callbacks.clear()
@@ -73,7 +72,7 @@ class Member:
         return self._process is not None and self._process.poll() is None
 
     def spawn(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -85,33 +84,30 @@ class Member:
             )
 
     def close(self) -> None:
-        """End the process and the connections to it."""
         self.kill()
         self.client.close()
         self._raw.close()
 
     def kill(self) -> None:
-        """End the process immediately, as a crash does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def freeze(self) -> None:
-        """Stop the process: it answers nothing, and connections stay as they are."""
+        """Stop the process: it answers nothing, and its connections stay."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen process go on."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
     def call(self, *words: str | int) -> Any:
-        """Send a command, and return its answer as it is: bytes, numbers and lists of them."""
+        """Send a command; return the raw answer: bytes, numbers and lists of them."""
         return self._raw.execute_command(*words)
 
     def info(self, *words: str) -> dict[str, str]:
-        """Return the answer to INFO or CLUSTER INFO; empty while it gives none."""
+        """Return the answer to INFO or CLUSTER INFO; empty without one."""
         with contextlib.suppress(RedisError):
             lines = self.call(*words).decode().splitlines()
             return dict(line.split(":", 1) for line in lines if ":" in line)
@@ -119,16 +115,16 @@ class Member:
 
     @property
     def is_primary(self) -> bool:
-        """Whether it holds itself for a primary; False while it does not answer."""
+        """Whether it regards itself as a primary; False without an answer."""
         return self.info("INFO", "replication").get("role") == "master"
 
-    def ranges(self) -> list[range]:
-        """Return the slots that it serves as it sees it; none for a replica, or if it does not answer."""
+    def slot_ranges(self) -> list[range]:
+        """Return the slots that it serves in its own view; none for a replica, or without an answer."""
         spans = (word.partition("-") for word in self.view().get(self.name, ("", []))[1])
         return [range(int(first), int(last or first) + 1) for first, _, last in spans]
 
     def view(self) -> dict[str, tuple[str, list[str]]]:
-        """Return by name the primaries with their epochs and slots as it sees them; {} without an answer."""
+        """Return, by name, the epoch and slots of each primary in its view; empty without an answer."""
         with contextlib.suppress(RedisError):
             lines = [line.split() for line in self.call("CLUSTER", "NODES").decode().splitlines()]
             # In brackets are slots that are on their way.
@@ -137,12 +133,12 @@ class Member:
         return {}
 
     @property
-    def replicates(self) -> int:
-        """The announced port of its primary; 0 if it is one itself or does not answer."""
+    def primary_port(self) -> int:
+        """The announced port of its primary; 0 for a primary, or without an answer."""
         return int(self.info("INFO", "replication").get("master_port", 0))
 
-    def check(self) -> bool:
-        """Return whether it finds the cluster whole, and has all of its primary's data if it is a replica.
+    def is_ready(self) -> bool:
+        """Return whether it regards the cluster as complete, and is in sync if it is a replica.
 
         Raises:
             RuntimeError: the process has ended.
@@ -155,32 +151,27 @@ class Member:
         return is_whole and bool(link) and link.get("master_link_status", "up") == "up"
 
 
-def agree(members: Iterable[Member]) -> bool:
-    """Return whether all of these see the same slots at the same primaries, at the same epochs."""
+def have_same_view(members: Iterable[Member]) -> bool:
+    """Return whether all members see the same slots at the same primaries, at the same epochs."""
     first, *others = (member.view() for member in members)
     return bool(first) and all(view == first for view in others)
 
 
-def wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until something is so; raises TimeoutError if it is not in time, and says what."""
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait until a condition holds; raises TimeoutError that names it."""
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
             raise TimeoutError(f"Redis Cluster: not within {seconds:g} s: {what}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 class Move:
-    """A slot that moves in the classic way, step by step: `begin`, `step` until it returns 0, `finish`.
+    """The key-by-key move of a slot: `begin`, `step` until it returns 0, `finish`.
 
-    Between `begin` and `finish` the source answers ASK for keys that it has not (any more), TRYAGAIN to who
-    asks for both kinds together; the target accepts only calls with ASKING.
-
-    Args:
-        slot: the slot.
-        source: who serves it now.
-        target: who will.
-        members: all that run; each has to know where the slot is before it moves again.
+    Meanwhile the source answers ASK for keys that it has not (any more), and TRYAGAIN for calls with keys of
+    both kinds; the target accepts only calls with ASKING. All running `members` have to know the result
+    before the slot moves again.
     """
 
     def __init__(self, slot: int, source: Member, target: Member, members: Sequence[Member]) -> None:
@@ -193,7 +184,7 @@ class Move:
         self.source.call("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self.target.name)
 
     def step(self, keys: int = 1) -> int:
-        """Move at most so many keys; return how many were there to move."""
+        """Move at most `keys` keys; return how many there were to move."""
         names = self.source.call("CLUSTER", "GETKEYSINSLOT", self.slot, keys)
         if names:
             to = (HOST, self.target.port, "", 0, MIGRATE_TIMEOUT_MS)
@@ -201,17 +192,19 @@ class Move:
         return len(names)
 
     def finish(self) -> None:
-        """Give the slot to the target; no key may be left. Return when all members know.
+        """Give the slot, which must have no key left, to the target; return when all members know.
 
-        A slot that goes straight back may be lost otherwise: what members still hear of the first move then
-        contradicts the second, and in the end each of the two primaries takes the other for the owner.
+        Otherwise a slot that moves straight back may be lost: members may still receive news of the first
+        move that contradict the second, until each of the two primaries regards the other as the owner.
         """
         others = [
             each for each in self._members if each not in (self.target, self.source) and each.is_primary
         ]
         for member in (self.target, self.source, *others):
             member.call("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.name)
-        wait(lambda: agree(self._members), MOVE_TIMEOUT_S, f"all know where slot {self.slot} is")
+        wait_until(
+            lambda: have_same_view(self._members), MOVE_TIMEOUT_S, f"all know where slot {self.slot} is"
+        )
 
     def run(self) -> int:
         """Move the slot from beginning to end; return how many keys it had."""
@@ -223,41 +216,40 @@ class Move:
         return moved
 
 
-def move_at_once(slots: Iterable[int], source: Member, target: Member) -> None:
-    """Move slots as a whole (Valkey from version 9): they are the source's until all are the target's."""
+def move_atomically(slots: Iterable[int], source: Member, target: Member) -> None:
+    """Move slots as a whole (Valkey from version 9): the source serves them until the target has all."""
     words = [word for slot in slots for word in (slot, slot)]
-    before = {job[b"name"] for job in _jobs(source)}
+    before = {job[b"name"] for job in _migrations(source)}
     source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *words, "NODE", target.name)
 
     def is_done() -> bool:
-        mine = [job for job in _jobs(source) if job[b"name"] not in before]
+        mine = [job for job in _migrations(source) if job[b"name"] not in before]
         if broken := [job for job in mine if job[b"state"] in {b"failed", b"cancelled"}]:
             raise RuntimeError(f"Redis Cluster: slots did not move: {broken}")
         return all(job[b"state"] == b"success" for job in mine)
 
-    wait(is_done, MOVE_TIMEOUT_S, "slots moved at once")
+    wait_until(is_done, MOVE_TIMEOUT_S, "slots moved at once")
 
 
-def _jobs(member: Member) -> list[dict[bytes, bytes]]:
-    """Return what a member knows of moves, old ones too."""
+def _migrations(member: Member) -> list[dict[bytes, bytes]]:
+    """Return a member's atomic slot migrations, old ones too."""
     answer = member.call("CLUSTER", "GETSLOTMIGRATIONS")
     return [dict(zip(job[::2], job[1::2], strict=True)) for job in answer]
 
 
 class Cluster:
-    """A Redis Cluster that serves all slots once it is made; use it in a ``with`` block.
+    """A Redis Cluster that serves all slots; for a ``with`` block.
 
     Args:
-        primaries: how many; the slots are spread evenly over them.
         replicas: of each primary.
-        binary: path of a server; `presence.store.embedded.find_binary()` without it.
-        node_timeout_ms: after so long members replace one that is silent.
-        announce: given each member's port, returns the port that it announces: where a proxy stands before
-            it. Members reach each other there too, but for the bus and the classic move.
+        binary: path of a server; by default `presence.store.embedded.find_binary()`.
+        node_timeout_ms: after which a silent member is replaced.
+        announce: returns the port that a member announces for its own: that of a proxy. Members reach each
+            other there too, except on the bus and in key-by-key moves.
         options: further ``--name value`` arguments of every server.
 
     Attributes:
-        members: all, the first ones primaries at the start, their replicas behind them in the same order.
+        members: the first primaries, then their replicas in the same order.
         url: names the announced ports of all.
     """
 
@@ -280,7 +272,7 @@ class Cluster:
             folder = self._folder / str(port)
             folder.mkdir()
             self.members.append(Member(binary, folder, port, announce(port), secrets.token_hex(20), options))
-        self.url = "redis+cluster://" + ",".join(f"{HOST}:{each.announced}" for each in self.members)
+        self.url = "redis+cluster://" + ",".join(f"{HOST}:{each.announced_port}" for each in self.members)
         try:
             self._create()
         except BaseException:
@@ -294,7 +286,6 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End all processes and remove their data."""
         for member in self.members:
             member.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -306,11 +297,11 @@ class Cluster:
         self.wait_until_ok(START_TIMEOUT_S)
 
     def _configuration(self, me: Member) -> str:
-        """Return what a member finds written: all members, who replicates whom, and whose slots are whose."""
+        """Return a member's `nodes.conf`: all members, their primaries, and whose slots are whose."""
         lines = []
         for number, each in enumerate(self.members):
             primary = number % self._primaries
-            address = f"{each.name} {HOST}:{each.announced}@{each.bus}"
+            address = f"{each.name} {HOST}:{each.announced_port}@{each.bus}"
             flags = "myself," if each is me else ""
             if number >= self._primaries:
                 of = self.members[primary].name
@@ -321,76 +312,73 @@ class Cluster:
         return "\n".join([*lines, f"vars currentEpoch {self._primaries} lastVoteEpoch 0", ""])
 
     def wait_until_ok(self, seconds: float = FAILOVER_TIMEOUT_S) -> None:
-        """Wait until all that run find the cluster whole and agree on it, and replicas have all."""
+        """Wait until all running members agree that the cluster is complete, and replicas are in sync."""
         running = [member for member in self.members if member.is_running]
         what = f"all of {len(running)} members are well"
-        wait(lambda: all(map(Member.check, running)) and agree(running), seconds, what)
+        wait_until(lambda: all(map(Member.is_ready, running)) and have_same_view(running), seconds, what)
 
     def start(self, member: Member) -> None:
-        """Start a member that was killed: empty, unless options keep its data; wait until it answers."""
+        """Start a member that was killed, empty unless options keep its data; wait until it answers."""
         member.spawn()
-        wait(lambda: bool(member.info("INFO", "server")), START_TIMEOUT_S, "the member answers")
+        wait_until(lambda: bool(member.info("INFO", "server")), START_TIMEOUT_S, "the member answers")
 
     def slot_of(self, key: str) -> int:
-        """Return the slot of a key."""
         return int(next(each for each in self.members if each.is_running).call("CLUSTER", "KEYSLOT", key))
 
     def primary_of(self, where: int | str) -> Member:
-        """Return who serves a slot, or a key, by the primary's own word.
+        """Return the primary that serves a slot, or a key, in its own view.
 
         Raises:
-            LookupError: no node does now.
+            LookupError: no member does now.
         """
         slot = self.slot_of(where) if isinstance(where, str) else where
         for member in self.members:
-            if member.is_running and any(slot in each for each in member.ranges()):
+            if member.is_running and any(slot in each for each in member.slot_ranges()):
                 return member
         raise LookupError(f"nobody serves slot {slot}")
 
     def replicas_of(self, primary: Member) -> list[Member]:
-        """Return the running members that say they replicate it."""
-        return [each for each in self.members if each.is_running and each.replicates == primary.announced]
+        """Return the running members that replicate it."""
+        return [
+            each for each in self.members if each.is_running and each.primary_port == primary.announced_port
+        ]
 
     def primaries(self) -> list[Member]:
-        """Return the running members that hold themselves for primaries."""
         return [each for each in self.members if each.is_running and each.is_primary]
 
     def move(self, where: int | str, target: Member) -> Move:
-        """Return the classic move of a slot, or of a key's slot, to another primary; nothing is done yet."""
+        """Return the key-by-key move of a slot, or of a key's slot; nothing is done yet."""
         slot = self.slot_of(where) if isinstance(where, str) else where
         return Move(slot, self.primary_of(slot), target, [each for each in self.members if each.is_running])
 
-    def move_at_once(self, slots: Iterable[int], target: Member) -> None:
-        """Move slots of any primaries to another; see `move_at_once`."""
+    def move_atomically(self, slots: Iterable[int], target: Member) -> None:
+        """Move slots of any primaries to another, atomically."""
         by_source: dict[Member, list[int]] = {}
         for slot in slots:
             by_source.setdefault(self.primary_of(slot), []).append(slot)
         for source, its_slots in by_source.items():
-            move_at_once(its_slots, source, target)
+            move_atomically(its_slots, source, target)
 
     def fail_over(self, primary: Member, *, is_graceful: bool = False) -> Member:
-        """Let a replica take the place of its primary; return it, once all others know.
-
-        The primary is killed, or goes on as a replica if it is graceful (CLUSTER FAILOVER).
-        """
-        wait(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
+        """Kill a primary, or demote it gracefully (CLUSTER FAILOVER); return the replica that took over."""
+        wait_until(lambda: bool(self.replicas_of(primary)), FAILOVER_TIMEOUT_S, "the primary has a replica")
         replicas = self.replicas_of(primary)
         if is_graceful:
             # Who has just voted about the same slots does not vote again so soon: it may take two.
-            wait(lambda: _takes_over(replicas[0]), FAILOVER_TIMEOUT_S, "the replica took over as told")
+            wait_until(lambda: _takes_over(replicas[0]), FAILOVER_TIMEOUT_S, "the replica took over as told")
         else:
             primary.kill()
-            wait(lambda: any(map(_is_primary, replicas)), FAILOVER_TIMEOUT_S, "a replica took over")
+            wait_until(lambda: any(map(_is_primary, replicas)), FAILOVER_TIMEOUT_S, "a replica took over")
         self.wait_until_ok()
         return next(filter(_is_primary, replicas))
 
 
 def _takes_over(replica: Member) -> bool:
-    """Tell a replica to take its primary's place; return whether it has, a little later."""
+    """Tell a replica to replace its primary; return whether it has, after up to `TAKEOVER_TIMEOUT_S`."""
     if not replica.is_primary:
         replica.call("CLUSTER", "FAILOVER")
     with contextlib.suppress(TimeoutError):
-        wait(lambda: replica.is_primary, TAKE_OVER_S, "")
+        wait_until(lambda: replica.is_primary, TAKEOVER_TIMEOUT_S, "")
     return replica.is_primary
 
 
@@ -399,7 +387,7 @@ def _is_primary(member: Member) -> bool:
 
 
 def _free_ports() -> Iterator[int]:
-    """Yield ports that are free, and whose bus's port is."""
+    """Yield ports that are free together with their bus ports."""
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):  # tests seed `random`, each process alike
         with socket.socket() as client_side, socket.socket() as bus_side, contextlib.suppress(OSError):
             client_side.bind((HOST, port))

@@ -3,19 +3,12 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from loadtest.servers import PRESENCE
-from loadtest.servers import PresenceServer as ServerProcess
-
-__all__ = ["ServerProcess", "running_server"]
+from loadtest.servers import PRESENCE, PresenceServer
 
 
 @contextlib.contextmanager
-def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[ServerProcess]:
+def running_server(*flags: str, program: Sequence[str] = PRESENCE) -> Iterator[PresenceServer]:
     """Run a server for the length of a ``with`` block; it must end with status 0."""
-    server = ServerProcess(*flags, program=program)
-    try:
+    with PresenceServer(*flags, program=program) as server:
         yield server
-    except BaseException:
-        server.stop()
-        raise
-    assert server.stop() == 0, server.lines[-5:]
+        assert server.stop() == 0, server.lines[-5:]

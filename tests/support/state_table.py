@@ -86,7 +86,7 @@ def answers_expected(reaction: Reaction, frame: bytes) -> Iterator[tuple[Kind, i
 
 
 def brief(packet: Packet) -> tuple[Kind, int | None, int | None]:
-    """Return of a packet what `answers_expected` says."""
+    """Return kind, id and code of a packet, as `answers_expected` yields them."""
     return Kind(packet.kind), packet.id, packet.payload.get("code")
 
 

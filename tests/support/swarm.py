@@ -14,74 +14,70 @@ from loadtest.client_loop import ClientLoop, LoopClient
 from presence import protocol
 from presence.protocol import Kind, Packet
 
-CONNECT_S = 10.0
-LOOK_S = 0.25  # at what is waited for
+CONNECT_TIMEOUT_S = 10.0
+POLL_INTERVAL_S = 0.25  # at what is waited for
 
 
 class SwarmClient(LoopClient):
-    """One connection and what it has seen; it beats each `beat_s` seconds or so, if that is finite."""
+    """One connection and what it received; it sends keepalives about every `beat_s`, if that is finite."""
 
-    hangs_up = False
+    closes_on_goodbye = False
 
     def __init__(self, loop: ClientLoop, uid: str, beat_s: float, *, asks: bool) -> None:
         super().__init__(loop, uid)
-        self.beats = self.returns = False  # its beats have moments of their own
+        self.sends_keepalives = self.reconnects = False  # its keepalives have a schedule of their own
         self.sent_at = 0.0  # Unix seconds, taken right before the last frame was sent
-        self.silent_from: float | None = None  # monotonic: from then on it does not beat
+        self.silent_at: float | None = None  # monotonic: from then on it sends no keepalives
         self.received: list[Packet] = []
-        self.closed = False  # by the server
+        self.is_closed = False  # by the server
         self.round_trips: list[float] = []  # seconds from each keepalive that asks to its answer
-        self.waiting: dict[int, float] = {}  # those without one, by id
-        self._beat_s, self._asks = beat_s, asks
-        self._numbers = 1
+        self.unanswered: dict[int, float] = {}  # those without one, by id
+        self._keepalive_s, self._wants_answers = beat_s, asks
+        self._last_id = 1
 
-    def opened(self) -> None:
-        super().opened()
-        if self._beat_s < math.inf:
-            self.loop.at(time.monotonic() + random.uniform(0, self._beat_s), self._beat)
+    def on_connected(self) -> None:
+        super().on_connected()
+        if self._keepalive_s < math.inf:
+            self.loop.call_at(
+                time.monotonic() + random.uniform(0, self._keepalive_s), self._send_due_keepalive
+            )
 
     def send(self, frame: bytes) -> None:
-        """Send a whole frame."""
         self.sent_at = time.time()
         super().send(frame)
 
-    def _beat(self) -> None:
+    def _send_due_keepalive(self) -> None:
         now = time.monotonic()
-        if self.closed or (self.silent_from is not None and now >= self.silent_from):
+        if self.is_closed or (self.silent_at is not None and now >= self.silent_at):
             return
-        if self._asks:
-            self._numbers += 1
-            self.waiting[self._numbers] = now
-            self.send(protocol.encode(protocol.keepalive(self._numbers)))
+        if self._wants_answers:
+            self._last_id += 1
+            self.unanswered[self._last_id] = now
+            self.send(protocol.encode(protocol.keepalive(self._last_id)))
         else:
             self.send(protocol.KEEPALIVE)
-        self.loop.at(now + self._beat_s * random.uniform(0.9, 1.1), self._beat)
+        self.loop.call_at(now + self._keepalive_s * random.uniform(0.9, 1.1), self._send_due_keepalive)
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self.received.append(Packet(Kind.OK, 1, payload))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         self.received.append(Packet(Kind(kind), id, payload))
-        if kind == Kind.OK and id in self.waiting:
-            self.round_trips.append(now - self.waiting.pop(id))
+        if kind == Kind.OK and id in self.unanswered:
+            self.round_trips.append(now - self.unanswered.pop(id))
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        self.closed = True
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        self.is_closed = True
         if payload is not None:
             self.received.append(Packet(Kind.GOODBYE if self.received else Kind.ERROR, None, payload))
 
 
 class Swarm:
-    """Clients that log in and beat.
-
-    Args:
-        address: the server's.
-        beat_s: seconds between two beats of a client, give or take a tenth.
-    """
+    """Clients that log in and send keepalives each `beat_s` seconds, plus or minus a tenth."""
 
     def __init__(self, address: tuple[str, int], *, beat_s: float) -> None:
         self.clients: list[SwarmClient] = []
-        self._beat_s = beat_s
+        self._keepalive_s = beat_s
         self._loop = ClientLoop(address, sources=0)
 
     def __enter__(self) -> Self:
@@ -91,18 +87,18 @@ class Swarm:
         self._loop.__exit__(*exc_info)
 
     def log_in(self, uids: Iterable[str], *, beating: bool = True, asks: bool = False) -> list[SwarmClient]:
-        """Connect and send a login for each uid; its first beat comes within a beat's time."""
-        beat_s = self._beat_s if beating else math.inf
+        """Connect and send a login for each uid; the first keepalive follows within the interval."""
+        beat_s = self._keepalive_s if beating else math.inf
         new = [SwarmClient(self._loop, uid, beat_s, asks=asks) for uid in uids]
         self.clients += new
-        self._loop.bring(new, math.inf)
-        assert self._loop.run(CONNECT_S, lambda: all(client.sent_at for client in new))
+        self._loop.connect_all(new, math.inf)
+        assert self._loop.run(CONNECT_TIMEOUT_S, lambda: all(client.sent_at for client in new))
         return new
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let the clients live for a while, or until a condition holds (checked after each wake-up)."""
+        """Run the clients for a while, or until a condition holds (checked after each wake-up)."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._loop.run(min(LOOK_S, left), until):
+        while (left := end - time.monotonic()) > 0 and not self._loop.run(min(POLL_INTERVAL_S, left), until):
             pass
 
     def logged_in(self) -> bool:

@@ -46,7 +46,7 @@ def plug_in(proxy: Proxy) -> socket.socket:
 
 
 def receive(sock: socket.socket, size: int) -> list[bytes]:
-    """What came, as it came."""
+    """What was received, piece by piece."""
     pieces: list[bytes] = []
     while sum(map(len, pieces)) < size:
         piece = sock.recv(1 << 20)
@@ -81,13 +81,13 @@ def test_latency_and_jitter_are_added_to_each_way(ends: Ends, proxy: Proxy) -> N
     near, far = ends
     proxy.disturb(ProxyFaults(latency_s=0.05), down=False)
     proxy.disturb(ProxyFaults(latency_s=0.5, jitter_s=0.05), up=False)
-    begun = time.monotonic()
+    started = time.monotonic()
     near.sendall(b"ask")
     far.recv(100)
     up = time.monotonic()
     far.sendall(b"answer")
     near.recv(100)
-    assert 0.05 <= up - begun < 0.5 <= time.monotonic() - up
+    assert 0.05 <= up - started < 0.5 <= time.monotonic() - up
     assert proxy.injected.delayed_bytes == len(b"askanswer")
 
 
@@ -197,9 +197,9 @@ def test_the_command_disturbs_until_it_is_interrupted(target: socket.socket) -> 
         at = process.stdout.readline().removeprefix("ready 127.0.0.1:")
         with closing(socket.create_connection((host, int(at)), timeout=5)) as near:
             with closing(target.accept()[0]) as far:
-                begun = time.monotonic()
+                started = time.monotonic()
                 near.sendall(b"ask")
                 assert far.recv(100) == b"ask"
-                assert time.monotonic() - begun >= 0.1
+                assert time.monotonic() - started >= 0.1
         process.send_signal(signal.SIGINT)
         assert process.wait(5) == 0

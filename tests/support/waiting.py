@@ -8,29 +8,31 @@ import trio
 
 from presence.common.runtime import ThreadCaller, TrioRuntime
 
-PATIENCE_S = 20.0  # a machine under load
-LOOK_S = 0.01
+WAIT_TIMEOUT_S = 20.0  # a machine under load
+POLL_INTERVAL_S = 0.01
 
 Found = TypeVar("Found")
 
 
-def wait_for(look: Callable[[], Found | None], seconds: float = PATIENCE_S) -> Found:
-    """Look until there is something that counts as true; return it."""
+def wait_for(look: Callable[[], Found | None], seconds: float = WAIT_TIMEOUT_S) -> Found:
+    """Poll until there is a true value; return it."""
     give_up = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < give_up, "it did not come about"
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     return seen
 
 
-async def until(holds: Callable[[], object], seconds: float = PATIENCE_S, *, look_s: float = LOOK_S) -> None:
-    """Look, while other tasks run, until that holds."""
+async def until(
+    holds: Callable[[], object], seconds: float = WAIT_TIMEOUT_S, *, look_s: float = POLL_INTERVAL_S
+) -> None:
+    """Poll, while other tasks run, until a condition holds."""
     with trio.fail_after(seconds):
         while not holds():  # noqa: ASYNC110 - what rings no bell: Redis, threads, other processes
             await trio.sleep(look_s)
 
 
-class AtOnce(TrioRuntime):
+class InlineCallsRuntime(TrioRuntime):
     """Calls are made between two steps of the loop, so that mock time waits for no thread."""
 
     def thread_caller(self, interrupt: Callable[[], None]) -> ThreadCaller:  # type: ignore[override]  # as in `Runtime`

@@ -1,10 +1,10 @@
 """``python -m tests.system.half_open``: cut clients off with no FIN or RST; the server must notice.
 
 The clients are in a network namespace of their own, at the end of a virtual cable that is cut; a real server
-on a real Redis is at the other end. They go on beating, into the void. Others, on this side, beat all the
-time. Each who was cut off must be told offline, for silence, in [T, T + tick + 0.2 s] after its last packet
-that got through, or later by what the hypervisor took of a processor. The exit status is 1 if one was not,
-or if the others were told anything. Needs Linux, root and ``ip``, and the ``embedded`` extra.
+on a real Redis is at the other end. They go on sending keepalives. Others, on this side, send them all the
+time. Each client that was cut off must be reported offline, for silence, in [T, T + tick + 0.2 s] after its
+last packet that got through, or later by what the hypervisor took of a processor. The exit status is 1 if one
+was not, or if anything was reported of the others. Needs Linux, root and ``ip``, and the ``embedded`` extra.
 """
 
 import _socket
@@ -26,19 +26,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
+from loadtest.connection import reset_on_close
 from loadtest.events import StreamEvent
 from loadtest.outcome import percentile
 from loadtest.records import Data
 from loadtest.scale.play import Reader
-from loadtest.servers import PresenceServer, running
+from loadtest.servers import PresenceServer
 from loadtest.usage import Stolen
 from presence.protocol import Code
 
-BEAT_SHARE: Final = 0.4  # of T: how often clients beat
+BEAT_SHARE: Final = 0.4  # of T: how often clients send keepalives
 SLACK_S: Final = 0.2  # for the way from the tick to the stream
 STEADY_SHARE: Final = 0.25  # so many more clients are not cut off
-PAUSE_S: Final = 0.1  # without beats before the cut: what was sent got through
+PAUSE_S: Final = 0.1  # without keepalives before the cut: what was sent got through
 LINGER_S: Final = 1.0  # after the last that is due, for events too late or too many
 LOGIN_TIMEOUT_S: Final = 10.0
 _MS: Final = 0.001  # an entry's id is the millisecond in which it was written
@@ -47,22 +48,22 @@ _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 PREFIX_BITS: Final = 30  # of a network for two
 
 
-def lacking() -> str:
-    """Return what this needs and is not here; "" if all is."""
+def missing_requirement() -> str:
+    """Return what this needs and the machine lacks, or ""."""
     if os.geteuid() != 0:
         return "root"
     if shutil.which("ip") is None:
         return "ip (of iproute2)"
     with ThreadPoolExecutor(1) as pool:
         try:
-            pool.submit(_leave).result()
+            pool.submit(_enter_new_namespace).result()
         except OSError as error:
             return f"a network namespace ({error.strerror})"
     return ""
 
 
 def own_host() -> str:
-    """Return an address for this side that two runs at once will hardly share."""
+    """Return an address for this side that two concurrent runs hardly share."""
     return f"10.213.{os.getpid() % 256}.1"
 
 
@@ -70,7 +71,7 @@ class Namespace:
     """A network at the end of a virtual cable, which can be cut; for a ``with`` block. Needs root.
 
     It has no name: it is the namespace of one thread, and of the sockets that were made there, which other
-    threads may use. When these are gone, whatever has ended them, the kernel removes it with the cable.
+    threads may use. Once these are gone the kernel removes it with the cable.
 
     Args:
         host: address of this side, for a server; the other side gets the next one.
@@ -80,16 +81,16 @@ class Namespace:
         self.host = host
         front, _, last = host.rpartition(".")
         self._peer = f"{front}.{int(last) + 1}"
-        self._ours, self._theirs = f"half{os.getpid()}", f"open{os.getpid()}"
+        self._our_link, self._their_link = f"half{os.getpid()}", f"open{os.getpid()}"
         self._inside = ThreadPoolExecutor(1)
 
     def __enter__(self) -> "Namespace":
         with contextlib.ExitStack() as stack:
             stack.callback(self._inside.shutdown)
             self._inside.submit(self._set_up).result()
-            stack.callback(_ip, "link", "delete", self._ours)
-            _ip("address", "add", f"{self.host}/{PREFIX_BITS}", "dev", self._ours)
-            _ip("link", "set", self._ours, "up")
+            stack.callback(_ip, "link", "delete", self._our_link)
+            _ip("address", "add", f"{self.host}/{PREFIX_BITS}", "dev", self._our_link)
+            _ip("link", "set", self._our_link, "up")
             self._stack = stack.pop_all()
         return self
 
@@ -97,35 +98,35 @@ class Namespace:
         self._stack.close()
 
     def sockets(self, count: int) -> list[socket.socket]:
-        """Return new TCP sockets that are in the other network; those left open keep it there."""
+        """Return new TCP sockets inside the namespace; open ones keep it alive."""
         return self._inside.submit(lambda: [_inside_socket() for _ in range(count)]).result()
 
     def cut(self) -> None:
-        """Let nothing through any more, either way, without a word to anybody."""
-        self._inside.submit(_ip, "link", "set", self._theirs, "down").result()
+        """Drop all packets, in both directions, without a FIN or reset."""
+        self._inside.submit(_ip, "link", "set", self._their_link, "down").result()
 
     def is_cut(self) -> bool:
         """Whether this side has no carrier."""
-        return Path(f"/sys/class/net/{self._ours}/carrier").read_text().strip() == "0"
+        return Path(f"/sys/class/net/{self._our_link}/carrier").read_text().strip() == "0"
 
     def _set_up(self) -> None:
-        _leave()
-        peer = ("peer", "name", self._ours, "netns", str(os.getpid()))
-        _ip("link", "add", "name", self._theirs, "type", "veth", *peer)
-        _ip("address", "add", f"{self._peer}/{PREFIX_BITS}", "dev", self._theirs)
-        _ip("link", "set", self._theirs, "up")
+        _enter_new_namespace()
+        peer = ("peer", "name", self._our_link, "netns", str(os.getpid()))
+        _ip("link", "add", "name", self._their_link, "type", "veth", *peer)
+        _ip("address", "add", f"{self._peer}/{PREFIX_BITS}", "dev", self._their_link)
+        _ip("link", "set", self._their_link, "up")
 
 
 def _inside_socket() -> socket.socket:
     sock = socket.socket()
     sock.setblocking(False)
     # When it is closed nothing is left of it; else the kernel would try for minutes to say so.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset_on_close(sock)
     return sock
 
 
-def _leave() -> None:
-    """Take this thread to a network of its own."""
+def _enter_new_namespace() -> None:
+    """Move this thread to a new network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -137,39 +138,36 @@ def _ip(*words: str) -> None:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
-class _Beating(LoopClient):
-    """Logs in once, beats until it is told to stop, and remembers when it last sent.
+class _Client(LoopClient):
+    """Logs in once, sends keepalives until told to stop, and records when it last sent.
 
     Args:
         sock: to connect with, of the network that is cut; None: of this one.
-
-    Attributes:
-        sent: monotonic seconds before the last packet was sent.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, sock: socket.socket | None) -> None:
         super().__init__(loop, uid)
-        self.returns = False
-        self.sent = 0.0
+        self.reconnects = False
+        self.last_sent_at = 0.0
         self._sock = sock
 
-    def socket(self) -> _socket.socket:
-        return self._sock or super().socket()
+    def make_socket(self) -> _socket.socket:
+        return self._sock or super().make_socket()
 
     def send(self, frame: bytes) -> None:
-        self.sent = time.monotonic()
+        self.last_sent_at = time.monotonic()
         super().send(frame)
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes that it has sent and that its kernel does not know to have arrived."""
+        """Bytes that were sent and not acknowledged, by the kernel's count."""
         (size,) = struct.unpack("i", fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4)))
         return int(size)
 
     @property
     def is_established(self) -> bool:
-        """Whether neither side has ended the connection, as far as its kernel knows."""
-        if self.fd == AWAY:
+        """Whether neither side has ended the connection, by the kernel's state."""
+        if self.fd == NO_CONNECTION:
             return False
         with socket.socket(fileno=os.dup(self.fd)) as twin:
             return twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED
@@ -177,8 +175,6 @@ class _Beating(LoopClient):
 
 @dataclass(frozen=True)
 class HalfOpenResult:
-    """What came of it."""
-
     delays_s: list[float]  # from each client's last packet that got through to its event in the stream
     unacknowledged: int  # clients cut off whose packets, sent afterwards, nobody has acknowledged
     established: int  # clients cut off who were told nothing of an end, in the end
@@ -187,7 +183,6 @@ class HalfOpenResult:
     broken: list[str]  # promises that were, in words
 
     def lines(self) -> list[str]:
-        """Return it in words."""
         names = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
         found = ", ".join(f"{name} {percentile(self.delays_s, share):.3f}" for name, share in names.items())
         return [
@@ -200,55 +195,53 @@ class HalfOpenResult:
 
 
 def run(host: str, clients: int, idle_timeout: float, tick: float) -> HalfOpenResult:
-    """Let so many clients log in, cut them off, and wait for what is told of them."""
+    """Log clients in, cut them off, and judge their offline events."""
     beat_s = BEAT_SHARE * idle_timeout
     flags = ("--host", host, "--insecure", "--idle-timeout", f"{idle_timeout:g}", "--tick", f"{tick:g}")
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(Namespace(host))
         data = stack.enter_context(Data())
-        (server,) = stack.enter_context(running([lambda: PresenceServer("--redis", data.url, *flags)]))
+        server = stack.enter_context(PresenceServer("--redis", data.url, *flags))
         reader = stack.enter_context(contextlib.closing(Reader(data.url)))
         loop = stack.enter_context(ClientLoop(server.address, beat_s=beat_s))
         socks = [*network.sockets(clients), *[None] * int(STEADY_SHARE * clients)]
-        everybody = [_Beating(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
-        loop.bring(everybody)
-        if not loop.run(LOGIN_TIMEOUT_S, lambda: loop.online() == len(everybody)):
-            raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")
+        every_client = [_Client(loop, f"user{number}", sock) for number, sock in enumerate(socks)]
+        loop.log_in(every_client, LOGIN_TIMEOUT_S)
         loop.run(beat_s + tick)
         time.sleep(PAUSE_S)
         network.cut()
-        gone, steady = everybody[:clients], everybody[clients:]
-        last = {client.uid: client.sent for client in gone}
+        gone, steady = every_client[:clients], every_client[clients:]
+        last = {client.uid: client.last_sent_at for client in gone}
         with Stolen() as stolen:
             loop.run(idle_timeout + tick + SLACK_S + LINGER_S)
-        unacknowledged = sum(client.fd != AWAY and client.unacknowledged > 0 for client in gone)
+        unacknowledged = sum(client.fd != NO_CONNECTION and client.unacknowledged > 0 for client in gone)
         established = sum(client.is_established for client in gone)
-        told = [event for event in reader.events if event.type == "offline"]
+        offline = [event for event in reader.events if event.type == "offline"]
         broken = [*reader.broken, *server.failures()]
         if not network.is_cut() or unacknowledged < clients or established < clients:
             broken.append("not all were cut off without a word")
         lost = sum(not client.is_established for client in steady)
     latest_s = idle_timeout + tick + SLACK_S + stolen.worst_s
-    delays, found = judge(told, last, idle_timeout, latest_s)
+    delays, found = judge(offline, last, idle_timeout, latest_s)
     broken += [f"{lost} of those who were not cut off lost their connection"] if lost else []
     return HalfOpenResult(delays, unacknowledged, established, len(steady), stolen.worst_s, broken + found)
 
 
 def judge(
-    told: Iterable[StreamEvent], last: Mapping[str, float], earliest_s: float, latest_s: float
+    offline: Iterable[StreamEvent], last: Mapping[str, float], earliest_s: float, latest_s: float
 ) -> tuple[list[float], list[str]]:
-    """Hold the offline events against when each client's last packet got through, in monotonic seconds.
+    """Compare the offline events with when each client's last packet got through, in monotonic seconds.
 
     Returns:
-        The delays in seconds, and what is wrong with the events, in words.
+        The delays in seconds, and what is wrong with the events.
     """
     delays: dict[str, float] = {}
     broken = []
-    for event in told:
+    for event in offline:
         if event.uid not in last or event.uid in delays or event.code != Code.IDLE_TIMEOUT:
             broken.append(f"nobody should have been told of {event}")
         else:
-            delays[event.uid] = event.stood + _MS - last[event.uid]
+            delays[event.uid] = event.written_at + _MS - last[event.uid]
     broken += [f"{uid} is not offline" for uid in last if uid not in delays]
     broken += [f"{uid} early: {delay:.3f} s" for uid, delay in delays.items() if delay < earliest_s]
     broken += [f"{uid} late: {delay:.3f} s" for uid, delay in delays.items() if delay > latest_s]
@@ -256,7 +249,6 @@ def judge(
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.half_open", description=__doc__)
     add = parser.add_argument
     add("--clients", type=int, default=200, help="clients to cut off")
@@ -264,7 +256,7 @@ def main(words: list[str] | None = None) -> int:
     add("--tick", type=float, default=1.0, help="the server's tick, seconds")
     add("--host", default=own_host(), help="address for the server, of a network of four that nobody uses")
     given = parser.parse_args(words)
-    if missing := lacking():
+    if missing := missing_requirement():
         print(f"tests.system.half_open needs {missing}")
         return 1
     result = run(given.host, given.clients, given.idle_timeout, given.tick)

@@ -43,25 +43,29 @@ IDLE_TIMEOUT_MS: Final = 30_000
 SHAPE: Final = Shape(Keys(shards=SHARDS), maxlen=10_000_000, seen_retention_ms=86_400_000)
 PROXIED_EVERY: Final = 10  # of so many stretches one goes by way of the proxy
 STRETCH: Final = 50  # interruptions in a row on the same way
-WEATHER: Final = ProxyFaults(jitter_s=0.001, slice_bytes=200)
-FOLLOWED: Final = 0.7  # share of the attempts after which a call is left alone; else the next one connects
-UNBEGUN: Final = 0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
+PROXY_FAULTS: Final = ProxyFaults(jitter_s=0.001, slice_bytes=200)
+UNCANCELLED_SHARE: Final = (
+    0.7  # share of the attempts after which a call is left alone; else the next one connects
+)
+NOT_BEGUN_SHARE: Final = (
+    0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
+)
 LONGER, SHORTER = 1.01, 0.97  # the range of moments grows and shrinks so that three of four are in time
 SWITCH_S: Final = 0.0001  # in which threads take turns: finer than a call is long
-LOOK_S: Final = 0.0005  # between two looks of a careless client whether the wait for an answer was ended
+POLL_INTERVAL_S: Final = (
+    0.0005  # between two looks of a careless client whether the wait for an answer was ended
+)
 SHOWN: Final = 5
 
 
 @dataclass
 class InterruptCounts:
-    """What happened."""
-
     # Calls that were cancelled while they were under way; of these, by the proxy
     interrupted: int = 0
     by_proxy: int = 0
     # Calls that were cancelled before a thread had taken them, or that were over before
     not_begun: int = 0
-    over: int = 0
+    finished_before: int = 0
     answers: int = 0  # that came whole and were checked
     # How long the calls took that nobody cancelled, each of them after one that was interrupted
     waits_s: list[float] = field(default_factory=list)
@@ -69,10 +73,10 @@ class InterruptCounts:
     crossed: list[str] = field(default_factory=list)  # answers that were not the call's own
 
     def lines(self, seconds: float, calls: int) -> list[str]:
-        """Return them in words; `calls` is how many scripts Redis has run."""
+        """Return them as text; `calls` is how many scripts Redis has run."""
         return [
             f"interrupted under way: {self.interrupted:,} in {seconds:.0f} s, {self.by_proxy:,} by way of the"
-            f" proxy (not begun: {self.not_begun:,}; over before: {self.over:,})",
+            f" proxy (not begun: {self.not_begun:,}; over before: {self.finished_before:,})",
             f"scripts that Redis ran: {calls:,}",
             f"answers checked: {self.answers:,}, crossed: {len(self.crossed)}",
             f"the call after an interrupted one: {spread_ms(self.waits_s)}; failed: {len(self.failed)}",
@@ -82,14 +86,13 @@ class InterruptCounts:
 
 
 class Talker:
-    """A node with one user who logs in and out, a batch each; its answers are no other node's.
+    """A node with one user who logs in and out, a batch each; no other node has the same answers.
 
-    A node opens a generation of its own number, so that a probe shows whose it is; and the id of the event
-    that a batch has written is compared with the stream in the end.
+    A node opens a generation of its own number, which a probe shows; the ids of events that its batches wrote
+    are compared with the stream in the end.
 
     Attributes:
-        uid: the user.
-        written: entry ids that it was told, and what each is of.
+        written: entry ids by the answers, and their types.
     """
 
     def __init__(self, number: int) -> None:
@@ -102,19 +105,19 @@ class Talker:
         self._replication_id = ""
 
     def call(self, store: RedisStore) -> tuple[Callable[[], object], Callable[[object], str]]:
-        """Return a call, and what tells what is wrong with its answer, "" if nothing is."""
+        """Return a call, and a function that returns what is wrong with its answer, or ""."""
         kind = random.random()
         if kind < 0.6 or not self._newest:
-            step = self._step()
-            return lambda: store.apply([step]), self._judge_reply
+            step = self._next_batch()
+            return lambda: store.apply([step]), self._check_reply
         if kind < 0.95:
             wanted = dict.fromkeys(random.sample(range(SHARDS), random.randint(1, SHARDS)), 0)
             wanted[self._shard] = 0
-            return lambda: store.probe(self._node, wanted), self._judge_probes
+            return lambda: store.probe(self._node, wanted), self._check_probes
         return store.check_meta, lambda answer: "" if answer is None else f"not for check_meta: {answer}"
 
-    def _step(self) -> Step:
-        """Return the next batch; the same again until its answer came."""
+    def _next_batch(self) -> Step:
+        """Return the next batch; the same one until its answer arrived."""
         n, now, now_ms = self._newest + 1, time.monotonic(), round(time.time() * 1000)
         counter = Counter(self._node, self._generation, n)
         if n == 1:
@@ -123,7 +126,7 @@ class Talker:
         change = Change(op, self.uid, "", f"{self.uid}-{n // 2}", code, now, now_ms, now_ms, IDLE_TIMEOUT_MS)
         return Batch(self._shard, counter, self._replication_id, (Item(change),), now)
 
-    def _judge_reply(self, answer: object) -> str:
+    def _check_reply(self, answer: object) -> str:
         match answer:
             case [Reply(status=ReplyStatus.OK) as reply]:
                 opens, last = self._newest == 0, next(reversed(self.written), "")
@@ -136,15 +139,15 @@ class Talker:
                 return ""
         return f"no answer to a batch: {answer}"
 
-    def _judge_probes(self, answer: object) -> str:
+    def _check_probes(self, answer: object) -> str:
         match answer:
             case {self._shard: Probe(counter=Counter(_, self._generation, n))}:
                 # One more than known: of a batch that was carried out though its call was interrupted.
                 return "" if n in {self._newest, self._newest + 1} else f"number {n}, not {self._newest}"
         return f"not of {self._node}: {answer}"
 
-    def misfits(self, entries: Mapping[tuple[str, str], str]) -> list[str]:
-        """Return what of `written` is not in its stream, or another's; `entries`: types by uid and id."""
+    def mismatches(self, entries: Mapping[tuple[str, str], str]) -> list[str]:
+        """Return what of `written` is missing in its stream or differs; `entries`: types by uid and id."""
         return [
             f"{self.uid} was told {entry_id}, {entries.get((self.uid, entry_id))}"
             for entry_id, kind in self.written.items()
@@ -153,9 +156,9 @@ class Talker:
 
 
 class _Careless:
-    """Connects as `open_client` does; but where a connection is to be closed only its wait ends.
+    """Connects as `open_client` does; but closing a connection ends the wait for its answer only.
 
-    For comparison. It stands for a client, for its pool and for the one connection of that.
+    For comparison. It stands for a client, its pool and the pool's one connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -172,13 +175,13 @@ class _Careless:
         return self
 
     def release(self, connection: "_Careless") -> None:
-        """Take it back, whatever happened to it."""
+        pass
 
     def disconnect(self, *, inuse_connections: bool) -> None:
         self._is_interrupted.set()
 
     def read_response(self) -> Any:
-        while not self._connection.can_read(LOOK_S):
+        while not self._connection.can_read(POLL_INTERVAL_S):
             if self._is_interrupted.is_set():
                 raise InterruptedError("the call was interrupted")
         return self._connection.read_response()
@@ -188,20 +191,18 @@ class _Careless:
 
 
 class CarelessOpener:
-    """Makes one such client for each URL, and gives it again; to be passed where `open_client` is."""
+    """Opens one such client per URL; replaces `open_client`."""
 
     def __init__(self) -> None:
         self._clients: dict[str, Any] = {}
 
     def __call__(self, url: str) -> Redis:
-        """Return the client."""
         if url not in self._clients:
             self._clients[url] = _Careless(url)
         client: Redis = self._clients[url]
         return client
 
     def close(self) -> None:
-        """Close all of them."""
         for client in self._clients.values():
             client.close()
 
@@ -217,11 +218,7 @@ class Way:
 
 
 class Cancelled:
-    """A call that is cancelled so long after it has begun, by a thread: no timer of a loop is fine enough.
-
-    Attributes:
-        has_begun, has_ended: how far it has got.
-    """
+    """A call that a thread cancels after a delay: no timer of an event loop is fine enough."""
 
     def __init__(self, blocking: Callable[[], object], scope: trio.CancelScope, wait_s: float) -> None:
         self.has_begun = self.has_ended = False
@@ -251,21 +248,20 @@ class Cancelled:
 
 
 class InterruptTrial:
-    """Makes calls, interrupts them, and looks at the answers of the others."""
+    """Makes calls, interrupts them, and checks the answers of the others."""
 
     def __init__(self, figures: InterruptCounts) -> None:
         self._figures = figures
         self.talkers = [Talker(number) for number in range(NODES)]
 
     async def run(self, ways: list[Way], count: int) -> None:
-        """Interrupt so many calls."""
         stretch = 0
         while self._figures.interrupted < count:
             way = ways[stretch % PROXIED_EVERY == 0]
             stretch += 1
             for _ in range(STRETCH):
                 await self._interrupt(way)
-                if random.random() < FOLLOWED:
+                if random.random() < UNCANCELLED_SHARE:
                     await self._follow(way)
 
     async def _interrupt(self, way: Way) -> None:
@@ -275,12 +271,12 @@ class InterruptTrial:
         is_over = False
         with trio.CancelScope() as scope:
             call = Cancelled(blocking, scope, random.uniform(0, way.range_s))
-            if random.random() < UNBEGUN:
+            if random.random() < NOT_BEGUN_SHARE:
                 call.start()
             answer = await self._call(way, call)
             is_over = True
         if is_over:
-            figures.over += 1
+            figures.finished_before += 1
             way.range_s *= SHORTER
             self._check(answer, judge)
         elif not call.has_begun:
@@ -291,11 +287,11 @@ class InterruptTrial:
             figures.by_proxy += way.is_proxied
 
     async def _follow(self, way: Way) -> None:
-        """Make a call that nobody cancels."""
-        begun = time.perf_counter()
+        """Make a call that is not cancelled."""
+        started = time.perf_counter()
         blocking, judge = random.choice(self.talkers).call(way.store)
         answer = await self._call(way, blocking)
-        self._figures.waits_s.append(time.perf_counter() - begun)
+        self._figures.waits_s.append(time.perf_counter() - started)
         self._check(answer, judge)
 
     async def _call(self, way: Way, blocking: Callable[[], object]) -> object:
@@ -317,13 +313,13 @@ class InterruptTrial:
 
 @contextlib.contextmanager
 def _redis(*, in_cluster: bool) -> Iterator[tuple[str, str]]:
-    """Run a Redis; give its URL, and another one by way of a proxy, or of a cluster the same twice."""
+    """Run a Redis; yield its URL and one through a proxy, or twice the URL of a cluster."""
     if in_cluster:
         with Cluster() as cluster:
             yield cluster.url, cluster.url
         return
     with embedded_redis() as server, Proxy(server.url.removeprefix("unix://")) as proxy:
-        proxy.disturb(WEATHER)
+        proxy.disturb(PROXY_FAULTS)
         yield server.url, proxy.url
 
 
@@ -334,23 +330,23 @@ def run(
     random.seed(seed)
     figures, careless = InterruptCounts(), CarelessOpener()
     trial, connect = InterruptTrial(figures), careless if guard_off else open_client
-    begun, switch_s = time.monotonic(), sys.getswitchinterval()
+    started, switch_s = time.monotonic(), sys.getswitchinterval()
     with _redis(in_cluster=in_cluster) as (url, second_url):
         ways = [Way(each, connect, is_proxied=each != url) for each in (url, second_url)]
         sys.setswitchinterval(SWITCH_S)
         trio.run(trial.run, ways, count)
         sys.setswitchinterval(switch_s)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - started
         scripts, entries = _carried_out(url)
         for way in ways:
             way.store.close()
         careless.close()
-    figures.crossed += [wrong for talker in trial.talkers for wrong in talker.misfits(entries)]
+    figures.crossed += [wrong for talker in trial.talkers for wrong in talker.mismatches(entries)]
     return figures, figures.lines(seconds, scripts)
 
 
 def _carried_out(url: str) -> tuple[int, dict[tuple[str, str], str]]:
-    """Return how many scripts Redis has run, and the types of what stands in the streams, by uid and id."""
+    """Return how many scripts Redis has run, and the types of the streams' entries by uid and id."""
     scripts = 0
     entries: dict[tuple[str, str], str] = {}
     with ShardClients(url) as access:
@@ -370,7 +366,6 @@ def _carried_out(url: str) -> tuple[int, dict[tuple[str, str], str]]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run, and print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.interrupts", description=__doc__)
     add = parser.add_argument
     add("--count", type=int, default=100_000, help="calls to interrupt while they are under way")

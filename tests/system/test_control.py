@@ -23,5 +23,5 @@ async def test_without_a_channel_the_inbox_tells(
             seconds = await pair.displace(await pair.log_in(0))
     print(f"the same by the inbox alone: {seconds:.2f} s")
     assert seconds < INBOX_S
-    told = [line for line in logs if line["event"] == "control channel lost"]
-    assert len(told) == 2, "each server says so once, however often it tries"
+    lost = [line for line in logs if line["event"] == "control channel lost"]
+    assert len(lost) == 2, "each server says so once, however often it tries"

@@ -1,4 +1,4 @@
-"""Clients whose network goes away without a word are found out in time; needs root, for a network."""
+"""Clients whose network goes away unnoticed are reported in time; needs root, for a network."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.events import StreamEvent
 from presence.protocol import Code
-from tests.system.half_open import SLACK_S, judge, lacking, own_host, run
+from tests.system.half_open import SLACK_S, judge, missing_requirement, own_host, run
 
 CLIENTS = 200
 T_S = 5.0
@@ -15,8 +15,8 @@ TICK_S = 1.0
 
 @pytest.fixture
 def host() -> str:
-    """An address for the server; skips where there can be none."""
-    if missing := lacking():
+    """An address for the server; skips on machines without one."""
+    if missing := missing_requirement():
         if os.environ.get("TESTS_SKIP_NOTHING"):
             pytest.fail(f"{missing} is not to be had")
         pytest.skip(f"{missing} is not to be had")
@@ -37,7 +37,7 @@ def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stood", "code", "wrong"),
+    ("written_at", "code", "wrong"),
     [
         (15.5, Code.IDLE_TIMEOUT, ""),
         (14.9, Code.IDLE_TIMEOUT, "ann early"),
@@ -46,10 +46,10 @@ def test_200_half_open_clients_are_offline_in_time(host: str) -> None:
     ],
 )
 def test_events_too_early_too_late_or_of_another_reason_are_seen(
-    stood: float, code: Code, wrong: str
+    written_at: float, code: Code, wrong: str
 ) -> None:
-    told = StreamEvent("1-0", "offline", "ann", "s", code, 0, "0-1", stood, stood)
-    _, broken = judge([told], {"ann": 10.0}, T_S, T_S + TICK_S + SLACK_S)
+    event = StreamEvent("1-0", "offline", "ann", "s", code, 0, "0-1", written_at, written_at)
+    _, broken = judge([event], {"ann": 10.0}, T_S, T_S + TICK_S + SLACK_S)
     assert bool(broken) is bool(wrong)
     assert not wrong or broken[0].startswith(wrong)
 

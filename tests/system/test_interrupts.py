@@ -1,4 +1,4 @@
-"""Calls of Redis that are cancelled at random points: nobody gets the answer of another call."""
+"""Calls of Redis that are cancelled at random points: none gets the answer of another call."""
 
 import random
 

@@ -25,25 +25,25 @@ Packed = list[list[bytes]]
 _ENCODER: Final = Encoder("utf-8", "strict", decode_responses=False)  # type: ignore[no-untyped-call]
 
 
-def at_once(perform: Perform) -> Answers:
-    """Perform a round trip, as a network without faults."""
+def deliver_directly(perform: Perform) -> Answers:
+    """Perform a round trip over a network without faults."""
     return perform()
 
 
-def connector(server: FakeRedis, deliver: Deliver = at_once) -> Callable[[str], redis.Redis]:
-    """Return what opens clients of `server` in place of `presence.store.client.open_client`."""
+def connector(server: FakeRedis, deliver: Deliver = deliver_directly) -> Callable[[str], redis.Redis]:
+    """Return what replaces `presence.store.client.open_client` for clients of `server`."""
     return lambda _url: cast(redis.Redis, FakeClient(server, deliver))
 
 
 def packed(words: Iterable[Any]) -> list[bytes]:
-    """Return a command as it would go over the network."""
+    """Return a command as it goes over the network."""
     return [bytes(_ENCODER.encode(word)) for word in words]  # type: ignore[no-untyped-call]
 
 
 class FakeClient:
     """A client that is its own pool of connections."""
 
-    def __init__(self, server: FakeRedis, deliver: Deliver = at_once) -> None:
+    def __init__(self, server: FakeRedis, deliver: Deliver = deliver_directly) -> None:
         self._server = server
         self._deliver = deliver
         self.connection_pool = self
@@ -55,10 +55,9 @@ class FakeClient:
         """Do nothing: a fake connection has no state that a lost answer could spoil."""
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Do nothing, as `release`."""
+        pass
 
     def exchange(self, commands: Packed) -> Answers:
-        """Perform commands in one round trip."""
         return self._deliver(lambda: [self._answer(words) for words in commands])
 
     def _answer(self, words: list[bytes]) -> Any:

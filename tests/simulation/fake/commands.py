@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.fake.server import FakeRedis
 
 # A hash within these is kept as one piece, which HSCAN gives whole.
-PIECE_FIELDS: Final = 512
-PIECE_VALUE_BYTES: Final = 64
+LISTPACK_FIELDS: Final = 512
+LISTPACK_VALUE_BYTES: Final = 64
 NODE_ENTRIES: Final = 100  # Redis' stream-node-max-entries: with ~ only whole nodes go
 
 
@@ -51,7 +51,7 @@ def set_(db: FakeRedis, key: bytes, value: bytes) -> Reply:
 
 
 def setrange(db: FakeRedis, key: bytes, offset: bytes, value: bytes) -> Reply:
-    """Write nothing, which is the only text that is ever given."""
+    """Write nothing: the scripts never give another text."""
     _expect((offset, value), (b"0", b""))
     return len(db.read(key, Text) or b"")
 
@@ -96,7 +96,7 @@ def _info(replication_id: str, section: bytes) -> bytes:
 def publish(db: FakeRedis, channel: bytes, message: bytes) -> Reply:
     if channel not in db.channels:
         return 0
-    db.heard.append((channel, message))
+    db.published.append((channel, message))
     return 1
 
 
@@ -136,7 +136,7 @@ def hsetnx(db: FakeRedis, key: bytes, field: bytes, value: bytes) -> Reply:
 
 
 def hdel(db: FakeRedis, key: bytes, *fields: bytes) -> Reply:
-    return _take_out(db, key, db.read(key, Hash), fields)
+    return _remove_names(db, key, db.read(key, Hash), fields)
 
 
 def hgetall(db: FakeRedis, key: bytes) -> Reply:
@@ -152,11 +152,11 @@ def hlen(db: FakeRedis, key: bytes) -> Reply:
 
 
 def hscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes) -> Reply:
-    """Give fields in the order of their CRC: those that stay through a whole scan are given, as in Redis."""
+    """Return fields in the order of their CRC: as in Redis, those that stay through a scan are returned."""
     _expect(option, b"COUNT")
     target = db.read(key, Hash) or Hash()
     count, after, chosen = int(wanted), 0, list(target)
-    if len(target) > count and not _is_piece(target):
+    if len(target) > count and not _is_listpack(target):
         ahead = sorted((zlib.crc32(field), field) for field in target)
         ahead = [pair for pair in ahead if pair[0] >= int(cursor)]
         end = count
@@ -167,14 +167,15 @@ def hscan(db: FakeRedis, key: bytes, cursor: bytes, option: bytes, wanted: bytes
     return [b"%d" % after, [text for field in chosen for text in (field, target[field])]]
 
 
-def _is_piece(target: Hash) -> bool:
-    return len(target) <= PIECE_FIELDS and all(
-        len(field) <= PIECE_VALUE_BYTES and len(value) <= PIECE_VALUE_BYTES for field, value in target.items()
+def _is_listpack(target: Hash) -> bool:
+    return len(target) <= LISTPACK_FIELDS and all(
+        len(field) <= LISTPACK_VALUE_BYTES and len(value) <= LISTPACK_VALUE_BYTES
+        for field, value in target.items()
     )
 
 
-def _take_out(db: FakeRedis, key: bytes, target: Hash | Members | None, names: tuple[bytes, ...]) -> int:
-    """Take fields or members out, and with the last one the key; return how many there were."""
+def _remove_names(db: FakeRedis, key: bytes, target: Hash | Members | None, names: tuple[bytes, ...]) -> int:
+    """Remove fields or members, and the key with the last one; return how many there were."""
     if target is None:
         return 0
     before = len(target)
@@ -197,7 +198,7 @@ def sadd(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
 
 
 def srem(db: FakeRedis, key: bytes, *members: bytes) -> Reply:
-    return _take_out(db, key, db.read(key, Members), members)
+    return _remove_names(db, key, db.read(key, Members), members)
 
 
 def smembers(db: FakeRedis, key: bytes) -> Reply:
@@ -232,7 +233,6 @@ def zscore(db: FakeRedis, key: bytes, member: bytes) -> Reply:
 
 
 def zrange(db: FakeRedis, key: bytes, start: bytes, stop: bytes, option: bytes) -> Reply:
-    """Give all members with their scores."""
     _expect((start, stop, option), (b"0", b"-1", b"WITHSCORES"))
     target = db.read(key, Sorted)
     pairs = target.order if target else []

@@ -75,7 +75,6 @@ class LuaEngine:
         return self._from_lua(values[0])
 
     def _from_lua(self, value: Any) -> Reply:
-        """Return a script's value as a reply."""
         match value:
             case None | False:
                 return None
@@ -112,7 +111,6 @@ class LuaEngine:
         return self._to_lua(reply)
 
     def _to_lua(self, reply: Reply) -> Any:
-        """Return any reply as Lua sees it."""
         if reply is None:
             return False
         if isinstance(reply, StatusReply):
@@ -178,5 +176,4 @@ def _sha1(text: bytes) -> bytes:
 
 @cache
 def engine() -> LuaEngine:
-    """Return the one engine of this process."""
     return LuaEngine()

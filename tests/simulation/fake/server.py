@@ -16,7 +16,7 @@ V = TypeVar("V", bound=Value)
 
 
 class FakeSnapshot(NamedTuple):
-    """All keys at one moment; nothing changes it."""
+    """All keys at one moment, immutable."""
 
     data: dict[bytes, Value]
     deadlines: dict[bytes, int]
@@ -26,10 +26,10 @@ class FakeRedis:
     """A Redis server without a network.
 
     Args:
-        now: Unix seconds, read one time for each command or script.
-        seed: what replication ids are made of.
-        commands: what it can do; a test may plant a fault here.
-        channels: that have a subscriber.
+        now: returns Unix seconds; called once per command or script.
+        seed: of the replication ids.
+        commands: the known ones; a test may plant a fault here.
+        channels: those with a subscriber.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FakeRedis:
         self.now_us = 0  # Unix time of the command or script that runs
         self._commands = commands
         self.channels = frozenset(channels)
-        self.heard: list[tuple[bytes, bytes]] = []  # channel and message of all that was published there
+        self.published: list[tuple[bytes, bytes]] = []  # channel and message of all that was published there
         self._seed = seed
         self._histories = 0
         self.replication_id = ""
@@ -77,7 +77,6 @@ class FakeRedis:
     # What may happen to a server
 
     def snapshot(self) -> FakeSnapshot:
-        """Return all keys as they are now."""
         return FakeSnapshot({key: value.copy() for key, value in self.data.items()}, self.deadlines.copy())
 
     def restore(self, snapshot: FakeSnapshot) -> None:
@@ -87,45 +86,44 @@ class FakeRedis:
         self._next_deadline = min(self.deadlines.values(), default=float("inf"))
 
     def flush_all(self) -> None:
-        """Forget all keys, as FLUSHALL does."""
         self.data.clear()
         self.deadlines.clear()
 
     def new_history(self) -> None:
-        """Take another replication id, as a restart or a failover does."""
+        """Take another replication id, as after a restart or a failover."""
         self._histories += 1
         text = f"{self._seed} {self._histories}"
         self.replication_id = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    def restart(self, kept: FakeSnapshot | None = None) -> None:
-        """Come back with what was kept, without scripts, in another history."""
-        self.restore(kept or FakeSnapshot({}, {}))
+    def restart(self, snapshot: FakeSnapshot | None = None) -> None:
+        """Restart with the data that was kept, without scripts, in another history."""
+        self.restore(snapshot or FakeSnapshot({}, {}))
         self.scripts.clear()
         self.new_history()
 
     # What commands are made of
 
     def read(self, key: bytes, kind: type[V]) -> V | None:
-        """Return the value of a key, None where there is none; refuse another type."""
+        """Return the value of a key, or None; refuse another type."""
         found = self.data.get(key)
         if found is None or found.__class__ is kind:
             return found
         raise ReplyError(WRONG_TYPE)
 
     def write(self, key: bytes, kind: type[V]) -> V:
-        """Return the value of a key, a new one where there is none."""
+        """Return the value of a key; create it if it is missing."""
         found = self.read(key, kind)
         if found is None:
             found = self.data[key] = kind()
         return found
 
     def remove(self, key: bytes) -> bool:
-        """Forget a key; return whether it was there."""
+        """Delete a key; return whether it existed."""
         self.deadlines.pop(key, None)
         return self.data.pop(key, None) is not None
 
     def set_deadline(self, key: bytes, until_ms: int) -> None:
-        """Let a key go at a Unix time in ms."""
+        """Let a key expire at a Unix time in ms."""
         self.deadlines[key] = until_ms
         self._next_deadline = min(self._next_deadline, until_ms)
 
@@ -137,7 +135,7 @@ class FakeRedis:
     # Scripts
 
     def _load(self, text: bytes) -> bytes:
-        """Keep a script; return its digest."""
+        """Store a script; return its digest."""
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if digest not in self.scripts:
             engine().compile(digest, text)
@@ -145,7 +143,7 @@ class FakeRedis:
         return digest
 
     def run_script(self, digest: bytes, keys: Iterable[bytes], arguments: Iterable[bytes]) -> Reply:
-        """Run a script that was loaded; what it wrote before it failed stays."""
+        """Run a loaded script; what it wrote before it failed stays."""
         return engine().run(digest, keys, arguments, self._call)
 
     def _call(self, name: bytes, arguments: tuple[bytes, ...]) -> Reply:

@@ -85,7 +85,6 @@ class Sorted:
         return True
 
     def between(self, low: float, high: float) -> list[tuple[float, bytes]]:
-        """Return what lies between two scores, both included, in order."""
         # A score alone sorts before every member that has it.
         first, after = bisect_left(self.order, (low,)), bisect_left(self.order, (nextafter(high, inf),))
         return self.order[first : None if high == inf else after]
@@ -96,7 +95,7 @@ NO_ID: Final[EntryId] = (0, 0)
 
 
 class Stream:
-    """Entries in order of their ids; what was deleted or trimmed is gone from both lists."""
+    """Entries in order of their ids; deleted and trimmed ones are gone from both lists."""
 
     __slots__ = ("entries", "ids", "last")
 
@@ -115,7 +114,7 @@ Value = Text | Hash | Members | Sorted | Stream
 
 
 def number_text(number: float) -> bytes:
-    """Return a number of Lua, or a score, as Redis writes it: digits, or as short as can be."""
+    """Return a number of Lua, or a score, as Redis writes it."""
     if not isfinite(number):
         return repr(number).encode()  # inf, -inf, nan
     whole = int(number)
@@ -128,11 +127,9 @@ def number_text(number: float) -> bytes:
 
 
 def entry_id(text: bytes) -> EntryId:
-    """Return an entry id, of which both parts are given."""
     ms, _, number = text.partition(b"-")
     return int(ms), int(number)
 
 
 def id_text(entry: EntryId) -> bytes:
-    """Return an entry id as Redis writes it."""
     return b"%d-%d" % entry

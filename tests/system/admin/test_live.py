@@ -1,4 +1,4 @@
-"""`/v1/live`: one picture for all who look, and nobody waits for another."""
+"""`/v1/live`: one picture for all viewers, and none of them waits for another."""
 
 import itertools
 import json
@@ -29,7 +29,6 @@ def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
 
 
 async def drained(viewer: Viewer, into: list[dict[str, str]]) -> None:
-    """Take whatever comes."""
     while True:
         into.append(await viewer.message())
 
@@ -67,12 +66,12 @@ async def test_viewers_and_scrapes_share_one_question_a_second(redis_server: Emb
         for viewer, told in zip(viewers, seen, strict=True):
             nursery.start_soon(drained, viewer, told)
         await until(lambda: all(seen))
-        before, begun = running.asked["sample"], trio.current_time()
+        before, started = running.asked["sample"], trio.current_time()
         async with trio.open_nursery() as scraping:
             for _ in range(20):
                 scraping.start_soon(running.ask, "/metrics")
         await trio.sleep(SECONDS)
-        asked, took_s = running.asked["sample"] - before, trio.current_time() - begun
+        asked, took_s = running.asked["sample"] - before, trio.current_time() - started
         nursery.cancel_scope.cancel()
     assert asked <= took_s + 2
 
@@ -124,15 +123,15 @@ async def test_a_mailbox_keeps_the_newest(autojump_clock: trio.testing.MockClock
     events = json.loads((await anext(messages)).partition(b"data: ")[2])
     assert [each["n"] for each in events["events"]] == list(range(20, 70))
     assert events["skipped"] == metrics.missed == 20
-    begun = trio.current_time()
+    started = trio.current_time()
     assert await anext(messages) == sse.HEARTBEAT
-    assert trio.current_time() - begun == pytest.approx(sse.HEARTBEAT_INTERVAL_S)
+    assert trio.current_time() - started == pytest.approx(sse.HEARTBEAT_INTERVAL_S)
     mailbox.put_event(PageEvent(b"{}"))
     await anext(messages)
-    begun = trio.current_time()
+    started = trio.current_time()
     mailbox.put_event(PageEvent(b"{}"))
     await anext(messages)
-    assert trio.current_time() - begun == pytest.approx(sse.EVENTS_INTERVAL_S)
+    assert trio.current_time() - started == pytest.approx(sse.EVENTS_INTERVAL_S)
     await messages.aclose()
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.store.embedded import EmbeddedRedis, find_binary
@@ -20,8 +21,8 @@ from tests.admin.processes import ADMIN, get, url_of
 from tests.admin.scrapes import Found, parsed, value
 from tests.store.servers import Server as Redis
 from tests.support.events import read_events
-from tests.support.phone import PATIENCE_S, Phone
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.phone import TIMEOUT_S, Phone
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 
 TOO_LONG = struct.pack("!I", protocol.FRAME_LIMIT_BYTES + 1)
@@ -49,7 +50,7 @@ GAUGES = {
 
 
 def counted(seen: Found) -> Counter[tuple[str, ...]]:
-    """Return what is not 0 of the metrics that the script counts, by their labels, of all workers."""
+    """Return the counters that the script raises and that are not 0, by their labels, summed over workers."""
     counts: Counter[tuple[str, ...]] = Counter()
     for (name, labels), number in seen.items():
         short, texts = name.removeprefix("presence_"), dict(labels)
@@ -65,13 +66,9 @@ def gauges(seen: Found) -> dict[tuple[str, str], float | None]:
 
 
 class MetricWatch:
-    """Looks at the figures of a server again and again.
+    """Scrapes a server repeatedly; `seen` has all scrapes, in order."""
 
-    Attributes:
-        seen: all scrapes, in order.
-    """
-
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: PresenceServer) -> None:
         self.url = url_of(server)
         self.seen: list[Found] = []
 
@@ -80,17 +77,17 @@ class MetricWatch:
         return self.seen[-1]
 
     def until(self, holds: Callable[[Found], bool]) -> Found:
-        """Look until something holds; after a while return what is there instead."""
-        end = time.monotonic() + PATIENCE_S
+        """Poll until a condition holds; return what is there after a while otherwise."""
+        end = time.monotonic() + TIMEOUT_S
         while not holds(seen := self.look()) and time.monotonic() < end:
             time.sleep(0.1)
         return seen
 
 
 class Script:
-    """Clients who do all that there is to be counted, and the figures that must come of it."""
+    """Clients that cause everything that is counted, and the counts that must follow."""
 
-    def __init__(self, server: ServerProcess, watch: MetricWatch) -> None:
+    def __init__(self, server: PresenceServer, watch: MetricWatch) -> None:
         self._address = server.address
         self._watch = watch
         self._open: list[Phone] = []
@@ -111,7 +108,7 @@ class Script:
         return phones
 
     def ask(self, phone: Phone, packet: protocol.Packet, kind: Kind = Kind.OK) -> None:
-        """Send a packet that counts, and has an answer of this kind."""
+        """Send a packet that is counted, and whose answer is of this kind."""
         assert phone.ask(packet).kind == kind
         self.count("packets", "other")
 
@@ -124,7 +121,7 @@ class Script:
         self.log_in("two", device="watch", event=False)
         (old,) = self.log_in("over")
         self.log_in("over", event=False)
-        old.end()
+        old.read_to_end()
         self.count("takeovers")
         (lost,) = self.log_in("back")
         self._connections_are(4)
@@ -171,7 +168,7 @@ class Script:
         request = urllib.request.Request(
             f"{self._watch.url}v1/kick", body, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             assert answer.status == 200
         self.ended("kicked")
         self.count("http_actions", "kick", "done")
@@ -209,7 +206,7 @@ class Script:
             phone = Phone(self._address)
             phone.send(data)
             assert phone.next().payload["code"] == code
-            phone.end()
+            phone.read_to_end()
             self.count("packets", "other", by=packets)
             self.count("refusals", code.reason)
 
@@ -238,7 +235,7 @@ def test_figures_are_those_of_the_script_to_the_unit(redis_server: EmbeddedRedis
     assert {key[1:]: n for key, n in counted(seen).items() if key[0] == "transitions_total"} == written
     # Each idle end has its delay, and sessions are in the slots of the wheel.
     assert value(seen, "detection_delay_seconds_count", worker="0") == 3
-    assert 0 <= (value(seen, "detection_delay_seconds_sum", worker="0") or -1) < 3 * PATIENCE_S
+    assert 0 <= (value(seen, "detection_delay_seconds_sum", worker="0") or -1) < 3 * TIMEOUT_S
     slots = [value(seen, f"wheel_{name}_sessions", worker="0") or 0 for name in ("largest_slot", "later")]
     assert 0 < sum(slots) <= (value(seen, "sessions", worker="0") or 0)
 

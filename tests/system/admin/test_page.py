@@ -11,10 +11,11 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from loadtest.client_loop import ClientLoop, LoopThread
+from loadtest.servers import PresenceServer
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.browser import Browser, browsing, wait_until
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import SwarmClient
 from tests.support.waiting import wait_for
 
@@ -76,23 +77,23 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def crowd(address: tuple[str, int], uids: Iterable[str]) -> Iterator[dict[str, SwarmClient]]:
-    """Clients that are logged in and beat by themselves for the length of the block, by uid."""
+    """Clients that are logged in and send keepalives for the length of the block, by uid."""
     loop = ClientLoop(address, sources=0)
     with LoopThread(loop) as thread:
         clients = [SwarmClient(loop, uid, 0.4 * T_S, asks=False) for uid in uids]
-        thread.bring(clients, 2000.0, 30)
+        thread.connect_all(clients, 2000.0, 30)
         yield {client.uid: client for client in clients}
 
 
 def silence(clients: Iterable[SwarmClient], within_s: float) -> None:
-    """Let these fall silent one after the other."""
+    """Stop the keepalives of these clients one after the other."""
     chosen = list(clients)
     for place, client in enumerate(chosen):
-        client.silent_from = time.monotonic() + within_s * place / len(chosen)
+        client.silent_at = time.monotonic() + within_s * place / len(chosen)
 
 
-def page_of(server: ServerProcess) -> str:
-    """Return where the page is, once the process that serves it does."""
+def page_of(server: PresenceServer) -> str:
+    """Return the page's URL, once the admin process serves it."""
     wait_for(lambda: answers(url_of(server)))
     return url_of(server)
 
@@ -131,9 +132,9 @@ def test_a_thousand_clients_are_watched_explained_and_one_is_kicked(
         wait_until(lambda: browser.find("kick").is_displayed(), "who is online can be kicked")
         browser.find("kick").click()
         assert uids[2] in browser.text("kick-title"), "only after a question"
-        assert not clients[uids[2]].closed
+        assert not clients[uids[2]].is_closed
         browser.find("kick-sure").click()
-        wait_until(lambda: clients[uids[2]].closed, "his connection is closed")
+        wait_until(lambda: clients[uids[2]].is_closed, "his connection is closed")
         wait_until(lambda: browser.text("kick-outcome").startswith("kicked"), "and the page says so")
         wait_until(lambda: "(kicked)" in browser.text("user-facts"), "and why he is offline")
         assert len(browser.run(LABEL_TOPS)) == 1, "labels of figures are in line"
@@ -160,9 +161,9 @@ def assert_the_wheel_turns(browser: Browser) -> None:
 def assert_the_silence_is_listed(browser: Browser, silent: set[str]) -> None:
     browser.find("feed-type").send_keys("offline")
     rows = browser.run(ROWS)
-    told = [text for kind, text in rows if kind == "offline"]
-    assert len(told) >= 50  # when many come at once some are only counted
-    assert all("idle_timeout" in text for text in told)
+    offline = [text for kind, text in rows if kind == "offline"]
+    assert len(offline) >= 50  # when many come at once some are only counted
+    assert all("idle_timeout" in text for text in offline)
     browser.find("feed-text").send_keys("<img")
     wait_until(lambda: len(browser.run(ROWS)) == 1, "the filter lets one through")
     assert STRANGE in browser.run(ROWS)[0][1], "a uid is text, whatever it is"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.admin.startup import NICENESS
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import (
@@ -27,7 +28,7 @@ from tests.admin.processes import (
     url_of,
 )
 from tests.server.test_serve import failed_start
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
@@ -36,8 +37,8 @@ PATIENCE_S = 20.0
 END_S = 5.0  # promised are 2, of a machine that has nothing else to do
 
 
-def greets(server: ServerProcess) -> bool:
-    """Whether somebody can log in."""
+def greets(server: PresenceServer) -> bool:
+    """Whether a client can log in."""
     with Swarm(server.address, beat_s=1) as swarm:
         swarm.log_in(["ann"])
         swarm.run(5, until=swarm.logged_in)
@@ -45,9 +46,9 @@ def greets(server: ServerProcess) -> bool:
 
 
 @contextlib.contextmanager
-def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
-    """A server whose operators are served; the block ends it, by `end` or otherwise."""
-    server = ServerProcess(*flags, *ADMIN)
+def ended_by_the_test(*flags: str) -> Iterator[PresenceServer]:
+    """A server with an admin process; the block ends it, by `end` or otherwise."""
+    server = PresenceServer(*flags, *ADMIN)
     try:
         wait_for(lambda: answers(url_of(server)))
         yield server
@@ -55,12 +56,12 @@ def ended_by_the_test(*flags: str) -> Iterator[ServerProcess]:
         server.stop()
 
 
-def end(server: ServerProcess, order: signal.Signals = signal.SIGTERM, *, errors: int = 0) -> None:
-    """End a server; it is soon over, by itself, leaves no process for operators, and logs no more errors."""
+def end(server: PresenceServer, order: signal.Signals = signal.SIGTERM, *, errors: int = 0) -> None:
+    """End a server; it exits soon, leaves no admin process, and logs no more errors."""
     kept = admin_of(server)
-    begun = time.monotonic()
+    started = time.monotonic()
     server.process.send_signal(order)
-    status, took_s = server.process.wait(10), time.monotonic() - begun
+    status, took_s = server.process.wait(10), time.monotonic() - started
     server.stop()  # reads the rest of its log
     assert status == 0, server.lines[-5:]
     assert took_s < END_S
@@ -75,8 +76,8 @@ def test_the_process_is_where_the_log_says_and_shares_nothing_with_workers(
     with running_server("--redis", redis_server.url, "--workers", "2", *ADMIN) as server:
         assert url_of(server).startswith("http://127.0.0.1:")
         wait_for(lambda: answers(url_of(server)))
-        told = [line["event"] for line in list(server.lines)]
-        before = told[: told.index("serving")]
+        events = [line["event"] for line in list(server.lines)]
+        before = events[: events.index("serving")]
         assert "admin HTTP server starting" in before, "the address is logged before it is ready"
         kept = admin_of(server)
         for pid in server.workers().values():
@@ -163,7 +164,6 @@ def test_tokens_are_read_again_at_sighup_and_a_successor_that_finds_bad_ones_let
 
 
 def status(asked: urllib.request.Request) -> int:
-    """Return the status of the answer."""
     try:
         with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
             return int(answer.status)
@@ -219,13 +219,13 @@ def test_a_process_that_is_stopped_delays_nobody_and_redis_ends_last() -> None:
         assert not sockets(redis) & sockets(kept)
         os.kill(kept, signal.SIGSTOP)  # so that its end takes a while
         assert greets(server)
-        begun = time.monotonic()
+        started = time.monotonic()
         server.process.terminate()
         was_there = False
         while not is_gone(kept):
             was_there = not is_gone(redis)
             time.sleep(0.005)
-        status, took_s = server.process.wait(10), time.monotonic() - begun
+        status, took_s = server.process.wait(10), time.monotonic() - started
         assert was_there
         assert status == 0, server.lines[-5:]
         assert took_s < END_S
@@ -245,10 +245,10 @@ def test_a_port_that_nobody_asked_for_yields_to_its_owner(redis_server: Embedded
             assert server.stop() == 0
 
 
-class UnaskedFor(ServerProcess):
-    """A server whose command line says nothing of operators."""
+class UnaskedFor(PresenceServer):
+    """A server whose command line does not mention the admin process."""
 
-    operators = ()
+    admin_flags = ()
 
 
 @WORKERS
@@ -258,13 +258,12 @@ def test_a_port_that_was_asked_for_and_is_taken_refuses_the_start(
     with socket.create_server(("127.0.0.1", 0)) as owner:
         address = f"127.0.0.1:{owner.getsockname()[1]}"
         flags = ("--redis", redis_server.url, "--workers", workers, "--admin", address)
-        status, said, _ = failed_start(*flags)
+        status, output, _ = failed_start(*flags)
     assert status == 1
-    assert address in said
-    assert "\nready" not in said
+    assert address in output
+    assert "\nready" not in output
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Return the address in a URL."""
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
     return host, int(port)

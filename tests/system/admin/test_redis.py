@@ -1,4 +1,4 @@
-"""Redis away: whoever asks hears so in time, and what needs no Redis is answered as before; and a cluster."""
+"""Redis away: requests are refused in time, and those that need no Redis are answered; and a cluster."""
 
 import json
 import signal
@@ -40,9 +40,9 @@ def away(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedRedis, signal
 
 async def refusals(running: Operators) -> None:
     for target, method, body in NEEDS_REDIS:
-        begun = trio.current_time()
+        started = trio.current_time()
         answered = await running.ask(target, method, body)
-        took_s = trio.current_time() - begun
+        took_s = trio.current_time() - started
         assert answered.status == 503, f"{method} {target}: {answered.status}"
         if method != "HEAD":
             assert answered.json()["error"]["retry_after"] == int(answered.headers["retry-after"])
@@ -66,9 +66,9 @@ async def test_who_needs_redis_is_refused_in_time_and_health_is_told(
         await refusals(running)
         await metrics_say(running, b"presence_redis_up 0")  # it may refuse before the sampler asks again
         for target in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
-            begun = trio.current_time()
+            started = trio.current_time()
             assert (await running.ask(target)).status == 200
-            assert trio.current_time() - begun < REDIS_S
+            assert trio.current_time() - started < REDIS_S
         await until(lambda: (running.app.sources.sampler.redis_map() or {}).get("status") == "away")
         explained = (await running.ask("/v1/explain/ann")).json()
         assert explained["redis"]
@@ -81,11 +81,11 @@ async def test_many_who_wait_take_few_threads(away: tuple[EmbeddedRedis, signal.
     async with operators(server.url) as running:
         await running.ask("/v1/online?limit=0")
         server.process.send_signal(order)
-        begun = trio.current_time()
+        started = trio.current_time()
         async with trio.open_nursery() as nursery:
             for _ in range(100):
                 nursery.start_soon(running.ask, "/v1/online")
-        took_s = trio.current_time() - begun
+        took_s = trio.current_time() - started
         assert took_s < REDIS_S + SLACK_S
         assert running.context.http.requests["/v1/online", "5xx"] == 100
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import say
+from loadtest.outcome import print_progress
 from loadtest.report import ScenarioReport
 from tests.system.channel import flapping, messages, slow, watch
 
@@ -33,7 +33,6 @@ SCENARIOS: dict[str, tuple[type, Scenario, str]] = {
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play what the options say, print the table, and say what was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.channel", description=__doc__)
     scenarios = parser.add_subparsers(dest="scenario", required=True, metavar="SCENARIO")
     for name, (plan, _, help_text) in SCENARIOS.items():
@@ -47,14 +46,14 @@ def main(words: list[str] | None = None) -> int:
     scenario, seed, out = (given.pop(name) for name in ("scenario", "seed", "out"))
     plan, play, _ = SCENARIOS[scenario]
     raise_file_limit()
-    begun = time.monotonic()
+    started = time.monotonic()
     report = play(plan(**given), seed)
     print(report.table())
     if out:
         out.write_text(report.as_json() + "\n")
-    say(f"{scenario} took {time.monotonic() - begun:.0f} s")
+    print_progress(f"{scenario} took {time.monotonic() - started:.0f} s")
     if report.broken:
-        say("\n  ".join(["broken:", *report.broken]))
+        print_progress("\n  ".join(["broken:", *report.broken]))
     print("tests.system.channel: " + ("FAILED" if report.broken else "passed"))
     return 1 if report.broken else 0
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from loadtest.events import StreamEvent
 
 EntryId = tuple[int, int]
@@ -15,31 +15,22 @@ TYPES = frozenset({"online", "away", "update", OFFLINE})
 
 
 class ChannelEntry(NamedTuple):
-    """An entry of a stream that led a user to a state.
+    """A stream entry that changed a user's state."""
 
-    Attributes:
-        id: of the entry; its first number is when it was written, Unix ms.
-        at_ms: when it was decided, Unix ms.
-        code: its reason's.
-        state: as it is on the wire.
-        fields: as they stand in the stream.
-    """
-
-    id: EntryId
+    id: EntryId  # the first number is when it was written, Unix ms
     uid: str
-    at_ms: int
+    at_ms: int  # when it was decided, Unix ms
     code: int
-    state: State
-    fields: Mapping[str, str]
+    state: State  # as on the wire
+    fields: Mapping[str, str]  # as in the stream
 
     @property
     def is_offline(self) -> bool:
-        """Whether the user was offline from then on."""
         return bool(self.state["status"] == OFFLINE)
 
 
 def entry_of(id: str, fields: Mapping[str, str]) -> ChannelEntry:
-    """Return what an entry says; its type is one of `TYPES`."""
+    """Return an entry as a state; its type is one of `TYPES`."""
     state: dict[str, Any] = {"id": id}
     if fields["type"] == OFFLINE:
         state |= {"status": OFFLINE, "since_ms": int(fields["at_ms"])}
@@ -53,12 +44,11 @@ def entry_of(id: str, fields: Mapping[str, str]) -> ChannelEntry:
 
 
 def read_entries(events: Iterable[StreamEvent]) -> list[ChannelEntry]:
-    """Return those that led a user to a state."""
+    """Return the events that changed a user's state."""
     return [entry_of(event.id, event.fields) for event in events if event.type in TYPES]
 
 
 def by_user(entries: Iterable[ChannelEntry]) -> dict[str, list[ChannelEntry]]:
-    """Return the entries of each user, in their order."""
     found: dict[str, list[ChannelEntry]] = {}
     for entry in entries:
         found.setdefault(entry.uid, []).append(entry)
@@ -66,5 +56,5 @@ def by_user(entries: Iterable[ChannelEntry]) -> dict[str, list[ChannelEntry]]:
 
 
 def differences(state: State, wanted: State) -> list[str]:
-    """Return the keys in which two states differ; nil is as good as absent."""
+    """Return the keys in which two states differ; nil equals absent."""
     return [key for key in sorted({*state, *wanted} - {"uid", "reason"}) if state.get(key) != wanted.get(key)]

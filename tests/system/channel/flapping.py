@@ -13,37 +13,29 @@ from functools import partial
 from typing import NamedTuple
 
 from loadtest.client_loop import ClientLoop, LoopClient
-from loadtest.outcome import BrokenPromises, say, spread_ms
-from loadtest.report import ScenarioReport, staged
+from loadtest.outcome import BrokenPromises, print_progress, spread_ms
+from loadtest.report import ScenarioReport, loaded_server
 from presence.protocol import KEEPALIVE, Code
 from presence.store.keys import Keys
 from tests.system.channel.entries import ChannelEntry, by_user, read_entries
 
 LOGIN_S = 20.0
 SETTLE_S = 3.0
-RETURNS_MAX = 6  # the server's `flap_returns`: more in a minute are flapping
-AWAY_MIN_S = 0.25  # shorter, and the return is there before the loss was read: that is a take-over
+MAX_RETURNS = 6  # the server's `flap_returns`: more in a minute are flapping
+MIN_AWAY_S = 0.25  # shorter, and the return is there before the loss was read: that is a take-over
 AWAY_SHARE = 0.4  # of the grace, or of the time between two drops: so long a short absence takes at most
-ROUNDED_MS = 2.0  # the server's milliseconds, and those of the wall clock beside the monotonic one
+ROUNDING_MS = 2.0  # the server's milliseconds, and those of the wall clock beside the monotonic one
 SLACK_MS = 1000.0  # for the way into the stream
 
 
 @dataclass(frozen=True)
 class FlappingPlan:
-    """What is played.
+    """The size of the run, and the server's settings."""
 
-    Attributes:
-        clients: who drop and return.
-        calm: who only stay away once.
-        drops: of each, in `minute_s`; more than `RETURNS_MAX`.
-        minute_s: seconds, 60 at most.
-        grace_s, grace_max_s, idle_s, tick_s: the server's settings.
-    """
-
-    clients: int = 100
-    calm: int = 20
-    drops: int = 20
-    minute_s: float = 60.0
+    clients: int = 100  # they drop and return
+    calm: int = 20  # they are only away once
+    drops: int = 20  # of each client in `minute_s`; more than `MAX_RETURNS`
+    minute_s: float = 60.0  # 60 at most
     grace_s: float = 5.0
     grace_max_s: float = 60.0
     idle_s: float = 30.0
@@ -51,66 +43,59 @@ class FlappingPlan:
 
     @property
     def long_away_s(self) -> float:
-        """How long everybody stays away once: longer than any grace can be."""
+        """How long each client is away once: longer than any grace."""
         return min(self.grace_max_s, self.idle_s) + self.tick_s + SETTLE_S
 
 
 class FlappingClient(NamedTuple):
-    """What a client did.
+    """What a client did."""
 
-    Attributes:
-        left_ms: when the connection was dropped for longer, right after a packet; Unix ms.
-        flapped: whether it returned so often that its grace has to be longer than it was set.
-    """
-
-    left_ms: float
-    flapped: bool
+    disconnected_ms: float  # when the long absence began, right after a packet; Unix ms
+    flapped: bool  # whether it returned so often that its grace must be extended
 
 
 class Flapper(LoopClient):
-    """A client that writes down what it does.
-
-    Attributes:
-        drops: short absences so far.
-        left_ms: when the long absence began, Unix ms.
-    """
+    """A client that counts its short absences, and records when the long one began."""
 
     def __init__(self, loop: ClientLoop, uid: str) -> None:
         super().__init__(loop, uid)
-        self.drops, self.left_ms = 0, 0.0
+        self.drops, self.disconnected_ms = 0, 0.0
 
-    def be_away(self, seconds: float) -> None:
-        """Drop the connection, and return so much later."""
-        if self.is_in:
+    def drop_briefly(self, seconds: float) -> None:
+        """Drop the connection, and reconnect some seconds later."""
+        if self.is_logged_in:
             self.drops += 1
-            self.drop(reset=random.random() < 0.5)
-            self.loop.at(time.monotonic() + seconds, self.connect)
+            self.close(reset=random.random() < 0.5)
+            self.loop.call_at(time.monotonic() + seconds, self.connect)
 
-    def stay_away(self, seconds: float) -> None:
-        """The same, for longer, with a last sign of life."""
+    def drop_for_long(self, seconds: float) -> None:
+        """Send a last keepalive, drop the connection, and reconnect after some seconds."""
         self.send(KEEPALIVE)
-        self.left_ms = self.loop.unix_ms(time.monotonic())
-        self.drop()
-        self.loop.at(time.monotonic() + seconds, self.connect)
+        self.disconnected_ms = self.loop.unix_ms(time.monotonic())
+        self.close()
+        self.loop.call_at(time.monotonic() + seconds, self.connect)
 
 
 def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
-    """Play it, and judge."""
     flags = (
         *("--disconnect-grace", f"{plan.grace_s:g}", "--max-grace", f"{plan.grace_max_s:g}"),
         *("--idle-timeout", f"{plan.idle_s:g}", "--tick", f"{plan.tick_s:g}"),
-        *("--flap-returns", str(RETURNS_MAX)),
+        *("--flap-returns", str(MAX_RETURNS)),
     )
-    with staged(*flags, beat_s=0.4 * plan.idle_s) as stage:
-        wild = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
-        calm = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
-        _play(plan, random.Random(seed), stage.loop, wild, calm)
+    with loaded_server(*flags, beat_s=0.4 * plan.idle_s) as stage:
+        flapping_clients = [Flapper(stage.loop, f"wild-{number}") for number in range(plan.clients)]
+        calm_clients = [Flapper(stage.loop, f"calm-{number}") for number in range(plan.calm)]
+        _play(plan, random.Random(seed), stage.loop, flapping_clients, calm_clients)
         entries = by_user(read_entries(stage.data.events(Keys())))
-    lives = {each.uid: FlappingClient(each.left_ms, each in wild) for each in (*wild, *calm)}
-    verdict, graces = judge(lives, entries, plan)
-    drops = sum(each.drops for each in wild)
-    told = [
-        sum(len(entries.get(each.uid, ())) for each in clients) - len(clients) for clients in (wild, calm)
+    by_uid = {
+        each.uid: FlappingClient(each.disconnected_ms, each in flapping_clients)
+        for each in (*flapping_clients, *calm_clients)
+    }
+    verdict, graces = judge(by_uid, entries, plan)
+    drops = sum(each.drops for each in flapping_clients)
+    counts = [
+        sum(len(entries.get(each.uid, ())) for each in clients) - len(clients)
+        for clients in (flapping_clients, calm_clients)
     ]
     report = ScenarioReport(
         f"flapping: {plan.clients} clients, {plan.drops} drops each in {plan.minute_s:g} s, "
@@ -118,11 +103,11 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
     )
     report.rows = {
         "dropped, and back within the grace": f"{drops:,} times",
-        "events of these, but for the first login": f"{told[0]:,}, due {2 * len(wild):,}",
-        "events of calm clients' long absence": f"{told[1]:,}, due {2 * len(calm):,}",
+        "events of these, but for the first login": f"{counts[0]:,}, due {2 * len(flapping_clients):,}",
+        "events of calm clients' long absence": f"{counts[1]:,}, due {2 * len(calm_clients):,}",
         "longer graces, as the events name them": f"{len(graces)}: {spread_ms(ms / 1000 for ms in graces)}",
     }
-    report.figures = {"drops": drops, "graces_ms": graces}
+    report.metrics = {"drops": drops, "graces_ms": graces}
     report.broken = verdict.broken + stage.server.failures()
     if drops < plan.clients * plan.drops:
         report.broken.append(f"only {drops:,} drops took place")
@@ -130,59 +115,61 @@ def flapping(plan: FlappingPlan, seed: int) -> ScenarioReport:
 
 
 def _play(
-    plan: FlappingPlan, chance: random.Random, loop: ClientLoop, wild: list[Flapper], calm: list[Flapper]
+    plan: FlappingPlan,
+    rng: random.Random,
+    loop: ClientLoop,
+    flapping_clients: list[Flapper],
+    calm_clients: list[Flapper],
 ) -> None:
-    """Let all log in; some drop and return for a minute; in the end all stay away once, and return."""
-    everybody = [*wild, *calm]
-    loop.bring(everybody)
-    if not loop.run(LOGIN_S, lambda: loop.online() == len(everybody)):
-        raise RuntimeError(f"only {loop.online()} of {len(everybody)} could log in")
-    begun = time.monotonic()
+    """Log all in; some drop and return for a minute; in the end each is away once for long."""
+    every_client = [*flapping_clients, *calm_clients]
+    loop.log_in(every_client, LOGIN_S)
+    started = time.monotonic()
     every_s = plan.minute_s / plan.drops
-    for client in wild:
-        first = begun + chance.uniform(0.0, 0.3 * every_s)
+    for client in flapping_clients:
+        first = started + rng.uniform(0.0, 0.3 * every_s)
         for number in range(plan.drops):
-            seconds = chance.uniform(AWAY_MIN_S, max(AWAY_MIN_S, AWAY_SHARE * min(plan.grace_s, every_s)))
-            loop.at(first + number * every_s, partial(client.be_away, seconds))
+            seconds = rng.uniform(MIN_AWAY_S, max(MIN_AWAY_S, AWAY_SHARE * min(plan.grace_s, every_s)))
+            loop.call_at(first + number * every_s, partial(client.drop_briefly, seconds))
     loop.run(plan.minute_s)
-    loop.run(LOGIN_S, lambda: loop.online() == len(everybody))
-    say("flapping: all stay away once")
-    for client in everybody:
-        client.stay_away(plan.long_away_s)
+    loop.run(LOGIN_S, lambda: loop.count_logged_in() == len(every_client))
+    print_progress("flapping: all stay away once")
+    for client in every_client:
+        client.drop_for_long(plan.long_away_s)
     loop.run(plan.long_away_s + SETTLE_S)
 
 
 def judge(
-    lives: Mapping[str, FlappingClient], entries: Mapping[str, Sequence[ChannelEntry]], plan: FlappingPlan
+    clients: Mapping[str, FlappingClient], entries: Mapping[str, Sequence[ChannelEntry]], plan: FlappingPlan
 ) -> tuple[BrokenPromises, list[float]]:
-    """Hold what was told against what clients did.
+    """Compare the events with what the clients did.
 
     Returns:
-        The verdict, and the graces of those who flapped as their events name them, ms.
+        The verdict, and the extended graces as their events name them, ms.
     """
     verdict, graces = BrokenPromises(), []
-    for uid, life in lives.items():
-        told = entries.get(uid, ())
-        story = f"{uid}: {life}, told {[(entry.at_ms, *entry.fields.values()) for entry in told]}"
-        if any(entry.at_ms < life.left_ms for entry in told[1:]):
+    for uid, client in clients.items():
+        events = entries.get(uid, ())
+        story = f"{uid}: {client}, told {[(entry.at_ms, *entry.fields.values()) for entry in events]}"
+        if any(entry.at_ms < client.disconnected_ms for entry in events[1:]):
             verdict.note("event while the client returned within its grace", story)
             continue
-        if [entry.fields["type"] for entry in told] != ["online", "offline", "online"]:
+        if [entry.fields["type"] for entry in events] != ["online", "offline", "online"]:
             verdict.note("not one offline and one online event of the long absence", story)
             continue
-        online, offline, again = told
+        online, offline, again = events
         if offline.code != Code.CLOSED or again.code != Code.LOGIN:
             verdict.note("event for another reason", story)
         if offline.fields.get("since_id") != online.state["id"]:
             verdict.note("since_id is not that of the online event", story)
         named = float(offline.fields.get("grace_ms") or 0)
         grace = named or 1000 * plan.grace_s
-        if bool(named) is not life.flapped:
+        if bool(named) is not client.flapped:
             verdict.note("a longer grace for the calm, or none for who flapped", story)
         if named and not 1000 * plan.grace_s < grace <= 1000 * plan.grace_max_s:
             verdict.note("a grace out of its bounds", story)
-        due = life.left_ms + min(grace, 1000 * plan.idle_s)
-        if offline.at_ms < due - ROUNDED_MS:
+        due = client.disconnected_ms + min(grace, 1000 * plan.idle_s)
+        if offline.at_ms < due - ROUNDING_MS:
             verdict.note("offline within the grace", story)
         if offline.at_ms > due + 1000 * plan.tick_s + SLACK_MS:
             verdict.note("offline later than promised", story)

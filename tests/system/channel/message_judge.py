@@ -1,10 +1,10 @@
-"""What became of each message, held against who received it: pure, so that broken runs can be made up.
+"""Compares the outcome of each message with who received it: pure, so that tests can make up broken runs.
 
-Each message has exactly one outcome: it was handed to so many sessions, it was refused because the recipient
-is offline, or the sender was told that it is lost, or may be. A device receives a message once at most, and
-those that were sent over one connection in the order in which they were sent, over all of its own. (Two
-devices of one sender are mostly on two servers, and nobody knows which wrote first.) Of whoever stayed
-connected more is known: nothing to him is refused, and what was handed is received, by all of his devices.
+Each message has exactly one outcome: it was delivered to a number of sessions, refused because the recipient
+is offline, or reported to the sender as lost or possibly lost. A device receives a message once at most, and
+the messages of one connection in the order in which they were sent, over all of its own. (Two devices of one
+sender are mostly on two servers, and it is unknown which wrote first.) Of a user who stayed connected more
+is known: no message to them is refused, and what was delivered is received, by all of their devices.
 """
 
 from collections import Counter
@@ -18,31 +18,21 @@ from presence.protocol import Code
 
 @dataclass(slots=True)
 class SentMessage:
-    """A message; its place among all that were sent is its number.
-
-    Attributes:
-        sender, recipient: uids.
-        answers: how many there were; one is right.
-        handed: to how many sessions, as the answer says.
-        code: of the error that was the answer, or 0.
-        over: which of the sender's connections it was sent over.
-        due: when it was to be sent, monotonic seconds.
-        answered_s, received_s: seconds from then to the answer, and to the first receipt; below 0: none came.
-    """
+    """A message; its number is its index among all that were sent."""
 
     sender: str
     recipient: str
-    answers: int = 0
-    handed: int = 0
-    code: int = 0
-    over: int = 0
-    due: float = 0.0
-    answered_s: float = -1.0
-    received_s: float = -1.0
+    answers: int = 0  # how many there were; one is right
+    delivered: int = 0  # to how many sessions, as the answer says
+    code: int = 0  # of the error that answered it, or 0
+    connection: int = 0  # which of the sender's connections carried it
+    due: float = 0.0  # when it was to be sent, monotonic seconds
+    answered_s: float = -1.0  # from `due` to the answer; below 0: none came
+    received_s: float = -1.0  # from `due` to the first receipt; below 0: none came
 
 
 class Received(NamedTuple):
-    """A message that a device received: its number, and from whom it is said to be."""
+    """A message that a device received: its number, and its sender as the packet names it."""
 
     number: int
     sender: str
@@ -54,20 +44,13 @@ Receipts = Mapping[tuple[str, str], Sequence[Received]]
 
 @dataclass
 class MessageVerdict(BrokenPromises):
-    """What became of all.
+    """The outcomes of all messages."""
 
-    Attributes:
-        handed, refused: how many were, by the answers.
-        lost: how many senders were told that theirs is lost, or may be, by the code.
-        received: how often one was received by a device.
-        missed: handed to whoever moved meanwhile, and not received, or not by all of his devices.
-    """
-
-    handed: int = 0
+    delivered: int = 0
     refused: int = 0
-    lost: Counter[int] = field(default_factory=Counter)
-    received: int = 0
-    missed: int = 0
+    lost: Counter[int] = field(default_factory=Counter)  # reported as lost, or perhaps lost, by code
+    received: int = 0  # by all devices
+    missed: int = 0  # delivered to a user who moved meanwhile, and not received by all of the user's devices
 
 
 def judge(
@@ -76,13 +59,11 @@ def judge(
     stayed: Mapping[str, int],
     absent: frozenset[str] = frozenset(),
 ) -> MessageVerdict:
-    """Judge a run that is over.
+    """Judge a finished run.
 
     Args:
-        sent: all messages.
-        receipts: what was received.
-        stayed: who was connected all the time, with so many devices.
-        absent: who never was.
+        stayed: the number of devices of each user who was connected all the time.
+        absent: users who never logged in.
     """
     verdict = MessageVerdict()
     received = _judge_receipts(verdict, sent, receipts)
@@ -92,7 +73,7 @@ def judge(
 
 
 def _judge_receipts(verdict: MessageVerdict, sent: Sequence[SentMessage], receipts: Receipts) -> Counter[int]:
-    """Judge what each device received; return by how many devices each message was."""
+    """Judge what each device received; return by how many devices each message was received."""
     received: Counter[int] = Counter()
     for (uid, device), messages in receipts.items():
         seen: set[int] = set()
@@ -106,7 +87,7 @@ def _judge_receipts(verdict: MessageVerdict, sent: Sequence[SentMessage], receip
             if number in seen:
                 verdict.note("received twice", story)
                 continue
-            way = sender, sent[number].over
+            way = sender, sent[number].connection
             if number < latest.get(way, number):
                 verdict.note("received out of order", (*story, latest[way]))
             latest[way] = max(number, latest.get(way, number))
@@ -139,16 +120,16 @@ def _judge_message(
         if message.code in (Code.BUSY, Code.RECIPIENT_DISCONNECTED) and received:
             verdict.note("said to be surely not delivered, and received", story)
     else:
-        verdict.handed += 1
-        if not message.handed:
+        verdict.delivered += 1
+        if not message.delivered:
             verdict.note("handed to nobody, and granted", story)
-        if received > message.handed:
+        if received > message.delivered:
             verdict.note("received by more than it was handed to", story)
         if message.recipient in absent:
             verdict.note("handed to somebody who was never there", story)
-        if devices and message.handed != devices:
+        if devices and message.delivered != devices:
             verdict.note("handed to another number of sessions than there are", story)
-        if received < message.handed:
+        if received < message.delivered:
             if devices:
                 verdict.note("handed and not received", story)
             else:

@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 
 from loadtest.client_loop import ClientLoop, LoopClient
-from loadtest.outcome import faults, percentile, say, spread_ms
-from loadtest.report import ScenarioReport, staged
+from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
+from loadtest.report import ScenarioReport, loaded_server
 from presence.protocol import Code, Kind
 from tests.system.channel.message_judge import Received, SentMessage, judge
 
@@ -19,9 +19,9 @@ LOGIN_S = 30.0
 SETTLE_S = 1.0  # after the logins, until Redis knows of all
 LAST_ANSWERS_S = 10.0
 SEND_TICK_S = 0.002
-AT_ONCE = 4  # messages to one user in one go, at most, where as many as possible are sent
-RATE_MIN = 5000.0
-P99_MAX_MS = 100.0
+MAX_MESSAGES_PER_SEND = 4  # messages to one user in one go, at most, where as many as possible are sent
+MIN_RATE = 5000.0
+MAX_P99_MS = 100.0
 TWO_DEVICES = 10  # one in so many users has a second device
 ABSENT = 50  # and one in so many never logs in
 BEAT_S = 10.0
@@ -31,135 +31,113 @@ FIRST_ID = 1000  # of a packet; the message's number is added
 
 @dataclass(frozen=True)
 class MessagesPlan:
-    """What is played.
-
-    Attributes:
-        users: who send and receive.
-        messages: as fast as may be.
-        window: how many of these wait for their answers at once.
-        rate: messages a second after that, evenly; 0: half of what is promised.
-        seconds: for which that goes on.
-        movers: users who lose their connection again and again, and are back, mostly on another worker.
-        move_each_s: how often one of them does.
-        workers, shards: of the server.
-        rate_min, p99_max_ms: what is promised.
-    """
+    """The size of the run, and what is promised."""
 
     users: int = 1000
-    messages: int = 100_000
-    window: int = 512
-    rate: float = RATE_MIN / 2
-    seconds: float = 20.0
-    movers: int = 100
-    move_each_s: float = 4.0
+    messages: int = 100_000  # sent at full speed
+    window: int = 512  # of these, unanswered at the same time
+    rate: float = MIN_RATE / 2  # messages per second after that, evenly
+    seconds: float = 20.0  # of the steady rate
+    movers: int = 100  # users who often reconnect, mostly to another worker
+    move_each_s: float = 4.0  # the interval of each mover
     workers: int = 3
     shards: int = 1
-    rate_min: float = RATE_MIN
-    p99_max_ms: float = P99_MAX_MS
+    rate_min: float = MIN_RATE
+    p99_max_ms: float = MAX_P99_MS
 
 
 class MessageLedger:
     """All messages of a run, by number.
 
     Attributes:
-        sent: what became of each.
-        open: how many wait for their answer.
         answered_at: when the last answer came.
-        connections: how many there were: no two have the same number.
+        connections: how many there were so far; each gets the next number.
     """
 
     def __init__(self) -> None:
         self.sent: list[SentMessage] = []
-        self.open = self.connections = 0
+        self.unanswered = self.connections = 0
         self.answered_at = 0.0
 
     def answered(self, number: int, payload: Mapping[str, Any], now: float) -> None:
-        """Note an answer."""
         message = self.sent[number]
-        self.open -= not message.answers
+        self.unanswered -= not message.answers
         message.answers += 1
-        message.handed, message.code = payload.get("delivered", 0), payload.get("code", 0)
+        message.delivered, message.code = payload.get("delivered", 0), payload.get("code", 0)
         message.answered_s = now - message.due
         self.answered_at = now
 
     def received(self, number: int, now: float) -> None:
-        """Note a receipt."""
         if 0 <= number < len(self.sent) and self.sent[number].received_s < 0:
             self.sent[number].received_s = now - self.sent[number].due
 
 
 class Correspondent(LoopClient):
-    """Somebody who sends and receives.
+    """A user who sends and receives.
 
     Attributes:
-        inbox: what was received, in order.
-        stays: whether the connection has never ended.
+        inbox: the received messages, in order.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, device: str, ledger: MessageLedger) -> None:
         super().__init__(loop, uid, device)
         self.inbox: list[Received] = []
-        self.stays = True
+        self.was_always_connected = True
         self._ledger = ledger
-        self._over = self._open = 0
-        self._moves = False
+        self._connection = self._unanswered = 0
+        self._is_moving = False
 
     @property
     def can_send(self) -> bool:
         """Whether it is logged in, and not about to move."""
-        return self.is_in and not self._moves
+        return self.is_logged_in and not self._is_moving
 
-    def write_to(self, recipient: str, count: int, due: float) -> None:
-        """Send so many messages to a user in one go."""
+    def send_messages(self, recipient: str, count: int, due: float) -> None:
+        """Send some messages to one user in one write."""
         frames, sent = bytearray(), self._ledger.sent
         for _ in range(count):
             packet = [Kind.MESSAGE, FIRST_ID + len(sent), {"to": recipient, "body": [len(sent), PADDING]}]
-            sent.append(SentMessage(self.uid, recipient, over=self._over, due=due))
+            sent.append(SentMessage(self.uid, recipient, connection=self._connection, due=due))
             body = msgpack.packb(packet)
             frames += len(body).to_bytes(4, "big") + body
-        self._open += count
-        self._ledger.open += count
+        self._unanswered += count
+        self._ledger.unanswered += count
         self.send(bytes(frames))
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """It is another connection."""
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self._ledger.connections += 1
-        self._over = self._ledger.connections
+        self._connection = self._ledger.connections
 
     def move(self) -> None:
-        """Lose the connection as soon as all that was sent is answered, and be back somewhere soon."""
-        if self.is_in:
-            self._moves, self.stays = True, False
-            self._move_on()
+        """Drop the connection once all messages are answered, and reconnect soon."""
+        if self.is_logged_in:
+            self._is_moving, self.was_always_connected = True, False
+            self._finish_move()
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Note it."""
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.DELIVER:
             number = payload["body"][0]
             self.inbox.append(Received(number, payload["from"]))
             self._ledger.received(number, now)
         elif id is not None and id >= FIRST_ID:
-            self._open -= 1
+            self._unanswered -= 1
             self._ledger.answered(id - FIRST_ID, payload, now)
-            self._move_on()
+            self._finish_move()
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """Not what was wanted."""
-        self._open, self.stays, self._moves = 0, False, False
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        self._unanswered, self.was_always_connected, self._is_moving = 0, False, False
 
-    def _move_on(self) -> None:
-        if self._moves and not self._open and self.is_in:
-            self._moves = False
-            self.drop(reset=random.random() < 0.5)
-            self.loop.at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)
+    def _finish_move(self) -> None:
+        if self._is_moving and not self._unanswered and self.is_logged_in:
+            self._is_moving = False
+            self.close(reset=random.random() < 0.5)
+            self.loop.call_at(time.monotonic() + random.uniform(0.0, 0.5), self.connect)
 
 
 class MessagesRun:
-    """One run."""
-
     def __init__(self, plan: MessagesPlan, seed: int, loop: ClientLoop) -> None:
         self._plan, self._loop = plan, loop
-        self._chance = random.Random(seed)
+        self._random = random.Random(seed)
         self.ledger = MessageLedger()
         self._uids = [f"user-{number}" for number in range(plan.users)]
         self.absent = frozenset(self._uids[ABSENT - 1 :: ABSENT])
@@ -171,75 +149,74 @@ class MessagesRun:
         ]
         self._movers = self.people[: plan.movers]
         self.moves = 0
-        self._moving = False
+        self._is_moving = False
 
     def run(self) -> tuple[float, int]:
-        """Play it; return how many messages a second were handed, and how many were sent by then."""
+        """Return how many messages per second were delivered, and how many were sent at full speed."""
         loop, plan, ledger = self._loop, self._plan, self.ledger
-        loop.bring(self.people)
-        if not loop.run(LOGIN_S, lambda: loop.online() == len(self.people)):
-            raise RuntimeError(f"only {loop.online()} of {len(self.people)} could log in")
+        loop.log_in(self.people, LOGIN_S)
         loop.run(SETTLE_S)
-        self._moving = True
-        self._move()
-        begun = time.monotonic()
-        self._fill()
+        self._is_moving = True
+        self._move_next()
+        started = time.monotonic()
+        self._send_window()
         loop.run(600.0, lambda: len(ledger.sent) >= plan.messages)
-        loop.run(LAST_ANSWERS_S, lambda: not ledger.open)
-        seconds, fast = ledger.answered_at - begun, len(ledger.sent)
-        rate = sum(message.handed > 0 for message in ledger.sent) / seconds
-        say(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
+        loop.run(LAST_ANSWERS_S, lambda: not ledger.unanswered)
+        seconds, fast = ledger.answered_at - started, len(ledger.sent)
+        rate = sum(message.delivered > 0 for message in ledger.sent) / seconds
+        print_progress(f"messages: {fast:,} in {seconds:.1f} s, {rate:,.0f} a second were handed")
         self._send_evenly(time.monotonic(), time.monotonic())
         loop.run(plan.seconds)
-        self._moving = False
-        loop.run(LAST_ANSWERS_S, lambda: not ledger.open)
+        self._is_moving = False
+        loop.run(LAST_ANSWERS_S, lambda: not ledger.unanswered)
         loop.run(1.0)  # what is handed may be on its way
         return rate, fast
 
-    def _fill(self) -> None:
-        """Send as long as not too many wait for their answers."""
+    def _send_window(self) -> None:
+        """Send while fewer than `window` messages wait for their answers."""
         ledger, plan, now = self.ledger, self._plan, time.monotonic()
-        while ledger.open < plan.window and len(ledger.sent) < plan.messages:
-            count = min(self._chance.randint(1, AT_ONCE), plan.messages - len(ledger.sent))
-            self._sender().write_to(self._chance.choice(self._uids), count, now)
+        while ledger.unanswered < plan.window and len(ledger.sent) < plan.messages:
+            count = min(self._random.randint(1, MAX_MESSAGES_PER_SEND), plan.messages - len(ledger.sent))
+            self._pick_sender().send_messages(self._random.choice(self._uids), count, now)
         if len(ledger.sent) < plan.messages:
-            self._loop.at(now + SEND_TICK_S, self._fill)
+            self._loop.call_at(now + SEND_TICK_S, self._send_window)
 
-    def _send_evenly(self, begun: float, sent_until: float) -> None:
-        """Send what is due, whatever the servers do."""
+    def _send_evenly(self, started: float, sent_until: float) -> None:
+        """Send what is due, however slow the servers are."""
         now, plan = time.monotonic(), self._plan
-        until = min(now, begun + plan.seconds)
-        for number in range(int((sent_until - begun) * plan.rate), int((until - begun) * plan.rate)):
-            self._sender().write_to(self._chance.choice(self._uids), 1, begun + number / plan.rate)
-        if until < begun + plan.seconds:
-            self._loop.at(now + SEND_TICK_S, lambda: self._send_evenly(begun, until))
+        until = min(now, started + plan.seconds)
+        for number in range(int((sent_until - started) * plan.rate), int((until - started) * plan.rate)):
+            self._pick_sender().send_messages(
+                self._random.choice(self._uids), 1, started + number / plan.rate
+            )
+        if until < started + plan.seconds:
+            self._loop.call_at(now + SEND_TICK_S, lambda: self._send_evenly(started, until))
 
-    def _sender(self) -> Correspondent:
-        while not (sender := self._chance.choice(self.people)).can_send:
+    def _pick_sender(self) -> Correspondent:
+        while not (sender := self._random.choice(self.people)).can_send:
             pass
         return sender
 
-    def _move(self) -> None:
-        if self._moving and self._movers:
-            self._chance.choice(self._movers).move()
+    def _move_next(self) -> None:
+        if self._is_moving and self._movers:
+            self._random.choice(self._movers).move()
             self.moves += 1
             pause_s = self._plan.move_each_s / len(self._movers)
-            self._loop.at(time.monotonic() + self._chance.expovariate(1 / pause_s), self._move)
+            self._loop.call_at(time.monotonic() + self._random.expovariate(1 / pause_s), self._move_next)
 
 
 def messages(plan: MessagesPlan, seed: int) -> ScenarioReport:
-    """Play it, and judge."""
-    with staged("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
+    with loaded_server("--workers", str(plan.workers), "--shards", str(plan.shards), beat_s=BEAT_S) as stage:
         play = MessagesRun(plan, seed, stage.loop)
         rate, fast = play.run()
-        load, endings = stage.loop.load(), stage.loop.endings
-    sent, moved = play.ledger.sent, {each.uid for each in play.people if not each.stays}
+        load, endings = stage.loop.describe_load(), stage.loop.endings
+    sent, moved = play.ledger.sent, {each.uid for each in play.people if not each.was_always_connected}
     stayed = Counter(each.uid for each in play.people if each.uid not in moved)
     inboxes = {(each.uid, each.device): each.inbox for each in play.people}
     verdict = judge(sent, inboxes, stayed, play.absent)
     lost = verdict.lost
     reasons = ", ".join(f"{count:,} {Code(code).reason}" for code, count in lost.items())
-    outcomes = verdict.handed + verdict.refused + lost.total()
+    outcomes = verdict.delivered + verdict.refused + lost.total()
     answered = [each.answered_s for each in sent[fast:] if each.answered_s >= 0]
     received = [each.received_s for each in sent[fast:] if each.received_s >= 0]
     report = ScenarioReport(
@@ -247,7 +224,7 @@ def messages(plan: MessagesPlan, seed: int) -> ScenarioReport:
     )
     report.rows = {
         "sent": f"{len(sent):,}",
-        "handed + refused + reported lost": f"{verdict.handed:,} + {verdict.refused:,} + {lost.total():,} "
+        "handed + refused + reported lost": f"{verdict.delivered:,} + {verdict.refused:,} + {lost.total():,} "
         f"= {outcomes:,} ({reasons or 'none lost'})",
         "received by devices": f"{verdict.received:,}",
         "handed to whoever moved, and missed": f"{verdict.missed:,}",
@@ -257,12 +234,17 @@ def messages(plan: MessagesPlan, seed: int) -> ScenarioReport:
         f"at {plan.rate:,.0f} a second, to the answer": spread_ms(answered),
         "the load itself": load,
     }
-    report.figures = {"handed": verdict.handed, "refused": verdict.refused, "moves": play.moves, "rate": rate}
+    report.metrics = {
+        "handed": verdict.delivered,
+        "refused": verdict.refused,
+        "moves": play.moves,
+        "rate": rate,
+    }
     p99_ms = max(percentile(times, 0.99) * 1000 for times in (received, answered))
     report.broken = [
         *verdict.broken,
         *stage.server.failures(),
-        *faults(
+        *failed_checks(
             (rate < plan.rate_min, f"only {rate:,.0f} messages a second, promised {plan.rate_min:,.0f}"),
             (p99_ms > plan.p99_max_ms, f"p99 {p99_ms:.0f} ms, {plan.p99_max_ms:.0f} promised"),
             (outcomes != len(sent), "handed + refused + reported lost is not what was sent"),

@@ -1,19 +1,20 @@
-"""``slow``: many who watch and never read, and what they cost the server and those who do read."""
+"""``slow``: many watchers that never read, and what they cost the server and those that do read."""
 
 import _socket
 import itertools
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from loadtest import usage
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from loadtest.client_loop import ClientLoop, LoopClient
-from loadtest.outcome import faults, percentile, say, spread_ms
-from loadtest.report import LoadedServer, ScenarioReport, staged
+from loadtest.outcome import failed_checks, percentile, print_progress, spread_ms
+from loadtest.report import LoadedServer, ScenarioReport, loaded_server
 from presence import protocol
 from presence.protocol import Kind
 from tests.system.channel.entries import EntryId
@@ -23,55 +24,43 @@ SEGMENT_BYTES = 536  # small segments make small buffers in both kernels
 RECEIVE_BYTES = 4096
 TEXT = "x" * 200  # a state's meta
 LOGIN_S = 60.0
-LOGINS_A_SECOND = 300.0  # each watches immediately, which costs more than a login
+LOGINS_PER_S = 300.0  # each watches immediately, which costs more than a login
 UNSENT_BYTES = 65_536  # the setting's default: what may wait for one of them
 UNSENT_TIMEOUT_S = 600.0  # nobody is cut off while it is played
-MEMORY_SHARE_MAX = 1.1
-P99_RATIO_MAX = 1.2
-LOOK_S = 1.0
-WAKE_S = 60.0
+MAX_MEMORY_SHARE = 1.1
+MAX_P99_RATIO = 1.2
+POLL_INTERVAL_S = 1.0
+CATCH_UP_TIMEOUT_S = 60.0
 BEAT_S = 12.0
 
 
 @dataclass(frozen=True)
 class SlowPlan:
-    """What is played.
+    """The size of the run."""
 
-    Attributes:
-        deaf: who watch and never read.
-        others: who read, and are measured.
-        users: whom all of them watch.
-        rate: changes of these a second, by turns; the server takes about one a second of each.
-        seconds: of measuring, without those who never read and with them, once what waits for them is full.
-    """
-
-    deaf: int = 2000
-    others: int = 100
-    users: int = 50
-    rate: float = 40.0
-    seconds: float = 20.0
+    deaf: int = 2000  # they watch and never read
+    others: int = 100  # they read, and are measured
+    users: int = 50  # watched by all
+    rate: float = 40.0  # changes per second, by turns; the server takes about one per second of each user
+    seconds: float = 20.0  # of measuring, without and with the watchers that never read
 
 
 class Changes:
-    """What was changed when, by number; each number is the meta of a user for a while."""
+    """When each change was sent, by number; the number is part of the user's meta."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []
         self.newest: dict[str, int] = {}
 
     def next(self, uid: str) -> Mapping[str, Any]:
-        """Return a user's next meta, which is sent now."""
+        """Return a user's next meta, to be sent now."""
         self.newest[uid] = len(self.sent)
         self.sent.append(time.monotonic())
         return {"n": self.newest[uid], "text": TEXT}
 
 
 class Changer(LoopClient):
-    """Somebody whom others watch, and who changes.
-
-    Attributes:
-        refused: changes that the server did not take.
-    """
+    """A watched user who changes; `refused` counts the changes that the server refused."""
 
     def __init__(self, loop: ClientLoop, uid: str, changes: Changes) -> None:
         super().__init__(loop, uid)
@@ -79,44 +68,38 @@ class Changer(LoopClient):
         self._changes = changes
 
     def change(self) -> None:
-        """Change."""
         self.send(protocol.encode(protocol.update(id=100, meta=self._changes.next(self.uid))))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Note a refusal."""
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         self.refused += kind == Kind.ERROR
 
 
 class Viewer(LoopClient):
-    """Watches, and knows the newest of each user.
+    """Watches, and knows the newest change of each user.
 
     Attributes:
-        delays: where to note by how much each push came after its change, seconds; None: nowhere.
+        delays: collects the seconds from each change to its push; None: they are not measured.
         seen: by uid, the number of the newest change.
-        pushes: how many came.
-        fallen: pushes whose ids do not rise.
-        is_answered: whether the watch is.
+        out_of_order: pushes whose ids do not rise.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, uids: list[str], changes: Changes) -> None:
         super().__init__(loop, uid)
         self.delays: list[float] | None = None
         self.seen: dict[str, int] = {}
-        self.pushes = self.fallen = 0
+        self.pushes = self.out_of_order = 0
         self.is_answered = False
         self._last: dict[str, EntryId] = {}
         self._uids, self._changes = uids, changes
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """Watch."""
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self.send(protocol.encode(protocol.watch(self._uids, id=100)))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Note it."""
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.PRESENCE:
             self.pushes += 1
             uid, entry_id = payload["uid"], id_order(payload["id"])
-            self.fallen += entry_id <= self._last.get(uid, (0, 0))
+            self.out_of_order += entry_id <= self._last.get(uid, (0, 0))
             self._last[uid] = entry_id
             number = payload.get("meta", {}).get("n", -1)
             self.seen[uid] = number
@@ -129,29 +112,25 @@ class Viewer(LoopClient):
 
 
 class Deaf(Viewer):
-    """Reads until its watch is answered, and then no more, until it is woken."""
+    """Reads until its watch is answered, then nothing until `resume_reading`."""
 
-    def socket(self) -> _socket.socket:
-        """See `LoopClient`: keep the kernels from holding much between server and client."""
-        sock = super().socket()
+    def make_socket(self) -> _socket.socket:
+        """Keep the kernels from buffering much between server and client."""
+        sock = super().make_socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         return sock
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `Viewer`."""
-        super().heard(kind, id, payload, now)
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+        super().on_packet(kind, id, payload, now)
         if kind == Kind.OK and "presence" in payload:
-            self.loop.hear(self, on=False)
+            self.loop.set_reading(self, on=False)
 
-    def wake(self) -> None:
-        """Read all that waits."""
-        self.loop.hear(self, on=True)
+    def resume_reading(self) -> None:
+        self.loop.set_reading(self, on=True)
 
 
 class SlowRun:
-    """One run."""
-
     def __init__(self, plan: SlowPlan, stage: LoadedServer) -> None:
         self._plan, self._loop, self._server = plan, stage.loop, stage.server
         loop = stage.loop
@@ -164,25 +143,26 @@ class SlowRun:
         self._changing = False
 
     def run(self) -> ScenarioReport:
-        """Measure without and with those who never read, and wake these in the end."""
+        """Measure without and with watchers that never read; these read again in the end."""
         plan, loop, deaf = self._plan, self._loop, self._deaf
-        self._bring(self._users, lambda: all(each.is_in for each in self._users))
-        self._bring(self._others, lambda: all(each.is_answered for each in self._others))
+        is_answered = attrgetter("is_answered")
+        loop.log_in(self._users, LOGIN_S, LOGINS_PER_S)
+        loop.log_in(self._others, LOGIN_S, LOGINS_PER_S, is_answered)
         without = self._measure()
-        self._bring(deaf, lambda: all(each.is_answered for each in deaf))
-        say(f"slow: {len(deaf):,} watch and read no more")
-        loop.run(LOOK_S)
+        loop.log_in(deaf, LOGIN_S, LOGINS_PER_S, is_answered)
+        print_progress(f"slow: {len(deaf):,} watch and read no more")
+        loop.run(POLL_INTERVAL_S)
         pid, first = self._server.process.pid, len(self._changes.sent)
         before = usage.memory(pid).rss
         usage.forget_peak(pid)
-        self._fill()
+        self._fill_buffers()
         within = self._measure()
         grown = usage.peak_bytes(pid) - before
-        say(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
+        print_progress(f"slow: memory grew by {grown / 2**20:.1f} MiB; they wake")
         for each in deaf:
-            each.wake()
+            each.resume_reading()
         newest = self._changes.newest
-        loop.run(WAKE_S, lambda: all(each.seen == newest for each in deaf))
+        loop.run(CATCH_UP_TIMEOUT_S, lambda: all(each.seen == newest for each in deaf))
         changes, bound = len(self._changes.sent) - first, plan.deaf * UNSENT_BYTES
         spared = sum(each.pushes < changes for each in deaf)
         ratio = percentile(within, 0.99) / percentile(without, 0.99)
@@ -197,31 +177,26 @@ class SlowRun:
             "others' pushes with them": f"{spread_ms(within)}; p99 {ratio:.2f} times that without them",
             "pushed to each of them in the end": f"{sum(each.pushes for each in deaf) / plan.deaf:,.0f} of "
             f"{changes:,} changes",
-            "the load itself": loop.load(),
+            "the load itself": loop.describe_load(),
         }
-        report.figures = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
+        report.metrics = {"grown_bytes": grown, "bound_bytes": bound, "p99_ratio": ratio}
         behind = sum(each.seen != newest for each in deaf)
-        fallen = sum(each.fallen for each in [*deaf, *self._others])
+        fallen = sum(each.out_of_order for each in [*deaf, *self._others])
         refused = sum(each.refused for each in self._users)
-        report.broken = self._server.failures() + faults(
+        report.broken = self._server.failures() + failed_checks(
             (behind, f"{behind} who were deaf do not see the newest states when they read"),
             (spared < len(deaf), f"only {spared} of {len(deaf)} did not read"),
             (fallen, f"ids of {fallen} pushes do not rise"),
             (any(each.seen != newest for each in self._others), "not all who read see the newest states"),
             (refused, f"{refused} changes were refused"),
             (loop.endings, f"connections ended by the server: {dict(loop.endings)}"),
-            (grown > MEMORY_SHARE_MAX * bound, f"memory grew by {grown / bound:.2f} of what may wait"),
-            (ratio > P99_RATIO_MAX, f"p99 of others {ratio:.2f} times that without them"),
+            (grown > MAX_MEMORY_SHARE * bound, f"memory grew by {grown / bound:.2f} of what may wait"),
+            (ratio > MAX_P99_RATIO, f"p99 of others {ratio:.2f} times that without them"),
         )
         return report
 
-    def _bring(self, clients: Sequence[LoopClient], done: Callable[[], bool]) -> None:
-        self._loop.bring(clients, LOGINS_A_SECOND)
-        if not self._loop.run(LOGIN_S, done):
-            raise RuntimeError(f"not all of {len(clients)} could log in and watch")
-
     def _measure(self) -> list[float]:
-        """Return the delays to those who read, while changes go on."""
+        """Return the delays of pushes to watchers that read, while changes go on."""
         delays: list[float] = []
         self._changing = True
         self._change_next(time.monotonic())
@@ -229,20 +204,20 @@ class SlowRun:
             each.delays = delays
         self._loop.run(self._plan.seconds)
         self._changing = False
-        self._loop.run(LOOK_S)
+        self._loop.run(POLL_INTERVAL_S)
         for each in self._others:
             each.delays = None
         return delays
 
-    def _fill(self) -> None:
-        """Let changes go on, each once those who read have the one before: the server is not to be behind."""
+    def _fill_buffers(self) -> None:
+        """Send changes, each once the readers have the one before: the server must not fall behind."""
         for _ in range(int(self._plan.rate * self._plan.seconds)):
-            begun, user = time.monotonic(), next(self._turns)
+            started, user = time.monotonic(), next(self._turns)
             user.change()
-            self._loop.run(LOOK_S, partial(self._have, user.uid))
-            self._loop.run(begun + 1 / self._plan.rate - time.monotonic())
+            self._loop.run(POLL_INTERVAL_S, partial(self._have_newest, user.uid))
+            self._loop.run(started + 1 / self._plan.rate - time.monotonic())
 
-    def _have(self, uid: str) -> bool:
+    def _have_newest(self, uid: str) -> bool:
         newest = self._changes.newest[uid]
         return all(each.seen.get(uid) == newest for each in (self._others[0], self._others[-1]))
 
@@ -250,11 +225,10 @@ class SlowRun:
         if self._changing:
             next(self._turns).change()
             due += 1 / self._plan.rate
-            self._loop.at(due, lambda: self._change_next(due))
+            self._loop.call_at(due, lambda: self._change_next(due))
 
 
 def slow(plan: SlowPlan, _seed: int) -> ScenarioReport:
-    """Play it, and judge."""
     timeout = ("--unsent-timeout", f"{UNSENT_TIMEOUT_S:g}")
-    with staged(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
+    with loaded_server(*timeout, beat_s=BEAT_S, program=SMALL_BUFFERS) as stage:
         return SlowRun(plan, stage).run()

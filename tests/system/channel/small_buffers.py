@@ -13,8 +13,8 @@ from presence.transports import sockets
 SEND_BYTES = 8192
 
 
-def keep_little() -> None:
-    """Make the buffers of this process's connections small."""
+def shrink_buffers() -> None:
+    """Shrink the kernel's send buffers of this process's connections."""
     make = sockets.open_listeners
 
     def small(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
@@ -27,5 +27,5 @@ def keep_little() -> None:
 
 
 if __name__ == "__main__":
-    keep_little()
+    shrink_buffers()
     sys.exit(main())

@@ -26,7 +26,7 @@ def went(at_ms: int, code: int = 200, since_id: str = "1020-0", **fields: Any) -
 
 
 @pytest.mark.parametrize(
-    ("life", "told", "complaint"),
+    ("client", "events", "complaint"),
     [
         (CALM, [CAME, went(105_400), AGAIN], ""),
         (WILD, [CAME, went(110_100, grace_ms=10_000), AGAIN], ""),
@@ -48,7 +48,7 @@ def went(at_ms: int, code: int = 200, since_id: str = "1020-0", **fields: Any) -
         (WILD, [CAME, went(105_000, grace_ms=5000), AGAIN], "out of its bounds"),
     ],
 )
-def test_each_fault_has_a_name(life: FlappingClient, told: list[ChannelEntry], complaint: str) -> None:
-    wrong = judge({"ann": life}, {"ann": told}, FlappingPlan())[0].wrong
+def test_each_fault_has_a_name(client: FlappingClient, events: list[ChannelEntry], complaint: str) -> None:
+    wrong = judge({"ann": client}, {"ann": events}, FlappingPlan())[0].counts
     assert bool(wrong) is bool(complaint)
     assert all(complaint in each for each in wrong)

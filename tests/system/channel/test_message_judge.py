@@ -26,7 +26,7 @@ def inbox(**received: list[tuple[int, str]]) -> Inbox:
 
 
 def wrong(sent: list[SentMessage], found: Inbox) -> list[str]:
-    return [*judge(sent, found, STAYED, frozenset({"eve"})).wrong]
+    return [*judge(sent, found, STAYED, frozenset({"eve"})).counts]
 
 
 def test_whatever_has_its_outcome_is_counted() -> None:
@@ -34,7 +34,7 @@ def test_whatever_has_its_outcome_is_counted() -> None:
     found = inbox(ann=[(0, "bob")], bob=[(1, "ann")], bob_pad=[(1, "ann")], dan=[(5, "ann")])
     verdict = judge(sent, found, STAYED, frozenset({"eve"}))
     assert verdict.broken == []
-    assert (verdict.handed, verdict.refused, verdict.lost, verdict.missed) == (4, 1, {403: 1}, 1)
+    assert (verdict.delivered, verdict.refused, verdict.lost, verdict.missed) == (4, 1, {403: 1}, 1)
     assert verdict.received == 4
 
 
@@ -42,8 +42,8 @@ def test_who_was_told_that_it_is_lost_need_not_mind_if_it_is_not() -> None:
     assert wrong([LOST], inbox(bob=[(0, "ann")])) == []
 
 
-TO_ONE, TO_NOBODY = replace(BOTH, handed=1), replace(TO_DAN, handed=0)
-TO_ABSENT, BUSY = replace(REFUSED, code=0, handed=1), replace(LOST, code=Code.BUSY)
+TO_ONE, TO_NOBODY = replace(BOTH, delivered=1), replace(TO_DAN, delivered=0)
+TO_ABSENT, BUSY = replace(REFUSED, code=0, delivered=1), replace(LOST, code=Code.BUSY)
 DANS_TWO = inbox(dan=[(0, "ann")], dan_pad=[(0, "ann")])
 
 
@@ -77,9 +77,9 @@ def test_each_fault_has_a_name(sent: SentMessage, found: Inbox, complaint: str) 
         ([HANDED, HANDED], inbox(ann=[(1, "bob"), (0, "bob")]), False),
         ([HANDED, replace(HANDED, sender="dan")], inbox(ann=[(1, "dan"), (0, "bob")]), True),
         # Two devices of one sender are in no order, each of them has one, over its connections.
-        ([HANDED, replace(HANDED, over=1)], inbox(ann=[(1, "bob"), (0, "bob")]), True),
+        ([HANDED, replace(HANDED, connection=1)], inbox(ann=[(1, "bob"), (0, "bob")]), True),
         (
-            [HANDED, replace(HANDED, over=1), HANDED],
+            [HANDED, replace(HANDED, connection=1), HANDED],
             inbox(ann=[(2, "bob"), (1, "bob"), (0, "bob")]),
             False,
         ),

@@ -1,4 +1,4 @@
-"""Short runs on real servers: who watches sees all, messages arrive once, and slow readers hurt nobody."""
+"""Short runs on real servers: watchers see all, messages arrive once, and slow readers delay no others."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def test_who_watches_sees_every_change_while_a_worker_and_redis_are_killed() -> 
     report = watch.watch(plan, seed=7)
     print(report.table())
     assert report.broken == []
-    assert report.figures["pushes"] > 900
-    assert len(report.figures["injected"]) == 2
+    assert report.metrics["pushes"] > 900
+    assert len(report.metrics["injected"]) == 2
 
 
 @pytest.mark.alone
@@ -34,9 +34,9 @@ def test_each_message_has_one_outcome() -> None:
     report = messages.messages(plan, seed=7)
     print(report.table())
     assert report.broken == []
-    assert report.figures["handed"] > 6000
-    assert report.figures["refused"] > 0
-    assert report.figures["moves"] > 0
+    assert report.metrics["handed"] > 6000
+    assert report.metrics["refused"] > 0
+    assert report.metrics["moves"] > 0
 
 
 def test_watchers_that_never_read_are_given_the_newest_when_they_do() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.checker.periods import id_order
+from loadtest.checker import id_order
 from tests.system.channel.entries import ChannelEntry, by_user, entry_of
 from tests.system.channel.watch_judge import (
     AnsweredWatch,
@@ -47,7 +47,7 @@ def judged(*history: Any, entries: list[ChannelEntry] | None = None) -> WatchVer
 
 
 def wrong(*history: Any, entries: list[ChannelEntry] | None = None) -> list[str]:
-    return [*judged(*history, entries=entries).wrong]
+    return [*judged(*history, entries=entries).counts]
 
 
 def test_an_entry_is_the_state_that_the_protocol_shows() -> None:
@@ -133,5 +133,5 @@ def test_an_answer_that_was_over_when_it_was_asked_for_is_noted() -> None:
 def test_many_who_watch_are_judged_each() -> None:
     right = (answer(AGAIN.state, 4100),)
     verdict = judge({"a": right, "b": (SEEN,)}, TrueStates(by_user(STORY)))
-    assert dict(verdict.wrong) == {"final view differs from the truth": 1}
+    assert dict(verdict.counts) == {"final view differs from the truth": 1}
     assert "'b'" in verdict.examples[0]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient
-from loadtest.outcome import faults, say, spread_ms
-from loadtest.report import LoadedServer, ScenarioReport, staged
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
+from loadtest.outcome import failed_checks, print_progress, spread_ms
+from loadtest.report import LoadedServer, ScenarioReport, loaded_server
 from loadtest.servers import wait_for
 from presence import protocol
 from presence.protocol import Kind
@@ -24,9 +24,9 @@ from tests.system.channel.watch_judge import AnsweredWatch, Lost, Pushed, TrueSt
 
 LOGIN_S = 30.0
 QUIET_S = 3.0
-STALE_MAX_MS = 2500.0
+MAX_STALE_MS = 2500.0
 TWO_DEVICES = 5  # one in so many users has a second device
-RESTLESS = 10  # and one in so many watchers looks away, or loses the connection, now and then
+RESTLESS_EVERY = 10  # and one in so many watchers looks away, or loses the connection, now and then
 PROOF_S = 15.0  # until a worker that was killed is replaced
 AFTER_S = 5.0  # after Redis' return what waited for it is told; not as in calm
 STATUS_TEXTS = ("at work", "im Zug", "おはよう", "")
@@ -36,29 +36,18 @@ RETRY_S = 0.5  # where the server names no time
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """What is played.
-
-    Attributes:
-        watchers, each: how many watch, and how many users each of them.
-        users: those to watch.
-        seconds: for which these come, go and change.
-        workers, shards: of the server.
-        rate: acts a second.
-        kills, restarts: of a worker, and of Redis.
-        away_s: for which Redis is away.
-        idle_s, lease_s, tick_s, grace_s: the server's settings.
-    """
+    """The size of the run, its faults, and the server's settings."""
 
     watchers: int = 200
-    each: int = 50
-    users: int = 1000
+    each: int = 50  # users per watcher
+    users: int = 1000  # who come, go and change
     seconds: float = 60.0
     workers: int = 3
     shards: int = 3
-    rate: float = 250.0
-    kills: int = 2
-    restarts: int = 2
-    away_s: float = 2.0
+    rate: float = 250.0  # actions per second
+    kills: int = 2  # of a worker
+    restarts: int = 2  # of Redis
+    away_s: float = 2.0  # how long Redis is down
     idle_s: float = 5.0
     lease_s: float = 2.0
     tick_s: float = 0.5
@@ -75,86 +64,77 @@ class WatchPlan:
 
     @property
     def settle_s(self) -> float:
-        """How long after the last act something may still be told: of whoever fell silent on a dead node."""
+        """How long an event may still follow: the user fell silent on a dead node."""
         return self.lease_s + self.idle_s + self.tick_s + self.grace_s + QUIET_S
 
 
 class Person(LoopClient):
-    """Somebody whom others watch: at each `act` does one of the things that devices do.
+    """A watched user: each `act` is an action of a device. Pauses depend on the server's `grace_s`."""
 
-    Args:
-        grace_s: the server's; the pauses are made of it.
-    """
-
-    def __init__(
-        self, loop: ClientLoop, uid: str, device: str, chance: random.Random, grace_s: float
-    ) -> None:
+    def __init__(self, loop: ClientLoop, uid: str, device: str, rng: random.Random, grace_s: float) -> None:
         super().__init__(loop, uid, device)
-        self.returns = False
-        self._chance = chance
+        self.reconnects = False
+        self._random = rng
         self._grace_s = grace_s
         self._is_away = False
-        self._acts: dict[Callable[[], object], int] = {
+        self._actions: dict[Callable[[], object], int] = {
             self._log_out: 16,
-            self._go: 8,
+            self._disconnect: 8,
             self._move: 10,
             self._fall_silent: 4,
-            self._turn: 27,
-            self._tell: 35,
+            self._toggle_away: 27,
+            self._update_meta: 35,
         }
 
     def act(self) -> None:
-        """Do something, whatever is possible now."""
-        if self.fd == AWAY:
-            self._is_away, self.beats = False, True
-            self.meta = self._some_meta() if self._chance.random() < 0.6 else None
+        """Take a random action that is possible now."""
+        if self.fd == NO_CONNECTION:
+            self._is_away, self.sends_keepalives = False, True
+            self.meta = self._random_meta() if self._random.random() < 0.6 else None
             self.connect()
-        elif self.is_in and self.beats:
-            self._chance.choices([*self._acts], [*self._acts.values()])[0]()
+        elif self.is_logged_in and self.sends_keepalives:
+            self._random.choices([*self._actions], [*self._actions.values()])[0]()
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """Return soon where the server has gone, but not each time; others have to be told then."""
-        if payload is None and self.beats and self._chance.random() < 0.5:
-            self.loop.at(now + self._chance.uniform(0.0, 1.5), self.connect)
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """Reconnect half of the times if the server broke the connection; else an offline event follows."""
+        if payload is None and self.sends_keepalives and self._random.random() < 0.5:
+            self.loop.call_at(now + self._random.uniform(0.0, 1.5), self.connect)
 
     def _log_out(self) -> None:
-        self.beats = False
-        self.send(protocol.encode(protocol.logout(self._chance.choice(("logout", "background")))))
+        self.sends_keepalives = False
+        self.send(protocol.encode(protocol.logout(self._random.choice(("logout", "background")))))
 
-    def _go(self) -> None:
-        self.drop(reset=self._chance.random() < 0.5)
+    def _disconnect(self) -> None:
+        self.close(reset=self._random.random() < 0.5)
 
     def _move(self) -> None:
-        self._go()
-        self.loop.at(time.monotonic() + self._chance.uniform(0.0, 0.6 * self._grace_s), self.connect)
+        self._disconnect()
+        self.loop.call_at(time.monotonic() + self._random.uniform(0.0, 0.6 * self._grace_s), self.connect)
 
     def _fall_silent(self) -> None:
-        self.beats = False
+        self.sends_keepalives = False
 
-    def _turn(self) -> None:
+    def _toggle_away(self) -> None:
         self._is_away = not self._is_away
         self.send(protocol.encode(protocol.update(status="away" if self._is_away else "online")))
 
-    def _tell(self) -> None:
-        meta = {} if self._chance.random() < 0.1 else self._some_meta()
+    def _update_meta(self) -> None:
+        meta = {} if self._random.random() < 0.1 else self._random_meta()
         self.send(protocol.encode(protocol.update(meta=meta)))
 
-    def _some_meta(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"app": f"4.{self._chance.randrange(VERSIONS)}", "dev": self.device}
-        if text := self._chance.choice(STATUS_TEXTS):
+    def _random_meta(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"app": f"4.{self._random.randrange(VERSIONS)}", "dev": self.device}
+        if text := self._random.choice(STATUS_TEXTS):
             found["text"] = text
         return found
 
 
 class Watcher(LoopClient):
-    """Somebody who watches, and writes down what comes.
-
-    Args:
-        uids: whom.
+    """A watcher that records what it receives.
 
     Attributes:
-        history: what has come so far, for the judge.
-        refused: watches that were refused, by the code; they are asked again.
+        history: for the judge.
+        refused: refused watches by code; they are requested again.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, uids: Sequence[str]) -> None:
@@ -162,25 +142,23 @@ class Watcher(LoopClient):
         self.history: list[AnsweredWatch | Pushed | Unwatched | Lost] = []
         self.refused: Counter[int] = Counter()
         self._uids = uids
-        self._asked: dict[int, tuple[float, Sequence[str], bool]] = {}
+        self._requests: dict[int, tuple[float, Sequence[str], bool]] = {}
         self._ids = itertools.count(100)
 
     @property
     def is_answered(self) -> bool:
-        """Whether it is logged in and waits for no answer."""
-        return self.is_in and not self._asked
+        """Whether it is logged in, and each request is answered."""
+        return self.is_logged_in and not self._requests
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        """Watch."""
-        self._ask(self._uids, watch=True)
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
+        self._send_request(self._uids, watch=True)
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """Write it down."""
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         at_ms = self.loop.unix_ms(now)
         if kind == Kind.PRESENCE:
             self.history.append(Pushed(at_ms, payload["uid"], payload))
-        elif id in self._asked:
-            asked_ms, uids, watch = self._asked.pop(id)
+        elif id in self._requests:
+            asked_ms, uids, watch = self._requests.pop(id)
             if kind == Kind.ERROR:
                 self.refused[payload["code"]] += 1
                 self._retry(now + payload.get("retry_after", RETRY_S), uids, watch=watch)
@@ -191,84 +169,80 @@ class Watcher(LoopClient):
         else:
             raise AssertionError(f"not asked for: {kind} {id} {payload}")
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """All watches are gone."""
-        self._asked.clear()
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        """All watches have ended."""
+        self._requests.clear()
         self.history.append(Lost())
 
-    def leave(self) -> None:
-        """Drop the connection, and be back soon."""
-        if self.is_in:
+    def reconnect(self) -> None:
+        """Drop the connection, and reconnect soon."""
+        if self.is_logged_in:
             now = time.monotonic()
-            self.drop(reset=True)
-            self.ended(None, now)
-            self.loop.at(now + random.uniform(0.0, 1.0), self.connect)
+            self.close(reset=True)
+            self.on_disconnect(None, now)
+            self.loop.call_at(now + random.uniform(0.0, 1.0), self.connect)
 
-    def look_away(self) -> None:
-        """Watch some no more, and then again."""
+    def watch_again(self) -> None:
+        """Unwatch half of the users, and watch them again."""
         if self.is_answered:
             some = random.sample(self._uids, len(self._uids) // 2)
-            self._ask(some, watch=False)
-            self._ask(some, watch=True)
+            self._send_request(some, watch=False)
+            self._send_request(some, watch=True)
 
-    def _ask(self, uids: Sequence[str], *, watch: bool) -> None:
+    def _send_request(self, uids: Sequence[str], *, watch: bool) -> None:
         id = next(self._ids)
-        self._asked[id] = (self.loop.unix_ms(time.monotonic()), uids, watch)
+        self._requests[id] = (self.loop.unix_ms(time.monotonic()), uids, watch)
         self.send(protocol.encode((protocol.watch if watch else protocol.unwatch)(uids, id=id)))
 
     def _retry(self, moment: float, uids: Sequence[str], *, watch: bool) -> None:
         fd = self.fd
 
         def ask() -> None:
-            if self.is_in and self.fd == fd:  # a new connection has asked for all
-                self._ask(uids, watch=watch)
+            if self.is_logged_in and self.fd == fd:  # a new connection has asked for all
+                self._send_request(uids, watch=watch)
 
-        self.loop.at(moment, ask)
+        self.loop.call_at(moment, ask)
 
 
 class WatchRun:
     """One run.
 
     Attributes:
-        watchers: who watch.
-        proofs: of each fault, that it took place, in words.
+        proofs: of each fault, that it took place.
         failed: faults that did not.
     """
 
     def __init__(self, plan: WatchPlan, seed: int, stage: LoadedServer) -> None:
         self._plan, self._stage, self._loop = plan, stage, stage.loop
-        self._chance = random.Random(seed)
+        self._random = random.Random(seed)
         self._keys = Keys(shards=plan.shards)
         uids = [f"user-{number}" for number in range(plan.users)]
         self._people = [
-            Person(stage.loop, uid, device, self._chance, plan.grace_s)
+            Person(stage.loop, uid, device, self._random, plan.grace_s)
             for number, uid in enumerate(uids)
             for device in (("", "pad") if number % TWO_DEVICES == 0 else ("",))
         ]
         self.watchers = [
-            Watcher(stage.loop, f"watcher-{number}", self._chance.sample(uids, plan.each))
+            Watcher(stage.loop, f"watcher-{number}", self._random.sample(uids, plan.each))
             for number in range(plan.watchers)
         ]
         self.proofs: Counter[str] = Counter()
         self.failed: list[str] = []
-        self._away_ms: list[tuple[float, float]] = []  # when Redis was away or had just come back
-        self._acting = False
+        self._outages_ms: list[tuple[float, float]] = []  # when Redis was away or had just come back
+        self._is_acting = False
 
     def run(self) -> None:
-        """Play it until all is quiet."""
         loop, plan = self._loop, self._plan
-        loop.bring(self.watchers)
-        if not loop.run(LOGIN_S, lambda: all(each.is_answered for each in self.watchers)):
-            raise RuntimeError(f"only {loop.online()} of {plan.watchers} could log in and watch")
-        self._acting = True
-        self._act()
-        self._disturb()
+        loop.log_in(self.watchers, LOGIN_S, is_ready=lambda watcher: watcher.is_answered)
+        self._is_acting = True
+        self._act_next()
+        self._disturb_watcher()
         injecting = threading.Thread(target=self._inject, daemon=True)  # the clients go on
         injecting.start()
         loop.run(plan.seconds)
         loop.run(PROOF_S, lambda: not injecting.is_alive())
-        self._acting = False
-        say("watch: waiting until all is quiet")
+        self._is_acting = False
+        print_progress("watch: waiting until all is quiet")
         loop.run(plan.settle_s)
         before = -1
         while (entries := len(self.entries())) != before:
@@ -276,21 +250,21 @@ class WatchRun:
             loop.run(QUIET_S)
 
     def entries(self) -> list[ChannelEntry]:
-        """Return what the streams say of those who are watched."""
+        """Return the entries of the watched users."""
         found = read_entries(self._stage.data.events(self._keys))
         return [entry for entry in found if entry.uid.startswith("user-")]
 
     def _inject(self) -> None:
-        """Kill workers and Redis by turns, evenly over the time."""
+        """Kill workers and Redis alternately, spread over the run."""
         plan = self._plan
-        turns = zip_longest([self._kill] * plan.kills, [self._restart] * plan.restarts)
+        turns = zip_longest([self._kill_worker] * plan.kills, [self._restart_redis] * plan.restarts)
         kinds = [kind for turn in turns for kind in turn if kind]
         for kind in kinds:
             time.sleep(plan.seconds / (len(kinds) + 1))
             kind()
-            say(f"watch: {dict(self.proofs)}")
+            print_progress(f"watch: {dict(self.proofs)}")
 
-    def _kill(self) -> None:
+    def _kill_worker(self) -> None:
         server = self._stage.server
         number, pid = random.choice(sorted(server.workers().items()))
         os.kill(pid, signal.SIGKILL)
@@ -299,32 +273,31 @@ class WatchRun:
         else:
             self.failed.append("a killed worker was not replaced")
 
-    def _restart(self) -> None:
-        plan, data, begun = self._plan, self._stage.data, time.time() * 1000
+    def _restart_redis(self) -> None:
+        plan, data, started = self._plan, self._stage.data, time.time() * 1000
         before = data.client.info("server")["run_id"]
         data.kill()
         time.sleep(plan.away_s)
         data.start()
-        self._away_ms.append((begun, (time.time() + AFTER_S) * 1000))
+        self._outages_ms.append((started, (time.time() + AFTER_S) * 1000))
         if data.client.info("server")["run_id"] != before:
             self.proofs[f"Redis killed for {plan.away_s:g} s, and back with its data"] += 1
         else:
             self.failed.append("Redis did not restart")
 
-    def _act(self) -> None:
-        if self._acting:
-            self._chance.choice(self._people).act()
-            self._loop.at(time.monotonic() + self._chance.expovariate(self._plan.rate), self._act)
+    def _act_next(self) -> None:
+        if self._is_acting:
+            self._random.choice(self._people).act()
+            self._loop.call_at(time.monotonic() + self._random.expovariate(self._plan.rate), self._act_next)
 
-    def _disturb(self) -> None:
-        """Let a restless watcher do what it does."""
-        if self._acting:
-            watcher = self._chance.choice(self.watchers[::RESTLESS])
-            self._chance.choice((watcher.leave, watcher.look_away))()
-            self._loop.at(time.monotonic() + self._chance.uniform(0.0, 0.5), self._disturb)
+    def _disturb_watcher(self) -> None:
+        """Let a restless watcher reconnect, or watch again."""
+        if self._is_acting:
+            watcher = self._random.choice(self.watchers[::RESTLESS_EVERY])
+            self._random.choice((watcher.reconnect, watcher.watch_again))()
+            self._loop.call_at(time.monotonic() + self._random.uniform(0.0, 0.5), self._disturb_watcher)
 
     def report(self) -> ScenarioReport:
-        """Judge what was seen."""
         plan, entries = self._plan, self.entries()
         histories = {each.uid: each.history for each in self.watchers}
         verdict = judge(histories, TrueStates(by_user(entries)))
@@ -333,7 +306,7 @@ class WatchRun:
         in_calm = [
             delay
             for stood_ms, delay in verdict.decided_ms
-            if not any(begun <= stood_ms <= end for begun, end in self._away_ms)
+            if not any(started <= stood_ms <= end for started, end in self._outages_ms)
         ]
         stale_ms = max(verdict.stale_ms, default=0.0)
         unanswered = sum(not each.is_answered for each in self.watchers)
@@ -350,15 +323,15 @@ class WatchRun:
             "the same, but for Redis' outages": spread_ms(delay / 1000 for delay in in_calm),
             "answers over when asked for, by": spread_ms(delay / 1000 for delay in verdict.stale_ms),
             "watches refused and asked again": f"{refused.total():,} {dict(refused) if refused else ''}",
-            "the load itself": self._loop.load(),
+            "the load itself": self._loop.describe_load(),
         }
-        report.figures = {"transitions": len(entries), "pushes": verdict.pushes, "injected": self.proofs}
+        report.metrics = {"transitions": len(entries), "pushes": verdict.pushes, "injected": self.proofs}
         report.broken = [
             *verdict.broken,
             *self.failed,
             *self._stage.server.failures(),
-            *faults(
-                (stale_ms > STALE_MAX_MS, f"an answer was over by {stale_ms:,.0f} ms when asked for"),
+            *failed_checks(
+                (stale_ms > MAX_STALE_MS, f"an answer was over by {stale_ms:,.0f} ms when asked for"),
                 (not self.proofs and plan.kills + plan.restarts, "nothing was injected"),
                 (unanswered, f"{unanswered} watchers have no answer in the end"),
             ),
@@ -367,8 +340,7 @@ class WatchRun:
 
 
 def watch(plan: WatchPlan, seed: int) -> ScenarioReport:
-    """Play it, and judge."""
-    with staged(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
+    with loaded_server(*plan.flags, beat_s=0.4 * plan.idle_s, keep=True) as stage:
         play = WatchRun(plan, seed, stage)
         play.run()
         return play.report()

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import say
+from loadtest.outcome import print_progress
 from loadtest.servers import Setup
 from loadtest.unguarded import GUARDS
-from tests.system.chaos.plan import OF_STORMS, PLANS, STORM_S, rounds_in, times_each
+from tests.system.chaos.plan import PLANS, STORM_FAULTS, STORM_S, rounds_in, times_each
 from tests.system.chaos.report import ChaosResult, Options
 from tests.system.chaos.run import play
 
@@ -32,11 +32,10 @@ SWITCH_S = 0.001  # the threads of clients, proxies and readers take turns often
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.chaos", description=__doc__)
     add = parser.add_argument
-    plans = "; ".join(f"{name}: {plan.words}" for name, plan in PLANS.items())
-    known = {kind.name.lower(): kind for kind in OF_STORMS}
+    plans = "; ".join(f"{name}: {plan.description}" for name, plan in PLANS.items())
+    known = {kind.name.lower(): kind for kind in STORM_FAULTS}
     add("--seed", type=int, default=int(time.time()), help="what is done and when is drawn from it")
     add("--minutes", type=float, default=30.0, help="how long, roughly")
     add("--workers", type=int, default=0, help="nodes, each a server of its own; 3, or those of the plan")
@@ -59,7 +58,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
-    """Return what a run of storms is made of, or of a plan with that name."""
+    """Return the options of a run of storms, or of the plan with that name."""
     plan = PLANS[name] if name else None
     usual = plan.setup if plan else STORM
     given = {each: getattr(arguments, each) for each in ("idle_timeout", "lease", "tick", "grace", "shards")}
@@ -81,7 +80,6 @@ def options_of(arguments: argparse.Namespace, name: str = "") -> Options:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play, print what came of it, and say what was broken."""
     arguments = parse(words)
     raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
@@ -97,15 +95,15 @@ def main(words: list[str] | None = None) -> int:
     if arguments.out:
         arguments.out.write_text("\n\n".join(texts) + "\n")
     for failure in failed:
-        say(failure)
+        print_progress(failure)
     print(f"tests.system.chaos: {'FAILED' if failed else 'passed'}, seed {arguments.seed}")
     return 1 if failed else 0
 
 
 def _missed(result: ChaosResult) -> list[str]:
-    """Return in words that nothing was found, though a guard was off."""
+    """Return a failure if no promise was broken although a guard was off."""
     for story in result.stories():
-        say(story)
+        print_progress(story)
     guard = result.options.guard
     if result.found_s is None:
         return [f"{guard} is not missed"]

@@ -9,55 +9,54 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
-from loadtest.checker.endings import NO_CLAIM, Claim
+from loadtest.checker import NO_CLAIM, Claim
 from loadtest.servers import SWEEP_S, Setup
 from presence.protocol import Code
 from tests.system.chaos.plan import ChaosFaultKind, Place
-from tests.system.chaos.truth import DEATHS, FORGETS, GOES_BACK, OUTAGES, Login, Trouble
+from tests.system.chaos.truth import DATA_LOSSES, NODE_DEATHS, OUTAGES, ROLLBACKS, Login, Trouble
 
-BEATS_A_LEASE = 8
+RENEWALS_PER_LEASE = 8
 HOLD_S = 10.0  # ends wait at most so long for others that begin anew
-EQUAL_S = 5.0  # promised: so soon Redis knows all who live
-WINDOW_S = 0.125  # in which beats are gathered
-TELLING_S = 1.0  # from a decision to its entry, on a machine that is busy
+CONVERGED_S = 5.0  # promised: so soon Redis knows all who live
+WINDOW_S = 0.125  # in which keepalives are gathered
+REPORT_S = 1.0  # from a decision to its entry, on a machine that is busy
 LOGIN_LAG_S = 1.0  # the same for a login
 RECOVERY_S = 3.0  # back-off, an opening and its batches: then a node has told what it had to
-BLINK_S = 1.0  # after shorter outages of Redis ends do not wait for logins elsewhere
+BRIEF_OUTAGE_S = 1.0  # after shorter outages of Redis ends do not wait for logins elsewhere
 RACE_S = 0.03  # a packet so close to a decision was in a race with it
-PROXY_S = 0.5  # the way through a proxy on a busy machine
-LOSS_S = 30.0  # after which the end of a connection is told at the latest
+PROXY_DELAY_S = 0.5  # the way through a proxy on a busy machine
+LOSS_REPORT_S = 30.0  # after which the end of a connection is told at the latest
 UNSURE_S = 5.0  # two logins that are nearer may be taken for one another's successor
 # Between two troubles of a node, in which it may have renewed nothing: a call that hung, a pause, a beat.
 JOIN_S = 3.5
 
 
-def outlived_s(setup: Setup) -> float:
-    """Return how long after its last sign of life a node is not taken for dead."""
-    return setup.lease * (1 - 1 / BEATS_A_LEASE) + setup.idle_timeout
+def survived_silence_s(setup: Setup) -> float:
+    """Return how long after its last renewal a node is not declared dead."""
+    return setup.lease * (1 - 1 / RENEWALS_PER_LEASE) + setup.idle_timeout
 
 
-def rest_s(setup: Setup) -> float:
-    """Return how long after the last fault everything that was to be told is told."""
+def settle_s(setup: Setup) -> float:
+    """Return how long after the last fault every event has been reported."""
     return HOLD_S + setup.idle_timeout + setup.lease + setup.tick + SWEEP_S
 
 
 class Troubles:
-    """What was done, as it becomes known."""
+    """The faults so far."""
 
     def __init__(self) -> None:
         self.all: list[Trouble] = []
 
     def add(self, trouble: Trouble) -> None:
-        """Something begins."""
         self.all.append(trouble)
 
     def recent(self, since: float) -> list[Trouble]:
-        """Return what was at work since a moment, and later."""
+        """Return the troubles that lasted until a moment or longer."""
         return [each for each in self.all if each.end >= since]
 
 
-def pushed(due: float, troubles: Iterable[Trouble], after_s: float) -> float:
-    """Return the moment at which what was due has to be so, with `after_s` after each trouble in its way."""
+def postponed(due: float, troubles: Iterable[Trouble], after_s: float) -> float:
+    """Return when something due must have happened, with `after_s` after each trouble in its way."""
     troubles = list(troubles)
     while True:
         later = max(
@@ -68,8 +67,8 @@ def pushed(due: float, troubles: Iterable[Trouble], after_s: float) -> float:
         due = later
 
 
-def _longest_free(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
-    """Return how long the longest stretch of a span is in which nothing of that was at work."""
+def _longest_gap_s(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
+    """Return the longest stretch of a span without any of the troubles."""
     longest, since = 0.0, begin
     for each in sorted(troubles, key=lambda each: each.begin):
         if each.end > since and each.begin < end:
@@ -77,62 +76,61 @@ def _longest_free(begin: float, end: float, troubles: Iterable[Trouble]) -> floa
     return max(longest, end - since)
 
 
-def _shared(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
-    """Return how much of a span was spent in troubles that do not overlap."""
+def _overlap_s(begin: float, end: float, troubles: Iterable[Trouble]) -> float:
+    """Return how much of a span lies in troubles that do not overlap."""
     return sum(max(0.0, min(end, each.end) - max(begin, each.begin)) for each in troubles)
 
 
 class Bounds:
-    """The moments that follow from what a login did and what was done to its node.
-
-    Args:
-        setup: the servers'.
-        troubles: the ones that matter, of all places.
-    """
+    """The times that follow from what a login did and what was done to its node."""
 
     def __init__(self, setup: Setup, troubles: Iterable[Trouble]) -> None:
         self._setup = setup
         self._troubles = [*troubles]
         self._silent = {place: self._silences(place) for place in {each.place for each in self._troubles}}
 
-    def _of(self, matters: Callable[[Trouble], bool]) -> list[Trouble]:
+    def _matching(self, matters: Callable[[Trouble], bool]) -> list[Trouble]:
         return [each for each in self._troubles if matters(each)]
 
-    def heard(self, login: Login, by: float) -> float:
-        """Return when the last packet was sent that was surely readable for the node by a moment."""
-        beats = login.beats[:]  # its own thread goes on
+    def last_packet_at(self, login: Login, by: float) -> float:
+        """Return when the last packet was sent that the node could surely read by a moment."""
+        packets = login.packets[:]  # its own thread goes on
         if not login.is_proxied:
-            at = bisect_right(beats, by - RACE_S)
-            return beats[at - 1] if at else login.begun
-        holes = self._of(lambda each: each.scope is Place.CLIENTS and each.place == login.place)
-        for beat in reversed(beats):
-            if beat <= by - PROXY_S and not any(
-                each.begin - PROXY_S <= beat <= each.end + PROXY_S for each in holes
+            at = bisect_right(packets, by - RACE_S)
+            return packets[at - 1] if at else login.sent_at
+        holes = self._matching(lambda each: each.scope is Place.CLIENTS and each.place == login.place)
+        for packet in reversed(packets):
+            if packet <= by - PROXY_DELAY_S and not any(
+                each.begin - PROXY_DELAY_S <= packet <= each.end + PROXY_DELAY_S for each in holes
             ):
-                return beat
-        return login.begun
+                return packet
+        return login.sent_at
 
     def closed_at(self, login: Login) -> float:
         """Return when the node may have seen the connection end, at the earliest."""
         closed = min(login.closed_at, login.lost_at)
         resets = (
             each.begin
-            for each in self._of(lambda each: each.scope is Place.CLIENTS and each.place == login.place)
-            if login.is_proxied and login.begun <= each.end and each.begin <= closed
+            for each in self._matching(lambda each: each.scope is Place.CLIENTS and each.place == login.place)
+            if login.is_proxied and login.sent_at <= each.end and each.begin <= closed
         )
         return min([closed, *resets])
 
-    def lives_until(self, login: Login, at: float) -> float:
+    def alive_until(self, login: Login, at: float) -> float:
         """Return until when nothing may end a session, as far as is known at a moment."""
         setup = self._setup
-        ends = [self.heard(login, at) + setup.idle_timeout, login.logout_at, login.closed_at + setup.grace]
+        ends = [
+            self.last_packet_at(login, at) + setup.idle_timeout,
+            login.logout_at,
+            login.closed_at + setup.grace,
+        ]
         if login.lost_at < math.inf:
             ends.append(self._lost_until(login))
         # Taken for dead by its peers, which is right if it was out of reach for so long.
         ends += [
-            begin + outlived_s(setup)
+            begin + survived_silence_s(setup)
             for begin, end in self._silent.get(login.place, ())
-            if end >= login.begun and end + EQUAL_S > at  # by then it is back
+            if end >= login.sent_at and end + CONVERGED_S > at  # by then it is back
         ]
         return min(ends)
 
@@ -140,105 +138,105 @@ class Bounds:
         setup = self._setup
         deaths = [each.begin for each in self._troubles if self._is_death(each, login)]
         if deaths and min(deaths) <= login.lost_at:
-            return max(login.begun, min(deaths)) + outlived_s(setup)
+            return max(login.sent_at, min(deaths)) + survived_silence_s(setup)
         if login.code == Code.SERVER_DRAIN:
-            return login.lost_at + outlived_s(setup)
+            return login.lost_at + survived_silence_s(setup)
         if login.code:
             return login.lost_at - LOGIN_LAG_S  # what speaks for the goodbye is judged by itself
         return self.closed_at(login) + setup.grace
 
     def _is_death(self, trouble: Trouble, login: Login) -> bool:
-        return trouble.kind in DEATHS and trouble.place == login.place and trouble.end >= login.begun
+        return trouble.kind in NODE_DEATHS and trouble.place == login.place and trouble.end >= login.sent_at
 
     def _silences(self, place: int) -> list[tuple[float, float]]:
-        """Return the spans in which a node may have renewed no lease, those long enough for its death.
+        """Return the spans in which a node may have renewed no lease, if they are long enough for its death.
 
-        While Redis is away nobody counts, so each begins as much later.
+        While Redis is unreachable no node counts, so each span begins that much later.
         """
-        of_node = self._of(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
-        outages = self._of(lambda each: each.kind in OUTAGES)
-        away = self._of(
+        of_node = self._matching(lambda each: each.place == place and each.scope in {Place.NODE, Place.PATH})
+        outages = self._matching(lambda each: each.kind in OUTAGES)
+        away = self._matching(
             lambda each: each.kind in {ChaosFaultKind.REDIS_KILL, ChaosFaultKind.REDIS_STOP}
         )  # all the time
         spans: list[tuple[float, float]] = []
         for each in sorted(of_node, key=lambda each: each.begin):
-            if spans and _longest_free(spans[-1][1], each.begin, outages) <= JOIN_S:
+            if spans and _longest_gap_s(spans[-1][1], each.begin, outages) <= JOIN_S:
                 spans[-1] = (spans[-1][0], max(spans[-1][1], each.end))
             else:
                 spans.append((each.begin, each.end))
-        spans = [(begin + _shared(begin, end, away), end) for begin, end in spans]
+        spans = [(begin + _overlap_s(begin, end, away), end) for begin, end in spans]
         return [
-            (begin, end) for begin, end in spans if end - begin >= outlived_s(self._setup) - self._setup.lease
+            (begin, end)
+            for begin, end in spans
+            if end - begin >= survived_silence_s(self._setup) - self._setup.lease
         ]
 
     def claim(self, login: Login, at: float) -> Claim:
         """Return what speaks for a session at an offline event of its user; see the rule `false`."""
-        if login.entered == math.inf:
+        if login.granted_at == math.inf:
             return NO_CLAIM
-        return Claim(login.entered + RACE_S, self._known_from(login), self.lives_until(login, at))
+        return Claim(login.granted_at + RACE_S, self._known_from(login), self.alive_until(login, at))
 
     def _known_from(self, login: Login) -> float:
-        """Return from when on no other node may tell an end without regard to a login.
+        """Return from when on no other node may report an end without regard to a login.
 
-        An outage of Redis keeps all nodes from telling, and afterwards ends wait for logins; unless it was a
-        blink, or the login's own node is in trouble before it could tell.
+        During an outage of Redis no node reports anything, and afterwards ends wait for logins, unless the
+        outage was brief or the login's own node was disturbed before it could report.
         """
-        due = login.entered + LOGIN_LAG_S
-        redis = self._of(lambda each: each.scope is Place.REDIS)
-        own = self._of(
+        due = login.granted_at + LOGIN_LAG_S
+        redis = self._matching(lambda each: each.scope is Place.REDIS)
+        own = self._matching(
             lambda each: (
                 (each.scope is Place.REDIS and not self._is_waited_for(each))
                 or (each.place == login.place and each.scope in {Place.NODE, Place.PATH})
             )
         )
-        told_by = pushed(due, [*redis, *own], RECOVERY_S)
-        is_kept = any(each.begin <= told_by and each.end + RECOVERY_S > login.entered for each in own)
-        return told_by if is_kept else due
+        known_by = postponed(due, [*redis, *own], RECOVERY_S)
+        is_delayed = any(each.begin <= known_by and each.end + RECOVERY_S > login.granted_at for each in own)
+        return known_by if is_delayed else due
 
     def _is_waited_for(self, trouble: Trouble) -> bool:
         if trouble.kind is ChaosFaultKind.FLUSH:
             return True
         if trouble.kind is ChaosFaultKind.PRIMARY_KILL:
             return False  # a node that does not call this shard meanwhile sees no more than a blink
-        return trouble.kind in OUTAGES and trouble.end - trouble.begin >= BLINK_S
+        return trouble.kind in OUTAGES and trouble.end - trouble.begin >= BRIEF_OUTAGE_S
 
     def known_by(self, login: Login, at: float, *, follows: bool) -> float:
-        """Return by when Redis has to have a session, if it lives so long, as far as is known at a moment.
+        """Return by when Redis must know a session that lives that long, as far as is known at a moment.
 
         Args:
-            login: the session's.
-            at: the moment.
-            follows: whether its user had another session at its node, whose end may be held back, and what
-                follows it too.
+            follows: whether its user had another session at its node, whose end may be held back with what
+                follows.
         """
-        troubles = self._of(
+        troubles = self._matching(
             lambda each: (
                 each.scope is Place.REDIS
                 or (each.place == login.place and each.scope in {Place.NODE, Place.PATH})
             )
         )
-        forgot = [each.begin for each in troubles if each.kind in FORGETS and each.begin <= at]
-        after_s = HOLD_S + RECOVERY_S if follows else EQUAL_S
-        return pushed(max([login.entered + LOGIN_LAG_S, *forgot]), troubles, after_s)
+        forgot = [each.begin for each in troubles if each.kind in DATA_LOSSES and each.begin <= at]
+        after_s = HOLD_S + RECOVERY_S if follows else CONVERGED_S
+        return postponed(max([login.granted_at + LOGIN_LAG_S, *forgot]), troubles, after_s)
 
-    def gone_by(self, login: Login, at: float) -> float:
-        """Return by when the stream has to say that a user is gone, if he has no other login."""
+    def offline_by(self, login: Login, at: float) -> float:
+        """Return by when the stream must report a user offline who has no other login."""
         setup = self._setup
-        over_at = login.over_at
+        over_at = login.gone_at
         if over_at == math.inf:
             return math.inf
         has_died = any(self._is_death(each, login) for each in self._troubles)
         # The longest that any of its ends may take; a session that nobody granted ends at once.
-        last = max(login.begun, *login.beats[-1:], min(over_at, at))
-        due = last + setup.idle_timeout + setup.tick + WINDOW_S + TELLING_S
+        last = max(login.sent_at, *login.packets[-1:], min(over_at, at))
+        due = last + setup.idle_timeout + setup.tick + WINDOW_S + REPORT_S
         if has_died:
             due += setup.lease + SWEEP_S
         elif login.logout_at < math.inf and not login.is_proxied:
-            due = login.logout_at + TELLING_S
+            due = login.logout_at + REPORT_S
         elif login.closed_at < math.inf and login.silent_at == math.inf and not login.is_proxied:
-            due = min(due, login.closed_at + setup.grace + setup.tick + TELLING_S)
-        matters = self._of(lambda each: self._delays_end(each, login, has_died=has_died))
-        return pushed(due, matters, rest_s(setup))
+            due = min(due, login.closed_at + setup.grace + setup.tick + REPORT_S)
+        matters = self._matching(lambda each: self._delays_end(each, login, has_died=has_died))
+        return postponed(due, matters, settle_s(setup))
 
     def _delays_end(self, trouble: Trouble, login: Login, *, has_died: bool) -> bool:
         match trouble.scope:
@@ -250,60 +248,69 @@ class Bounds:
 
     # The excuses for ends, losses and goodbyes
 
-    def is_forgotten(self, login: Login, at: float) -> bool:
-        """Whether Redis lost a login by going back to a state before it, not long before a moment.
+    def is_lost_by_rollback(self, login: Login, at: float) -> bool:
+        """Whether Redis lost a login by returning to an earlier state, not long before a moment.
 
-        What the record says then is older, and goes before what nodes register: the session is given up
-        with a goodbye that allows a return, and its user is told about twice. That is the window in which
-        Redis itself lost what it had taken.
+        The older record then takes precedence over what nodes register: the session ends with a goodbye that
+        allows a return, and its user has a second event. In that window Redis itself lost what it had
+        acknowledged.
         """
         return any(
-            each.kind in GOES_BACK
-            and each.begin <= login.entered + LOGIN_LAG_S
-            and login.begun <= each.end <= at <= each.end + HOLD_S + RECOVERY_S
+            each.kind in ROLLBACKS
+            and each.begin <= login.granted_at + LOGIN_LAG_S
+            and login.sent_at <= each.end <= at <= each.end + HOLD_S + RECOVERY_S
             for each in self._troubles
         )
 
     def explains_displacement(self, login: Login, others: Iterable[Login], at: float) -> bool:
-        """Whether a client's newest session may be given up, to return at once.
+        """Whether a client's newest session may end, with a goodbye that allows a return.
 
-        Right is that after Redis lost data, for registrations yield; at a node that was out of reach; or if
-        another login came shortly before and some trouble may have made it the later one of them.
+        It may after a data loss of Redis, because registrations yield; at a node that was out of reach; or if
+        another login came shortly before, and a fault may have made it the later one.
         """
-        since = at - rest_s(self._setup)
+        since = at - settle_s(self._setup)
         for each in self._troubles:
             if each.begin > at or each.end < since:
                 continue
-            if each.kind in FORGETS or (each.place == login.place and each.scope in {Place.NODE, Place.PATH}):
+            if each.kind in DATA_LOSSES or (
+                each.place == login.place and each.scope in {Place.NODE, Place.PATH}
+            ):
                 return True
-            if any(_is_unsure(other, login) and each.end >= other.begun for other in others):
+            if any(_is_order_unsure(other, login) and each.end >= other.sent_at for other in others):
                 return True
         return False
 
     def explains_node_down(self, login: Login, at: float) -> bool:
-        """Whether something happened to a session's node for which others may end what it had."""
+        """Whether a fault allows other nodes to end a session as node_down."""
         for each in self._troubles:
-            if each.begin > at or each.end < login.begun:
+            if each.begin > at or each.end < login.sent_at:
                 continue
             if each.scope is Place.REDIS:
                 return True  # all begin anew, and whoever is silent then is not vouched for
             if each.place != login.place:
                 continue
-            if each.kind in DEATHS and at >= each.begin + outlived_s(self._setup) - self._setup.tick:
+            if (
+                each.kind in NODE_DEATHS
+                and at >= each.begin + survived_silence_s(self._setup) - self._setup.tick
+            ):
                 return True
-            if each.kind not in DEATHS and each.scope in {Place.NODE, Place.PATH}:
+            if each.kind not in NODE_DEATHS and each.scope in {Place.NODE, Place.PATH}:
                 return True  # fenced
         return False
 
     def explains_loss(self, login: Login, at: float) -> bool:
-        """Whether something was done for which a login's connection may end without a word."""
+        """Whether a fault allows a login's connection to end without a goodbye."""
         scopes = {Place.NODE, Place.CLIENTS} if login.is_proxied else {Place.NODE}
         return any(
-            each.begin <= at <= each.end + LOSS_S and each.place == login.place and each.scope in scopes
+            each.begin <= at <= each.end + LOSS_REPORT_S
+            and each.place == login.place
+            and each.scope in scopes
             for each in self._troubles
         )
 
 
-def _is_unsure(other: Login, login: Login) -> bool:
-    is_late = other.is_proxied and other.entered - other.begun > PROXY_S  # it arrived when it arrived
-    return login.begun - other.begun > 0.0 and (is_late or login.begun - other.begun <= UNSURE_S)
+def _is_order_unsure(other: Login, login: Login) -> bool:
+    is_late = (
+        other.is_proxied and other.granted_at - other.sent_at > PROXY_DELAY_S
+    )  # it arrived when it arrived
+    return login.sent_at - other.sent_at > 0.0 and (is_late or login.sent_at - other.sent_at <= UNSURE_S)

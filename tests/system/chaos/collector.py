@@ -9,35 +9,33 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from loadtest.events import StreamEvent, WallClock, event_of
+from loadtest.events import StreamEvent, WallClock, stream_event
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from presence.store.keys import Keys
 from presence.subscriber import Gap, Offline, Online, Snapshot, follow_sync, subscribe_sync
 from presence.subscriber.events import ZERO_ID, read_entry
 from tests.system.chaos.plan import Place
-from tests.system.chaos.truth import FORGETS, Forgot, SavedState, Told, Trouble
+from tests.system.chaos.truth import DATA_LOSSES, DataLoss, SavedState, StreamItem, Trouble
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 COUNT = 5000
 PAUSED_MS = 10_000  # at most; it ends with the server that it was told to, or is ended
-READY_S = 10.0
+REDIS_TIMEOUT_S = 10.0
 GROUP = "chaos"
 CLAIM_IDLE_S = 5.0
-AGAIN_S = 1.0
+RETRY_S = 1.0
 BEHIND_S = 3.0  # a reader is no further behind, unless there was trouble
 
 
 class Collector:
-    """A thread that reads, and tells what Redis forgot in the order in which it happened.
+    """A thread that reads the streams, and records losses of data in the order in which they happened.
 
     Args:
-        client_of: given a key, returns a connection to the Redis that has it; raises LookupError if none has.
-        keys: how the servers call their keys.
+        client_of: given a key, returns a connection to its Redis; raises LookupError if there is none.
 
     Attributes:
-        clock: the wall clock.
-        ids: all events by shard and id, and when each stood.
+        ids: all events by shard and id, and when each was written.
     """
 
     def __init__(self, client_of: Callable[[str], Any], keys: Keys) -> None:
@@ -46,7 +44,7 @@ class Collector:
         self._keys = keys
         self._client_of = client_of
         self._last = [ZERO_ID] * keys.shards
-        self._told: list[Told] = []
+        self._items: list[StreamItem] = []
         self._lock = threading.RLock()
         self._is_closing = threading.Event()
         self._numbers = 0
@@ -54,29 +52,28 @@ class Collector:
         self._thread.start()
 
     def close(self) -> None:
-        """Read no more."""
         self._is_closing.set()
         self._thread.join()
 
     @property
     def _client(self) -> Any:
-        """A connection to the one Redis, where there is but one."""
+        """A connection to Redis, if it is no cluster."""
         return self._client_of(self._keys.events(0))
 
-    def take(self, until: float) -> list[Told]:
-        """Return what was told up to a moment, and has not been returned yet."""
+    def take_until(self, until: float) -> list[StreamItem]:
+        """Return the items up to a moment that were not returned yet."""
         with self._lock:
             count = 0
-            while count < len(self._told) and self._told[count].stood <= until:
+            while count < len(self._items) and self._items[count].written_at <= until:
                 count += 1
-            told, self._told = self._told[:count], self._told[count:]
-        return told
+            items, self._items = self._items[:count], self._items[count:]
+        return items
 
     @contextlib.contextmanager
     def writes_paused(self) -> Iterator[None]:
-        """Let nobody write meanwhile, and read all that is there first."""
+        """Read all entries, and let no client write meanwhile."""
         with self._lock:
-            self._reach()
+            self._await_redis()
             self._client.execute_command("CLIENT", "PAUSE", PAUSED_MS, "WRITE")
             try:
                 self._read()
@@ -85,33 +82,33 @@ class Collector:
                 with contextlib.suppress(RedisError):
                     self._client.execute_command("CLIENT", "UNPAUSE")
 
-    def kept(self) -> int:
-        """The state of now is kept, with writes paused; return its number."""
+    def state_saved(self) -> int:
+        """The present state was saved, with writes paused; return its number."""
         self._numbers += 1
-        self._told.append(SavedState(self._numbers, time.monotonic()))
+        self._items.append(SavedState(self._numbers, time.monotonic()))
         return self._numbers
 
-    def forgot(self, number: int | None = None) -> None:
-        """Redis, with writes paused, is going back to a state that was kept; None: to nothing."""
-        self._told.append(Forgot(number, time.monotonic()))
+    def data_lost(self, number: int | None = None) -> None:
+        """Redis, with writes paused, is about to return to a saved state; None: to nothing."""
+        self._items.append(DataLoss(number, time.monotonic()))
 
     def flush_all(self) -> int:
-        """Read all that is there and flush it, in one transaction; return how many keys there were."""
+        """Read all entries and flush Redis in one transaction; return how many keys there were."""
         with self._lock, self._client.pipeline(transaction=True) as pipe:
-            self._reach()
+            self._await_redis()
             for shard, last in enumerate(self._last):
                 pipe.xrange(self._keys.events(shard), f"({last}")
             pipe.dbsize()
             pipe.flushall()
             *answers, count, _ = pipe.execute()
             for shard, raw in enumerate(answers):
-                self._take(shard, raw)
-            self.forgot()
+                self._add(shard, raw)
+            self.data_lost()
         return int(count)
 
-    def _reach(self) -> None:
-        """Have a connection that lives."""
-        give_up = time.monotonic() + READY_S
+    def _await_redis(self) -> None:
+        """Wait until the connection works."""
+        give_up = time.monotonic() + REDIS_TIMEOUT_S
         while True:
             try:
                 self._client.ping()
@@ -122,7 +119,7 @@ class Collector:
                 return
 
     def _run(self) -> None:
-        while not self._is_closing.wait(LOOK_S):
+        while not self._is_closing.wait(POLL_INTERVAL_S):
             # It asks a member of a cluster that has lost the slot, or that has lost the others.
             with self._lock, contextlib.suppress(RedisError, LookupError, *CONNECTION_LOST):
                 self.clock.sample()
@@ -131,29 +128,25 @@ class Collector:
     def _read(self) -> None:
         for shard, last in enumerate(self._last):
             key = self._keys.events(shard)
-            self._take(shard, self._client_of(key).xrange(key, f"({last}", count=COUNT))
+            self._add(shard, self._client_of(key).xrange(key, f"({last}", count=COUNT))
 
-    def _take(self, shard: int, raw: Any) -> None:
+    def _add(self, shard: int, raw: Any) -> None:
         for each in raw:
-            event: StreamEvent = event_of(read_entry(shard, each), self.clock)
+            event: StreamEvent = stream_event(read_entry(shard, each), self.clock)
             self._last[shard] = event.id
-            self.ids[shard, event.id] = event.stood
-            self._told.append(event)
+            self.ids[shard, event.id] = event.written_at
+            self._items.append(event)
 
 
 class Subscribers:
-    """Two threads.
-
-    Args:
-        url: of Redis, perhaps by way of a proxy.
+    """A follower and a group consumer, in two threads.
 
     Attributes:
-        online: who is online, by the view.
+        online: by the follower's view.
         ids: entries that the group was given, by shard and id.
-        snapshots: how often the view began anew.
-        gaps: what the group was told of as missing.
-        again: how often the group was given an entry that it had.
-        broken: in words, what a subscriber ended with.
+        snapshots: how often the view began again.
+        redelivered: entries that the group was given again.
+        broken: the exceptions that ended a subscriber.
     """
 
     def __init__(self, url: str) -> None:
@@ -161,7 +154,7 @@ class Subscribers:
         self.ids: dict[tuple[int, str], float] = {}
         self.snapshots = 0
         self.gaps = 0
-        self.again = 0
+        self.redelivered = 0
         self.broken: list[str] = []
         self._is_closing = threading.Event()
         self._view = follow_sync(url)
@@ -175,7 +168,6 @@ class Subscribers:
             thread.start()
 
     def close(self) -> None:
-        """End both."""
         self._is_closing.set()
         for thread in self._threads:
             thread.join()
@@ -188,7 +180,7 @@ class Subscribers:
                 run()
             except Exception as error:  # whatever ends a subscriber is to be told; a program would begin anew
                 self.broken.append(f"the {name} ended: {type(error).__name__}: {error}")
-                self._is_closing.wait(AGAIN_S)
+                self._is_closing.wait(RETRY_S)
 
     def _follow(self) -> None:
         match self._view.poll():
@@ -205,7 +197,7 @@ class Subscribers:
         if isinstance(event, Gap):
             self.gaps += 1
         elif event is not None:
-            self.again += (event.shard, event.id) in self.ids
+            self.redelivered += (event.shard, event.id) in self.ids
             self.ids[event.shard, event.id] = time.monotonic()
 
 
@@ -218,9 +210,8 @@ def lost_by_group(
     """Return the entries that a group was never given, though Redis had them for long enough.
 
     Args:
-        ids: all entries, and when each stood.
+        ids: all entries, and when each was written.
         given: to the group.
-        troubles: all that was done.
         path: the number of the subscribers' path to Redis.
     """
     matter = [
@@ -228,16 +219,16 @@ def lost_by_group(
         for each in troubles
         if each.scope is Place.REDIS or (each.scope is Place.PATH and each.place == path)
     ]
-    behind = [_behind(each, matter) for each in troubles if each.kind in FORGETS]
+    behind = [_unread_span(each, matter) for each in troubles if each.kind in DATA_LOSSES]
     return sorted(
         key
-        for key, stood in [*ids.items()]  # the collector's thread goes on
-        if key not in given and not any(begin <= stood <= end for begin, end in behind)
+        for key, written_at in [*ids.items()]  # the collector's thread goes on
+        if key not in given and not any(begin <= written_at <= end for begin, end in behind)
     )
 
 
-def _behind(forgets: Trouble, troubles: Sequence[Trouble]) -> tuple[float, float]:
-    """Return the span before Redis forgot in which a reader may not have read what was new."""
+def _unread_span(forgets: Trouble, troubles: Sequence[Trouble]) -> tuple[float, float]:
+    """Return the span before a data loss in which a reader may have missed new entries."""
     begin = forgets.begin - BEHIND_S
     while earlier := [each.begin for each in troubles if each.begin < begin <= each.end + BEHIND_S]:
         begin = min(earlier)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient, LoopThread, back_off_s
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
 from loadtest.servers import Setup
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code
@@ -17,25 +17,25 @@ from tests.system.chaos.truth import Login, User
 
 SOURCES = 4
 LOGOUT = protocol.encode(protocol.logout())
-EACH_S = 25.0  # mean time between two deeds of a client
-NEAR_S = 0.04  # before the time-out: so late beat those who beat late
-PATIENCE_S = 6.0  # for the answer to a login
-LEAVES_S = 30.0  # after which a connection that was left half open is closed
+MEAN_ACTION_S = 25.0  # mean time between two deeds of a client
+LATE_KEEPALIVE_S = 0.04  # before the time-out, for clients whose keepalives are late
+ANSWER_TIMEOUT_S = 6.0  # for the answer to a login
+ABANDONED_S = 30.0  # after which a connection that was left half open is closed
 SILENT_FOR_S = (0.5, 4.0)  # beyond the time-out and the tick; then it comes back, told or not
 RETURN_S = (0.05, 2.0)
 AWAY_S = (0.05, 6.0)
-LONG_AWAY = 0.3  # of those who were silent or logged out: they stay away for longer
+LONG_AWAY_SHARE = 0.3  # of those who were silent or logged out: they stay away for longer
 LONG_AWAY_S = (20.0, 70.0)
-BRIEF = 0.05  # of the logins, that are followed by a logout at once
+BRIEF_SHARE = 0.05  # of the logins, that are followed by a logout at once
 BRIEF_S = 0.15
-DEEDS = {"silence": 20, "fin": 15, "reset": 15, "move": 25, "logout": 25}
+ACTIONS = {"silence": 20, "fin": 15, "reset": 15, "move": 25, "logout": 25}
 
 Ended = Callable[[str, Login, float, str, bool], None]
 """Told of a connection that ended unasked: uid, login, when, the server's reason, whether for good."""
 
 
 class Address(NamedTuple):
-    """Where a client can log in: at which node, by way of a proxy or not."""
+    """Where a client can log in: at which node, through a proxy or not."""
 
     address: tuple[str, int]
     place: int
@@ -43,38 +43,34 @@ class Address(NamedTuple):
 
 
 class Habits(NamedTuple):
-    """What all clients have in common, in seconds."""
+    """What all clients have in common."""
 
     setup: Setup  # the servers'
     # Of those who lose their connection without a word this share is away for so long
     gone_share: float
     gone_s: tuple[float, float]
-    tell: Ended  # see `Ended`; called in their thread
+    on_lost: Ended  # see `Ended`; called in their thread
 
 
 class Crowd:
     """All clients.
 
     Args:
-        addresses: of nodes, with and without proxies; each connection goes to one at random.
-        count: how many clients there are.
-        near: how many of them beat shortly before their time-out; always without a proxy.
-        habits: what they have in common.
+        addresses: of nodes, with and without proxies; each connection goes to a random one.
+        near: how many send keepalives just before the deadline; never through a proxy.
 
     Attributes:
         users: what they did, by uid.
-        is_acting: whether clients do anything but beat and come back.
-        deeds: what they did, how often.
-        beats: how many were sent.
+        is_acting: whether clients do anything but send keepalives and reconnect.
     """
 
     def __init__(self, addresses: Sequence[Address], count: int, near: int, habits: Habits) -> None:
         self.habits = habits
         self.is_acting = False
-        self.deeds: Counter[str] = Counter()
-        self.beats = 0
-        self.left_open: set[int] = set()
-        self._act_s = EACH_S / count
+        self.actions: Counter[str] = Counter()
+        self.keepalives = 0
+        self.abandoned: set[int] = set()
+        self._action_interval_s = MEAN_ACTION_S / count
         self._loop = ClientLoop(addresses[0].address, sources=SOURCES)
         direct = [each for each in addresses if not each.is_proxied]
         self._actors = [
@@ -90,200 +86,194 @@ class Crowd:
 
     def __exit__(self, *exc_info: object) -> None:
         self._thread.__exit__(*exc_info)
-        for fd in self.left_open:
+        for fd in self.abandoned:
             os.close(fd)
 
     @property
     def logins(self) -> int:
-        """How many were granted."""
         return self._loop.logins
 
-    def bring_all(self, per_second: float) -> None:
-        """Let all log in, evenly at that rate."""
-        self._thread.do(lambda: self._loop.bring(self._actors, per_second))
+    def log_in_all(self, per_second: float) -> None:
+        """Let all clients log in, evenly at that rate."""
+        self._thread.call(lambda: self._loop.connect_all(self._actors, per_second))
 
-    def act(self, *, on: bool) -> None:
-        """Let them begin, or cease, to do things by themselves."""
+    def set_acting(self, *, on: bool) -> None:
+        """Start or stop the clients' random actions."""
 
         def begin() -> None:
             was_acting, self.is_acting = self.is_acting, on
             if on and not was_acting:
-                self._act()
+                self._act_next()
 
-        self._thread.do(begin)
+        self._thread.call(begin)
 
-    def _act(self) -> None:
+    def _act_next(self) -> None:
         if self.is_acting:
             random.choice(self._actors).act()
-            self._loop.at(time.monotonic() + self._act_s, self._act)
+            self._loop.call_at(time.monotonic() + self._action_interval_s, self._act_next)
 
-    def live(self) -> dict[str, str]:
-        """Return the sessions of those who are there and mean to stay, by uid."""
-        return self._thread.do(
+    def live_sessions(self) -> dict[str, str]:
+        """Return, by uid, the sessions of clients that are connected and mean to stay."""
+        return self._thread.call(
             lambda: {
                 actor.uid: login.session
                 for actor in self._actors
-                if (login := actor.login) and login.entered < math.inf and login.over_at == math.inf
+                if (login := actor.login) and login.granted_at < math.inf and login.gone_at == math.inf
             }
         )
 
-    def leave_open(self, fd: int) -> None:
-        """A connection was left half open: close it after a long while."""
-        self.left_open.add(fd)
+    def close_later(self, fd: int) -> None:
+        """Close a connection that was left half open, after a long while."""
+        self.abandoned.add(fd)
 
         def close() -> None:
-            self.left_open.discard(fd)
+            self.abandoned.discard(fd)
             os.close(fd)
 
-        self._loop.at(time.monotonic() + LEAVES_S, close)
+        self._loop.call_at(time.monotonic() + ABANDONED_S, close)
 
 
 class _Actor(LoopClient):
-    """A client, what it truly did, and what it may do.
+    """A client that records in `user` what it truly did."""
 
-    Attributes:
-        user: what it did.
-    """
-
-    is_member = False  # its beats have moments of their own
+    is_member = False  # its keepalives have a schedule of their own
 
     def __init__(
         self, crowd: Crowd, loop: ClientLoop, uid: str, addresses: Sequence[Address], *, is_near: bool
     ) -> None:
         super().__init__(loop, uid)
-        self.returns = False
+        self.reconnects = False
         self.user = User(uid)
         self._crowd, self._habits, self._addresses = crowd, crowd.habits, addresses
-        self._at = addresses[0]
+        self._target = addresses[0]
         self._attempts = 0
         self._setup = setup = crowd.habits.setup
-        self._beat_s = setup.idle_timeout - NEAR_S if is_near else 0.4 * setup.idle_timeout
+        self._keepalive_s = setup.idle_timeout - LATE_KEEPALIVE_S if is_near else 0.4 * setup.idle_timeout
 
     @property
     def login(self) -> Login | None:
-        """The login of its connection, if that is not over."""
+        """The login of its connection, unless that has ended."""
         logins = self.user.logins
         login = logins[-1] if logins else None
-        return login if login and math.inf == login.closed_at == login.lost_at == login.left_at else None
+        return login if login and math.inf == login.closed_at == login.lost_at == login.abandoned_at else None
 
-    def _after(self, seconds: float, act: Callable[[], object]) -> None:
-        self.loop.at(time.monotonic() + seconds, act)
+    def _call_after(self, seconds: float, act: Callable[[], object]) -> None:
+        self.loop.call_at(time.monotonic() + seconds, act)
 
     # What happens
 
     def connect(self) -> None:
-        """Connect to some node."""
-        if self.fd == AWAY:
-            self._at = random.choice(self._addresses)
-            self.address = self._at.address
+        """Connect to a random node."""
+        if self.fd == NO_CONNECTION:
+            self._target = random.choice(self._addresses)
+            self.address = self._target.address
         super().connect()
 
-    def pause_s(self) -> float:
+    def reconnect_delay_s(self) -> float:
         self._attempts += 1
-        return back_off_s(self._attempts)
+        return backoff_s(self._attempts)
 
-    def opened(self) -> None:
-        login = Login(self._at.place, self._at.is_proxied, time.monotonic())
+    def on_connected(self) -> None:
+        login = Login(self._target.place, self._target.is_proxied, time.monotonic())
         self.user.logins.append(login)
-        super().opened()
-        self._after(PATIENCE_S, partial(self._give_up, login))
+        super().on_connected()
+        self._call_after(ANSWER_TIMEOUT_S, partial(self._check_answered, login))
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         login = self.user.logins[-1]
-        login.entered, login.session = now, payload["session"]
-        login.beat(login.begun)
+        login.granted_at, login.session = now, payload["session"]
+        login.record_packet(login.sent_at)
         self._attempts = 0
-        self._beat_later(login, now + random.uniform(0, self._beat_s))
-        if random.random() < BRIEF and self._crowd.is_acting:
-            self._after(random.uniform(0.0, BRIEF_S), partial(self._log_out_soon, login))
+        self._schedule_keepalive(login, now + random.uniform(0, self._keepalive_s))
+        if random.random() < BRIEF_SHARE and self._crowd.is_acting:
+            self._call_after(random.uniform(0.0, BRIEF_S), partial(self._log_out_soon, login))
 
-    def _beat_later(self, login: Login, due: float) -> None:
-        self.loop.at(due, partial(self._beat, login, due))
+    def _schedule_keepalive(self, login: Login, due: float) -> None:
+        self.loop.call_at(due, partial(self._send_due_keepalive, login, due))
 
-    def _beat(self, login: Login, due: float) -> None:
-        if self.login is login and login.over_at == math.inf:
+    def _send_due_keepalive(self, login: Login, due: float) -> None:
+        if self.login is login and login.gone_at == math.inf:
             moment = time.monotonic()
-            if self.put(KEEPALIVE):
-                login.beat(moment)
-                self._crowd.beats += 1
-            self._beat_later(login, due + self._beat_s)
+            if self.try_send(KEEPALIVE):
+                login.record_packet(moment)
+                self._crowd.keepalives += 1
+            self._schedule_keepalive(login, due + self._keepalive_s)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         login = self.login
         if login is None:  # no connection came about
-            self._after(self.pause_s(), self.connect)
+            self._call_after(self.reconnect_delay_s(), self.connect)
             return
-        was_wanted = login.over_at == math.inf and login.entered < math.inf
+        was_wanted = login.gone_at == math.inf and login.granted_at < math.inf
         login.lost_at, login.code = now, payload["code"] if payload else 0
         may_return = payload is None or Code(login.code).reconnect
         if was_wanted:
             reason = payload["reason"] if payload else ""
-            self._habits.tell(self.uid, login, now, reason, not may_return)
+            self._habits.on_lost(self.uid, login, now, reason, not may_return)
         wait_s = (payload or {}).get("retry_after")
-        if login.entered < math.inf or not may_return:
+        if login.granted_at < math.inf or not may_return:
             is_gone = was_wanted and not payload and random.random() < self._habits.gone_share
-            wait_s = wait_s or random.uniform(*self._habits.gone_s if is_gone else _away(login))
-        self._after(wait_s or self.pause_s(), self.connect)
+            wait_s = wait_s or random.uniform(*self._habits.gone_s if is_gone else _absence_s(login))
+        self._call_after(wait_s or self.reconnect_delay_s(), self.connect)
 
-    def _give_up(self, login: Login) -> None:
-        if self.login is login and (login.entered == math.inf or login.logout_at < math.inf):
-            self._leave(login, RETURN_S)
+    def _check_answered(self, login: Login) -> None:
+        if self.login is login and (login.granted_at == math.inf or login.logout_at < math.inf):
+            self._disconnect(login, RETURN_S)
 
-    def _leave(self, login: Login, away_s: tuple[float, float], *, reset: bool = True) -> None:
-        """Close the connection, and come back between so many seconds."""
+    def _disconnect(self, login: Login, absence_s: tuple[float, float], *, reset: bool = True) -> None:
+        """Close the connection, and reconnect after a time from that range."""
         login.closed_at = time.monotonic()
-        self.drop(reset=reset)
-        self._after(random.uniform(*away_s), self.connect)
+        self.close(reset=reset)
+        self._call_after(random.uniform(*absence_s), self.connect)
 
     # What it does
 
     def act(self) -> None:
-        """Do something, if it is there."""
+        """Take a random action, if logged in."""
         login = self.login
-        if login is not None and login.over_at == math.inf and login.entered < math.inf:
-            (deed,) = random.choices([*DEEDS], [*DEEDS.values()])
-            self._crowd.deeds[deed] += 1
-            getattr(self, f"_{deed}")(login)
+        if login is not None and login.gone_at == math.inf and login.granted_at < math.inf:
+            (action,) = random.choices([*ACTIONS], [*ACTIONS.values()])
+            self._crowd.actions[action] += 1
+            getattr(self, f"_{action}")(login)
 
     def _silence(self, login: Login) -> None:
-        """Send nothing more, and come back some time."""
+        """Send nothing more, and reconnect some time."""
         login.silent_at = time.monotonic()
         wait_s = self._setup.idle_timeout + self._setup.tick + random.uniform(*SILENT_FOR_S)
-        self._after(wait_s, partial(self._revive, login))
+        self._call_after(wait_s, partial(self._end_silence, login))
 
-    def _revive(self, login: Login) -> None:
+    def _end_silence(self, login: Login) -> None:
         if self.login is login:
-            self._leave(login, _away(login))
+            self._disconnect(login, _absence_s(login))
 
     def _fin(self, login: Login, *, reset: bool = False) -> None:
-        """Close the connection; come back within the grace, or later."""
+        """Close the connection; reconnect within the grace, or later."""
         grace_s = self._setup.grace
-        away_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
-        self._leave(login, away_s, reset=reset)
+        absence_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
+        self._disconnect(login, absence_s, reset=reset)
 
     def _reset(self, login: Login) -> None:
-        """The same, by a reset."""
+        """As `_fin`, by a reset."""
         self._fin(login, reset=True)
 
     def _move(self, login: Login) -> None:
         """Leave the connection half open, and log in again."""
-        login.silent_at = login.left_at = time.monotonic()
-        self._crowd.leave_open(self.leave_open())
-        self._after(random.uniform(0.0, 0.5), self.connect)
+        login.silent_at = login.abandoned_at = time.monotonic()
+        self._crowd.close_later(self.detach())
+        self._call_after(random.uniform(0.0, 0.5), self.connect)
 
     def _logout(self, login: Login) -> None:
-        """Log out; the server closes."""
         login.logout_at = time.monotonic()
-        if not self.put(LOGOUT):
+        if not self.try_send(LOGOUT):
             login.logout_at = math.inf  # the end of the connection is about to be read
 
     def _log_out_soon(self, login: Login) -> None:
-        if self.login is login and login.over_at == math.inf:
+        if self.login is login and login.gone_at == math.inf:
             self._logout(login)
 
 
-def _away(login: Login) -> tuple[float, float]:
-    """Return between which seconds a client comes back."""
-    if min(login.silent_at, login.logout_at) < math.inf and random.random() < LONG_AWAY:
+def _absence_s(login: Login) -> tuple[float, float]:
+    """Return the range of seconds after which a client reconnects."""
+    if min(login.silent_at, login.logout_at) < math.inf and random.random() < LONG_AWAY_SHARE:
         return LONG_AWAY_S
     return AWAY_S if login.logout_at < math.inf else RETURN_S

@@ -13,24 +13,24 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Final
 
-from loadtest.servers import errors, wait_for
+from loadtest.servers import error_count, wait_for
 from presence.store.keys import Keys
 from tests.support.proxy import Proxy, ProxyFaults
 from tests.support.redis_cluster import Cluster, Member
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.collector import Collector
-from tests.system.chaos.nodes import PATIENCE_S, ChaosNode, Clustered, DurableRedis, Plain
-from tests.system.chaos.plan import EVERYWHERE, OF_A_CLUSTER, ChaosFault, ChaosFaultKind, Place
+from tests.system.chaos.nodes import ANSWER_TIMEOUT_S, ChaosNode, Clustered, DurableRedis, Plain
+from tests.system.chaos.plan import ALL_PLACES, CLUSTER_FAULTS, ChaosFault, ChaosFaultKind, Place
 from tests.system.chaos.truth import Trouble
 
-AGAIN_S: Final = 0.1  # between two blows of a fault that comes again and again
-WEATHER: Final = {
+REPEAT_S: Final = 0.1  # between two blows of a fault that comes again and again
+PROXY_FAULTS: Final = {
     ChaosFaultKind.PATH_LATENCY: ProxyFaults(latency_s=0.1, jitter_s=0.15),
     ChaosFaultKind.CLIENTS_LATENCY: ProxyFaults(latency_s=0.2, jitter_s=0.6),
     ChaosFaultKind.PATH_SLICES: ProxyFaults(slice_bytes=7),
     ChaosFaultKind.CLIENTS_SLICES: ProxyFaults(slice_bytes=2),
 }
-HOLES: Final = {  # which ways nothing goes: up, down
+BLACKHOLES: Final = {  # which ways nothing goes: up, down
     **dict.fromkeys(
         (ChaosFaultKind.PATH_HOLE, ChaosFaultKind.PATH_HOLE_LONG, ChaosFaultKind.CLIENTS_HOLE), (True, True)
     ),
@@ -38,11 +38,11 @@ HOLES: Final = {  # which ways nothing goes: up, down
     **dict.fromkeys((ChaosFaultKind.PATH_HOLE_DOWN, ChaosFaultKind.CLIENTS_HOLE_DOWN), (False, True)),
 }
 DROPS: Final = 3
-SPLIT_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
+SPLIT_BRAIN_S: Final = 0.5  # for so long the old one takes writes that the replica never gets
 SWEEP_LATENCY: Final = ProxyFaults(latency_s=0.05)  # so that there is time to kill a sweeper in mid-sweep
 SWEPT_SHARE: Final = 0.2  # of what the dead node owned; then its sweeper is killed
-SWEEP_LOOK_S: Final = 0.01
-BYTES_LEFT: Final = 1  # of memory: whatever needs some is refused
+SWEEP_POLL_INTERVAL_S: Final = 0.01
+OUT_OF_MEMORY_BYTES: Final = 1  # of memory: whatever needs some is refused
 HALF_MOVED_S: Final = 0.4  # each slot is open for so long, some of its keys here and some there
 BETWEEN_S: Final = 0.1
 PAUSED_MS: Final = 2000
@@ -50,16 +50,7 @@ WAIT_MS: Final = 1000
 
 
 class Injector:
-    """Carries faults out.
-
-    Args:
-        data: Redis.
-        keys: how the servers call their keys.
-        nodes: by place.
-        subscribers: the path of these to Redis; None if that is a cluster.
-        collector: told of what Redis forgets.
-        troubles: told of all.
-    """
+    """Carries faults out; `subscribers` is their path to Redis, None in a cluster."""
 
     def __init__(
         self,
@@ -73,38 +64,39 @@ class Injector:
         self._data, self._keys, self._nodes = data, keys, nodes
         self._paths = [path for path in (*(node.path for node in nodes), subscribers) if path]
         self._collector, self._troubles = collector, troubles
-        self._taken: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
+        self._locks: defaultdict[tuple[Place, int], Lock] = defaultdict(Lock)
 
-    def carry_out(self, fault: ChaosFault) -> str:
-        """Do it; return when it is over, with the proof that it took place.
+    def inject(self, fault: ChaosFault) -> str:
+        """Carry a fault out; return the proof that it took place, when it is over.
 
-        What lasts longer than was planned, as a start without Redis does, keeps the next from the same thing.
+        A fault that takes longer than planned, as a start without Redis does, delays the next one of the same
+        target.
         """
-        if fault.place == EVERYWHERE:
+        if fault.place == ALL_PLACES:
             each = [replace(fault, place=place) for place in range(len(self._nodes))]
             with ThreadPoolExecutor(len(each)) as pool:
-                proofs = [*pool.map(self.carry_out, each)]
+                proofs = [*pool.map(self.inject, each)]
             return proofs[0] if all(proofs) else ""
         if fault.kind is ChaosFaultKind.ROLLING:
             return self._rolling(fault)
         if fault.kind is ChaosFaultKind.SWEEPER:
             return self._sweeper(fault)
-        with self._taken[fault.kind.value.place, fault.place], self._trouble(fault):
-            if fault.kind in OF_A_CLUSTER:
+        with self._locks[fault.kind.value.place, fault.place], self._recorded(fault):
+            if fault.kind in CLUSTER_FAULTS:
                 assert isinstance(self._data, Clustered)
-                return _of_a_cluster(self._data.cluster, self._keys, fault)
-            if fault.kind in {*WEATHER, *HOLES}:
+                return _inject_into_cluster(self._data.cluster, self._keys, fault)
+            if fault.kind in {*PROXY_FAULTS, *BLACKHOLES}:
                 return self._disturb(fault)
             act: Callable[[ChaosFault], str] = getattr(self, f"_{fault.kind.name.lower()}")
             return act(fault)
 
     @classmethod
-    def can(cls, kind: ChaosFaultKind) -> bool:
-        """Whether it can carry out a kind of fault on a plain Redis."""
-        return kind in {*WEATHER, *HOLES} or hasattr(cls, f"_{kind.name.lower()}")
+    def supports(cls, kind: ChaosFaultKind) -> bool:
+        """Whether a kind of fault can be injected into a plain Redis."""
+        return kind in {*PROXY_FAULTS, *BLACKHOLES} or hasattr(cls, f"_{kind.name.lower()}")
 
     @contextmanager
-    def _trouble(self, fault: ChaosFault, place: int | None = None) -> Iterator[None]:
+    def _recorded(self, fault: ChaosFault, place: int | None = None) -> Iterator[None]:
         trouble = Trouble(fault.kind, fault.place if place is None else place, time.monotonic())
         self._troubles.add(trouble)
         try:
@@ -125,11 +117,11 @@ class Injector:
 
     def _stop(self, fault: ChaosFault) -> str:
         node = self._nodes[fault.place]
-        begun = time.monotonic()
+        started = time.monotonic()
         node.freeze()
         time.sleep(fault.seconds / 2)
         was_stopped = node.is_frozen()
-        time.sleep(max(0.0, begun + fault.seconds - time.monotonic()))
+        time.sleep(max(0.0, started + fault.seconds - time.monotonic()))
         node.thaw()
         return f"process {node.pid} was seen stopped" if was_stopped else ""
 
@@ -139,24 +131,24 @@ class Injector:
         node = self._nodes[fault.place]
         pid, status = node.pid, node.kill()
         time.sleep(fault.seconds)
-        node.start_again()
+        node.restart()
         return f"process {pid} ended by signal {-status}" if status < 0 else ""
 
     def _rolling(self, fault: ChaosFault) -> str:
         statuses = []
         for place, node in enumerate(self._nodes):
-            with self._taken[Place.NODE, place], self._trouble(fault, place):
+            with self._locks[Place.NODE, place], self._recorded(fault, place):
                 statuses.append(node.drain())
-                node.start_again()
+                node.restart()
         return "" if any(statuses) else f"{len(statuses)} processes replaced"
 
     def _sweeper(self, fault: ChaosFault) -> str:
-        """Kill a node, and in mid-sweep the one that sweeps what it has left; start both again."""
+        """Kill a node, and its sweeper in mid-sweep; restart both."""
         records, keys = self._data.records, self._keys
         ids = {stats["pid"]: node for node, stats in records.nodes(keys).items()}
         places = {ids[node.pid]: place for place, node in enumerate(self._nodes)}
         dead = ids[self._nodes[fault.place].pid]
-        with self._trouble(fault):
+        with self._recorded(fault):
             self._nodes[fault.place].kill()
             for path in self._paths:
                 path.disturb(SWEEP_LATENCY)
@@ -167,19 +159,19 @@ class Injector:
                 sweeper = sweeper or records.sweeper(keys, dead)
                 return bool(sweeper) and records.owned(keys, dead) <= owned * (1 - SWEPT_SHARE)
 
-            wait_for(is_half_swept, fault.seconds, look_s=SWEEP_LOOK_S)
+            wait_for(is_half_swept, fault.seconds, poll_s=SWEEP_POLL_INTERVAL_S)
             if not sweeper:
                 return ""
-            with self._trouble(fault, places[sweeper]):
+            with self._recorded(fault, places[sweeper]):
                 self._nodes[places[sweeper]].kill()
                 for path in self._paths:
                     path.heal()
                 left = records.owned(keys, dead)
                 both = (dead, sweeper)
-                wait_for(lambda: records.is_buried(keys, both[0]), fault.seconds)
-                wait_for(lambda: records.is_buried(keys, both[1]), fault.seconds)
+                wait_for(lambda: records.is_swept(keys, both[0]), fault.seconds)
+                wait_for(lambda: records.is_swept(keys, both[1]), fault.seconds)
                 for node in both:
-                    self._nodes[places[node]].start_again()
+                    self._nodes[places[node]].restart()
         return f"{owned - left:,} of {owned:,} sessions were swept" if 0 < left < owned else ""
 
     # Redis
@@ -187,61 +179,61 @@ class Injector:
     def _redis_kill(self, fault: ChaosFault) -> str:
         self._store.kill()
         time.sleep(fault.seconds)
-        was_away = not self._store.answers(PATIENCE_S)
+        was_unreachable = not self._store.is_answering(ANSWER_TIMEOUT_S)
         self._store.start()
-        return "nobody answered meanwhile" if was_away else ""
+        return "nobody answered meanwhile" if was_unreachable else ""
 
     def _redis_stop(self, fault: ChaosFault) -> str:
         self._store.freeze()
         time.sleep(fault.seconds / 2)
-        was_away = not self._store.answers(PATIENCE_S)
+        was_unreachable = not self._store.is_answering(ANSWER_TIMEOUT_S)
         time.sleep(fault.seconds / 2)
         self._store.thaw()
-        return "nobody answered meanwhile" if was_away else ""
+        return "nobody answered meanwhile" if was_unreachable else ""
 
     def _redis_empty(self, fault: ChaosFault) -> str:
         with self._collector.writes_paused():
             keys = self._store.client.dbsize()
             self._store.kill()
-            self._collector.forgot()
+            self._collector.data_lost()
         time.sleep(fault.seconds)
-        self._store.forget(back=False)
+        self._store.discard_data(back=False)
         self._store.start()
         return _proof(keys, "keys forgotten")
 
     def _redis_back(self, fault: ChaosFault) -> str:
         with self._collector.writes_paused():
-            self._store.keep()
-            number = self._collector.kept()
-            offset = self._store.offset()
+            self._store.save_state()
+            number = self._collector.state_saved()
+            offset = self._store.aof_bytes()
         time.sleep(fault.seconds)
         with self._collector.writes_paused():
-            lost = self._store.offset() - offset
+            lost = self._store.aof_bytes() - offset
             self._store.kill()
-            self._collector.forgot(number)
-        self._store.forget(back=True)
+            self._collector.data_lost(number)
+        self._store.discard_data(back=True)
         self._store.start()
         return _proof(lost, "bytes of changes forgotten")
 
     def _await_copy(self, old: DurableRedis, replica: DurableRedis) -> None:
-        offset = old.copied()
-        wait_for(lambda: replica.copied() >= offset, SPLIT_S)
+        offset = old.replication_offset()
+        wait_for(lambda: replica.replication_offset() >= offset, SPLIT_BRAIN_S)
 
     def _failover(self, fault: ChaosFault) -> str:
         old, (replica, _) = self._store, self._plain.make_replica()
         with self._collector.writes_paused():
             self._await_copy(old, replica)
-            number = self._collector.kept()
-            self._plain.switch(replica, self._paths)
-            self._collector.forgot(number)
+            number = self._collector.state_saved()
+            self._plain.promote(replica, self._paths)
+            self._collector.data_lost(number)
         old.client.execute_command("CLIENT", "UNPAUSE")
-        lost = old.offset()
-        time.sleep(SPLIT_S)
-        lost = old.offset() - lost
-        refused = old.errors("READONLY")
-        old.client.replicaof(*self._plain.reverse().address)
+        lost = old.aof_bytes()
+        time.sleep(SPLIT_BRAIN_S)
+        lost = old.aof_bytes() - lost
+        refused = old.error_count("READONLY")
+        old.client.replicaof(*self._plain.proxy_to_server().address)
         time.sleep(fault.seconds)
-        refused = old.errors("READONLY") - refused
+        refused = old.error_count("READONLY") - refused
         return f"{lost} bytes of changes forgotten, READONLY {refused} times" if lost and refused else ""
 
     def _failover_kill(self, fault: ChaosFault) -> str:
@@ -249,15 +241,15 @@ class Injector:
         with self._collector.writes_paused():
             self._await_copy(old, replica)
             way.blackhole()
-            number = self._collector.kept()
-            lost = old.offset()
-        time.sleep(SPLIT_S)
+            number = self._collector.state_saved()
+            lost = old.aof_bytes()
+        time.sleep(SPLIT_BRAIN_S)
         with self._collector.writes_paused():
-            lost = old.offset() - lost
+            lost = old.aof_bytes() - lost
             old.kill()
-            self._collector.forgot(number)
+            self._collector.data_lost(number)
         time.sleep(fault.seconds)
-        self._plain.switch(replica, self._paths)
+        self._plain.promote(replica, self._paths)
         way.heal(reset=True)
         return _proof(lost, "bytes of changes forgotten")
 
@@ -265,35 +257,35 @@ class Injector:
         return _proof(self._collector.flush_all(), "keys forgotten")
 
     def _script_flush(self, fault: ChaosFault) -> str:
-        before = self._store.errors("NOSCRIPT")
-        _again(fault.seconds, self._store.client.script_flush)
-        return _proof(self._store.errors("NOSCRIPT") - before, "calls found no script")
+        before = self._store.error_count("NOSCRIPT")
+        _repeat(fault.seconds, self._store.client.script_flush)
+        return _proof(self._store.error_count("NOSCRIPT") - before, "calls found no script")
 
     def _client_kill(self, fault: ChaosFault) -> str:
         def kill() -> int:
             words = (("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES") for kind in ("NORMAL", "PUBSUB"))
             return sum(self._store.client.execute_command(*each) for each in words)
 
-        return _proof(_again(fault.seconds, kill), "connections killed")
+        return _proof(_repeat(fault.seconds, kill), "connections killed")
 
     def _memory(self, fault: ChaosFault) -> str:
-        before = self._store.errors("OOM")
-        self._store.client.config_set("maxmemory", BYTES_LEFT)
+        before = self._store.error_count("OOM")
+        self._store.client.config_set("maxmemory", OUT_OF_MEMORY_BYTES)
         time.sleep(fault.seconds)
         self._store.client.config_set("maxmemory", 0)
-        return _proof(self._store.errors("OOM") - before, "calls refused")
+        return _proof(self._store.error_count("OOM") - before, "calls refused")
 
     # Paths
 
     def _disturb(self, fault: ChaosFault) -> str:
-        """Let nothing through on a path, or what goes through be late or in pieces."""
+        """Make a path a blackhole, or slow, or cut its bytes into pieces."""
         is_path = fault.kind.value.place is Place.PATH
         proxy = self._paths[fault.place] if is_path else self._nodes[fault.place].clients
-        before, faults = proxy.injected, WEATHER.get(fault.kind)
+        before, faults = proxy.injected, PROXY_FAULTS.get(fault.kind)
         if faults:
             proxy.disturb(faults)
         else:
-            up, down = HOLES[fault.kind]
+            up, down = BLACKHOLES[fault.kind]
             proxy.blackhole(up=up, down=down)
         time.sleep(fault.seconds)
         proxy.heal()
@@ -305,12 +297,12 @@ class Injector:
         )
 
     def _path_reset(self, fault: ChaosFault) -> str:
-        return _proof(_again(fault.seconds, self._paths[fault.place].reset), "connections reset")
+        return _proof(_repeat(fault.seconds, self._paths[fault.place].reset), "connections reset")
 
     def _path_drop(self, fault: ChaosFault) -> str:
         path = self._paths[fault.place]
         before = path.injected
-        _again(fault.seconds, lambda: path.drop_reply(DROPS))
+        _repeat(fault.seconds, lambda: path.drop_reply(DROPS))
         path.drop_reply(0)
         return _proof(path.injected.since(before).replies_dropped, "replies lost")
 
@@ -322,65 +314,65 @@ def _proof(count: int, words: str) -> str:
     return f"{count} {words}" if count else ""
 
 
-def _again(seconds: float, blow: Callable[[], Any]) -> int:
-    """Do something again and again; return the sum of what it returned."""
+def _repeat(seconds: float, blow: Callable[[], Any]) -> int:
+    """Repeat an action for some seconds; return the sum of its results."""
     until, found = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         found += int(blow() or 0)
-        time.sleep(AGAIN_S)
+        time.sleep(REPEAT_S)
     return found
 
 
-def _of_a_cluster(cluster: Cluster, keys: Keys, fault: ChaosFault) -> str:
-    """Do it; return when it is over, with the proof that it took place."""
+def _inject_into_cluster(cluster: Cluster, keys: Keys, fault: ChaosFault) -> str:
+    """Carry a fault out; return the proof that it took place."""
     match fault.kind:
         case ChaosFaultKind.PRIMARY_KILL:
-            return _kill(cluster, keys, fault.seconds)
+            return _kill_primary(cluster, keys, fault.seconds)
         case ChaosFaultKind.PRIMARY_STOP:
-            return _stop(cluster, keys, fault.seconds)
+            return _stop_primary(cluster, keys, fault.seconds)
         case ChaosFaultKind.HANDOVER:
             return _hand_over(cluster, fault.seconds)
         case ChaosFaultKind.MOVE_KEYS:
-            return _move(cluster, keys, fault.seconds, _by_key, ("TRYAGAIN", "ASK", "MOVED"))
+            return _move_slots(cluster, keys, fault.seconds, _move_by_key, ("TRYAGAIN", "ASK", "MOVED"))
         case _:
-            return _move(cluster, keys, fault.seconds, _at_once, ("MOVED",))
+            return _move_slots(cluster, keys, fault.seconds, _move_atomically, ("MOVED",))
 
 
-def _kill(cluster: Cluster, keys: Keys, seconds: float) -> str:
+def _kill_primary(cluster: Cluster, keys: Keys, seconds: float) -> str:
     primary = cluster.primary_of(keys.nodes)
-    slots = [slot for each in primary.ranges() for slot in each]
+    slots = [slot for each in primary.slot_ranges() for slot in each]
     shards = sum(cluster.slot_of(keys.online(shard)) in slots for shard in range(keys.shards))
     primary.call("CLIENT", "PAUSE", PAUSED_MS, "WRITE")  # what a replica may lack is tried by a failover
     primary.call("WAIT", 1, WAIT_MS)
-    begun = time.monotonic()
+    started = time.monotonic()
     cluster.fail_over(primary)
-    took_s = time.monotonic() - begun
+    took_s = time.monotonic() - started
     time.sleep(seconds)
     return f"{shards} of {keys.shards} shards without a primary for {took_s:.1f} s"
 
 
-def _stop(cluster: Cluster, keys: Keys, seconds: float) -> str:
-    before = _counts(cluster, "CLUSTERDOWN")
+def _stop_primary(cluster: Cluster, keys: Keys, seconds: float) -> str:
+    before = _error_count(cluster, "CLUSTERDOWN")
     primary = cluster.primary_of(keys.nodes)
     primary.freeze()
     time.sleep(seconds)
     primary.thaw()
     cluster.wait_until_ok()
-    down = _counts(cluster, "CLUSTERDOWN") - before
+    down = _error_count(cluster, "CLUSTERDOWN") - before
     return f"CLUSTERDOWN answered {down:,} times" if down else ""
 
 
 def _hand_over(cluster: Cluster, seconds: float) -> str:
-    before, replaced = _counts(cluster, "MOVED"), 0
+    before, replaced = _error_count(cluster, "MOVED"), 0
     for primary in cluster.primaries():
         time.sleep(seconds / 4)
         cluster.fail_over(primary, is_graceful=True)
         replaced += 1
-    moved = _counts(cluster, "MOVED") - before
+    moved = _error_count(cluster, "MOVED") - before
     return f"{replaced} of 3 primaries replaced; answers MOVED {moved:,}" if moved else ""
 
 
-def _by_key(cluster: Cluster, slot: int, target: Member) -> None:
+def _move_by_key(cluster: Cluster, slot: int, target: Member) -> None:
     classic = cluster.move(slot, target)
     classic.begin()
     classic.step()
@@ -390,21 +382,21 @@ def _by_key(cluster: Cluster, slot: int, target: Member) -> None:
     classic.finish()
 
 
-def _at_once(cluster: Cluster, slot: int, target: Member) -> None:
-    cluster.move_at_once([slot], target)
+def _move_atomically(cluster: Cluster, slot: int, target: Member) -> None:
+    cluster.move_atomically([slot], target)
 
 
-def _move(
+def _move_slots(
     cluster: Cluster,
     keys: Keys,
     seconds: float,
     move: Callable[[Cluster, int, Member], None],
     codes: tuple[str, ...],
 ) -> str:
-    """Let the slots with presence data move on and on, each at least once."""
+    """Move the slots with presence data from primary to primary, each at least once."""
     names = [*map(keys.online, range(keys.shards)), *keys.lease_keys, keys.meta]
     slots = [*dict.fromkeys(map(cluster.slot_of, names))]
-    before = {code: _counts(cluster, code) for code in codes}
+    before = {code: _error_count(cluster, code) for code in codes}
     moves, until = 0, time.monotonic() + seconds
     for slot in itertools.cycle(slots):
         if time.monotonic() > until and moves >= len(slots):
@@ -414,11 +406,11 @@ def _move(
         move(cluster, slot, primaries[(at + 1) % len(primaries)])
         moves += 1
         time.sleep(BETWEEN_S)
-    counts = {code: _counts(cluster, code) - before[code] for code in codes}
+    counts = {code: _error_count(cluster, code) - before[code] for code in codes}
     answered = ", ".join(f"{code} {count:,}" for code, count in counts.items())
     # Who asks for one key or for several, and which of them is there, is chance.
     return f"{moves} moves of {len(slots)} slots; answers {answered}" if counts[codes[0]] else ""
 
 
-def _counts(cluster: Cluster, code: str) -> int:
-    return sum(errors(each.client, code) for each in cluster.members if each.is_running)
+def _error_count(cluster: Cluster, code: str) -> int:
+    return sum(error_count(each.client, code) for each in cluster.members if each.is_running)

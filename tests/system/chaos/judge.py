@@ -17,212 +17,213 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from loadtest.checker import Broken
-from loadtest.checker.endings import Given, Promised, is_false, is_founded
-from loadtest.checker.periods import Periods
-from loadtest.checker.showing import Showing, ShownState
+from loadtest.checker import (
+    Broken,
+    Given,
+    Periods,
+    Promised,
+    Showing,
+    ShownState,
+    is_false_offline,
+    is_justified,
+)
 from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.bounds import Bounds, Troubles
-from tests.system.chaos.truth import Forgot, Login, SavedState, Told, User
+from tests.system.chaos.truth import DataLoss, Login, SavedState, StreamItem, User
 
 STORY_S = 25.0  # before a broken promise, of what was done
 MEMORY_S = 180.0  # troubles that ended longer ago explain nothing any more
 
 
 class ChaosFinding(NamedTuple):
-    """A broken promise, when it was broken, and what was done shortly before."""
+    """A broken promise, when it was broken, and the faults shortly before."""
 
     at: float
     broken: Broken
-    lately: str
+    recent_faults: str
 
 
 class ChaosJudge:
     """See the module.
 
-    Args:
-        users: by uid.
-        troubles: what is done.
-        setup: the servers' settings.
-
     Attributes:
-        findings: what was broken.
         events: how many of each type were judged.
-        forgotten: offline events and goodbyes that came of what Redis forgot; see `Bounds.is_forgotten`.
-        certain: how many looks at a user, once in a while, found him certainly there, certainly gone, or in
-            doubt.
+        lost_by_rollback: events and goodbyes that followed from a data loss; see
+            `Bounds.is_lost_by_rollback`.
+        expected: how often users had to be online or gone, or were in doubt.
     """
 
     def __init__(self, users: Mapping[str, User], troubles: Troubles, setup: Setup) -> None:
         self.findings: list[ChaosFinding] = []
         self.events: Counter[str] = Counter()
-        self.forgotten = 0
-        self.certain: Counter[str] = Counter()
+        self.lost_by_rollback = 0
+        self.expected: Counter[str] = Counter()
         self.periods = Periods()
         self.showing = Showing()
         self._users = users
         self._troubles = troubles
         self._setup = setup
-        self._kept: dict[int, tuple[dict[str, str], dict[str, ShownState]]] = {}
-        self._wrong: dict[str, str] = {}  # of whom it was said already, until it is right again
+        self._snapshots: dict[int, tuple[dict[str, str], dict[str, ShownState]]] = {}
+        self._reported: dict[str, str] = {}  # of whom it was said already, until it is right again
         self._bounds = Bounds(setup, [])
 
-    def lately(self, at: float) -> str:
-        """Return what was done shortly before a moment, in words."""
+    def recent_faults(self, at: float) -> str:
+        """Return the faults shortly before a moment as text."""
         return ", ".join(
             f"{each.kind.name}@{each.place} {at - each.begin:.1f} to {at - each.end:.1f} s before"
             for each in self._troubles.recent(at - STORY_S)
             if each.begin <= at
         )
 
-    def note(self, at: float, rule: str, text: str) -> None:
-        """A promise was broken."""
-        self.findings.append(ChaosFinding(at, Broken(rule, text), self.lately(at)))
+    def add_finding(self, at: float, rule: str, text: str) -> None:
+        self.findings.append(ChaosFinding(at, Broken(rule, text), self.recent_faults(at)))
 
-    def take(self, told: Iterable[Told], now: float) -> None:
-        """Take what was told, up to a moment; what clients did until then is known."""
-        self._remember(now)
-        for each in told:
+    def judge_items(self, items: Iterable[StreamItem], now: float) -> None:
+        """Judge the items up to a moment; the clients' actions until then are known."""
+        self._update_bounds(now)
+        for each in items:
             match each:
                 case SavedState():
-                    self._kept[each.number] = self.periods.kept(), self.showing.kept()
-                case Forgot():
+                    self._snapshots[each.number] = self.periods.snapshot(), self.showing.snapshot()
+                case DataLoss():
                     nothing = None, None
-                    online, shown = nothing if each.number is None else self._kept.pop(each.number)
-                    self.periods.forgot(each.stood, online)
-                    self.showing.forgot(shown)
+                    online, shown = nothing if each.number is None else self._snapshots.pop(each.number)
+                    self.periods.data_lost(each.written_at, online)
+                    self.showing.data_lost(shown)
                 case StreamEvent():
                     self.events[each.type] += 1
-                    self._event(each)
+                    self._judge_event(each)
 
-    def _remember(self, now: float) -> None:
+    def _update_bounds(self, now: float) -> None:
         troubles = self._troubles.recent(now - MEMORY_S)
         self._bounds = Bounds(self._setup, troubles)
 
-    def _event(self, event: StreamEvent) -> None:
+    def _judge_event(self, event: StreamEvent) -> None:
         if event.type == "gap":
-            self.note(event.stood, "gap", f"{event.node} dropped transitions: {event.id}")
+            self.add_finding(event.written_at, "gap", f"{event.node} dropped transitions: {event.id}")
             return
         user = self._users.get(event.uid)
         if user is None:
-            self.note(event.stood, "invented", f"{event} of somebody who was not there")
+            self.add_finding(event.written_at, "invented", f"{event} of somebody who was not there")
             return
-        broken = self.periods.in_order(event.uid, event.id)
-        login = user.login(event.session, event.stood)
+        broken = self.periods.check_order(event.uid, event.id)
+        login = user.find_login(event.session, event.written_at)
         if login is None:
             broken.append(Broken("invented", f"{event} names a session that {event.uid} did not ask for"))
-        broken += self.showing.entry(event.id, event.fields)
+        broken += self.showing.check_entry(event.id, event.fields)
         if event.type == "online":
-            broken += self.periods.came(event.uid, event.session, event.id, event.stood)
+            broken += self.periods.user_online(event.uid, event.session, event.id, event.written_at)
         elif event.type == "offline":
-            broken += self.periods.went(event.uid, event.session, event.since_id)
+            broken += self.periods.user_offline(event.uid, event.session, event.since_id)
             if event.code != Code.NODE_DOWN:  # after which it may return
-                self.periods.ended(event.session, event.stood)
+                self.periods.session_ended(event.session, event.written_at)
             if login is not None:
-                broken += self._unfounded(event, user, login)
-            broken += self._false(event, user)
+                broken += self._check_reason(event, user, login)
+            broken += self._check_false(event, user)
         for each in broken:
-            self.note(event.stood, each.rule, each.text)
+            self.add_finding(event.written_at, each.rule, each.text)
 
-    def _unfounded(self, event: StreamEvent, user: User, login: Login) -> list[Broken]:
-        earliest, latest = event.decided
+    def _check_reason(self, event: StreamEvent, user: User, login: Login) -> list[Broken]:
+        earliest, latest = event.decided_between
         if event.code == Code.NODE_DOWN:
-            if self._bounds.explains_node_down(login, event.stood):
+            if self._bounds.explains_node_down(login, event.written_at):
                 return []
             return [
                 Broken("unfounded", f"{event.uid} node_down, and nothing was done: {_story(event, user)}")
             ]
         closed_at = self._bounds.closed_at(login)
         given = Given(
-            silent_s=latest - self._bounds.heard(login, earliest),
+            silent_s=latest - self._bounds.last_packet_at(login, earliest),
             closed_s=latest - closed_at if closed_at <= latest else None,
             has_logged_out=login.logout_at <= latest,
             has_successor=user.logins[-1] is not login,
         )
-        if is_founded(event.code, given, Promised(self._setup.idle_timeout, self._setup.grace)):
+        if is_justified(event.code, given, Promised(self._setup.idle_timeout, self._setup.grace)):
             return []
         return [Broken("early", f"{event.uid} {Code(event.code).reason}, {given}: {_story(event, user)}")]
 
-    def _false(self, event: StreamEvent, user: User) -> list[Broken]:
+    def _check_false(self, event: StreamEvent, user: User) -> list[Broken]:
         for login in reversed([*user.logins]):
-            if login.begun > event.decided[0]:  # later than the decision
+            if login.sent_at > event.decided_between[0]:  # later than the decision
                 if (
-                    login.entered < event.stood
-                    and self._bounds.lives_until(login, event.stood) <= event.stood
+                    login.granted_at < event.written_at
+                    and self._bounds.alive_until(login, event.written_at) <= event.written_at
                 ):
                     return []  # and over: when it was told, he was offline
                 continue
-            claim = self._bounds.claim(login, event.stood)
-            if is_false(claim, event.decided[0], event.stood):
-                if self._bounds.is_forgotten(login, event.stood):
-                    self.forgotten += 1
+            claim = self._bounds.claim(login, event.written_at)
+            if is_false_offline(claim, event.decided_between[0], event.written_at):
+                if self._bounds.is_lost_by_rollback(login, event.written_at):
+                    self.lost_by_rollback += 1
                     return []
                 text = f"{event.uid} offline though {login.session} lives, {claim}: {_story(event, user)}"
                 return [Broken("false", text)]
             break
         return []
 
-    def look(self, now: float) -> None:
-        """Hold how each user is by the stream against how he must be; all was taken up to that moment."""
-        self._remember(now)
+    def check_users(self, now: float) -> None:
+        """Compare each user's state by the stream with the expected one; all items until then are judged."""
+        self._update_bounds(now)
         for uid, user in self._users.items():
-            wanted = self._must_be(user, now)
-            self.certain[wanted] += 1
+            wanted = self._expected_state(user, now)
+            self.expected[wanted] += 1
             is_online = uid in self.periods.online
             wrong = {"online": "missing" if not is_online else "", "gone": "late" if is_online else ""}.get(
                 wanted, ""
             )
-            if wrong and self._wrong.get(uid) != wrong:
-                self.note(now, wrong, f"{uid} is {wanted}, not by the stream: {_logins(user, now)}")
+            if wrong and self._reported.get(uid) != wrong:
+                self.add_finding(now, wrong, f"{uid} is {wanted}, not by the stream: {_logins(user, now)}")
             if wanted != "doubt":
-                self._wrong[uid] = wrong
+                self._reported[uid] = wrong
 
-    def _must_be(self, user: User, now: float) -> str:
+    def _expected_state(self, user: User, now: float) -> str:
         if not user.logins:
             return "gone"
         newest = user.logins[-1]
         follows = any(each.place == newest.place for each in [*user.logins] if each is not newest)
         known_by = self._bounds.known_by(newest, now, follows=follows)
-        if newest.entered < now and known_by <= now < self._bounds.lives_until(newest, now):
+        if newest.granted_at < now and known_by <= now < self._bounds.alive_until(newest, now):
             return "online"
         for login in [*user.logins]:
-            if self._bounds.gone_by(login, now) > now:
+            if self._bounds.offline_by(login, now) > now:
                 return "doubt"
         return "gone"
 
-    def ended(self, uid: str, login: Login, at: float, reason: str, *, is_for_good: bool) -> None:
-        """A client's only connection ended unasked; `reason` is the server's, or ""."""
+    def connection_lost(self, uid: str, login: Login, at: float, reason: str, *, is_for_good: bool) -> None:
+        """A client's only connection ended unexpectedly; `reason` is the server's, or ""."""
         bounds = Bounds(self._setup, self._troubles.recent(at - MEMORY_S))
         user = self._users[uid]
         if is_for_good and not any(
-            other.is_proxied and other.entered == math.inf for other in [*user.logins] if other is not login
+            other.is_proxied and other.granted_at == math.inf
+            for other in [*user.logins]
+            if other is not login
         ):
-            self.note(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
-        if login.code == Code.CLOSED and bounds.is_forgotten(login, at):
-            self.forgotten += 1
+            self.add_finding(at, "exile", f"{uid} was told {reason} for good: {_logins(user, at)}")
+        if login.code == Code.CLOSED and bounds.is_lost_by_rollback(login, at):
+            self.lost_by_rollback += 1
         elif login.code == Code.CLOSED and not bounds.explains_displacement(login, [*user.logins], at):
-            self.note(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
+            self.add_finding(at, "displaced", f"{uid} has to log in again: {_logins(user, at)}")
         if not reason and not bounds.explains_loss(login, at):
-            self.note(
+            self.add_finding(
                 at, "isolation", f"{uid} lost its connection, and nothing was done: {_logins(user, at)}"
             )
 
 
 def _story(event: StreamEvent, user: User) -> str:
-    return f"{event}; {_logins(user, event.stood)}"
+    return f"{event}; {_logins(user, event.written_at)}"
 
 
 def _logins(user: User, at: float) -> str:
-    """Return what a client did lately, in seconds before a moment."""
+    """Return a client's last logins as text, in seconds before a moment."""
 
     def ago(moment: float) -> str:
         return "-" if moment == math.inf else f"{at - moment:.3f}"
 
     return " | ".join(
-        f"{each.session or '?'} at {each.place}{'p' if each.is_proxied else ''} begun {ago(each.begun)} "
-        f"entered {ago(each.entered)} last beats {[ago(beat) for beat in each.beats[-3:]]} "
+        f"{each.session or '?'} at {each.place}{'p' if each.is_proxied else ''} begun {ago(each.sent_at)} "
+        f"entered {ago(each.granted_at)} last beats {[ago(beat) for beat in each.packets[-3:]]} "
         f"silent {ago(each.silent_at)} logout {ago(each.logout_at)} closed {ago(each.closed_at)} "
         f"lost {ago(each.lost_at)} {each.code}"
         for each in list(user.logins)[-3:]

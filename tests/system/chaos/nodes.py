@@ -20,25 +20,24 @@ from tests.system.chaos.crowd import Address
 
 CLUSTER = "+cluster://"
 START_RETRY_S = 0.2
-PASSING = ("Redis", "redis", "in use")  # of what a start may fail with
+RETRIED_ERRORS = ("Redis", "redis", "in use")  # of what a start may fail with
 EXPECTED_ERRORS = ("Redis refused",)  # what a Redis that is out of memory says
-KEPT = "kept"
-PATIENCE_S = 0.2
+SAVED_FOLDER = "kept"
+ANSWER_TIMEOUT_S = 0.2
 SYNC_S = 10.0
-PRIMARY_KNOWN_S = 0.2
+PRIMARY_CACHE_S = 0.2
 
 
 class ChaosNode:
-    """One server, which is started again at the same address.
+    """One server, restarted at the same address.
 
     Args:
-        redis: the socket of Redis, to which a path leads; or the address of a cluster, without one.
-        flags: of `presence serve`.
+        redis: the socket of Redis, reached through a proxy; or the URL of a cluster, without one.
         program: see `PresenceServer`.
 
     Attributes:
-        path: between it and Redis; None for a cluster.
-        clients: between it and a part of its clients.
+        path: the proxy to Redis; None for a cluster.
+        clients: the proxy for some of its clients.
     """
 
     def __init__(self, redis: str, flags: Sequence[str], program: Sequence[str]) -> None:
@@ -50,12 +49,10 @@ class ChaosNode:
         self.clients = Proxy(self._server.address)
 
     def addresses(self, place: int) -> list[Address]:
-        """Return where clients can log in."""
         return [Address(self._server.address, place, False), Address(self.clients.address, place, True)]
 
     @property
     def pid(self) -> int:
-        """The process."""
         return self._server.process.pid
 
     def _start(self, port: int) -> PresenceServer:
@@ -64,43 +61,39 @@ class ChaosNode:
             try:
                 return PresenceServer(*flags, port=port, program=self._program)
             except RuntimeError as error:  # Redis could not be reached for the whole of its patience
-                if not any(word in str(error) for word in PASSING):
+                if not any(word in str(error) for word in RETRIED_ERRORS):
                     raise
                 time.sleep(START_RETRY_S)
 
-    def start_again(self) -> None:
-        """Start it at the address that it had; return when it serves."""
+    def restart(self) -> None:
+        """Start it at the same address; return when it is ready."""
         self._failures = self.failures()
         self._server = self._start(self._server.address[1])
 
     def kill(self) -> int:
-        """End it at once; return the status that it left with."""
+        """Kill it; return its exit status."""
         self._server.process.kill()
         return self._server.process.wait()
 
     def drain(self) -> int:
-        """End it as an operator does; return the status that it left with."""
+        """Stop it gracefully; return its exit status."""
         return self._server.stop()
 
     def freeze(self) -> None:
-        """Stop the process."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def is_frozen(self) -> bool:
-        """Whether it is stopped."""
         return is_stopped(self.pid)
 
     def thaw(self) -> None:
-        """Let it go on."""
         os.kill(self.pid, signal.SIGCONT)
 
     def failures(self) -> list[str]:
-        """Return what all of its processes logged of exceptions."""
+        """Return the exceptions that all of its processes logged."""
         found = (each for each in self._server.failures() if not each.startswith(EXPECTED_ERRORS))
         return [*self._failures, *found]
 
     def close(self) -> None:
-        """End all."""
         self.clients.close()
         self._server.stop()
         if self.path:
@@ -108,7 +101,7 @@ class ChaosNode:
 
 
 class DurableRedis(LocalRedis):
-    """A `LocalRedis` that keeps all over a kill, unless it is to forget."""
+    """A `LocalRedis` that survives a kill with all data, unless it is made to lose it."""
 
     def __init__(self) -> None:
         super().__init__(keep=True, extra=SERVE_NO_STALE_DATA)
@@ -117,65 +110,59 @@ class DurableRedis(LocalRedis):
     def _files(self) -> Path:
         return self.folder / "appendonlydir"
 
-    def keep(self) -> None:
-        """Keep what it has now, to go back to. Nothing may be written meanwhile."""
-        kept = self.folder / KEPT
+    def save_state(self) -> None:
+        """Save the present data, to go back to. Nothing may be written meanwhile."""
+        kept = self.folder / SAVED_FOLDER
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(self._files, kept)
 
-    def forget(self, *, back: bool) -> None:
-        """Before it is started again: forget everything, or what it did since `keep`."""
+    def discard_data(self, *, back: bool) -> None:
+        """Before a restart: discard all data, or what was written since `save_state`."""
         shutil.rmtree(self._files)
         if back:
-            shutil.move(self.folder / KEPT, self._files)
+            shutil.move(self.folder / SAVED_FOLDER, self._files)
 
     def compact(self) -> None:
-        """Let it write its file anew, which has grown with every change."""
+        """Rewrite the append-only file, which has grown with every change."""
         with contextlib.suppress(Exception):  # one is under way
             self.client.bgrewriteaof()
 
-    def offset(self) -> int:
-        """Return the size of its file of changes in bytes."""
+    def aof_bytes(self) -> int:
         return int(self.client.info("persistence")["aof_current_size"])
 
-    def copied(self) -> int:
-        """Return how far in its history it is, as replicas and their primaries count it."""
-        told = self.client.info("replication")
-        return int(told["slave_repl_offset" if told["role"] == "slave" else "master_repl_offset"])
+    def replication_offset(self) -> int:
+        """Return the replication offset, for a primary or a replica."""
+        info = self.client.info("replication")
+        return int(info["slave_repl_offset" if info["role"] == "slave" else "master_repl_offset"])
 
 
 class Plain:
-    """One Redis, whose replica may take its place.
+    """One Redis, which a replica may replace.
 
     Attributes:
-        server: the one that counts.
-        front: an address that leads there, for those who are in no trouble.
-        records: what stands in it.
+        front_proxy: always leads to the server, for those that no fault disturbs.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self.server = self._stack.enter_context(DurableRedis())
-        self.front = self._stack.enter_context(Proxy(self.server.path))
+        self.front_proxy = self._stack.enter_context(Proxy(self.server.path))
         self.records = Records(self.client_of)
-        self._client: Any = open_client(self.front.url)
-        self.url = self.front.url
+        self._client: Any = open_client(self.front_proxy.url)
+        self.url = self.front_proxy.url
 
     def close(self) -> None:
-        """End all."""
         self._client.close()
         self._stack.close()
 
     def client_of(self, _key: str) -> Any:
-        """Return a connection to who has a key."""
         return self._client
 
     def target(self) -> str:
-        """Return where a path to it leads."""
         return self.server.path
 
     def make_replica(self) -> tuple[DurableRedis, Proxy]:
-        """Start a replica, and wait until it has all; return it, and the way by which it hears."""
+        """Start a replica, and wait until it is in sync; return it and the proxy to its primary."""
         way = self._stack.enter_context(Proxy(self.server.path))
         replica = self._stack.enter_context(DurableRedis())
         replica.client.replicaof(*way.address)
@@ -183,29 +170,24 @@ class Plain:
             raise RuntimeError("the replica has not got the data")
         return replica, way
 
-    def reverse(self) -> Proxy:
-        """Return a way to the server, for who is to be its replica."""
+    def proxy_to_server(self) -> Proxy:
+        """Return a new proxy to the server, for a replica of it."""
         return self._stack.enter_context(Proxy(self.server.path))
 
-    def switch(self, to: DurableRedis, paths: Iterable[Proxy]) -> None:
-        """Let a replica take the place: for new connections, but at the front for all."""
+    def promote(self, to: DurableRedis, paths: Iterable[Proxy]) -> None:
+        """Let a replica replace the server: for new connections, and at the front proxy for all."""
         to.client.replicaof("NO", "ONE")
         self.server = to
-        for path in (self.front, *paths):
+        for path in (self.front_proxy, *paths):
             path.retarget(to.path)
-        self.front.reset()
+        self.front_proxy.reset()
 
     def compact(self) -> None:
-        """See `DurableRedis`."""
         self.server.compact()
 
 
 class Clustered:
-    """A Redis Cluster.
-
-    Args:
-        replicas: of each of its three primaries.
-    """
+    """A Redis Cluster of three primaries."""
 
     def __init__(self, replicas: int) -> None:
         self.cluster = Cluster(3, replicas)
@@ -215,19 +197,18 @@ class Clustered:
         self._primaries: dict[int, tuple[float, Member]] = {}
 
     def close(self) -> None:
-        """End all."""
         self.cluster.close()
 
     def client_of(self, key: str) -> Any:
-        """Return a connection to who has a key; raises LookupError if nobody has it now."""
+        """Return a connection to the primary of a key; raises LookupError if there is none now."""
         if key not in self._slots:
             self._slots[key] = self.cluster.slot_of(key)
         slot = self._slots[key]
         found_at, primary = self._primaries.get(slot, (-math.inf, None))
-        if primary is None or time.monotonic() - found_at > PRIMARY_KNOWN_S:
+        if primary is None or time.monotonic() - found_at > PRIMARY_CACHE_S:
             primary = self.cluster.primary_of(slot)
             self._primaries[slot] = time.monotonic(), primary
         return primary.client
 
     def compact(self) -> None:
-        """It has no file."""
+        pass

@@ -18,11 +18,11 @@ from loadtest.servers import Setup
 
 STORM_S = 50.0
 GAP_S = 1.0  # between two faults of one thing
-TRIES = 200
-LEAST_IN_HALF_AN_HOUR = 10  # of each kind
+MAX_TRIES = 200
+MIN_PER_HALF_HOUR = 10  # of each kind
 SPARES = 3  # of each kind in half an hour: a fault can find nothing to disturb
 BEGIN_S = 3.0  # clients act before the fault, too
-STORY_S = 20.0  # clients act for so long at least
+MIN_ACTING_S = 20.0  # clients act for so long at least
 CLUSTER_SHARDS = 16  # the default of nodes on a cluster
 
 
@@ -37,17 +37,15 @@ class Place(Enum):
 
 
 class Spec(NamedTuple):
-    """A kind's place, its shortest and longest time in seconds, and what it is in words."""
+    """A kind's place, its shortest and longest duration in seconds, and a description."""
 
     place: Place
-    least_s: float
-    most_s: float
-    words: str
+    min_s: float
+    max_s: float
+    description: str
 
 
 class ChaosFaultKind(Enum):
-    """Faults."""
-
     STOP = Spec(Place.NODE, 0.5, 4.0, "node stopped (SIGSTOP) for less than lease + T")
     STOP_LONG = Spec(Place.NODE, 9.5, 11.0, "node stopped for longer than lease + T")
     KILL = Spec(Place.NODE, 0.2, 3.0, "node killed (kill -9) and started again")
@@ -84,7 +82,7 @@ class ChaosFaultKind(Enum):
     MOVE_SLOTS = Spec(Place.REDIS, 4.0, 8.0, "cluster: slots move, each at once")
 
 
-OF_A_CLUSTER = frozenset(
+CLUSTER_FAULTS = frozenset(
     {
         ChaosFaultKind.PRIMARY_KILL,
         ChaosFaultKind.PRIMARY_STOP,
@@ -94,41 +92,32 @@ OF_A_CLUSTER = frozenset(
     }
 )
 # It takes as long as the death of a node does: in a plan of its own.
-OF_STORMS = tuple(
-    kind for kind in ChaosFaultKind if kind not in OF_A_CLUSTER and kind is not ChaosFaultKind.SWEEPER
+STORM_FAULTS = tuple(
+    kind for kind in ChaosFaultKind if kind not in CLUSTER_FAULTS and kind is not ChaosFaultKind.SWEEPER
 )
-EVERYWHERE = -1  # at each place of the kind at once
+ALL_PLACES = -1  # at each place of the kind at once
 
 
 @dataclass(frozen=True)
 class ChaosFault:
-    """One fault.
+    """One fault."""
 
-    Attributes:
-        at: seconds from the beginning of its storm.
-        kind: what.
-        seconds: how long it lasts.
-        place: number of the node, or of the path; the subscribers' path comes after those of the nodes.
-            `EVERYWHERE`: of all nodes.
-    """
-
-    at: float
+    at: float  # seconds from the beginning of its storm
     kind: ChaosFaultKind
     seconds: float
-    place: int = 0
+    place: int = 0  # of the node or path, the subscribers' path last; `ALL_PLACES`: all nodes
 
 
 Storm = list[ChaosFault]
 
 
 def rounds_in(minutes: float, calm_s: float, storm_s: float = STORM_S) -> int:
-    """Return how many rounds fit into a run."""
     return max(1, math.floor(minutes * 60 / (storm_s + calm_s)))
 
 
 def times_each(minutes: float) -> int:
-    """Return how often each kind is to be carried out in a run."""
-    return max(1, math.ceil((LEAST_IN_HALF_AN_HOUR + SPARES) * minutes / 30))
+    """Return how often each kind is injected in a run."""
+    return max(1, math.ceil((MIN_PER_HALF_HOUR + SPARES) * minutes / 30))
 
 
 def draw(
@@ -142,11 +131,7 @@ def draw(
     """Return the storms of a run.
 
     Args:
-        random: what all is drawn from.
-        rounds: how many storms there are.
-        times: how often each kind is carried out.
-        nodes: how many there are.
-        kinds: which.
+        times: how often each kind is injected.
         storm_s: how long a storm is to be; one with very many faults is longer.
     """
     dealt = [kind for kind in kinds for _ in range(times)]
@@ -157,26 +142,26 @@ def draw(
 
 
 def _storm(random: Random, kinds: Sequence[ChaosFaultKind], nodes: int, storm_s: float) -> Storm:
-    taken: dict[tuple[Place, int], list[tuple[float, float]]] = {}
+    busy: dict[tuple[Place, int], list[tuple[float, float]]] = {}
     faults: Storm = []
-    for kind in sorted(kinds, key=lambda kind: (-kind.value.most_s, kind.name)):  # the long ones first
+    for kind in sorted(kinds, key=lambda kind: (-kind.value.max_s, kind.name)):  # the long ones first
         spec = kind.value
-        seconds = random.uniform(spec.least_s, spec.most_s)
-        for _ in range(TRIES):
+        seconds = random.uniform(spec.min_s, spec.max_s)
+        for _ in range(MAX_TRIES):
             at = random.uniform(0.0, max(0.1, storm_s - seconds))
-            place, things = _things(random, spec.place, nodes)
-            if all(_is_free(taken.get(thing, ()), at, at + seconds) for thing in things):
+            place, targets = _targets(random, spec.place, nodes)
+            if all(_is_free(busy.get(target, ()), at, at + seconds) for target in targets):
                 break
         else:
-            at = max(end for thing in things for _, end in taken.get(thing, [(0.0, 0.0)])) + GAP_S
-        for thing in things:
-            taken.setdefault(thing, []).append((at, at + seconds))
+            at = max(end for target in targets for _, end in busy.get(target, [(0.0, 0.0)])) + GAP_S
+        for target in targets:
+            busy.setdefault(target, []).append((at, at + seconds))
         faults.append(ChaosFault(at, kind, seconds, place))
     return sorted(faults, key=lambda fault: fault.at)
 
 
-def _things(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
-    """Return the number of a place, and all that nothing else may be done to meanwhile."""
+def _targets(random: Random, place: Place, nodes: int) -> tuple[int, list[tuple[Place, int]]]:
+    """Return a place's number, and what no other fault may be done to meanwhile."""
     match place:
         case Place.REDIS:
             return 0, [(place, 0)]
@@ -195,9 +180,7 @@ def _is_free(spans: Sequence[tuple[float, float]], begin: float, end: float) -> 
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """What is done, and under what."""
-
-    words: str  # what it is, for the help
+    description: str  # what it is, for the help
     # The faults of each storm: kind, seconds (0: as long as the death of a node takes), place
     rounds: Sequence[Sequence[tuple[ChaosFaultKind, float, int]]]
     # How many, unless the command says otherwise
@@ -209,19 +192,20 @@ class ChaosPlan:
 
     @property
     def kinds(self) -> tuple[ChaosFaultKind, ...]:
-        """The kinds of its faults."""
         return tuple(dict.fromkeys(kind for faults in self.rounds for kind, _, _ in faults))
 
     @property
     def setup(self) -> Setup:
-        """How servers are set up, unless the command says otherwise: as by default."""
+        """The servers' settings, unless the command line overrides them."""
         return Setup(shards=1 if self.replicas is None else CLUSTER_SHARDS)
 
     def storms(self, setup: Setup, seconds: float = 0.0) -> list[Storm]:
-        """Return the storms; `seconds`: the longest that any fault may last, 0 for as long as planned."""
+        """Return the storms; `seconds` limits the length of each fault, 0: as planned."""
         return [
             [
-                ChaosFault(BEGIN_S, kind, min(length, seconds or length) if length else setup.death_s, place)
+                ChaosFault(
+                    BEGIN_S, kind, min(length, seconds or length) if length else setup.node_down_s, place
+                )
                 for kind, length, place in faults
             ]
             for faults in self.rounds
@@ -283,8 +267,8 @@ PLANS: dict[str, ChaosPlan] = {
     "redis": ChaosPlan(
         "slow for all nodes, replies lost, scripts flushed, out of memory, each for 20 s",
         [
-            [(ChaosFaultKind.PATH_LATENCY, 20.0, EVERYWHERE)],
-            [(ChaosFaultKind.PATH_DROP, 20.0, EVERYWHERE)],
+            [(ChaosFaultKind.PATH_LATENCY, 20.0, ALL_PLACES)],
+            [(ChaosFaultKind.PATH_DROP, 20.0, ALL_PLACES)],
             [(ChaosFaultKind.SCRIPT_FLUSH, 20.0, 0)],
             [(ChaosFaultKind.MEMORY, 20.0, 0)],
         ],

@@ -1,4 +1,4 @@
-"""One run: storms and calms, and what came of them."""
+"""One run: storms and calms, and their outcome."""
 
 import contextlib
 import threading
@@ -11,34 +11,34 @@ from itertools import chain
 from typing import NamedTuple
 
 from loadtest.events import StreamEvent
-from loadtest.outcome import say
+from loadtest.outcome import print_progress
 from loadtest.servers import wait_for
 from presence.store.client import RedisError
 from presence.store.error_classes import CONNECTION_LOST
 from tests.support.proxy import Proxy
-from tests.system.chaos.bounds import HOLD_S, Troubles, rest_s
+from tests.system.chaos.bounds import HOLD_S, Troubles, settle_s
 from tests.system.chaos.collector import Collector, Subscribers, lost_by_group
 from tests.system.chaos.crowd import Crowd, Habits
 from tests.system.chaos.faults import Injector
 from tests.system.chaos.judge import ChaosJudge
 from tests.system.chaos.nodes import ChaosNode, Clustered, Plain
-from tests.system.chaos.plan import EVERYWHERE, STORY_S, ChaosFault, Place, Storm
-from tests.system.chaos.report import SETTLED_LIMIT_S, ChaosResult, Options, measure
+from tests.system.chaos.plan import ALL_PLACES, MIN_ACTING_S, ChaosFault, Place, Storm
+from tests.system.chaos.report import SETTLE_TIMEOUT_S, ChaosResult, Options, measure
 from tests.system.chaos.truth import Trouble
 
-LOOK_S = 1.0  # between two looks of the judge
-BEHIND_S = 1.5  # by which it judges later than things happen, so that all is known
-LOGINS_A_SECOND = 500.0
-ENTRY_S = 10.0
-AGREE_S = 3.0  # in which a moment is found at which nobody comes or goes
-EQUAL_LOOK_S = 0.1
-TOLD_AT_ONCE = 5  # broken promises of a rule; the others are counted
-NEAR_SHARE = 0.05
+JUDGE_INTERVAL_S = 1.0  # between two looks of the judge
+JUDGE_LAG_S = 1.5  # by which it judges later than things happen, so that all is known
+LOGINS_PER_S = 500.0
+LOGIN_TIMEOUT_S = 10.0
+AGREEMENT_TIMEOUT_S = 3.0  # in which a moment is found at which nobody comes or goes
+CONVERGED_POLL_S = 0.1
+LOGGED_PER_RULE = 5  # broken promises of a rule; the others are counted
+LATE_SHARE = 0.05
 GONE_S = 15.0  # in which those come back who stayed away for longer than a node's death takes
 
 
 class Done(NamedTuple):
-    """A fault that was carried out: with which proof, from which trouble on, and Redis was right when."""
+    """A fault that was carried out, its proof, the index of its first trouble, and the settle time."""
 
     fault: ChaosFault
     proof: str
@@ -47,12 +47,12 @@ class Done(NamedTuple):
 
 
 class ChaosRun:
-    """A run while it goes on; for `play`."""
+    """A run in progress; for `play`."""
 
-    def __init__(self, options: Options, stack: ExitStack, tell: Callable[[str], None]) -> None:
+    def __init__(self, options: Options, stack: ExitStack, log: Callable[[str], None]) -> None:
         self._options = options
-        self._tell = tell
-        self._said = 0
+        self._log = log
+        self._reported = 0
         self._rules: Counter[str] = Counter()
         self._setup = options.setup
         self.result = ChaosResult(options, time.monotonic())
@@ -82,33 +82,34 @@ class ChaosRun:
         self._events: list[StreamEvent] = []
 
     def _make_crowd(self) -> Crowd:
-        options, death_s = self._options, self._setup.death_s
+        options, death_s = self._options, self._setup.node_down_s
         habits = Habits(
             self._setup,
             options.plan.gone_share if options.plan else 0.0,
             (death_s + 1.0, death_s + GONE_S),
-            lambda uid, login, at, reason, is_for_good: self._judge.ended(
+            lambda uid, login, at, reason, is_for_good: self._judge.connection_lost(
                 uid, login, at, reason, is_for_good=is_for_good
             ),
         )
         addresses = [each for place, node in enumerate(self._nodes) for each in node.addresses(place)]
-        return Crowd(addresses, options.clients, max(1, round(options.clients * NEAR_SHARE)), habits)
+        return Crowd(addresses, options.clients, max(1, round(options.clients * LATE_SHARE)), habits)
 
-    def enter(self) -> None:
-        """Let all clients log in."""
+    def log_in_clients(self) -> None:
         count = self._options.clients
-        self._crowd.bring_all(LOGINS_A_SECOND)
-        if not wait_for(lambda: len(self._crowd.live()) >= 0.9 * count, count / LOGINS_A_SECOND + ENTRY_S):
+        self._crowd.log_in_all(LOGINS_PER_S)
+        if not wait_for(
+            lambda: len(self._crowd.live_sessions()) >= 0.9 * count, count / LOGINS_PER_S + LOGIN_TIMEOUT_S
+        ):
             self.result.broken.append("the clients did not get in")
 
     @contextmanager
     def judging(self) -> Iterator["Future[None]"]:
-        """Judge while it goes on; what is given is done only if judging has failed."""
+        """Judge in a thread meanwhile; the future is done only if judging has failed."""
         is_over = threading.Event()
 
         def judge() -> None:
-            while not is_over.wait(LOOK_S):
-                self._look()
+            while not is_over.wait(JUDGE_INTERVAL_S):
+                self._judge_until_now()
 
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(judge)
@@ -118,36 +119,36 @@ class ChaosRun:
                 is_over.set()
                 future.result()
 
-    def _look(self) -> None:
-        now = time.monotonic() - BEHIND_S
-        told = self._collector.take(now)
-        self._judge.take(told, now)
+    def _judge_until_now(self) -> None:
+        now = time.monotonic() - JUDGE_LAG_S
+        items = self._collector.take_until(now)
+        self._judge.judge_items(items, now)
         if self._options.plan:
-            self._events += [each for each in told if isinstance(each, StreamEvent)]
-        self._judge.look(now)
-        for finding in self._judge.findings[self._said :]:
+            self._events += [each for each in items if isinstance(each, StreamEvent)]
+        self._judge.check_users(now)
+        for finding in self._judge.findings[self._reported :]:
             rule = finding.broken.rule
-            if self._rules[rule] < TOLD_AT_ONCE:
-                self._tell(self.result.story(finding))
+            if self._rules[rule] < LOGGED_PER_RULE:
+                self._log(self.result.story(finding))
             self._rules[rule] += 1
-        self._said = len(self._judge.findings)
+        self._reported = len(self._judge.findings)
 
     @property
-    def is_found(self) -> bool:
-        """Whether a guard is off, and that was found."""
+    def is_guard_missed(self) -> bool:
+        """Whether a guard is off, and a promise was broken."""
         return bool(self._options.guard and self._judge.findings)
 
     def storm(self, storm: Storm) -> list[Done]:
-        """Let all its faults happen, each at its moment; return what was done."""
-        begun = time.monotonic()
-        self._crowd.act(on=True)
+        """Inject all faults of a storm, each at its moment; return what was done."""
+        started = time.monotonic()
+        self._crowd.set_acting(on=True)
         done: list[Done] = []
 
         def carry_out(fault: ChaosFault) -> None:
-            time.sleep(max(0.0, begun + fault.at - time.monotonic()))
-            if not self.is_found:
+            time.sleep(max(0.0, started + fault.at - time.monotonic()))
+            if not self.is_guard_missed:
                 first = len(self._troubles.all)
-                proof = self._injector.carry_out(fault)
+                proof = self._injector.inject(fault)
                 if proof:
                     self.result.injected[fault.kind] += 1
                     self.result.proofs[fault.kind] = proof
@@ -157,23 +158,23 @@ class ChaosRun:
             futures: list[Future[None]] = [pool.submit(carry_out, fault) for fault in storm]
             for future in futures:
                 future.result()
-        storm_s = min(STORY_S, self._options.storm_s) if self._options.plan else self._options.storm_s
-        time.sleep(max(0.0, begun + storm_s - time.monotonic()) if not self.is_found else 0.0)
-        self._crowd.act(on=False)
+        storm_s = min(MIN_ACTING_S, self._options.storm_s) if self._options.plan else self._options.storm_s
+        time.sleep(max(0.0, started + storm_s - time.monotonic()) if not self.is_guard_missed else 0.0)
+        self._crowd.set_acting(on=False)
         return done
 
     def _settled_s(self, fault: ChaosFault) -> float | None:
-        """Of a fault of a plan that was done to Redis: wait until that is right; return the seconds."""
+        """Wait until Redis is right after a fault of a plan; return the seconds, None for other faults."""
         if not self._options.plan or fault.kind.value.place not in {Place.REDIS, Place.PATH}:
             return None
-        begun = time.monotonic()
-        wait_for(self._is_settled, SETTLED_LIMIT_S)
-        return time.monotonic() - begun
+        started = time.monotonic()
+        wait_for(self._is_settled, SETTLE_TIMEOUT_S)
+        return time.monotonic() - started
 
     def _is_settled(self) -> bool:
         setup, users = self._setup, self._crowd.users
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
-            different = {*chain(*self._data.records.compare(self._keys, self._crowd.live()))}
+            different = {*chain(*self._data.records.compare(self._keys, self._crowd.live_sessions()))}
             now = time.monotonic()
             silence_s = setup.idle_timeout + setup.tick + HOLD_S
             loss_s = setup.grace + setup.tick + 1.0
@@ -181,35 +182,35 @@ class ChaosRun:
         return False
 
     def measure(self, done: Sequence[Done]) -> None:
-        """Count what followed the faults of a plan, when all is over."""
+        """Measure what followed the faults of a plan, after the calm."""
         users = self._crowd.users.values()
         for fault, proof, first, settled_s in done:
             troubles = [each for each in self._troubles.all[first:] if _belongs(each, fault)]
             row = measure(fault, proof, troubles, self._events, users, settled_s, self._setup)
             self.result.measured.append(row)
-            self._tell(f"{fault.kind.name.lower()}: {row.figures}")
+            self._log(f"{fault.kind.name.lower()}: {row.summary}")
         self._events.clear()
 
-    def calm(self) -> None:
-        """Wait until everything is at rest, and see that all agree."""
-        begun = time.monotonic()
+    def settle(self) -> None:
+        """Wait until everything is at rest, and check that all agree."""
+        started = time.monotonic()
         self._data.compact()
-        if wait_for(self._is_equal, rest_s(self._setup), look_s=EQUAL_LOOK_S):
-            self.result.equal_s.append(time.monotonic() - begun)
-        time.sleep(max(0.0, begun + self._options.calm_s - time.monotonic()))
-        if not wait_for(self._is_equal, AGREE_S, look_s=EQUAL_LOOK_S):
-            ghosts, missing = self._data.records.compare(self._keys, self._crowd.live())
-            self._break(f"Redis is not equal to the live sessions: {ghosts=} {missing=}")
-        if not wait_for(lambda: not self._view_difference(), AGREE_S):
-            self._break(f"the subscriber's view is not equal to Redis: {self._view_difference()}")
+        if wait_for(self._is_equal, settle_s(self._setup), poll_s=CONVERGED_POLL_S):
+            self.result.converged_s.append(time.monotonic() - started)
+        time.sleep(max(0.0, started + self._options.calm_s - time.monotonic()))
+        if not wait_for(self._is_equal, AGREEMENT_TIMEOUT_S, poll_s=CONVERGED_POLL_S):
+            ghosts, missing = self._data.records.compare(self._keys, self._crowd.live_sessions())
+            self._add_broken(f"Redis is not equal to the live sessions: {ghosts=} {missing=}")
+        if not wait_for(lambda: not self._view_difference(), AGREEMENT_TIMEOUT_S):
+            self._add_broken(f"the subscriber's view is not equal to Redis: {self._view_difference()}")
 
-    def _break(self, text: str) -> None:
+    def _add_broken(self, text: str) -> None:
         self.result.broken.append(text)
-        self._tell(text)
+        self._log(text)
 
     def _is_equal(self) -> bool:
         with contextlib.suppress(LookupError, RedisError, *CONNECTION_LOST):
-            return not any(self._data.records.compare(self._keys, self._crowd.live()))
+            return not any(self._data.records.compare(self._keys, self._crowd.live_sessions()))
         return False
 
     def _view_difference(self) -> set[str]:
@@ -222,59 +223,57 @@ class ChaosRun:
         return recorded ^ self._subscribers.online
 
     def state(self) -> str:
-        """Return how it stands, in words."""
         count = len(self._judge.findings) + len(self.result.broken) + len(self._subscribers.broken)
-        equal = [f"{each:.1f} s" for each in self.result.equal_s[-1:]]
+        equal = [f"{each:.1f} s" for each in self.result.converged_s[-1:]]
         return f"equal after {equal}; broken so far {count}"
 
     def finish(self) -> ChaosResult:
-        """All is over: look once more, and count."""
+        """Judge once more, and collect the results."""
         result, judge, subscribers = self.result, self._judge, self._subscribers
-        result.figures["view, difference"] = len(self._view_difference())
-        time.sleep(BEHIND_S)
-        self._look()
+        result.metrics["view, difference"] = len(self._view_difference())
+        time.sleep(JUDGE_LAG_S)
+        self._judge_until_now()
         lost = lost_by_group(self._collector.ids, subscribers.ids, self._troubles.all, self._options.nodes)
         result.findings = judge.findings
         result.broken += subscribers.broken
         result.broken += [f"the group was never given {len(lost)} entries: {lost[:3]}"] if lost else []
         for place, node in enumerate(self._nodes):
             result.broken += [f"node {place}: {failure}" for failure in node.failures()]
-        result.figures |= {
+        result.metrics |= {
             "clients": self._options.clients,
             "logins": self._crowd.logins,
-            "beats": self._crowd.beats,
-            "deeds": dict(self._crowd.deeds),
+            "beats": self._crowd.keepalives,
+            "deeds": dict(self._crowd.actions),
             "events": dict(judge.events),
-            "looks at users": dict(judge.certain),
-            "ends and goodbyes, for Redis went back": judge.forgotten,
+            "looks at users": dict(judge.expected),
+            "ends and goodbyes, for Redis went back": judge.lost_by_rollback,
             "view, snapshots": subscribers.snapshots,
             "group, entries": len(subscribers.ids),
-            "group, given again": subscribers.again,
+            "group, given again": subscribers.redelivered,
             "group, gaps": subscribers.gaps,
         }
         return result
 
 
 def _belongs(trouble: Trouble, fault: ChaosFault) -> bool:
-    is_there = trouble.place == fault.place or fault.place == EVERYWHERE
+    is_there = trouble.place == fault.place or fault.place == ALL_PLACES
     return trouble.kind is fault.kind and (is_there or fault.kind.value.place is Place.ALL_NODES)
 
 
-def play(options: Options, tell: Callable[[str], None] = say) -> ChaosResult:
-    """Carry a run out."""
+def play(options: Options, log: Callable[[str], None] = print_progress) -> ChaosResult:
     storms = options.storms()
     with ExitStack() as stack:
-        run = ChaosRun(options, stack, tell)
-        tell(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
-        run.enter()
+        run = ChaosRun(options, stack, log)
+        log(f"{options.nodes} nodes, {options.clients:,} clients, seed {options.seed}")
+        run.log_in_clients()
         with run.judging() as judging:
             for number, storm in enumerate(storms, 1):
                 done = run.storm(storm)
-                if run.is_found or judging.done():
+                if run.is_guard_missed or judging.done():
                     break
-                run.calm()
+                run.settle()
                 if options.plan:
                     run.measure(done)
                 seconds = time.monotonic() - run.result.begun
-                tell(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state()}")
+                log(f"{seconds:.0f} s, round {number} of {len(storms)}: {len(storm)} faults; {run.state()}")
         return run.finish()

@@ -10,7 +10,7 @@ from presence.protocol import Code
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.judge import ChaosJudge
 from tests.system.chaos.plan import ChaosFaultKind
-from tests.system.chaos.truth import Forgot, Login, Trouble, User
+from tests.system.chaos.truth import DataLoss, Login, Trouble, User
 
 SETUP = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, grace=1.5)
 
@@ -27,11 +27,11 @@ class Case:
     def login(
         self, session: str, at: float, until: float, *, place: int = 0, is_proxied: bool = False
     ) -> Login:
-        """Let ann log in, and beat each 2 s until a moment."""
+        """Let ann log in, and send keepalives each 2 s until a moment."""
         login = Login(place, is_proxied, at, at + 0.01, session)
         beat = at
         while beat <= until:
-            login.beat(beat)
+            login.record_packet(beat)
             beat += 2.0
         self.user.logins.append(login)
         return login
@@ -40,8 +40,8 @@ class Case:
         """Let ann send nothing more."""
         login = self.user.logins[-1]
         login.silent_at = at
-        while login.beats[-1] > at:
-            login.beats.pop()
+        while login.packets[-1] > at:
+            login.packets.pop()
 
     def trouble(self, kind: ChaosFaultKind, begin: float, end: float, place: int = 0) -> None:
         self.troubles.add(Trouble(kind, place, begin, end))
@@ -68,7 +68,7 @@ class Case:
             node="node-a",
             fields=fields,
         )
-        self.judge.take([event], at)
+        self.judge.judge_items([event], at)
 
     def away(self, session: str, at: float) -> None:
         self._take("away", session, at, Code.AWAY, self.judge.periods.online.get("ann", "-"))
@@ -89,9 +89,9 @@ def case() -> Case:
 def test_a_silence_that_is_told_in_time_is_right(case: Case) -> None:
     case.hush(120.5)
     case.offline("s1", 125.4, Code.IDLE_TIMEOUT)
-    case.judge.look(140.0)
+    case.judge.check_users(140.0)
     assert case.rules == []
-    assert case.judge.certain == {"gone": 1}
+    assert case.judge.expected == {"gone": 1}
 
 
 def test_an_end_before_the_time_out_is_early(case: Case) -> None:
@@ -107,33 +107,33 @@ def test_an_end_of_one_who_beats_is_early_and_false(case: Case) -> None:
 
 def test_a_silence_that_is_never_told_is_late(case: Case) -> None:
     case.hush(120.5)
-    case.judge.look(126.0)
+    case.judge.check_users(126.0)
     assert case.rules == []
-    case.judge.look(130.0)
+    case.judge.check_users(130.0)
     assert case.rules == ["late"]
 
 
 def test_an_outage_excuses_who_is_late_until_all_has_come_to_rest(case: Case) -> None:
     case.hush(120.5)
     case.trouble(ChaosFaultKind.REDIS_STOP, 124.0, 128.0)
-    case.judge.look(140.0)
+    case.judge.check_users(140.0)
     assert case.rules == []
-    case.judge.look(160.0)
+    case.judge.check_users(160.0)
     assert case.rules == ["late"]
 
 
 def test_one_who_lives_and_is_not_online_is_missing(case: Case) -> None:
-    case.judge.take([Forgot(None, 105.0)], 105.0)
-    case.judge.look(110.0)
+    case.judge.judge_items([DataLoss(None, 105.0)], 105.0)
+    case.judge.check_users(110.0)
     assert case.rules == ["missing"]
 
 
 def test_a_flush_excuses_who_is_missing_for_a_while(case: Case) -> None:
     case.trouble(ChaosFaultKind.FLUSH, 105.0, 105.0)
-    case.judge.take([Forgot(None, 105.0)], 105.0)
-    case.judge.look(109.0)
+    case.judge.judge_items([DataLoss(None, 105.0)], 105.0)
+    case.judge.check_users(109.0)
     assert case.rules == []
-    case.judge.look(111.0)
+    case.judge.check_users(111.0)
     assert case.rules == ["missing"]
 
 
@@ -236,11 +236,15 @@ def test_a_login_whose_answer_was_lost_is_not_invented(case: Case) -> None:
     ("tell", "rule"),
     [
         (
-            lambda case: case.judge.ended("ann", case.user.logins[-1], 110.0, "replaced", is_for_good=True),
+            lambda case: case.judge.connection_lost(
+                "ann", case.user.logins[-1], 110.0, "replaced", is_for_good=True
+            ),
             "exile",
         ),
         (
-            lambda case: case.judge.ended("ann", case.user.logins[-1], 110.0, "", is_for_good=False),
+            lambda case: case.judge.connection_lost(
+                "ann", case.user.logins[-1], 110.0, "", is_for_good=False
+            ),
             "isolation",
         ),
     ],
@@ -254,14 +258,14 @@ def test_a_connection_that_ends_unasked_needs_a_reason(
 
 def test_a_killed_node_is_a_reason(case: Case) -> None:
     case.trouble(ChaosFaultKind.KILL, 109.9, 111.0)
-    case.judge.ended("ann", case.user.logins[-1], 110.0, "", is_for_good=False)
+    case.judge.connection_lost("ann", case.user.logins[-1], 110.0, "", is_for_good=False)
     assert case.rules == []
 
 
 def test_a_goodbye_to_the_only_session_needs_a_reason(case: Case) -> None:
     login = case.user.logins[-1]
     login.lost_at, login.code = 110.0, Code.CLOSED
-    case.judge.ended("ann", login, 110.0, "closed", is_for_good=False)
+    case.judge.connection_lost("ann", login, 110.0, "closed", is_for_good=False)
     assert case.rules == ["displaced"]
 
 
@@ -270,14 +274,14 @@ def test_that_redis_forgot_a_login_is_a_reason_and_is_counted(case: Case) -> Non
     login = case.user.logins[-1]
     case.offline("s1", 104.5, Code.NODE_DOWN)
     login.lost_at, login.code = 104.5, Code.CLOSED
-    case.judge.ended("ann", login, 104.5, "closed", is_for_good=False)
+    case.judge.connection_lost("ann", login, 104.5, "closed", is_for_good=False)
     assert case.rules == []
-    assert case.judge.forgotten == 2
+    assert case.judge.lost_by_rollback == 2
 
 
 def test_who_goes_away_is_still_online(case: Case) -> None:
     case.away("s1", 101.0)
-    case.judge.look(110.0)
+    case.judge.check_users(110.0)
     assert case.rules == []
     assert case.judge.events == {"online": 1, "away": 1}
 

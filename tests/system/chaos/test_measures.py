@@ -6,7 +6,7 @@ from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.faults import Injector
-from tests.system.chaos.plan import OF_A_CLUSTER, PLANS, ChaosFault, ChaosFaultKind
+from tests.system.chaos.plan import CLUSTER_FAULTS, PLANS, ChaosFault, ChaosFaultKind
 from tests.system.chaos.report import measure
 from tests.system.chaos.truth import Login, Trouble, User
 
@@ -14,13 +14,13 @@ SETUP = Setup(idle_timeout=3.0, lease=2.0, tick=0.5)  # dead after 7.5 s
 BEGIN, END = 100.0, 110.0
 
 
-def event(kind: str, code: Code, stood: float, decided: float | None = None) -> StreamEvent:
-    moment = stood if decided is None else decided
-    return StreamEvent("1-0", kind, "ann", "s1", code, 0, "", stood, stood, (moment, moment))
+def event(kind: str, code: Code, written_at: float, decided: float | None = None) -> StreamEvent:
+    moment = written_at if decided is None else decided
+    return StreamEvent("1-0", kind, "ann", "s1", code, 0, "", written_at, written_at, (moment, moment))
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "settled_s", "broken"),
+    ("kind", "cause", "settled_s", "broken"),
     [
         (ChaosFaultKind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 7.0), None, ""),
         (ChaosFaultKind.KILL, event("offline", Code.NODE_DOWN, BEGIN + 8.0), None, "node_down 8.0 s"),
@@ -50,12 +50,12 @@ def event(kind: str, code: Code, stood: float, decided: float | None = None) -> 
     ],
 )
 def test_what_comes_later_than_promised_is_noticed(
-    kind: ChaosFaultKind, told: StreamEvent, settled_s: float | None, broken: str
+    kind: ChaosFaultKind, cause: StreamEvent, settled_s: float | None, broken: str
 ) -> None:
     user = User("ann")
     user.logins.append(Login(0, False, 90.0, 90.1, "s1"))
     troubles = [Trouble(kind, 0, BEGIN, END)]
-    row = measure(ChaosFault(0.0, kind, END - BEGIN), "done", troubles, [told], [user], settled_s, SETUP)
+    row = measure(ChaosFault(0.0, kind, END - BEGIN), "done", troubles, [cause], [user], settled_s, SETUP)
     assert [broken in each for each in row.broken] == ([True] if broken else [])
 
 
@@ -68,7 +68,7 @@ def test_after_a_second_kill_the_rest_is_due_from_then_on() -> None:
     ]
     late = event("offline", Code.NODE_DOWN, BEGIN + 12.0)
     row = measure(ChaosFault(0.0, ChaosFaultKind.SWEEPER, 7.5), "done", troubles, [late], [user], None, SETUP)
-    assert "7.00 s after it began" in row.figures
+    assert "7.00 s after it began" in row.summary
     assert not row.broken
 
 
@@ -91,12 +91,14 @@ def test_who_was_at_another_node_is_not_counted() -> None:
 def test_every_kind_of_a_plan_can_be_carried_out() -> None:
     for name, plan in PLANS.items():
         for kind in plan.kinds:
-            assert (kind in OF_A_CLUSTER) == (plan.replicas is not None), name
-            assert kind in OF_A_CLUSTER or Injector.can(kind), kind
+            assert (kind in CLUSTER_FAULTS) == (plan.replicas is not None), name
+            assert kind in CLUSTER_FAULTS or Injector.supports(kind), kind
 
 
 def test_every_kind_of_fault_is_in_a_plan_or_in_the_storms() -> None:
-    assert {kind for plan in PLANS.values() for kind in plan.kinds} >= OF_A_CLUSTER | {ChaosFaultKind.SWEEPER}
+    assert {kind for plan in PLANS.values() for kind in plan.kinds} >= CLUSTER_FAULTS | {
+        ChaosFaultKind.SWEEPER
+    }
 
 
 def test_no_fault_of_a_plan_lasts_longer_than_it_may() -> None:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from loadtest.events import StreamEvent
 from tests.system.chaos.plan import ChaosFaultKind, Place
 
-BEATS_KEPT = 48  # of a login; at a beat each 0.4 T as much as 19 T, far above any lag of an event
+PACKETS_KEPT = 48  # of a login; at a keepalive each 0.4 T as much as 19 T, far above any lag of an event
 LOGINS_KEPT = 16  # of a user
 RUNNING = math.inf
-CHANGE_S = 1.0  # until Redis knows what somebody did, on a machine that is busy
+PROPAGATION_S = 1.0  # until Redis knows what somebody did, on a machine that is busy
 
 
 @dataclass(slots=True, eq=False)
@@ -24,37 +24,31 @@ class Login:
 
     place: int  # the node that it was sent to
     is_proxied: bool  # whether by way of a proxy
-    begun: float  # right before it was sent
-    entered: float = math.inf  # when its answer was read
+    sent_at: float  # right before it was sent
+    granted_at: float = math.inf  # when its answer was read
     session: str = ""  # as the answer names it; of a login whose answer was lost, as an event does
     # Right before each packet was sent, the latest ones
-    beats: "array[float]" = field(default_factory=lambda: array("d"))
+    packets: "array[float]" = field(default_factory=lambda: array("d"))
     silent_at: float = math.inf  # from when on the client sends nothing more
-    left_at: float = math.inf  # when the client left the connection half open, to log in elsewhere
+    abandoned_at: float = math.inf  # when the client left the connection half open, to log in elsewhere
     logout_at: float = math.inf  # right before the logout was sent
     closed_at: float = math.inf  # right before the client closed the connection
     lost_at: float = math.inf  # when the client saw that the connection had ended
     code: int = 0  # what the server had said then; 0: nothing
 
-    def beat(self, at: float) -> None:
-        """A packet was sent."""
-        self.beats.append(at)
-        if len(self.beats) >= 2 * BEATS_KEPT:
-            del self.beats[:BEATS_KEPT]
+    def record_packet(self, at: float) -> None:
+        self.packets.append(at)
+        if len(self.packets) >= 2 * PACKETS_KEPT:
+            del self.packets[:PACKETS_KEPT]
 
     @property
-    def over_at(self) -> float:
-        """From when on the client is not there by this login."""
+    def gone_at(self) -> float:
+        """From when on the client is not connected by this login."""
         return min(self.silent_at, self.logout_at, self.closed_at, self.lost_at)
 
 
 class User:
-    """One client.
-
-    Attributes:
-        uid: its name.
-        logins: the latest ones, in order.
-    """
+    """One client, and its latest logins in order."""
 
     __slots__ = ("logins", "uid")
 
@@ -62,34 +56,35 @@ class User:
         self.uid = uid
         self.logins: deque[Login] = deque(maxlen=LOGINS_KEPT)
 
-    def login(self, session: str, stood: float) -> Login | None:
+    def find_login(self, session: str, written_at: float) -> Login | None:
         """Return the login that an event names.
 
-        An event may be faster than the answer, and the answer may be lost: a name that is new is that of the
-        oldest login that could be it.
+        An event may precede the answer, and the answer may be lost: a new name belongs to the oldest login
+        that it may belong to.
         """
         named = [login for login in [*self.logins] if login.session == session]  # its thread goes on
         if named:  # an answer that came late knows better whose it is
-            return max(named, key=lambda login: login.entered < math.inf)
+            return max(named, key=lambda login: login.granted_at < math.inf)
         for login in [*self.logins]:
-            if not login.session and login.begun <= stood:
+            if not login.session and login.sent_at <= written_at:
                 login.session = session
                 return login
         return None
 
     def is_changing(self, now: float, silence_s: float, loss_s: float) -> bool:
-        """Whether Redis need not be right about a user yet, for he has just come, gone or fallen silent.
+        """Whether Redis may not know a user's state yet: the user has just come, gone or fallen silent.
 
         Args:
-            now: the moment.
-            silence_s: how long silence may take until it is told.
-            loss_s: and the end of a connection.
+            silence_s: until a silence is reported.
+            loss_s: until the end of a connection is.
         """
         for login in [*self.logins]:
-            moments = [login.begun, login.logout_at] + ([login.entered] if login.entered < math.inf else [])
-            if any(now - CHANGE_S < moment <= now for moment in moments):
+            moments = [login.sent_at, login.logout_at] + (
+                [login.granted_at] if login.granted_at < math.inf else []
+            )
+            if any(now - PROPAGATION_S < moment <= now for moment in moments):
                 return True
-            silent_at = min(login.silent_at, login.left_at)
+            silent_at = min(login.silent_at, login.abandoned_at)
             if silent_at <= now < silent_at + silence_s and login.logout_at == math.inf:
                 return True
             lost_at = min(login.closed_at, login.lost_at)
@@ -109,14 +104,14 @@ class Trouble:
 
     @property
     def scope(self) -> Place:
-        """What it was done to; a rolling restart is entered for each node by itself."""
+        """What the fault was done to; a rolling restart is recorded for each node by itself."""
         scope = self.kind.value.place
         return Place.NODE if scope is Place.ALL_NODES else scope
 
 
-DEATHS = frozenset({ChaosFaultKind.KILL, ChaosFaultKind.ROLLING, ChaosFaultKind.SWEEPER})
-GOES_BACK = frozenset({ChaosFaultKind.REDIS_BACK, ChaosFaultKind.FAILOVER, ChaosFaultKind.FAILOVER_KILL})
-FORGETS = GOES_BACK | {ChaosFaultKind.REDIS_EMPTY, ChaosFaultKind.FLUSH}
+NODE_DEATHS = frozenset({ChaosFaultKind.KILL, ChaosFaultKind.ROLLING, ChaosFaultKind.SWEEPER})
+ROLLBACKS = frozenset({ChaosFaultKind.REDIS_BACK, ChaosFaultKind.FAILOVER, ChaosFaultKind.FAILOVER_KILL})
+DATA_LOSSES = ROLLBACKS | {ChaosFaultKind.REDIS_EMPTY, ChaosFaultKind.FLUSH}
 OUTAGES = frozenset(
     {
         *(
@@ -124,7 +119,7 @@ OUTAGES = frozenset(
             ChaosFaultKind.REDIS_STOP,
             ChaosFaultKind.REDIS_EMPTY,
             ChaosFaultKind.MEMORY,
-            *GOES_BACK,
+            *ROLLBACKS,
         ),
         *(ChaosFaultKind.PRIMARY_KILL, ChaosFaultKind.PRIMARY_STOP),
     }
@@ -132,18 +127,18 @@ OUTAGES = frozenset(
 
 
 class SavedState(NamedTuple):
-    """Redis' state of this moment is kept under a number."""
+    """Redis' state of this moment is saved under a number."""
 
     number: int
-    stood: float
+    written_at: float
 
 
-class Forgot(NamedTuple):
-    """Redis went back to the state of a number; None: it has nothing."""
+class DataLoss(NamedTuple):
+    """Redis went back to the saved state with that number; None: it is empty."""
 
     number: int | None
-    stood: float
+    written_at: float
 
 
-Told = StreamEvent | SavedState | Forgot
+StreamItem = StreamEvent | SavedState | DataLoss
 """What the streams say, in the order in which Redis took it, and what Redis forgot in between."""

@@ -1,4 +1,4 @@
-"""What the room of the same name in the fast tier shares."""
+"""The fixtures of tests/cli."""
 
 from tests.cli.conftest import client, hand, redis_server, shared_redis
 

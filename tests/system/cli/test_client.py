@@ -28,7 +28,7 @@ def server() -> Iterator[QuickServer]:
 
 @pytest.fixture
 def uid(request: pytest.FixtureRequest) -> str:
-    """A user of this test's own."""
+    """A user of this test alone."""
     return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
 
 
@@ -53,7 +53,7 @@ def start(server: QuickServer) -> Iterator[StartClient]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Return its next line of output without the time."""
+    """Return the next line of output without the time."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")[10:]
 
@@ -84,13 +84,13 @@ def test_lines_of_input_become_requests(uid: str, start: StartClient) -> None:
 /unwatch
 /quit"""
     out, err = start(uid).communicate(script, DEADLINE_S)
-    said = [each[10:] for each in out.splitlines()]
-    assert said[1].startswith("failed: recipient_offline (314): ")
-    assert said[2:4] == [f"{nobody} is offline, never seen or long ago", "shown as away"]
-    assert [each.startswith("TO text | /query") for each in said[4:6]] == [True, True]
-    assert said[6].startswith("failed: kind 5: query: uids has an element")
-    assert said[7:10] == ["shown with status: at lunch", "shown without a status", "shown as online"]
-    assert said[10:] == [*[f"{nobody} is offline, never seen or long ago"] * 2, "watching 0"]
+    output = [each[10:] for each in out.splitlines()]
+    assert output[1].startswith("failed: recipient_offline (314): ")
+    assert output[2:4] == [f"{nobody} is offline, never seen or long ago", "shown as away"]
+    assert [each.startswith("TO text | /query") for each in output[4:6]] == [True, True]
+    assert output[6].startswith("failed: kind 5: query: uids has an element")
+    assert output[7:10] == ["shown with status: at lunch", "shown without a status", "shown as online"]
+    assert output[10:] == [*[f"{nobody} is offline, never seen or long ago"] * 2, "watching 0"]
     assert err == ""
 
 
@@ -106,14 +106,14 @@ def test_two_devices_see_each_other_and_talk(uid: str, start: StartClient) -> No
     assert line(other).startswith("online: ")
     assert re.fullmatch(rf"{bob} is online since [\d:]+ \(login\)", line(watcher))
     assert other.stdin is not None
-    told = []
+    pushed = []
     for each in (f"{ann} hello there", "/status at lunch", "/away", "/quit background"):
         other.stdin.write(f"{each}\n")
-        told.append(line(watcher))
-    assert told[0] == f"{bob}: hello there"
-    assert re.fullmatch(rf"{bob} is online since [\d:]+, status: at lunch \(updated\)", told[1])
-    assert re.fullmatch(rf"{bob} is away since [\d:]+, status: at lunch \(away\)", told[2])
-    assert re.fullmatch(rf"{bob} is offline, last seen [\d:]+ \(background\)", told[3])
+        pushed.append(line(watcher))
+    assert pushed[0] == f"{bob}: hello there"
+    assert re.fullmatch(rf"{bob} is online since [\d:]+, status: at lunch \(updated\)", pushed[1])
+    assert re.fullmatch(rf"{bob} is away since [\d:]+, status: at lunch \(away\)", pushed[2])
+    assert re.fullmatch(rf"{bob} is offline, last seen [\d:]+ \(background\)", pushed[3])
     assert line(other) == "delivered to 1 session"
     second = start(ann, *calm)
     assert line(second).startswith("online: ")

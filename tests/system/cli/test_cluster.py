@@ -25,7 +25,7 @@ def url(redis_cluster: Cluster) -> str:
 
 @pytest.fixture
 def node(url: str) -> Iterator[ManualNode]:
-    """A node that lives, with users in all shards, and obeys nobody."""
+    """A live node, with users in all shards, that ignores notices."""
     node = ManualNode(url, shards=SHARDS)
     node.store.check_meta()
     table = RedisLeaseTable(url, node.keys, lease_s=60)

@@ -26,8 +26,6 @@ def event(client: Redis, entry_id: str, kind: str = "online", **fields: str | in
 
 
 class Tail:
-    """A running ``presence tail``."""
-
     def __init__(self, url: str, *flags: str) -> None:
         command = [sys.executable, "-m", "presence", "tail", "--redis", url, *flags]
         pipe = subprocess.PIPE
@@ -81,8 +79,8 @@ def test_tail_prints_only_new_events_as_json(
     running = tail(redis_server.url, "--json")
     running.wait_until_reading(client)
     event(client, "2-0", since_ms=5, session="7")
-    told = {"id": "2-0", "shard": 0, "v": 1, "type": "online", "uid": "u", "code": 1, "since_ms": 5}
-    assert json.loads(running.line()) == {**told, "at_ms": 1_700_000_000_123, "session": "7"}
+    fields = {"id": "2-0", "shard": 0, "v": 1, "type": "online", "uid": "u", "code": 1, "since_ms": 5}
+    assert json.loads(running.line()) == {**fields, "at_ms": 1_700_000_000_123, "session": "7"}
     assert running.stop(signal.SIGINT) == 0
     assert running.complaint() == ""
 

@@ -40,21 +40,21 @@ def server() -> Iterator[QuickServer]:
 
 @pytest.fixture
 def uid(request: pytest.FixtureRequest) -> str:
-    """A user of this test's own."""
+    """A user of this test alone."""
     return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
 
 
 @pytest.fixture
 def scripted() -> Iterator[Callable[..., tuple[str, int]]]:
-    """Start a server that takes one connection, says what it is told, and answers nothing."""
+    """Start a server that accepts one connection, sends the given bytes, and answers nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
-    held: list[socket.socket] = []
+    accepted: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
     def start(*packets: Packet) -> tuple[str, int]:
         def serve() -> None:
             sock, _ = listener.accept()
-            held.append(sock)
+            accepted.append(sock)
             sock.recv(4096)
             sock.sendall(b"".join(map(encode, packets)))
 
@@ -66,7 +66,7 @@ def scripted() -> Iterator[Callable[..., tuple[str, int]]]:
     yield start
     for thread in threads:
         thread.join(5)
-    for sock in (*held, listener):
+    for sock in (*accepted, listener):
         sock.close()
 
 

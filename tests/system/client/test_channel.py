@@ -51,7 +51,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def ann(request: pytest.FixtureRequest) -> str:
-    """A user of this test's own, and so `bob`."""
+    """A user of this test alone, and so `bob`."""
     return "ann-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
 
 
@@ -70,14 +70,14 @@ async def taken(client: Client, kind: type[T]) -> T:
 
 
 async def changed(client: Client) -> tuple[str, str]:
-    """Return status and reason of the next change of presence."""
+    """Return status and reason of the next presence change."""
     push = await taken(client, PresenceChanged)
     assert client.watched[push.uid].id == push.state.id or client.watched[push.uid].is_newer_than(push.state)
     return push.state.status, push.reason
 
 
 async def got_round(client: Client, uid: str) -> None:
-    """Wait until a user is known to be online: a login is granted before Redis hears of it."""
+    """Wait until a user is known to be online: a login is granted before Redis has it."""
     with trio.fail_after(DEADLINE_S):
         while (await client.query([uid]))[uid].status != "online":  # noqa: ASYNC110
             await trio.sleep(0.02)
@@ -166,8 +166,8 @@ async def test_after_a_return_it_is_told_what_happened_meanwhile_and_nothing_twi
                 line.address = servers.second.address
                 await taken(watcher, Connected)
                 assert await changed(watcher) == ("online", "meanwhile")
-            told = await taken(watcher, PresenceChanged)
-            assert (told.uid, told.state.status, told.reason) == (bob, "offline", "logout")
+            push = await taken(watcher, PresenceChanged)
+            assert (push.uid, push.state.status, push.reason) == (bob, "offline", "logout")
 
 
 async def test_whoever_is_away_stays_so_through_a_lost_connection(
@@ -211,7 +211,7 @@ async def test_a_server_that_is_killed_and_started_anew_costs_no_change(ann: str
 
 @contextmanager
 def both_ends(url: str) -> Iterator[tuple[QuickServer, QuickServer]]:
-    """Two servers, of which the first may be killed."""
+    """Two servers; the first may be killed."""
     with running_server("--redis", url, *FLAGS) as second:
         first = running_server("--redis", url, *FLAGS)
         server = first.__enter__()
@@ -242,7 +242,7 @@ async def test_a_message_reaches_every_session_of_the_recipient(servers: Servers
 
 
 async def both_are_known(sender: Client, uid: str) -> None:
-    """Wait until a message reaches two sessions: a login takes a moment to get round."""
+    """Wait until a message reaches two sessions: it takes a moment until Redis has a login."""
     with trio.fail_after(DEADLINE_S):
         while True:
             try:

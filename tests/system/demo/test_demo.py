@@ -48,11 +48,11 @@ def test_ctrl_c_leaves_nothing_behind() -> None:
         with urllib.request.urlopen(f"{live_page}healthz", timeout=10) as answer:
             assert answer.status == 200
         demo.send_signal(signal.SIGINT)
-        _, said = demo.communicate(timeout=10)
+        _, output = demo.communicate(timeout=10)
         left = os.listdir(folder)
     assert len(children) == 2, "a Redis was running, and who serves operators"
     assert demo.returncode == 0
-    assert said == "interrupted\n"
+    assert output == "interrupted\n"
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not left
 

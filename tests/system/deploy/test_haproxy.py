@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import Code, Kind
@@ -25,14 +26,14 @@ from presence.store.embedded import EmbeddedRedis, embedded_redis
 from tests.admin.processes import ADMIN, url_of
 from tests.deploy.units import DEPLOY
 from tests.support.phone import Phone
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 
 pytestmark = pytest.mark.needs("haproxy")
 FILE = DEPLOY / "haproxy" / "presence.cfg"
 TEXT = FILE.read_text(encoding="utf-8")
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))  # of Redis, at least
 CHECKS_S = 1.5  # two of them, and more
 # What the proxy comes from, and what clients come from: addresses of this machine, all of them.
@@ -41,13 +42,9 @@ FIRST, SECOND = "10.0.0.11", "10.0.0.12"
 
 
 class Haproxy:
-    """A running HAProxy.
+    """A running HAProxy, which listens at `plain` and `secured`."""
 
-    Attributes:
-        plain, secured: where it listens.
-    """
-
-    def __init__(self, servers: Sequence[ServerProcess], folder: Path) -> None:
+    def __init__(self, servers: Sequence[PresenceServer], folder: Path) -> None:
         listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self.plain, self.secured = (each.getsockname() for each in listeners)
         fds = [each.fileno() for each in listeners]
@@ -68,8 +65,8 @@ class Haproxy:
         self.process.wait()
 
 
-def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[int]) -> str:
-    """Return the configuration for this machine: other addresses, and nothing else."""
+def here(text: str, servers: Sequence[PresenceServer], folder: Path, fds: list[int]) -> str:
+    """Return the configuration for this machine: only the addresses change."""
     changes = {
         "bind :7400": f"bind fd@{fds[0]}",
         "bind :7443": f"bind fd@{fds[1]}",
@@ -91,17 +88,17 @@ def here(text: str, servers: Sequence[ServerProcess], folder: Path, fds: list[in
     return text
 
 
-def readyz(server: ServerProcess) -> tuple[int, str]:
-    """Return how a server answers the proxy's checks, and as what."""
+def readyz(server: PresenceServer) -> tuple[int, str]:
+    """Return the server's answer to the proxy's health check."""
     try:
-        with urllib.request.urlopen(f"{url_of(server)}readyz", timeout=PATIENCE_S) as answered:
+        with urllib.request.urlopen(f"{url_of(server)}readyz", timeout=TIMEOUT_S) as answered:
             return answered.status, json.load(answered)["status"]
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["status"]
 
 
 @pytest.fixture
-def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[ServerProcess]:
+def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[PresenceServer]:
     cert, key = certificates.write(tmp_path)
     flags = ["--redis", redis_server.url, *ADMIN, "--address-connections", "1"]
     flags += ["--proxy-from", ",".join(SOURCES.values()), "--tls-port", "0"]
@@ -110,18 +107,18 @@ def server(redis_server: EmbeddedRedis, tmp_path: Path) -> Iterator[ServerProces
 
 
 @pytest.fixture
-def proxy(server: ServerProcess, tmp_path: Path) -> Iterator[Haproxy]:
+def proxy(server: PresenceServer, tmp_path: Path) -> Iterator[Haproxy]:
     with contextlib.closing(Haproxy([server], tmp_path)) as proxy:
-        wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, PATIENCE_S)
+        wait_for(lambda: proxy.said.count("Server presence-tls/b-2 is DOWN") == 1, TIMEOUT_S)
         yield proxy
 
 
 def dial(address: tuple[str, int], source: str) -> socket.socket:
-    return socket.create_connection(address, PATIENCE_S, source_address=(source, 0))
+    return socket.create_connection(address, TIMEOUT_S, source_address=(source, 0))
 
 
 def answer(sock: socket.socket, uid: str) -> protocol.Packet:
-    """Log in, and return what the server says."""
+    """Log in, and return the server's answer."""
     return Phone(sock).ask(protocol.login(uid, id=1))
 
 
@@ -175,14 +172,14 @@ def test_whoever_is_down_gets_nobody_and_who_is_ready_is_not_down(proxy: Haproxy
 
 
 def test_a_server_that_drains_gets_no_new_clients_and_keeps_those_it_has(
-    proxy: Haproxy, server: ServerProcess
+    proxy: Haproxy, server: PresenceServer
 ) -> None:
     with dial(proxy.plain, "127.0.0.5") as sock:
         assert answer(sock, "ann").kind == Kind.OK
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "Server presence/a-1 is DOWN" in proxy.said, PATIENCE_S)
+        wait_for(lambda: "Server presence/a-1 is DOWN" in proxy.said, TIMEOUT_S)
         assert sock.recv(4096), "a goodbye"
-    server.process.wait(PATIENCE_S)  # a second signal would cut the drain short
+    server.process.wait(TIMEOUT_S)  # a second signal would cut the drain short
 
 
 def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
@@ -192,12 +189,12 @@ def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
         servers = [stack.enter_context(running_server("--redis", redis.url, *flags)) for _ in range(2)]
         proxy = stack.enter_context(contextlib.closing(Haproxy(servers, tmp_path)))
         stack.callback(redis.process.send_signal, signal.SIGCONT)
-        wait_for(lambda: all(readyz(each) == (200, "ready") for each in servers), PATIENCE_S)
+        wait_for(lambda: all(readyz(each) == (200, "ready") for each in servers), TIMEOUT_S)
         redis.process.send_signal(signal.SIGSTOP)
-        begun, refused, granted, degraded_at = time.monotonic(), 0, 0, math.inf
+        started, refused, granted, degraded_at = time.monotonic(), 0, 0, math.inf
         # From then on, for as long as checks that fail would take to turn both servers away.
-        while (now := time.monotonic()) < begun + OUTAGE_S or now < degraded_at + CHECKS_S:
-            assert now < begun + OUTAGE_S + PATIENCE_S
+        while (now := time.monotonic()) < started + OUTAGE_S or now < degraded_at + CHECKS_S:
+            assert now < started + OUTAGE_S + TIMEOUT_S
             with dial(proxy.plain, "127.0.0.5") as sock:
                 try:
                     granted += answer(sock, f"user-{granted}").kind == Kind.OK
@@ -206,6 +203,6 @@ def test_logins_go_on_through_it_while_redis_is_away(tmp_path: Path) -> None:
             if degraded_at == math.inf and all(readyz(each) == (200, "degraded") for each in servers):
                 degraded_at = time.monotonic()
             time.sleep(0.05)
-        print(f"{granted} logins granted, {refused} refused, degraded after {degraded_at - begun:.1f} s")
+        print(f"{granted} logins granted, {refused} refused, degraded after {degraded_at - started:.1f} s")
         assert (refused, granted > 10) == (0, True)
         assert "Server presence/" not in proxy.said

@@ -34,11 +34,7 @@ def binary(request: pytest.FixtureRequest) -> str:
 
 
 class Configured:
-    """A Redis with the settings as they are copied, in a folder of the test's.
-
-    Attributes:
-        process: of it.
-    """
+    """A Redis with the documented settings, in a folder of the test."""
 
     def __init__(self, binary: str, folder: Path, users: str) -> None:
         (folder / "users.acl").write_text(users)
@@ -58,7 +54,7 @@ class Configured:
         return False
 
     def url(self, user: str) -> str:
-        """The URL for a user whose password is his name; for nobody, if that is ""."""
+        """The URL for a user whose password is the name; "": no user."""
         return f"unix://{user}:{user}@{self._socket}" if user else f"unix://{self._socket}"
 
     def close(self) -> None:
@@ -67,7 +63,7 @@ class Configured:
 
 
 def filled_in(users: str) -> str:
-    """Put a hash where the file has none, as its reader does: every password is its user's name."""
+    """Replace the placeholders by password hashes, as an operator does: each password is the user's name."""
     lines = []
     for line in users.splitlines():
         digest = hashlib.sha256(line.split()[1].encode()).hexdigest()

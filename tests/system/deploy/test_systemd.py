@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.config.settings import Settings
 from presence.prefork.arbiter import STOP_MARGIN_S
 from tests.deploy.units import UNIT, allowed_calls, locked_in, value
 from tests.support.managers import Manager
-from tests.support.server_process import ServerProcess
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 from tests.transports.certificates import write
@@ -23,7 +23,7 @@ analyzes = pytest.mark.needs("systemd-analyze")
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """The unit, with a program that is there."""
+    """The unit, with a program that exists."""
     text = UNIT.read_text(encoding="utf-8")
     program = "/opt/presence/bin/presence "
     assert f"\nExecStart={program}serve " in text
@@ -81,17 +81,17 @@ def test_a_server_works_where_it_is_locked_in(
     """With a Redis of its own, which is locked in, too."""
     write(tmp_path)
     with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         monkeypatch.chdir(tmp_path)
-        server = ServerProcess(*flags, before=locked_in())
+        server = PresenceServer(*flags, before=locked_in())
         try:
             assert manager.wait_for("READY")["READY"] == "1"
             with Swarm(server.address, beat_s=5) as swarm:
                 swarm.log_in(["ann", "bob"])
                 swarm.run(20, until=swarm.logged_in)
                 os.kill(server.process.pid, signal.SIGHUP)
-                wait_for(lambda: server.said("files reloaded"))
-                assert not any(client.closed for client in swarm.clients)
+                wait_for(lambda: server.logged("files reloaded"))
+                assert not any(client.is_closed for client in swarm.clients)
         finally:
             status = server.stop()
         assert status == 0, server.lines[-5:]

@@ -48,10 +48,8 @@ def play(url: str, admin: Redis, role: str, rules: list[str]) -> None:
     """Let a user with these rules do the whole work of a role, on an empty Redis.
 
     Args:
-        url: where everybody may do everything; of a cluster, too.
-        admin: a client of the server there that has shard 0.
-        role: whose work.
-        rules: what the user may do.
+        url: of a user without restrictions; of a cluster, too.
+        admin: a client of the server with shard 0.
     """
     ask(admin, "ACL", "SETUSER", "tried", *rules, ">secret")
     store, table = RedisStore(url, SHAPE), RedisLeaseTable(url, SHAPE.keys, 10.0)
@@ -67,7 +65,7 @@ def play(url: str, admin: Redis, role: str, rules: list[str]) -> None:
 
 
 def denied(admin: Redis) -> set[str]:
-    """Return the commands for which permission was missed, as rules name them."""
+    """Return the commands that were denied, as ACL rules name them."""
     log = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in ask(admin, "ACL", "LOG")]
     return {f"+{entry[b'object'].decode().lower()}" for entry in log if entry[b"reason"] == b"command"}
 

@@ -87,7 +87,7 @@ PRINTED: Table[list[str]] = {
 
 
 def entry_of(block: Block, table: Table[T]) -> T | None:
-    """Return what a table says of a block."""
+    """Return a block's row of a table."""
     return next((said for begin, said in table.get(block.page, {}).items() if begin in block.text), None)
 
 
@@ -96,7 +96,7 @@ def all_blocks() -> list[Block]:
 
 
 def page_of(page: str) -> ParameterSet:
-    """Return a page as a parameter, with the programs that it takes for granted and pip does not bring."""
+    """Return a page as a parameter; it is skipped without the programs that pip does not install."""
     shown = "".join(block.text for block in blocks(page, PAGES[page]))
     needed = [name for name in ("redis-cli", "curl") if re.search(rf"^{name} ", shown, re.MULTILINE)]
     return pytest.param(page, marks=[pytest.mark.needs(name) for name in needed])

@@ -1,4 +1,4 @@
-"""The wall clock of the server, or of its Redis, goes an hour forward and two back: that ends nobody."""
+"""The wall clock of the server, or of its Redis, goes an hour forward and two back: no session ends."""
 
 import signal
 import tempfile
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.store.embedded import find_binary
 from tests.store.servers import Server as Redis
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def faked(folder: Path) -> dict[str, str]:
-    """The environment of a process whose wall clock is what the file `clock` says, all else true."""
+    """The environment of a process whose wall clock is set by the file `clock`; the other clocks are real."""
     (folder / "clock").write_text("+0")
     return {
         "LD_PRELOAD": str(next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))),
@@ -50,7 +50,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
     with monkeypatch.context() as environment:
         for name, value in faked.items() if whose == "server" else ():
             environment.setenv(name, value)
-        server = ServerProcess("--redis", redis.url, *FLAGS)
+        server = PresenceServer("--redis", redis.url, *FLAGS)
     shifts_s: list[float] = []
 
     def found() -> int:
@@ -65,7 +65,7 @@ def test_a_step_of_the_wall_clock_ends_nobody(
             swarm.run(8.0, until=lambda count=count: found() == 20 * count)  # type: ignore[misc]  # bound now
             shows = wall_clock(server) if whose == "server" else float(redis.client.time()[0])
             shifts_s.append(shows - time.time())
-        lost = [client.uid for client in beating if client.closed]
+        lost = [client.uid for client in beating if client.is_closed]
         events = read_events(redis.url)
     server.stop()
     redis.close()
@@ -77,8 +77,8 @@ def test_a_step_of_the_wall_clock_ends_nobody(
     assert_alternation(events)
 
 
-def wall_clock(server: ServerProcess) -> float:
-    """Return Unix seconds as the server writes them in its log; it has something to say of this signal."""
+def wall_clock(server: PresenceServer) -> float:
+    """Return the Unix seconds of the server's log; it logs on this signal."""
     before = len(server.lines)
     server.process.send_signal(signal.SIGUSR2)
     wait_for(lambda: len(server.lines) > before)

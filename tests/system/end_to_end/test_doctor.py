@@ -13,21 +13,17 @@ from typing import Any
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.store.client import Redis, open_client
 from presence.store.embedded import EmbeddedRedis, embedded_redis
 from tests.docs.roles import ask, permissions
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 
 ANY_PORT = ("--port", "0", "--no-admin")
 
 
 class DoctorLines:
-    """What the doctor said, in a process of its own.
-
-    Attributes:
-        status: the exit status.
-        checks: the results.
-    """
+    """The output of the doctor in a process of its own: exit status and results."""
 
     def __init__(self, *flags: str, before: Callable[[], None] | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
@@ -70,9 +66,9 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
 
     flags = (*ANY_PORT, "--redis", redis_server.url, "--max-connections", "1500")
-    told = DoctorLines(*flags, before=low)
-    assert (told.status, told.failed) == (1, ["open files"])
-    found = told.of("open files")
+    output = DoctorLines(*flags, before=low)
+    assert (output.status, output.failed) == (1, ["open files"])
+    found = output.of("open files")
     assert "1,024 (soft 512)" in found["have"]
     enough = int(found["fix"].removeprefix("LimitNOFILE=").split()[0])
 
@@ -80,25 +76,25 @@ def test_a_low_file_limit(redis_server: EmbeddedRedis) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (enough, enough))
 
     assert DoctorLines(*flags, before=fixed).status == 0
-    server = ServerProcess(*flags[3:], before=fixed)
+    server = PresenceServer(*flags[3:], before=fixed)
     assert server.stop() == 0
 
 
 def test_a_redis_that_deletes_and_has_no_limit(redis_server: EmbeddedRedis, admin: Redis) -> None:
     admin.config_set("maxmemory-policy", "allkeys-lru")
     flags = (*ANY_PORT, "--redis", redis_server.url)
-    told = DoctorLines(*flags)
-    assert told.failed == ["redis eviction"]
+    output = DoctorLines(*flags)
+    assert output.failed == ["redis eviction"]
     checks = ("redis eviction", "redis memory", "redis persistence")
     for check in checks:
-        fix(admin, told.of(check)["fix"])
+        fix(admin, output.of(check)["fix"])
     fixed = DoctorLines(*flags)
     assert fixed.status == 0
     assert [fixed.of(check)["status"] for check in checks] == ["ok", "ok", "ok"]
 
 
 def fix(admin: Redis, line: str) -> None:
-    """Do what is said for redis-cli."""
+    """Run the suggested redis-cli commands."""
     words = shlex.split(line.partition(",")[0].partition(" and ")[0])
     assert words[0] == "redis-cli", line
     ask(admin, *words[1:])
@@ -108,9 +104,9 @@ def test_a_right_that_is_missing(redis_server: EmbeddedRedis, admin: Redis) -> N
     rules = [rule for rule in permissions("server") if rule not in {"+xadd", "+zscore"}]
     ask(admin, "ACL", "SETUSER", "tried", *rules, ">secret")
     flags = (*ANY_PORT, "--redis", redis_server.url.replace("://", "://tried:secret@"))
-    told = DoctorLines(*flags)
-    assert told.failed == ["redis rights"]
-    found = told.of("redis rights")
+    output = DoctorLines(*flags)
+    assert output.failed == ["redis rights"]
+    found = output.of("redis rights")
     assert found["fix"] == "ACL SETUSER tried +xadd +zscore"
     ask(admin, *shlex.split(found["fix"]))
     fixed = DoctorLines(*flags)
@@ -122,11 +118,11 @@ def test_a_bad_key(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
     keys.write_text('{"keys": [{"kid": "main", "alg": "HS256", "kty": "oct", "k": "c2hvcnQ"}]}')
     keys.chmod(0o600)
     flags = (*ANY_PORT, "--redis", redis_server.url, "--token-keys", str(keys))
-    told = DoctorLines(*flags)
-    assert told.failed == ["token keys"]
-    found = told.of("token keys")
+    output = DoctorLines(*flags)
+    assert output.failed == ["token keys"]
+    found = output.of("token keys")
     assert "'main'" in found["have"]
-    assert "c2hvcnQ" not in json.dumps(told.checks)
+    assert "c2hvcnQ" not in json.dumps(output.checks)
     assert "presence token keygen --append-to FILE" in found["fix"]
     keys.unlink()
     words = ["token", "keygen", "--append-to", str(tmp_path / "all"), "--public", str(keys)]
@@ -139,9 +135,9 @@ def test_beside_a_server_nothing_fails_and_other_settings_are_named(
 ) -> None:
     with running_server("--redis", redis_server.url, "--lease", "20") as server:
         port = str(server.address[1])
-        told = DoctorLines("--no-admin", "--port", port, "--redis", redis_server.url)
-        assert told.status == 0
-        assert (told.of("ports")["status"], told.of("ports")["have"]) == ("warn", "in use")
-        assert told.of("nodes")["have"] == "1"
-        assert "has lease=20.0; here lease=10.0" in told.of("nodes' settings")["have"]
+        output = DoctorLines("--no-admin", "--port", port, "--redis", redis_server.url)
+        assert output.status == 0
+        assert (output.of("ports")["status"], output.of("ports")["have"]) == ("warn", "in use")
+        assert output.of("nodes")["have"] == "1"
+        assert "has lease=20.0; here lease=10.0" in output.of("nodes' settings")["have"]
         assert server.process.poll() is None

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.protocol import Kind
 from presence.store.embedded import EmbeddedRedis
 from tests.admin.processes import ADMIN, admin_of, answers, url_of
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
 HANG_S = 1.0
-PATIENCE_S = 40.0  # offline is due after 7 s; this only bounds a run that fails
+TIMEOUT_S = 40.0  # offline is due after 7 s; this only bounds a run that fails
 TIMING = ("--idle-timeout", "2.5", "--lease", "2.5", "--tick", "0.2", "--disconnect-grace", "1")
 FLAGS = ("--workers", "4", "--hang-timeout", str(HANG_S), *TIMING)
 REPLACED = "worker exited, restarting"
@@ -33,13 +34,13 @@ signal.signal(signal.SIGUSR1, stuck)
 
 
 @pytest.fixture
-def server(redis_server: EmbeddedRedis) -> Iterator[ServerProcess]:
+def server(redis_server: EmbeddedRedis) -> Iterator[PresenceServer]:
     with running_server("--redis", redis_server.url, *FLAGS) as running:
         yield running
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
-    server: ServerProcess, redis_server: EmbeddedRedis
+    server: PresenceServer, redis_server: EmbeddedRedis
 ) -> None:
     with Swarm(server.address, beat_s=0.4) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))
@@ -49,26 +50,26 @@ def test_a_worker_that_hangs_is_replaced_and_its_users_come_back_or_are_offline(
         assert len(read_events(redis_server.url)) == 60
         hung = server.workers()[2]
         os.kill(hung, signal.SIGSTOP)
-        begun = time.monotonic()
+        started = time.monotonic()
         swarm.run(3 * HANG_S, until=lambda: server.workers()[2] != hung)
         assert server.workers()[2] != hung, "within three time-outs"
-        swarm.run(3, until=lambda: len(server.said("serving")) == 5)
-        lost = [client.uid for client in swarm.clients if client.closed]
+        swarm.run(3, until=lambda: len(server.logged("serving")) == 5)
+        lost = [client.uid for client in swarm.clients if client.is_closed]
         back, gone = lost[::2], lost[1::2]
         assert min(len(back), len(gone)) > 1, "the kernel spreads connections"
         new = swarm.log_in([*back, *(f"new-{n}" for n in range(60))])
         swarm.run(3, until=lambda: all(client.received for client in new))
         assert all(client.received and client.received[0].kind == Kind.OK for client in new)
         offline: list[str] = []
-        while len(offline) < len(gone) and time.monotonic() < begun + PATIENCE_S:
+        while len(offline) < len(gone) and time.monotonic() < started + TIMEOUT_S:
             swarm.run(0.2)
             offline = [*of_type(read_events(redis_server.url), "offline")]
     events = read_events(redis_server.url)
     assert sorted(offline) == sorted(gone)
     assert_alternation(events)
-    (told,) = server.said("worker hung, killing it")
-    (ended,) = server.said(REPLACED)
-    assert told["pid"] == hung
+    (details,) = server.logged("worker hung, killing it")
+    (ended,) = server.logged(REPLACED)
+    assert details["pid"] == hung
     assert ended["signal"] == "SIGKILL", "a stopped process cannot say where it stands"
 
 
@@ -79,8 +80,8 @@ def test_a_loop_that_is_stuck_says_where(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with running_server("--redis", redis_server.url, "--workers", "2", "--hang-timeout", "0.5") as server:
         os.kill(server.workers()[1], signal.SIGUSR1)
-        wait_for(lambda: len(server.said("serving")) == 3)
-    (ended,) = server.said(REPLACED)
+        wait_for(lambda: len(server.logged("serving")) == 3)
+    (ended,) = server.logged(REPLACED)
     assert ended["signal"] == "SIGABRT"
     assert any("in stuck" in line["event"] for line in server.lines)
 
@@ -101,7 +102,7 @@ def test_a_pause_shorter_than_the_time_out_and_one_of_all_processes_are_no_hang(
                 os.kill(pid, signal.SIGCONT)
             swarm.run(1.0)
         assert server.workers() == workers
-        assert not any(client.closed for client in swarm.clients)
+        assert not any(client.is_closed for client in swarm.clients)
     assert [event["type"] for event in read_events(redis_server.url)] == ["online"] * 30
 
 
@@ -112,7 +113,7 @@ def test_the_process_that_serves_operators_is_replaced_when_it_hangs(redis_serve
         url = url_of(server)
         wait_for(lambda: answers(url))
         os.kill(admin_of(server), signal.SIGSTOP)
-        wait_for(lambda: server.said(hung), 10)
-        wait_for(lambda: len(server.said("admin HTTP server ready")) == 2)
+        wait_for(lambda: server.logged(hung), 10)
+        wait_for(lambda: len(server.logged("admin HTTP server ready")) == 2)
         assert answers(url)
-    assert len(server.said(hung)) == 1
+    assert len(server.logged(hung)) == 1

@@ -1,4 +1,4 @@
-"""A real `presence serve` below a service manager: what it tells, and who does not."""
+"""A real `presence serve` below a service manager: the notifications, and who sends none."""
 
 import os
 import signal
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from tests.server.test_serve import failed_start
 from tests.support.managers import Manager
-from tests.support.server_process import ServerProcess
 from tests.support.waiting import wait_for
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC")
 
 
 def environment(pid: int) -> set[str]:
-    """The names of what a process was started with, or has inherited."""
+    """Return the names of a process's environment variables."""
     return {entry.partition("=")[0] for entry in Path(f"/proc/{pid}/environ").read_text().split("\0")}
 
 
 def children(pid: int) -> set[int]:
-    """All processes below one."""
+    """Return all processes below one."""
     found = {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
     return found.union(*(children(each) for each in found))
 
@@ -30,17 +30,17 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         monkeypatch.setenv("WATCHDOG_USEC", "600000")
         # Without a Redis that is given it starts one, too.
-        server = ServerProcess("--no-admin", "--workers", str(workers))
+        server = PresenceServer("--no-admin", "--workers", str(workers))
         try:
             ready = manager.wait_for("READY")
             assert ready["STATUS"] == f"ready {server.address[0]}:{server.address[1]}"
             os.kill(server.process.pid, signal.SIGHUP)
             assert int(manager.wait_for("RELOADING")["MONOTONIC_USEC"]) > 0
             assert manager.wait_for("READY") == ready
-            wait_for(lambda: len(server.said("files reloaded")) == workers)
+            wait_for(lambda: len(server.logged("files reloaded")) == workers)
             for _ in range(3):
                 assert manager.wait_for("WATCHDOG") == {"WATCHDOG": "1"}
             # What is forked has the first environment of its parent in its memory, and no variable any more.
@@ -55,7 +55,7 @@ def test_a_server_alone_tells_when_it_is_ready_reloads_lives_and_stops(
 
 def test_a_server_that_cannot_start_was_never_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Manager(tmp_path) as manager:
-        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.notify_socket)
         status, _, _ = failed_start("--no-admin", "--redis", "unix:///nowhere/redis.sock")
         assert status == 1
         assert manager.is_silent()

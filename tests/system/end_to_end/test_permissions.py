@@ -27,22 +27,22 @@ def admin(redis_server: EmbeddedRedis) -> Redis:
 def test_a_wrong_password_ends_the_start_at_once_and_is_not_shown(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
-    status, said, _ = failed_start("--redis", as_user(redis_server, "hunter2"))
+    status, output, _ = failed_start("--redis", as_user(redis_server, "hunter2"))
     assert status == 1
-    assert "invalid username-password pair" in said
-    assert "presence-server:***@" in said
-    assert "hunter2" not in said
-    assert "waiting for Redis" not in said
+    assert "invalid username-password pair" in output
+    assert "presence-server:***@" in output
+    assert "hunter2" not in output
+    assert "waiting for Redis" not in output
 
 
 def test_a_missing_right_ends_the_start_at_once_and_is_named(
     redis_server: EmbeddedRedis, admin: Redis
 ) -> None:
     ask(admin, "ACL", "SETUSER", "presence-server", "-xtrim")
-    status, said, _ = failed_start("--redis", as_user(redis_server))
+    status, output, _ = failed_start("--redis", as_user(redis_server))
     assert status == 1
-    assert "ACL SETUSER presence-server +xtrim" in said
-    assert "ready" not in said.split()
+    assert "ACL SETUSER presence-server +xtrim" in output
+    assert "ready" not in output.split()
 
 
 def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
@@ -60,8 +60,8 @@ def test_a_server_that_is_shut_out_says_so_once_and_goes_on_when_it_is_let_in(
     events = read_events(redis_server.url)
     assert [event["uid"] for event in events if event["type"] == "online"] == ["ann", "bob"]
     assert_alternation(events)
-    assert not server.said("Redis user has excess permissions")
-    refusals = server.said("Redis refused")
+    assert not server.logged("Redis user has excess permissions")
+    refusals = server.logged("Redis refused")
     assert len(refusals) == 2  # the relay and the cluster, once each
     assert all("invalid username-password pair" in line["error"] for line in refusals), refusals
-    assert len(server.said("Redis reachable again")) == 1
+    assert len(server.logged("Redis reachable again")) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.servers import PresenceServer
 from presence.cli.main import main
 from presence.protocol import Code, Kind, Packet
 from presence.store.client import Redis, open_client
@@ -16,7 +17,7 @@ from tests.docs.roles import ask, permissions
 from tests.server.test_tokens import answered, login
 from tests.support.credentials import token, write_keys
 from tests.support.phone import Phone
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.waiting import wait_for
 from tests.transports import certificates
 
@@ -27,7 +28,7 @@ OPAQUE = "canary-token-of-no-known-form"
 
 
 def look_for(canaries: Sequence[str], where: str, text: str) -> None:
-    """None of these may be seen there."""
+    """Assert that none of the secrets is there."""
     for canary in canaries:
         assert canary not in text, (where, text[: text.index(canary)][-200:])
 
@@ -45,19 +46,19 @@ def url_of(server: EmbeddedRedis, password: str = PASSWORD) -> str:
 
 
 def broken_key(folder: Path) -> Path:
-    """Return a file that holds a certificate, and a key that is none."""
+    """Return a file with a certificate, and a key that is invalid."""
     cert, _ = certificates.write(folder)
     with cert.open("a") as file:
         file.write(f"-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")
     return cert
 
 
-def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None:
-    """Let go wrong what secrets have to do with."""
+def bad_days(server: PresenceServer, admin: Redis, keys: Path, good: str) -> None:
+    """Make everything fail that handles secrets."""
     forged = f"{good[:-8]}AAAAAAAA"
 
     def told(event: str, times: int) -> None:
-        wait_for(lambda: len(server.said(event)) >= times)
+        wait_for(lambda: len(server.logged(event)) >= times)
 
     with closing(Phone(server.address)) as ann:
         assert ann.ask(login("ann", good)).kind == Kind.OK
@@ -75,7 +76,7 @@ def bad_days(server: ServerProcess, admin: Redis, keys: Path, good: str) -> None
             keys.write_text(content)
             server.process.send_signal(signal.SIGHUP)
             told("token key file rejected", times)
-        assert ann.beat().kind == Kind.OK
+        assert ann.send_keepalive().kind == Kind.OK
 
 
 @pytest.mark.usefixtures("clean_environment")

@@ -1,4 +1,4 @@
-"""The promise itself: who goes silent is told, once, in time; nobody else is."""
+"""The promise itself: a client that goes silent is reported offline, once, in time; no other is."""
 
 import random
 import time
@@ -33,7 +33,7 @@ def test_half_of_1000_clients_fall_silent(
             assert swarm.logged_in()
             silent = random.sample(swarm.clients, 500)
             for client in silent:
-                client.silent_from = time.monotonic() + random.uniform(0, silence_within)
+                client.silent_at = time.monotonic() + random.uniform(0, silence_within)
             swarm.run(silence_within + idle_timeout + tick + 0.5)
             give_up = time.monotonic() + LATE_S
             while len(of_type(events := read_events(redis_server.url), "offline")) < len(silent):

@@ -1,19 +1,20 @@
-"""A stopped process must not take it out on clients who kept beating."""
+"""A process that was stopped does not end sessions whose clients kept sending keepalives."""
 
 import threading
 import time
 
+from loadtest.servers import PresenceServer
 from loadtest.unguarded import WITHOUT_STALL_GUARD
 from presence.store.embedded import EmbeddedRedis
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm, SwarmClient
 
 FLAGS = ("--idle-timeout", "3", "--tick", "0.5")
 
 
-def beat_through_pauses(server: ServerProcess, swarm: Swarm, pauses: list[float]) -> list[SwarmClient]:
-    """400 clients beat and 20 are silent while the server is stopped and continued; returns the silent."""
+def beat_through_pauses(server: PresenceServer, swarm: Swarm, pauses: list[float]) -> list[SwarmClient]:
+    """Stop and continue the server under 400 live clients and 20 silent ones; return the silent."""
     swarm.log_in(f"beating-{n}" for n in range(400))
     swarm.run(5, until=swarm.logged_in)
     silent = swarm.log_in((f"silent-{n}" for n in range(20)), beating=False)

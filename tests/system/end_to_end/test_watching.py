@@ -41,7 +41,7 @@ def ask(swarm: Swarm, client: SwarmClient, packet: Packet) -> Packet:
         kinds = (Kind.OK, Kind.ERROR)
         return [each for each in client.received if each.kind in kinds and each.id == packet.id]
 
-    swarm.run(10, until=lambda: bool(answer()) or client.closed)
+    swarm.run(10, until=lambda: bool(answer()) or client.is_closed)
     return answer()[-1]
 
 
@@ -61,12 +61,12 @@ def test_while_redis_is_away_requests_are_refused_in_time(redis: Redis) -> None:
             (watcher,) = log_in(swarm, "watcher")
             ask(swarm, watcher, protocol.watch(["ann"], id=5))
             redis.kill()
-            begun = time.monotonic()
+            started = time.monotonic()
             for packet in (protocol.query(["ann"], id=6), protocol.watch(["bob"], id=7)):
                 refused = ask(swarm, watcher, packet)
                 assert refused.payload["code"] == Code.BUSY
                 assert refused.payload["retry_after"] > 0
-            waited_s = time.monotonic() - begun
+            waited_s = time.monotonic() - started
             redis.start()
             log_in(swarm, "ann", "bob")
             swarm.run(8, until=lambda: bool(pushes(watcher)))
@@ -78,7 +78,7 @@ def test_while_redis_is_away_requests_are_refused_in_time(redis: Redis) -> None:
 
 
 class LiveWatcher:
-    """A user who watches others and comes back when its worker ends, and all that it was told."""
+    """A user who watches others, reconnects when the worker ends, and keeps all pushes."""
 
     def __init__(self, swarm: Swarm, uid: str, watched: list[str]) -> None:
         self._swarm, self._uid, self._watched = swarm, uid, watched
@@ -89,22 +89,22 @@ class LiveWatcher:
         self.ids: dict[str, list[str]] = {uid: [] for uid in watched}
 
     def look(self) -> None:
-        """Take in what came; come back and watch if the connection is over."""
+        """Read what arrived; reconnect and watch if the connection has ended."""
         if self._client is not None:
             for packet in self._client.received[self._read :]:
                 self._take(packet)
             self._read = len(self._client.received)
             refused = any(packet.kind == Kind.ERROR for packet in self._client.received)
-            if not (self._client.closed or refused):
+            if not (self._client.is_closed or refused):
                 return
             if refused:
-                self._client.drop()
+                self._client.close()
         (self._client,) = self._swarm.log_in([self._uid])
         self._client.send(protocol.encode(protocol.watch(self._watched, id=2)))
         self._read = 0
 
     def _take(self, packet: Packet) -> None:
-        """Keep a state; a push must have a higher id than all that were told before."""
+        """Keep a state; a push must have a higher id than all before."""
         is_push = packet.kind == Kind.PRESENCE
         states = {packet.payload["uid"]: packet.payload} if is_push else packet.payload.get("presence", {})
         for uid, state in states.items():
@@ -124,7 +124,7 @@ class LiveWatcher:
 
 
 class WatchedCrowd:
-    """Users who come and go, and those who watch them all."""
+    """Users who come and go, and the watchers of them all."""
 
     def __init__(self, swarm: Swarm, watchers: int, users: int, seed: int) -> None:
         self.swarm = swarm
@@ -138,7 +138,7 @@ class WatchedCrowd:
         while time.monotonic() < end:
             for uid in self._random.choices(self._uids, k=4):
                 client = self._online.pop(uid, None)
-                if client is None or client.closed:
+                if client is None or client.is_closed:
                     (self._online[uid],) = self.swarm.log_in([uid])
                 else:
                     client.send(protocol.encode(protocol.logout()))
@@ -150,7 +150,7 @@ class WatchedCrowd:
             watcher.look()
 
     def agrees(self, redis: Redis) -> bool:
-        """Whether all have been told what the streams say last."""
+        """Whether all watchers have the last states of the streams."""
         self.look(0.3)
         last = {entry.uid: entry.state.status for entry in written(redis)}
         statuses = {uid: last.get(uid, "offline") for uid in self._uids}
@@ -158,7 +158,7 @@ class WatchedCrowd:
 
 
 def written(redis: Redis) -> list[UserEvent]:
-    """Return what the streams say of states."""
+    """Return the states in the streams."""
     return [
         entry for event in read_events(redis.url) if (entry := read_entry(event["entry"], event)) is not None
     ]

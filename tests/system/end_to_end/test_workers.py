@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import trustme
 
+from loadtest.servers import PresenceServer
 from presence.protocol import Code, Kind
 from presence.reader import PresenceReader
 from presence.store.embedded import EmbeddedRedis
 from tests.server.test_serve import FAST, failed_start
 from tests.support.credentials import write_keys
 from tests.support.events import assert_alternation, of_type, read_events
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import running_server
 from tests.support.swarm import Swarm
 from tests.support.waiting import wait_for
 
@@ -34,9 +35,9 @@ def test_workers_share_a_port_and_sixteen_shards(redis_server: EmbeddedRedis) ->
     with running_server("--redis", redis_server.url, "--workers", "3", "--shards", "16", *FAST) as server:
         with Swarm(server.address, beat_s=0.4) as swarm:
             swarm.log_in((f"user-{n}" for n in range(150)), beating=False)
-            swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+            swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
             swarm.run(0.2)
-    stopped = {line["worker"]: line for line in server.said("stopped")}
+    stopped = {line["worker"]: line for line in server.logged("stopped")}
     assert sorted(stopped) == [1, 2, 3]
     logins = [line["core"]["logins"] for line in stopped.values()]
     assert sum(logins) == 150
@@ -56,8 +57,8 @@ def test_a_device_that_logs_in_at_another_worker_takes_its_session_along(redis_s
             for _ in range(8):
                 swarm.log_in(["ann"])
                 swarm.run(0.1)
-            swarm.run(6, until=lambda: sum(not client.closed for client in swarm.clients) == 1)
-            (left,) = [client for client in swarm.clients if not client.closed]
+            swarm.run(6, until=lambda: sum(not client.is_closed for client in swarm.clients) == 1)
+            (left,) = [client for client in swarm.clients if not client.is_closed]
             assert left is swarm.clients[-1]
             others = [client.received[-1] for client in swarm.clients[:-1]]
     assert all(goodbye.kind == Kind.GOODBYE for goodbye in others)
@@ -69,19 +70,19 @@ def test_a_device_that_logs_in_at_another_worker_takes_its_session_along(redis_s
 
 @pytest.mark.parametrize("how", ["supervisor told", "every process told", "supervisor killed"])
 def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, how: str) -> None:
-    server = ServerProcess("--redis", redis_server.url, "--workers", "3")
+    server = PresenceServer("--redis", redis_server.url, "--workers", "3")
     with Swarm(server.address, beat_s=12) as swarm:
         swarm.log_in(f"user-{n}" for n in range(60))
         swarm.run(5, until=swarm.logged_in)
         for pid in server.workers().values() if how == "every process told" else ():
             os.kill(pid, signal.SIGTERM)
         server.process.send_signal(signal.SIGKILL if how == "supervisor killed" else signal.SIGTERM)
-        swarm.run(5, until=lambda: all(client.closed for client in swarm.clients))
+        swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
     assert server.process.wait(5) == (-signal.SIGKILL if how == "supervisor killed" else 0)
     server.stop()
     goodbyes = [client.received[-1] for client in swarm.clients]
     assert all(goodbye.payload.get("code") == Code.SERVER_DRAIN for goodbye in goodbyes)
-    assert len(server.said("stopped")) == 3
+    assert len(server.logged("stopped")) == 3
     assert len(of_type(read_events(redis_server.url), "online")) == 60
 
 
@@ -92,14 +93,14 @@ def test_a_killed_worker_is_replaced_after_a_pause_that_doubles(redis_server: Em
             swarm.run(5, until=swarm.logged_in)
             for kill in range(3):
                 os.kill(server.workers()[1], signal.SIGKILL)
-                wait_for(lambda kill=kill: len(server.said("serving")) >= 3 + kill)  # type: ignore[misc] # bound now
+                wait_for(lambda kill=kill: len(server.logged("serving")) >= 3 + kill)  # type: ignore[misc] # bound now
             swarm.run(0.2)
-            lost = [client.uid for client in swarm.clients if client.closed]
+            lost = [client.uid for client in swarm.clients if client.is_closed]
             assert 0 < len(lost) < 40
             back = swarm.log_in(lost)
             swarm.run(5, until=lambda: all(client.received for client in back))
             assert all(client.received[0].kind == Kind.OK for client in back)
-    replaced = server.said("worker exited, restarting")
+    replaced = server.logged("worker exited, restarting")
     assert [line["status"] for line in replaced] == [-signal.SIGKILL] * 3
     assert [line["pause_s"] for line in replaced] == [0.5, 1.0, 2.0]
     events = read_events(redis_server.url)
@@ -110,23 +111,23 @@ def test_a_worker_that_is_told_to_drain_is_replaced(redis_server: EmbeddedRedis)
     with running_server("--redis", redis_server.url, "--workers", "2") as server:
         first = server.workers()[1]
         os.kill(first, signal.SIGTERM)
-        wait_for(lambda: len(server.said("serving")) >= 3)
+        wait_for(lambda: len(server.logged("serving")) >= 3)
         assert server.workers()[1] != first
-    assert len(server.said("stopped")) == 3
+    assert len(server.logged("stopped")) == 3
 
 
 def test_workers_that_cannot_start_end_with_their_status(redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, "--workers", "2")
-    status, said, seconds = failed_start(*flags, "--max-connections", "9999999")
+    status, output, seconds = failed_start(*flags, "--max-connections", "9999999")
     assert status == 2
     assert seconds < 5
-    assert "ready" not in said.split()
-    assert "max_connections: 9999999 does not fit" in said
+    assert "ready" not in output.split()
+    assert "max_connections: 9999999 does not fit" in output
     with running_server(*flags) as server:
         port = str(server.address[1])
-        status, said, _ = failed_start(*flags, "--port", port)
+        status, output, _ = failed_start(*flags, "--port", port)
     assert status == 1
-    assert port in said
+    assert port in output
 
 
 def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) -> None:
@@ -136,16 +137,16 @@ def test_workers_are_renewed_one_after_the_other(redis_server: EmbeddedRedis) ->
         with Swarm(server.address, beat_s=1) as swarm:
             swarm.log_in(f"user-{n}" for n in range(60))
             server.process.send_signal(signal.SIGUSR2)
-            swarm.run(15, until=lambda: bool(server.said("rolling restart finished")))
+            swarm.run(15, until=lambda: bool(server.logged("rolling restart finished")))
             swarm.run(0.2)
-        assert server.said("rolling restart finished")
+        assert server.logged("rolling restart finished")
         assert not before & set(server.workers().values())
-        drained = server.said("worker drained and replaced")
+        drained = server.logged("worker drained and replaced")
         assert sorted(line["worker"] for line in drained) == [1, 2, 3]
         told = [line for line in server.lines if line["event"] in {"stopping", "serving"}]
         order = [line["event"] for line in sorted(told, key=lambda line: line["timestamp"])]
         assert order == ["serving"] * 3 + ["serving", "stopping"] * 3, "there is always one to go to"
-    goodbyes = [client.received[-1] for client in swarm.clients if client.closed]
+    goodbyes = [client.received[-1] for client in swarm.clients if client.is_closed]
     assert {goodbye.payload["code"] for goodbye in goodbyes} == {Code.SERVER_DRAIN}
     assert len(goodbyes) == 60
 
@@ -162,13 +163,13 @@ def test_a_worker_that_is_replaced_imports_nothing_anew(
     flags = ("--token-keys", str(keys), "--tls-cert", str(cert), "--tls-port", "0", "--workers", "2")
     with running_server("--redis", redis_server.url, *flags) as server:
         os.kill(server.workers()[1], signal.SIGKILL)
-        wait_for(lambda: len(server.said("serving")) >= 3)
+        wait_for(lambda: len(server.logged("serving")) >= 3)
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: bool(server.said("files reloaded")))
+        wait_for(lambda: bool(server.logged("files reloaded")))
         with Swarm(server.address, beat_s=1) as swarm:
             swarm.log_in(f"user-{n}" for n in range(8))  # without a token
             swarm.run(5, until=lambda: all(client.received for client in swarm.clients))
-        workers = {line["pid"] for line in server.said("worker started")}
+        workers = {line["pid"] for line in server.logged("worker started")}
     found = [line.split() for line in imports.read_text().splitlines()]
     names = {name for pid, name in found if int(pid) in workers}
     assert {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names} == set()
@@ -181,13 +182,13 @@ def test_a_renewal_is_no_death(redis_server: EmbeddedRedis) -> None:
             swarm.log_in(f"user-{n}" for n in range(40))
             swarm.run(5, until=swarm.logged_in)
             server.process.send_signal(signal.SIGUSR2)
-            swarm.run(8, until=lambda: all(client.closed for client in swarm.clients))
+            swarm.run(8, until=lambda: all(client.is_closed for client in swarm.clients))
             swarm.log_in(f"user-{n}" for n in range(30))
-            wait_for(lambda: bool(server.said("rolling restart finished")))
+            wait_for(lambda: bool(server.logged("rolling restart finished")))
             with PresenceReader(redis_server.url) as reader:
                 assert sorted(node.status for node in reader.nodes()) == ["alive"] * 2 + ["left"] * 2
-            swarm.run(9, until=lambda: len(server.said("sweep of departed node finished")) == 2)
-    swept = server.said("sweep of departed node finished")
+            swarm.run(9, until=lambda: len(server.logged("sweep of departed node finished")) == 2)
+    swept = server.logged("sweep of departed node finished")
     assert sum(line["users_offline"] for line in swept) == 10
     assert sum(line["returned"] for line in swept) == 30
     worrying = {line["event"] for line in server.lines if line.get("level") in {"warning", "error"}}

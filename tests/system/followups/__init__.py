@@ -1,1 +1,1 @@
-"""Follow-ups under faults: who stayed away gets his, once, and nobody else, whoever is killed meanwhile."""
+"""Follow-ups under faults: users who stayed away get one each, no others do, whatever is killed meanwhile."""

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.checker.comparison import TRANSITIONS
-from loadtest.checker.periods import id_order
+from loadtest.checker import TRANSITIONS, id_order
 from loadtest.client_loop import ClientLoop, LoopClient, LoopThread
 from loadtest.connection import raise_file_limit
 from loadtest.events import StreamEvent
-from loadtest.outcome import markdown, percentile, say
+from loadtest.outcome import markdown, percentile, print_progress
 from loadtest.records import Data
 from loadtest.servers import PresenceServer, wait_for
 from presence import protocol
@@ -34,12 +33,12 @@ from presence.store.client import RedisError
 from presence.store.keys import Keys
 from tests.system.followups.handler import FOLDER, handled
 
-Place = tuple[int, int]  # an entry id, as ids are ordered
+Position = tuple[int, int]  # an entry id, as ids are ordered
 IDLE_S, LEASE_S, GRACE_S = 5.0, 2.0, 1.0
 LOGIN_TIMEOUT_S = 60.0
-LATE_MAX_S = 15.0  # of a follow-up
-SAY_EACH_S = 5.0
-LOOK_S = 0.05
+MAX_LATE_S = 15.0  # of a follow-up
+PROGRESS_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 0.05
 QUIET_S = 4.0  # after the last: one told twice would be close behind, what a killed handler had comes again
 RETRY_S = 3.0  # until what a killed runner had is handled by another
 STOP_TIMEOUT_S = 10.0
@@ -49,42 +48,37 @@ PAGE = 2000
 class FollowUpEntry(NamedTuple):
     """An entry of the follow-ups; times in ms."""
 
-    place: Place
+    position: Position
     id: str
     uid: str
-    offline_id: Place
+    offline_id: Position
     due_ms: int
     at_ms: int
 
 
 @dataclass(frozen=True)
 class FollowUpsVerdict:
-    """What was found."""
-
-    owed: set[str]  # users whose last period was long enough: those who get a follow-up in the end
-    told: set[str]  # users who got one
+    due_users: set[str]  # users whose last period was long enough: those who get a follow-up in the end
+    delivered_users: set[str]  # users who got one
     late_ms: list[int]  # of all that were told, in order
     broken: list[str]  # promises, in words
 
 
 def judge(
     events: Iterable[StreamEvent],
-    told: Sequence[FollowUpEntry],
+    follow_ups: Sequence[FollowUpEntry],
     *,
     after_ms: int,
     late_max_ms: int,
     now_ms: int,
 ) -> FollowUpsVerdict:
-    """Hold what was told against what happened; the streams of one shard are the truth.
+    """Compare the follow-ups with the events of the one shard.
 
-    An offline period is from an offline event to the user's next online event; both have times of Redis'
-    clock, in their entry ids. Longer than `after_ms`: it has one follow-up, and none if it is shorter. Up to
-    the longest lateness allowed a return may have come before the follow-up was told: then either is right.
+    An offline period lasts from an offline event to the user's next online event, by the times of Redis in
+    their ids. One longer than `after_ms` has one follow-up, a shorter one none; if the user returned within
+    the longest lateness allowed, either is right.
 
     Args:
-        events: of the stream, in order.
-        told: of the stream of follow-ups, in order.
-        after_ms: of the one rule that there was.
         late_max_ms: how late a follow-up may be.
         now_ms: when the streams were read.
     """
@@ -92,9 +86,9 @@ def judge(
     for event in events:
         if event.type in TRANSITIONS:
             by_uid[event.uid].append(event)
-    wanted: dict[tuple[str, Place], bool] = {}  # periods that last long enough -> whether for certain
-    ends: dict[tuple[str, Place], Place | None] = {}
-    owed = set()
+    wanted: dict[tuple[str, Position], bool] = {}  # periods that last long enough -> whether for certain
+    ends: dict[tuple[str, Position], Position | None] = {}
+    due_users = set()
     for uid, each in by_uid.items():
         for event, following in zip(each, [*each[1:], None], strict=True):
             if event.type == "online":
@@ -105,34 +99,39 @@ def judge(
             if length_ms > after_ms:
                 wanted[uid, begin] = length_ms > after_ms + late_max_ms
             if end is None and length_ms > after_ms + late_max_ms:
-                owed.add(uid)
-    found = Counter((each.uid, each.offline_id) for each in told)
+                due_users.add(uid)
+    found = Counter((each.uid, each.offline_id) for each in follow_ups)
     broken = [
-        *_counted("twice in the stream", [key for key, times in found.items() if times > 1]),
-        *_counted("ids twice", [each for each, n in Counter(each.id for each in told).items() if n > 1]),
-        *_counted("to who came back in time", [key for key in found if key not in wanted]),
-        *_counted("missing", [key for key, sure in wanted.items() if sure and key not in found]),
-        *_counted(
-            "early", [each for each in told if min(each.at_ms, each.due_ms) < each.offline_id[0] + after_ms]
+        *_broken_line("twice in the stream", [key for key, times in found.items() if times > 1]),
+        *_broken_line(
+            "ids twice", [each for each, n in Counter(each.id for each in follow_ups).items() if n > 1]
         ),
-        *_counted("after the return", [each for each in told if _is_after(each, ends)]),
+        *_broken_line("to who came back in time", [key for key in found if key not in wanted]),
+        *_broken_line("missing", [key for key, sure in wanted.items() if sure and key not in found]),
+        *_broken_line(
+            "early",
+            [each for each in follow_ups if min(each.at_ms, each.due_ms) < each.offline_id[0] + after_ms],
+        ),
+        *_broken_line("after the return", [each for each in follow_ups if _is_after(each, ends)]),
     ]
     return FollowUpsVerdict(
-        owed, {each.uid for each in told}, [each.at_ms - each.due_ms for each in told], broken
+        due_users,
+        {each.uid for each in follow_ups},
+        [each.at_ms - each.due_ms for each in follow_ups],
+        broken,
     )
 
 
-def _is_after(told: FollowUpEntry, ends: Mapping[tuple[str, Place], Place | None]) -> bool:
-    end = ends.get((told.uid, told.offline_id))
-    return end is not None and told.place[0] > end[0]
+def _is_after(follow_ups: FollowUpEntry, ends: Mapping[tuple[str, Position], Position | None]) -> bool:
+    end = ends.get((follow_ups.uid, follow_ups.offline_id))
+    return end is not None and follow_ups.position[0] > end[0]
 
 
-def _counted(what: str, some: Sequence[object]) -> list[str]:
+def _broken_line(what: str, some: Sequence[object]) -> list[str]:
     return [f"{len(some)} {what}, such as {some[0]}"] if some else []
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.followups", description=__doc__)
     add = parser.add_argument
     add("--users", type=int, default=10_000, help="who go offline")
@@ -148,14 +147,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 class Runners:
-    """``presence followups run``, several times; whoever is killed is replaced.
-
-    Args:
-        url: of Redis.
-        config: the file with the rules.
-        folder: where the handlers write.
-        count: how many.
-    """
+    """Several ``presence followups run``; killed ones are replaced."""
 
     def __init__(self, url: str, config: Path, folder: Path, count: int) -> None:
         self._command = [
@@ -169,19 +161,18 @@ class Runners:
         nowhere = subprocess.DEVNULL
         return subprocess.Popen(self._command, env=self._environment, stdin=nowhere, stderr=nowhere)
 
-    def revive(self) -> None:
-        """Replace those that have ended, as one does that starts while Redis is away."""
+    def restart_ended(self) -> None:
+        """Replace runners that have ended, as those do that start while Redis is unreachable."""
         self._running = [each if each.poll() is None else self._start() for each in self._running]
 
     def kill(self, chance: random.Random) -> None:
-        """Kill one and start another in its place."""
+        """Kill one runner and start another."""
         place = chance.randrange(len(self._running))
         self._running[place].kill()
         self._running[place].wait()
         self._running[place] = self._start()
 
     def stop(self) -> None:
-        """End all of them."""
         for each in self._running:
             each.terminate()
         for each in self._running:
@@ -193,47 +184,42 @@ class Runners:
 
 
 class FollowUpsRun:
-    """The server, the Redis and the runners.
-
-    Attributes:
-        kills: how many were killed, by what they were.
-    """
+    """The server, the Redis and the runners; `kills` counts the killed processes by kind."""
 
     def __init__(self, given: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> None:
-        self._given = given
+        self._options = given
         self._config = folder / "presence.toml"
         self._config.write_text(f'[[followups]]\nname = "back"\nafter = {given.after}\npayload = "x"\n')
-        self._chance = random.Random(given.seed)
+        self._random = random.Random(given.seed)
         self.handled = folder / "handled"
         self.handled.mkdir()
-        self.store = stack.enter_context(Data(keep=True))
+        self.redis = stack.enter_context(Data(keep=True))
         self.server = self._serve(0)
         stack.callback(lambda: self.server.stop())  # noqa: PLW0108 - of the server that there is then
-        self.runners = Runners(self.store.url, self._config, self.handled, given.runners)
+        self.runners = Runners(self.redis.url, self._config, self.handled, given.runners)
         stack.callback(self.runners.stop)
         self.kills: Counter[str] = Counter()
 
     def _serve(self, port: int) -> PresenceServer:
         flags = (
-            *("--config", str(self._config), "--workers", str(self._given.workers), "--shards", "1"),
+            *("--config", str(self._config), "--workers", str(self._options.workers), "--shards", "1"),
             *("--idle-timeout", f"{IDLE_S}", "--lease", f"{LEASE_S}", "--tick", "0.5"),
             *("--disconnect-grace", f"{GRACE_S}"),
         )
-        return PresenceServer("--redis", self.store.url, *flags, port=port)
+        return PresenceServer("--redis", self.redis.url, *flags, port=port)
 
     def kill_one(self) -> None:
-        """Kill a worker or a runner."""
         workers = sorted(self.server.workers().values())
-        if self._chance.random() < 0.5 and workers:
+        if self._random.random() < 0.5 and workers:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(workers), signal.SIGKILL)
+                os.kill(self._random.choice(workers), signal.SIGKILL)
                 self.kills["workers"] += 1
         else:
-            self.runners.kill(self._chance)
+            self.runners.kill(self._random)
             self.kills["runners"] += 1
 
     def kill_server(self) -> None:
-        """Kill all processes of the server, and start it anew on the same port."""
+        """Kill all processes of the server, and start it again on the same port."""
         for pid in (self.server.process.pid, *self.server.workers().values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -242,23 +228,22 @@ class FollowUpsRun:
         self.server = self._serve(self.server.address[1])
 
     def kill_redis(self) -> None:
-        """Kill Redis, and start it with what its append-only file has."""
-        self.store.kill()
+        """Kill Redis, and restart it from its append-only file."""
+        self.redis.kill()
         time.sleep(0.5)
-        self.store.start()
+        self.redis.start()
         self.kills["Redis"] += 1
 
-    def length(self) -> int:
-        """Return how many follow-ups were told so far; -1 while Redis is away."""
+    def delivered_count(self) -> int:
+        """Return how many follow-ups are in the stream; -1 while Redis is unreachable."""
         try:
-            return int(self.store.client.xlen(Keys().followups(0)))
+            return int(self.redis.client.xlen(Keys().followups(0)))
         except RedisError:
             return -1
 
-    def told(self) -> Iterator[FollowUpEntry]:
-        """Return the follow-ups that were told, in order."""
+    def delivered(self) -> Iterator[FollowUpEntry]:
         begin = "-"
-        while page := self.store.client.xrange(Keys().followups(0), begin, "+", count=PAGE):
+        while page := self.redis.client.xrange(Keys().followups(0), begin, "+", count=PAGE):
             for entry_id, fields in page:
                 yield FollowUpEntry(
                     id_order(entry_id.decode()),
@@ -270,34 +255,35 @@ class FollowUpsRun:
                 )
             begin = f"({page[-1][0].decode()}"
 
-    def kill_until_told(self, gone: float, stayers: int) -> None:
-        """Kill one after the other until the last follow-up was told and handled, or for too long."""
-        after_s, every_s = self._given.after, self._given.kill_every
-        latest = gone + IDLE_S + LEASE_S + IDLE_S + after_s + LATE_MAX_S
+    def kill_until_delivered(self, gone: float, stayers: int) -> None:
+        """Kill processes until the last follow-up is delivered and handled, or it is too late."""
+        after_s, every_s = self._options.after, self._options.kill_every
+        latest = gone + IDLE_S + LEASE_S + IDLE_S + after_s + MAX_LATE_S
         acts = [
             (gone + 0.6 * after_s, self.kill_server),
             (gone + after_s + IDLE_S / 2, self.kill_redis),  # some are told, others are not yet
         ]
-        if self._given.spare:
+        if self._options.spare:
             acts.clear()
         next_kill, next_word = time.monotonic() + every_s, 0.0
-        while time.monotonic() < latest and not (self.length() >= stayers and not acts):
+        while time.monotonic() < latest and not (self.delivered_count() >= stayers and not acts):
             now = time.monotonic()
             if acts and now >= acts[0][0]:
                 acts.pop(0)[1]()
             elif every_s and now >= next_kill:
                 self.kill_one()
                 next_kill = now + every_s
-            self.runners.revive()
+            self.runners.restart_ended()
             if now >= next_word:
-                say(f"followups: {now - gone:.0f} s, told {self.length():,}, killed {dict(self.kills)}")
-                next_word = now + SAY_EACH_S
-            time.sleep(LOOK_S)
-        wait_for(lambda: len({*handled(self.handled)}) >= self.length(), LATE_MAX_S, look_s=0.5)
+                count = self.delivered_count()
+                print_progress(f"followups: {now - gone:.0f} s, told {count:,}, killed {dict(self.kills)}")
+                next_word = now + PROGRESS_INTERVAL_S
+            time.sleep(POLL_INTERVAL_S)
+        wait_for(lambda: len({*handled(self.handled)}) >= self.delivered_count(), MAX_LATE_S, poll_s=0.5)
 
 
 def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
-    """Play it, and judge; return what came of it as a table, and what was broken."""
+    """Play and judge; return the result as a table, and the broken promises."""
     stayers = given.users - given.back
     with contextlib.ExitStack() as stack:
         stage = FollowUpsRun(given, folder, stack)
@@ -305,27 +291,29 @@ def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
         stay = [LoopClient(loop, f"stay-{number}") for number in range(stayers)]
         back = [LoopClient(loop, f"back-{number}") for number in range(given.back)]
         thread = stack.enter_context(LoopThread(loop))
-        thread.bring([*stay, *back], 2000.0, LOGIN_TIMEOUT_S)
+        thread.connect_all([*stay, *back], 2000.0, LOGIN_TIMEOUT_S)
         time.sleep(1.0)
-        say(f"followups: {given.users:,} users are online; all go, {given.back:,} come back in time")
+        print_progress(
+            f"followups: {given.users:,} users are online; all go, {given.back:,} come back in time"
+        )
         gone = time.monotonic()
-        thread.do(lambda: _go(given.after, loop, stay, back))
-        stage.kill_until_told(gone, stayers)
+        thread.call(lambda: _disconnect_all(given.after, loop, stay, back))
+        stage.kill_until_delivered(gone, stayers)
         time.sleep(QUIET_S)
-        told, events = [*stage.told()], stage.store.events(Keys())
-        seconds, _ = stage.store.client.time()
-        after_ms, late_ms = round(given.after * 1000), round(LATE_MAX_S * 1000)
-        verdict = judge(events, told, after_ms=after_ms, late_max_ms=late_ms, now_ms=seconds * 1000)
+        follow_ups, events = [*stage.delivered()], stage.redis.events(Keys())
+        seconds, _ = stage.redis.client.time()
+        after_ms, late_ms = round(given.after * 1000), round(MAX_LATE_S * 1000)
+        verdict = judge(events, follow_ups, after_ms=after_ms, late_max_ms=late_ms, now_ms=seconds * 1000)
         calls = handled(stage.handled)
         broken = [
             *verdict.broken,
             *stage.server.failures(),
-            *_by_name({each.uid for each in stay}, told, calls),
+            *_check_users({each.uid for each in stay}, follow_ups, calls),
         ]
     rows = {
         "users who go, and are back in time": f"{given.users:,}, {given.back:,}",
         "kill -9": dict(stage.kills),
-        "follow-ups in the stream": f"{len(told):,}",
+        "follow-ups in the stream": f"{len(follow_ups):,}",
         "handled, by id, and again": f"{len({*calls}):,}, {len(calls) - len({*calls})}",
         "ms after due: p50 / p99 / max": " / ".join(
             f"{percentile(verdict.late_ms, share):.0f}" for share in (0.5, 0.99, 1.0)
@@ -335,32 +323,31 @@ def play(given: argparse.Namespace, folder: Path) -> tuple[str, list[str]]:
     return markdown("follow-ups | ", rows.items()), broken
 
 
-def _go(after_s: float, loop: ClientLoop, stay: list[LoopClient], back: list[LoopClient]) -> None:
-    """Let all go: by silence, by a logout, by a connection that breaks; the last are back in time."""
+def _disconnect_all(after_s: float, loop: ClientLoop, stay: list[LoopClient], back: list[LoopClient]) -> None:
+    """Disconnect all by silence, logout or reset; those in `back` return in time."""
     for number, client in enumerate(stay):
-        client.returns = client.beats = False
+        client.reconnects = client.sends_keepalives = False
         if number % 2:
             client.send(protocol.encode(protocol.logout()))
     for client in back:
-        client.drop(reset=True)
-        loop.at(time.monotonic() + random.uniform(0.2 * after_s, 0.4 * after_s), client.connect)
+        client.close(reset=True)
+        loop.call_at(time.monotonic() + random.uniform(0.2 * after_s, 0.4 * after_s), client.connect)
 
 
-def _by_name(wanted: set[str], told: list[FollowUpEntry], calls: list[str]) -> Iterator[str]:
-    """Hold it against what the clients meant to do, too."""
-    times = Counter(each.uid for each in told)
+def _check_users(wanted: set[str], follow_ups: list[FollowUpEntry], calls: list[str]) -> Iterator[str]:
+    """Compare the follow-ups with what the clients meant to do."""
+    times = Counter(each.uid for each in follow_ups)
     if missing := wanted - {*times}:
         yield f"{len(missing)} who stayed away got none"
     if others := {*times} - wanted:
         yield f"{len(others)} who came back got one: {sorted(others)[:3]}"
     if max(times.values(), default=0) > 1:
         yield f"{max(times.values())} follow-ups of one user"
-    if {*calls} != {each.id for each in told}:
+    if {*calls} != {each.id for each in follow_ups}:
         yield "handled are others than told"
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play, print the table, and say what was broken."""
     given = parse(words)
     raise_file_limit()
     with tempfile.TemporaryDirectory(prefix="followups-") as folder:
@@ -369,7 +356,7 @@ def main(words: list[str] | None = None) -> int:
     if given.out:
         given.out.write_text(text + "\n")
     for each in broken:
-        say(f"  {each}")
+        print_progress(f"  {each}")
     print("tests.system.followups: " + ("FAILED" if broken else "passed"))
     return 1 if broken else 0
 

@@ -19,5 +19,5 @@ def handle(followup: FollowUp) -> None:
 
 
 def handled(folder: Path) -> list[str]:
-    """Return what all processes have written down."""
+    """Return the ids that all processes have written."""
     return [line for path in folder.iterdir() for line in path.read_text("utf-8").splitlines()]

@@ -20,14 +20,14 @@ BOB = [
 ]
 
 
-def told(
+def follow_up(
     uid: str = "ann", at_ms: int = 11_020, *, offline: tuple[int, int] = (10_000, 0), n: int = 0
 ) -> FollowUpEntry:
     return FollowUpEntry((at_ms, n), f"back:{uid}:{offline[0]}", uid, offline, 11_001, at_ms)
 
 
 BACK_LATE = [*ANN, event("11050-0", "ann", "online")]  # about when it is due, which makes either right
-BOBS = told("bob", offline=(10_000, 1))
+BOBS = follow_up("bob", offline=(10_000, 1))
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ BOBS = told("bob", offline=(10_000, 1))
     [
         ([*ANN, *BOB], [], NOW_MS, "1 missing"),
         ([*ANN, *BOB], [], 11_050, None),  # not due for long
-        ([*ANN, *BOB], [told(), told(at_ms=11_030)], NOW_MS, "1 twice in the stream"),
-        ([*ANN, *BOB], [told(), BOBS], NOW_MS, "1 to who came back in time"),
-        ([*ANN, *BOB], [told(at_ms=10_999)], NOW_MS, "1 early"),
+        ([*ANN, *BOB], [follow_up(), follow_up(at_ms=11_030)], NOW_MS, "1 twice in the stream"),
+        ([*ANN, *BOB], [follow_up(), BOBS], NOW_MS, "1 to who came back in time"),
+        ([*ANN, *BOB], [follow_up(at_ms=10_999)], NOW_MS, "1 early"),
         (BACK_LATE, [], NOW_MS, None),
-        (BACK_LATE, [told()], NOW_MS, None),
-        (BACK_LATE, [told(at_ms=11_060)], NOW_MS, "1 after the return"),
+        (BACK_LATE, [follow_up()], NOW_MS, None),
+        (BACK_LATE, [follow_up(at_ms=11_060)], NOW_MS, "1 after the return"),
     ],
 )
 def test_each_fault_is_seen(
@@ -52,5 +52,10 @@ def test_each_fault_is_seen(
 
 
 def test_who_stays_away_gets_one_and_who_returns_none() -> None:
-    verdict = judge([*ANN, *BOB], [told()], after_ms=AFTER_MS, late_max_ms=LATE_MS, now_ms=NOW_MS)
-    assert (verdict.owed, verdict.told, verdict.late_ms, verdict.broken) == ({"ann"}, {"ann"}, [19], [])
+    verdict = judge([*ANN, *BOB], [follow_up()], after_ms=AFTER_MS, late_max_ms=LATE_MS, now_ms=NOW_MS)
+    assert (verdict.due_users, verdict.delivered_users, verdict.late_ms, verdict.broken) == (
+        {"ann"},
+        {"ann"},
+        [19],
+        [],
+    )

@@ -1,4 +1,4 @@
-"""The bench of a mass expiry, small: every session that it makes is told online and offline, once."""
+"""The bench of a mass expiry, small: every session that it makes is reported online and offline, once."""
 
 import pytest
 

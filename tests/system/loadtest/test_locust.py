@@ -90,7 +90,7 @@ class WebUi:
             return page
 
     def run(self, **form: object) -> dict[str, int]:
-        """Start a run and wait for its end; return how many requests it had, by name."""
+        """Start a run and wait for its end; return the number of requests by name."""
         assert self.get("/swarm", **form)["success"]
         self._wait_for("running", "spawning")  # the answer may be cached, and the former run's
         stats = self._wait_for("stopped")

@@ -1,8 +1,8 @@
-"""What those who look cost: a short run on a real server, and the judgement of figures that are given."""
+"""What operators' tools cost: a short run on a real server, and the judgement of given figures."""
 
 import pytest
 
-from loadtest.operators.__main__ import MORE_MAX, OperatorsPlan, Stretch, judge, measure
+from loadtest.operators.__main__ import MAX_EXTRA_COST, OperatorsPlan, Stretch, judge, measure
 from loadtest.operators.lookers import KINDS, SCRAPE, STUCK, VIEWERS, Seen
 
 PLAN = OperatorsPlan(connections=50, rate=500.0, seconds=2.0, pairs=1, viewers=3)
@@ -36,7 +36,9 @@ def test_the_median_of_the_pairs_is_judged() -> None:
 
 
 def test_more_than_is_allowed_is_told() -> None:
-    assert judge(PLAN, {VIEWERS: [stretches(4.0, 4.0 * (1 + 2 * MORE_MAX))]}).broken == ["3 viewers: +6.0%"]
+    assert judge(PLAN, {VIEWERS: [stretches(4.0, 4.0 * (1 + 2 * MAX_EXTRA_COST))]}).broken == [
+        "3 viewers: +6.0%"
+    ]
 
 
 def test_a_pair_that_measured_something_else_counts_as_broken() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 import trio
 
-from loadtest.servers import free_port
+from loadtest.servers import PresenceServer, free_port
 from presence.common.clock import Clock
 from presence.config.settings import Settings
 from presence.core.authenticator import Authenticator
@@ -24,8 +24,8 @@ from presence.store.embedded import EmbeddedRedis
 from tests.protocol.vectors import BAD, GOOD
 from tests.support.credentials import SECRET, token, write_keys
 from tests.support.events import read_events
-from tests.support.server_process import ServerProcess, running_server
-from tests.support.waiting import PATIENCE_S, wait_for
+from tests.support.server_process import running_server
+from tests.support.waiting import WAIT_TIMEOUT_S, wait_for
 from tests.transports import certificates
 from tests.transports.harness import Harness, serving
 
@@ -46,7 +46,7 @@ def readme_example() -> str:
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command there, with nothing of its user's: an empty home, no settings of npm."""
+    """Run a command with an empty home, so without settings of npm."""
     home = folder / ".home"
     home.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.lower().startswith("npm_")}
@@ -81,12 +81,7 @@ def built_client(root: Path) -> Path:
 
 
 class NodeDevice:
-    """The example device: commands in, events and answers out.
-
-    Attributes:
-        process: the process; tests kill it.
-        lines: what it has printed so far.
-    """
+    """The example device: commands in, events and answers out; `lines` has its output so far."""
 
     def __init__(
         self, client: Path, address: tuple[str, int], uid: str, *more: str, **environment: str
@@ -113,7 +108,7 @@ class NodeDevice:
                 self._news.notify_all()
 
     def ask(self, verb: str, *arguments: object) -> Any:
-        """Carry out a command; return its answer or its error."""
+        """Run a command; return its answer or its error."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
         self.process.stdin.flush()
@@ -122,11 +117,11 @@ class NodeDevice:
         return line["answer"] if "answer" in line else line["error"]
 
     def sees(self, *uids: str) -> None:
-        """Wait until these are online for others too: a login is answered before Redis knows of it."""
+        """Wait until these users are online for others too: a login is answered before Redis has it."""
         wait_for(lambda: all(each["status"] == "online" for each in self.ask("query", uids).values()))
 
     def told(self, event: str, **parts: object) -> Line:
-        """Wait for an event behind the last that was waited for; `parts`: what it or its state must hold."""
+        """Wait for the next matching event; `parts`: what it or its state must contain."""
 
         def fits(line: Line) -> bool:
             state = line.get("state") or {}
@@ -137,7 +132,7 @@ class NodeDevice:
         return self._wait(fits, take=True)
 
     def _wait(self, fits: Callable[[Line], bool], *, take: bool) -> Line:
-        give_up = time.monotonic() + PATIENCE_S
+        give_up = time.monotonic() + WAIT_TIMEOUT_S
         with self._news:
             while True:
                 for index in range(self._taken, len(self.lines)):
@@ -148,11 +143,11 @@ class NodeDevice:
                 assert self._news.wait(give_up - time.monotonic()), self.lines
 
     def close(self) -> int:
-        """Let it log out; return its exit status."""
+        """Log out; return the exit status."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait(WAIT_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +157,7 @@ class NodeDevice:
         self.process.kill()
         with contextlib.suppress(BrokenPipeError), self.process:
             pass
-        self._reader.join(PATIENCE_S)
+        self._reader.join(WAIT_TIMEOUT_S)
 
 
 pytestmark = [pytest.mark.needs("node"), pytest.mark.needs("npm")]
@@ -199,18 +194,18 @@ def test_the_example_of_its_readme_runs(node_client: Path, redis_server: Embedde
             bob.sees("bob")
             example = subprocess.run(["node", script], capture_output=True, text=True, timeout=30, check=True)
             assert bob.told("message")["body"] == {"text": "hello"}
-    said = example.stdout.splitlines()
-    assert said == ["bob online ", "eve offline ", "sessions reached: 1", "ended: logged out"]
-    told = [
+    output = example.stdout.splitlines()
+    assert output == ["bob online ", "eve offline ", "sessions reached: 1", "ended: logged out"]
+    shown = [
         (event["type"], event["reason"]) for event in read_events(redis_server.url) if event["uid"] == "ann"
     ]
-    assert told == [("online", "login"), ("away", "away"), ("offline", "background")]
+    assert shown == [("online", "login"), ("away", "away"), ("offline", "background")]
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: EmbeddedRedis) -> None:
     flags = ("--redis", redis_server.url, *FLAGS)
-    server = ServerProcess(*flags, port=free_port())
+    server = PresenceServer(*flags, port=free_port())
     with (
         running_server(*flags) as other_server,
         NodeDevice(node_client, server.address, "ann") as ann,
@@ -241,7 +236,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
         server.stop()
         ann.told("disconnected")
         assert bob.ask("logout", "background") is None
-        server = ServerProcess(*flags, port=server.address[1])
+        server = PresenceServer(*flags, port=server.address[1])
         for device in (ann, carl):
             device.told("connected", again=True)
         gone = ann.told("presence", uid="bob")
@@ -256,8 +251,8 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
         assert ann.told("end")["error"] is None
         assert ann.close() == 0
 
-    told = [(line["uid"], line["reason"]) for line in ann.lines if line.get("event") == "presence"]
-    assert told == [("bob", "away"), ("bob", "updated"), ("bob", "meanwhile"), ("carl", "logout")]
+    shown = [(line["uid"], line["reason"]) for line in ann.lines if line.get("event") == "presence"]
+    assert shown == [("bob", "away"), ("bob", "updated"), ("bob", "meanwhile"), ("carl", "logout")]
     assert server.stop() == 0  # which has then told Redis everything
     events = [(event["uid"], event["reason"]) for event in read_events(redis_server.url)]
     assert [reason for uid, reason in events if uid == "ann"] == ["login", "logout"]
@@ -267,7 +262,7 @@ def test_a_session_with_real_servers(how: str, node_client: Path, redis_server: 
 
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Harness]:
-    """The server's own transport, with TLS, that checks tokens."""
+    """The server's own transport, with TLS and tokens."""
     settings = Settings(token_keys=write_keys(tmp_path / "keys.json", {"a": SECRET}))
 
     def made(clock: Clock) -> Authenticator:

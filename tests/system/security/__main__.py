@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadtest.connection import raise_file_limit
-from loadtest.outcome import CaseOutcome, say, table
+from loadtest.outcome import CaseOutcome, print_progress, table
 from tests.system.security.floods import cycles, flood_forged, flood_logins, flooders, watchers
 from tests.system.security.malformed import bombs, mistakes, names, refusals
 from tests.system.security.silence import races, silent
@@ -45,14 +45,13 @@ CASES: dict[str, tuple[Case, Case]] = {
 
 
 def status(outcomes: list[CaseOutcome]) -> int:
-    """Return the exit status: of what was broken, and of what shows nothing."""
+    """Return the exit status: 1 if a promise was broken, 2 if a case injected nothing."""
     if any(each.broken for each in outcomes):
         return 1
     return 0 if all(each.injected for each in outcomes) else 2
 
 
 def main(words: list[str] | None = None) -> int:
-    """Play, print the table, and say what was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.security", description=__doc__)
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all without a name")
@@ -64,16 +63,16 @@ def main(words: list[str] | None = None) -> int:
     raise_file_limit()
     outcomes: list[CaseOutcome] = []
     for name in given.cases or CASES:
-        begun = time.monotonic()
+        started = time.monotonic()
         outcomes.append(CASES[name][given.short]())
-        say(f"{name} took {time.monotonic() - begun:.0f} s")
+        print_progress(f"{name} took {time.monotonic() - started:.0f} s")
     text = table(outcomes)
     print(text)
     if given.out:
         given.out.write_text(text + "\n")
     for each in outcomes:
         if each.failures:
-            say("\n  ".join([f"{each.name}:", *each.failures]))
+            print_progress("\n  ".join([f"{each.name}:", *each.failures]))
     verdict = status(outcomes)
     print("tests.system.security: " + ("passed", "FAILED", "nothing was injected")[verdict])
     return verdict

@@ -30,11 +30,9 @@ class Issuer:
         self._signer = Signer(self.entry)
 
     def token(self, uid: str) -> str:
-        """Return a token for a user."""
         return self._signer.token(uid, audience=AUDIENCE, now=time.time(), ttl_s=TTL_S)
 
     def login(self, uid: str) -> bytes:
-        """Return the frame of a login."""
         return login(uid, self.token(uid))
 
 
@@ -43,8 +41,8 @@ def login(uid: str | None, token: str | None = None, *, idle_timeout: float | No
     return protocol.encode(protocol.login(uid, id=LOGIN_ID, token=token, idle_timeout=idle_timeout))
 
 
-def spoilt(token: str) -> str:
-    """Return a token whose signature is wrong, in the middle: there every bit of it counts."""
+def with_bad_signature(token: str) -> str:
+    """Return a token whose signature is wrong in the middle, where every bit counts."""
     head, _, signature = token.rpartition(".")
     middle = len(signature) // 2
     other = "A" if signature[middle] != "A" else "B"
@@ -52,13 +50,13 @@ def spoilt(token: str) -> str:
 
 
 def write_keys(path: Path, issuer: Issuer) -> None:
-    """Write the file of keys that a server checks tokens with."""
+    """Write the server's file of token keys."""
     path.touch(mode=0o600)
     path.write_text(key_set([public_entry(issuer.entry)]))
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate of this machine's, signed by itself, and its key; return both paths."""
+    """Write a self-signed certificate for this machine, and its key; return both paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "load test")])
     now = datetime.now(UTC)
@@ -77,8 +75,8 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     return cert_path, key_path
 
 
-def trusting_nobody() -> ssl.SSLContext:
-    """Return the context of a client that takes any certificate: who the server is matters elsewhere."""
+def unverified_context() -> ssl.SSLContext:
+    """Return a client context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -14,8 +14,8 @@ SECRET = "kAnAry-5ecret"
 CONTROL = "\x1b[31m"
 
 
-def break_down() -> None:
-    """Put the mistake into this process; workers of its own are without it."""
+def plant_mistake() -> None:
+    """Plant the mistake in this process only, not in its workers."""
     whole = Settings.clamp_idle_timeout
 
     def clamped(self: Settings, wish: float | None = None) -> float:
@@ -27,5 +27,5 @@ def break_down() -> None:
 
 
 if __name__ == "__main__":
-    break_down()
+    plant_mistake()
     sys.exit(main())

@@ -4,19 +4,18 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 from loadtest import usage
-from loadtest.outcome import CaseOutcome, faults, percentile, say, spread_ms
+from loadtest.outcome import CaseOutcome, failed_checks, percentile, print_progress, spread_ms
 from loadtest.records import Data
-from loadtest.servers import PresenceServer, Setup, running, wait_for
+from loadtest.servers import PresenceServer, Setup, wait_for
 from presence import protocol
 from presence.config.settings import Settings
 from presence.protocol import UIDS_MAX, Code, Kind, Packet
 from presence.watching.service import OWN_WATCHES
-from tests.system.security.credentials import login, spoilt
+from tests.system.security.credentials import login, with_bad_signature
 from tests.system.security.load import (
     GRANTED,
     LEAD_S,
@@ -28,11 +27,11 @@ from tests.system.security.load import (
     processes,
     visits,
 )
-from tests.system.security.stage import UNBOUNDED, AttackedServer, BlockingConnection, staged
+from tests.system.security.stage import UNBOUNDED, AttackedServer, BlockingConnection, attacked_server
 
-GOODPUT_MIN = 0.9
+MIN_GOODPUT = 0.9
 SETTLE_S = 2.0  # of each load until it counts: what the bucket had saved is spent
-P99_MAX_S = 0.25  # no promise names a time; an answer that takes longer than this is no answer in time
+MAX_P99_S = 0.25  # no promise names a time; an answer that takes longer than this is no answer in time
 
 # Ten times as many logins as a server grants
 
@@ -40,27 +39,26 @@ TOKENS = 1000  # that are sent again and again
 
 
 class GrantedLoad(NamedTuple):
-    """What came of one load: logins a second that were due, those that counted, and seconds of these."""
+    """One load: logins per second that were due, those that counted, and their seconds."""
 
     offered: float
     ended: Sequence[Visit]
     seconds: float
 
-    def number(self, code: int) -> int:
-        """Return how many ended so."""
+    def count(self, code: int) -> int:
         return sum(each.code == code for each in self.ended)
 
     @property
     def goodput(self) -> float:
-        """Logins a second that were granted."""
-        return self.number(GRANTED) / self.seconds
+        """Granted logins per second."""
+        return self.count(GRANTED) / self.seconds
 
     @property
-    def unread(self) -> int:
-        """How many were not granted, and were not told that the server is busy and when to come back."""
+    def refused_without_reason(self) -> int:
+        """How many were neither granted nor told when to return."""
         busy = {Code.BUSY, Code.RATE_LIMITED}
-        told = sum(each.code in busy and each.retry_after > 0 for each in self.ended)
-        return len(self.ended) - self.number(GRANTED) - told
+        informed = sum(each.code in busy and each.retry_after > 0 for each in self.ended)
+        return len(self.ended) - self.count(GRANTED) - informed
 
     def __str__(self) -> str:
         times = spread_ms([each.took_s for each in self.ended if each.code == GRANTED])
@@ -68,48 +66,47 @@ class GrantedLoad(NamedTuple):
 
 
 def offer(
-    stage: AttackedServer, says: Sequence[bytes] | str, per_second: float, seconds: float
+    stage: AttackedServer, frames: Sequence[bytes] | str, per_second: float, seconds: float
 ) -> GrantedLoad:
-    """Offer a server so many logins a second; those of the first `SETTLE_S` do not count."""
+    """Offer a server that many logins per second; those of the first `SETTLE_S` do not count."""
     count, begin = int(per_second * (SETTLE_S + seconds)), time.monotonic() + LEAD_S
     with processes(1) as pool:
-        ended = pool.submit(visits, stage.server.address, says, count, per_second, begin=begin).result()
+        ended = pool.submit(visits, stage.server.address, frames, count, per_second, begin=begin).result()
     return GrantedLoad(per_second, [each for each in ended if each.due >= begin + SETTLE_S], seconds)
 
 
 def flood_logins(capacity: int, seconds: float, *, tokens: bool = False) -> CaseOutcome:
-    """Offer as many logins as are granted, twice and ten times as many: the rest is told to return later.
+    """Offer as many logins as are granted, twice and ten times as many: the rest must be told when to return.
 
     Args:
-        capacity: logins a second that the server grants, as an operator sets it: what it can serve beside
-            refusing all the rest.
+        capacity: logins per second that the server grants.
         seconds: of each load that count.
-        tokens: whether users show tokens; else they say their name only.
+        tokens: whether logins have tokens.
     """
     flags = ["--login-rate", str(capacity), "--login-burst", str(capacity), "--idle-timeout", "5"]
     flags += [*UNBOUNDED, "--uid-login-rate", "0"] if tokens else []
-    with staged(*flags, tokens=tokens) as stage:
+    with attacked_server(*flags, tokens=tokens) as stage:
         signed = [stage.issuer.login(f"user-{number}") for number in range(TOKENS)] if tokens else []
         loads = []
         for times in (1, 2, 10):
             loads.append(offer(stage, signed or f"flood{times}", times * capacity, seconds))
-            say(str(loads[-1]))
-        return judge_flood("flood-tokens" if tokens else "flood", loads, stage.others_hurt())
+            print_progress(str(loads[-1]))
+        return judge_flood("flood-tokens" if tokens else "flood", loads, stage.bystanders_hurt())
 
 
-def judge_flood(name: str, loads: Sequence[GrantedLoad], hurt: list[str]) -> CaseOutcome:
-    """Hold the last and greatest load against the best of those before."""
+def judge_flood(name: str, loads: Sequence[GrantedLoad], harm: list[str]) -> CaseOutcome:
+    """Compare the last and greatest load with the best of those before."""
     *less, last = loads
     peak = max(each.goodput for each in less)
-    unread = sum(each.unread for each in loads)
-    broken = hurt + faults(
+    unread = sum(each.refused_without_reason for each in loads)
+    broken = harm + failed_checks(
         (
-            not last.goodput >= GOODPUT_MIN * peak,
+            not last.goodput >= MIN_GOODPUT * peak,
             f"{last.goodput:.0f} logins a second were granted, {peak:.0f} with less load",
         ),
         (unread, f"{unread} refusals without a time to return"),
     )
-    refused = len(last.ended) - last.number(GRANTED)
+    refused = len(last.ended) - last.count(GRANTED)
     return CaseOutcome(
         name, f"{refused:,} logins refused" if refused else "", "; ".join(map(str, loads)), broken
     )
@@ -122,7 +119,7 @@ PREPARED = 2000
 
 
 class Forged(NamedTuple):
-    """What came of good logins, and of so many forged ones a second beside them."""
+    """Good logins, and the rate of forged ones beside them."""
 
     rate: float
     good: Sequence[Visit]
@@ -130,7 +127,7 @@ class Forged(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of good logins, that were granted."""
+        """The share of good logins that were granted."""
         return sum(each.code == GRANTED for each in self.good) / len(self.good)
 
     def __str__(self) -> str:
@@ -138,45 +135,44 @@ class Forged(NamedTuple):
 
 
 def flood_forged(honest: float, rates: Sequence[float], seconds: float) -> CaseOutcome:
-    """Offer good logins, with more and more forged ones a second beside them.
+    """Offer good logins, with more and more forged ones per second beside them.
 
-    The forged ones come from many addresses, each with the name of a user of its own and a wrong signature;
-    each costs the server a check as a good one does. The honest come from one address that they share with
-    some who forge, at a rate that the server can well serve.
+    The forged ones come from many addresses, each with its own user and a wrong signature, so each costs a
+    check. The good ones share one address with some of them, at a rate that the server can serve easily.
     """
     sources = [f"127.0.8.{number + 1}" for number in range(FORGERS)]
     loads = []
-    with staged("--uid-login-rate", "0", tokens=True) as stage, processes(2) as pool:
+    with attacked_server("--uid-login-rate", "0", tokens=True) as stage, processes(2) as pool:
         issuer, address = stage.issuer, stage.server.address
         count = int(honest * (SETTLE_S + seconds))
         good = [issuer.login(f"honest-{number % PREPARED}") for number in range(count)]
         uids = [f"forged-{number}" for number in range(PREPARED)]
-        bad = [login(uid, spoilt(issuer.token(uid))) for uid in uids]
+        bad = [login(uid, with_bad_signature(issuer.token(uid))) for uid in uids]
         for rate in rates:
             begin, forging = time.monotonic() + LEAD_S, int(rate * (SETTLE_S + seconds))
-            came = pool.submit(visits, address, good, count, honest, begin=begin, sources=sources[:1])
+            visits_made = pool.submit(visits, address, good, count, honest, begin=begin, sources=sources[:1])
             forged = (
                 pool.submit(visits, address, bad, forging, rate, begin=begin, sources=sources).result()
                 if forging
                 else []
             )
-            counted = [each for each in came.result() if each.due >= begin + SETTLE_S]
+            counted = [each for each in visits_made.result() if each.due >= begin + SETTLE_S]
             loads.append(Forged(rate, counted, forged))
-            say(f"flood-forged: {loads[-1]}")
-        return judge_forged(loads, stage.others_hurt())
+            print_progress(f"flood-forged: {loads[-1]}")
+        return judge_forged(loads, stage.bystanders_hurt())
 
 
-def judge_forged(loads: Sequence[Forged], hurt: list[str]) -> CaseOutcome:
-    """Hold the greatest flood against none."""
+def judge_forged(loads: Sequence[Forged], harm: list[str]) -> CaseOutcome:
+    """Compare the greatest flood with none."""
     alone, *_, worst = loads
     forged = [*chain(*(each.bad for each in loads))]
-    taken = sum(each.code == GRANTED for each in forged)
-    broken = hurt + faults(
+    accepted = sum(each.code == GRANTED for each in forged)
+    broken = harm + failed_checks(
         (
-            not worst.share >= GOODPUT_MIN * alone.share,
+            not worst.share >= MIN_GOODPUT * alone.share,
             f"{worst.share:.1%} of good logins were granted, {alone.share:.1%} without a flood",
         ),
-        (taken, f"{taken} forged tokens were taken"),
+        (accepted, f"{accepted} forged tokens were taken"),
     )
     injected = f"{len(forged):,} forged tokens" if forged else ""
     return CaseOutcome("flood-forged", injected, "; ".join(map(str, loads)), broken)
@@ -194,7 +190,7 @@ ASKERS, ASK_EACH_S = 50, 0.1
 
 
 class FloodFigures(NamedTuple):
-    """What was seen of one kind of flood: of the flooder, and seconds to the answers of others."""
+    """One kind of flood: the flooder, and seconds to the answers of others."""
 
     flooded: Flooded
     answers: Sequence[float]
@@ -205,86 +201,85 @@ class FloodFigures(NamedTuple):
 
 
 def flooders(seconds: float) -> CaseOutcome:
-    """Flood a server with each kind of packet, while others ask it for answers."""
+    """Flood a server with each kind of packet, while other clients ask for answers."""
     flags = ("--disconnect-grace", "0", "--login-burst", "100000", "--uid-login-rate", "0")
     found: dict[str, FloodFigures] = {}
-    with staged(*flags) as stage, processes(2) as pool:
+    with attacked_server(*flags) as stage, processes(2) as pool:
         address = stage.server.address
         for kind, frame in PACKETS.items():
             begin = time.monotonic() + LEAD_S
             times = pool.submit(ask, address, f"asks-{kind[:3]}", ASKERS, ASK_EACH_S, begin, seconds)
             flooded = pool.submit(flood, address, frame, begin, seconds).result()
             found[kind] = FloodFigures(flooded, times.result())
-            say(f"{kind}: {found[kind]}")
-        return judge_flooders(found, stage.others_hurt())
+            print_progress(f"{kind}: {found[kind]}")
+        return judge_flooders(found, stage.bystanders_hurt())
 
 
-def judge_flooders(found: Mapping[str, FloodFigures], hurt: list[str]) -> CaseOutcome:
-    """Nobody is to wait long, and whoever floods is cut off and told why."""
-    broken = [*hurt]
+def judge_flooders(found: Mapping[str, FloodFigures], harm: list[str]) -> CaseOutcome:
+    """No client may wait for long, and flooders are disconnected with a reason."""
+    broken = [*harm]
     for kind, (flooded, answers) in found.items():
         p99 = percentile(answers, 0.99)
-        broken += faults(
-            (not p99 <= P99_MAX_S, f"{kind}: p99 of others' answers {p99 * 1000:.0f} ms"),
+        broken += failed_checks(
+            (not p99 <= MAX_P99_S, f"{kind}: p99 of others' answers {p99 * 1000:.0f} ms"),
             (not flooded.cut_off, f"{kind}: the flooder was never cut off"),
             (flooded.otherwise, f"{kind}: {flooded.otherwise} flooders were cut off without a word"),
         )
     packets = sum(each.flooded.packets for each in found.values())
-    told = "; ".join(f"{kind}: {each}" for kind, each in found.items())
-    return CaseOutcome("flooders", f"{packets:,} packets of one client" if packets else "", told, broken)
+    informed = "; ".join(f"{kind}: {each}" for kind, each in found.items())
+    return CaseOutcome("flooders", f"{packets:,} packets of one client" if packets else "", informed, broken)
 
 
 # Clients who watch as many users as they can
 
 FRAMES = 2
-AT_ONCE = 10
+CLIENTS_PER_TURN = 10
 LATER = 50
 IDLE_S = 300.0
-WORKER_BYTES_MAX = 700  # of a watch; security.md says so
-REDIS_BYTES_MAX = 300
-ONCE_BYTES = 16 * 2**20  # packed states, and what is read once
+MAX_WORKER_BYTES = 700  # of a watch; security.md says so
+MAX_REDIS_BYTES = 300
+FIXED_BYTES = 16 * 2**20  # packed states, and what is read once
 
 
 def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOutcome:
-    """Let clients watch as much as the largest frames hold, each of them other users.
+    """Let clients watch as many users as the largest frames hold, each of them others.
 
-    One who behaves asks for an answer all the while; afterwards others come who watch only a few.
+    Meanwhile a bystander asks for an answer; afterwards other clients watch only a few users.
 
     Args:
-        count: of clients.
         shared: the server's `max_shared_watches`.
     """
     codes: Counter[str] = Counter()
     waits: list[float] = []
     few = protocol.encode(protocol.watch([f"friend-{number}" for number in range(OWN_WATCHES)], id=7))
-    with staged("--max-shared-watches", str(shared)) as stage:
+    with attacked_server("--max-shared-watches", str(shared)) as stage:
         greedy = [_logged_in(stage, f"greedy-{number}") for number in range(count)]
         bystander = _logged_in(stage, "bystander")
         time.sleep(2)
         rss, redis = usage.memory(stage.pid).rss, _redis_bytes(stage)
-        for first in range(0, count, AT_ONCE):
-            turn = range(first, min(first + AT_ONCE, count))
+        for first in range(0, count, CLIENTS_PER_TURN):
+            turn = range(first, min(first + CLIENTS_PER_TURN, count))
             for number in turn:
                 greedy[number].send(b"".join(_watch_frames(number)))
-            begun = time.monotonic()
+            started = time.monotonic()
             bystander.ask(protocol.encode(protocol.keepalive(7)))
-            waits.append(time.monotonic() - begun)
-            codes.update(_told(greedy[number].answer()) for number in turn for _ in range(FRAMES))
+            waits.append(time.monotonic() - started)
+            codes.update(_outcome_of(greedy[number].answer()) for number in turn for _ in range(FRAMES))
         kept = codes["granted"] * UIDS_MAX
         rss, redis = usage.memory(stage.pid).rss - rss, _redis_bytes(stage) - redis
         later = [_logged_in(stage, f"later-{number}") for number in range(LATER)]
-        modest = sum(_told(each.ask(few)) == "granted" for each in later)
-        hurt = stage.others_hurt()
-        for wire in (*greedy, *later, bystander):
-            wire.drop()
+        modest = sum(_outcome_of(each.ask(few)) == "granted" for each in later)
+        harm = stage.bystanders_hurt()
+        for connection in (*greedy, *later, bystander):
+            connection.drop()
     limit = shared + OWN_WATCHES * count
     unsaid = codes.total() - codes["granted"] - codes["busy, with a time to return"]
-    broken = hurt + faults(
+    broken = harm + failed_checks(
         (kept > limit, f"{kept:,} watches, {limit:,} allowed"),
-        (rss > ONCE_BYTES + limit * WORKER_BYTES_MAX, f"{rss:,} bytes of memory of the worker"),
-        (redis > ONCE_BYTES + limit * REDIS_BYTES_MAX, f"{redis:,} bytes of memory of Redis"),
+        (rss > FIXED_BYTES + limit * MAX_WORKER_BYTES, f"{rss:,} bytes of memory of the worker"),
+        (redis > FIXED_BYTES + limit * MAX_REDIS_BYTES, f"{redis:,} bytes of memory of Redis"),
         (unsaid, f"{unsaid} were refused without being told why"),
-        (max(waits) > P99_MAX_S, f"a bystander waited {max(waits):.3f} s for an answer"),
+        (max(waits) > MAX_P99_S, f"a bystander waited {max(waits):.3f} s for an answer"),
         (modest < LATER, f"{LATER - modest} of {LATER} could not watch their {OWN_WATCHES}"),
     )
     measured = (
@@ -296,9 +291,9 @@ def watchers(count: int, shared: int = Settings().max_shared_watches) -> CaseOut
 
 
 def _logged_in(stage: AttackedServer, uid: str) -> BlockingConnection:
-    wire = stage.wire()
-    wire.ask(login(uid, idle_timeout=IDLE_S))
-    return wire
+    connection = stage.connect()
+    connection.ask(login(uid, idle_timeout=IDLE_S))
+    return connection
 
 
 def _watch_frames(number: int) -> Iterator[bytes]:
@@ -307,7 +302,7 @@ def _watch_frames(number: int) -> Iterator[bytes]:
         yield protocol.encode(protocol.watch(uids, id=frame))
 
 
-def _told(packet: Packet) -> str:
+def _outcome_of(packet: Packet) -> str:
     if packet.kind == Kind.OK:
         return "granted"
     reason = str(packet.payload.get("reason", packet.payload.get("code")))
@@ -320,11 +315,11 @@ def _redis_bytes(stage: AttackedServer) -> int:
 
 # A million connections that come, log in and close
 
-GROWN_MAX = 0.01
+MAX_GROWTH = 0.01
 PORTION = 1000  # logins after which Redis is to be told of all, so that no backlog forms
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 REST_S = 20.0  # until all is told and closed
-CHORES_S = 3.0
+SETTLE_AFTER_CYCLES_S = 3.0
 STATISTICS_S = 75.0  # the server logs its figures once a minute
 FIGURES = "all statistics"
 TABLES = ("connections", "sessions", "queued", "uid_logins_kept")  # always there, or nothing was looked at
@@ -346,27 +341,26 @@ class Rest(NamedTuple):
 
 
 def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool = True) -> CaseOutcome:
-    """Let so many come and go, each of a user of its own: what does a server keep of them?
+    """Let clients log in and leave, each with a user of its own: what does a server keep of them?
 
-    Descriptors, memory and the sizes of all that a server keeps are compared at rest: before (after a warm-up
-    of the same kind), and in the end. Logins wait in portions until Redis has been told of those before:
-    memory that a backlog took once is not given back to the system.
+    Descriptors, memory and the sizes of all tables are compared at rest: after a warm-up of the same kind,
+    and in the end. Logins wait until Redis has those before, because memory of a backlog is not returned to
+    the system.
 
     Args:
-        count: of cycles.
-        per_second: how many begin in a second at most.
+        per_second: how many begin per second at most.
         warm_up: cycles before the base is taken.
-        looks: whether to wait, up to a minute, for what the server says that it keeps.
+        looks: whether to wait, up to a minute, for the server's log of its table sizes.
     """
     flags = (
         *("--log-level", "debug", "--disconnect-grace", "0", "--stream-maxlen", "20000"),
         *("--login-rate", "100000", "--accept-rate", "100000"),
     )
     codes: Counter[int] = Counter()
-    with Data() as data, running([partial(PresenceServer, "--redis", data.url, *flags)]) as (server,):
+    with Data() as data, PresenceServer("--redis", data.url, *flags) as server:
         events, pid = Setup().keys().events(0), server.process.pid
 
-        def is_told() -> bool:
+        def is_recorded() -> bool:
             added = data.client.xinfo_stream(events)["entries-added"] if data.client.exists(events) else 0
             return int(added) >= 2 * codes[GRANTED]
 
@@ -376,23 +370,23 @@ def cycles(count: int, per_second: float, *, warm_up: int = 10_000, looks: bool 
                 codes.update(
                     each.code for each in visits(server.address, name, portion, per_second, resets=True)
                 )
-                wait_for(is_told, REST_S, look_s=LOOK_S)
-            time.sleep(CHORES_S)
+                wait_for(is_recorded, REST_S, poll_s=POLL_INTERVAL_S)
+            time.sleep(SETTLE_AFTER_CYCLES_S)
             rest = Rest(usage.memory(pid).rss, len(os.listdir(f"/proc/{pid}/fd")))
-            say(f"cycles: after {codes.total():,} {rest}")
+            print_progress(f"cycles: after {codes.total():,} {rest}")
             return rest
 
         base, rest = cycle(warm_up), cycle(warm_up + count)
         kept: dict[str, int] | None = None
         if looks:
-            said = len(server.said(FIGURES))
-            wait_for(lambda: len(server.said(FIGURES)) > said, STATISTICS_S)
-            kept = sizes(server.said(FIGURES)[-1])
+            logged = len(server.logged(FIGURES))
+            wait_for(lambda: len(server.logged(FIGURES)) > logged, STATISTICS_S)
+            kept = sizes(server.logged(FIGURES)[-1])
     return judge_cycles(base, rest, kept, codes)
 
 
 def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
-    """Return those of the server's figures that are the present size of something, by their path."""
+    """Return the present sizes among the server's statistics, by their path."""
     found: dict[str, int] = {}
     for name, value in figures.items():
         here = f"{path}.{name}" if path else name
@@ -404,12 +398,12 @@ def sizes(figures: Mapping[str, Any], path: str = "") -> dict[str, int]:
 
 
 def judge_cycles(base: Rest, rest: Rest, kept: Mapping[str, int] | None, codes: Counter[int]) -> CaseOutcome:
-    """Hold what is left against what was there before; without `kept` nobody looked at the tables."""
+    """Compare the server at rest with the base; without `kept` the tables were not read."""
     missed = codes.total() - codes[GRANTED]
     grown = max(abs(now / then - 1) for now, then in zip(rest, base, strict=True))
-    broken = faults(
+    broken = failed_checks(
         (missed, f"{missed} logins were not granted: {dict(codes)}"),
-        (grown > GROWN_MAX, f"{grown:.2%} away from the base, {GROWN_MAX:.0%} allowed"),
+        (grown > MAX_GROWTH, f"{grown:.2%} away from the base, {MAX_GROWTH:.0%} allowed"),
     )
     if kept is not None:
         named = {path.rpartition(".")[2] for path in kept}

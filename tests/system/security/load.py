@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient, plain_login
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, login_frame
 from loadtest.connection import raise_file_limit
 from presence import protocol
 from presence.protocol import Code, Kind
@@ -24,46 +24,38 @@ Address = tuple[str, int]
 
 LEAD_S = 0.5  # from an order to the first connection
 SOURCES = 64  # addresses to connect from
-PATIENCE_S = 15.0  # for the last answers
-AT_ONCE = 12_000  # visitors; more are late rather than made
+ANSWER_TIMEOUT_S = 15.0  # for the last answers
+MAX_VISITORS = 12_000  # visitors; more are late rather than made
 PAUSE_S = 0.01
 GRANTED, UNANSWERED, LOST = 0, -1, -2
 PIECE_BYTES = 16_384  # of a flood
-DRIP_S = 1.0  # between two pieces
-ASKING = protocol.encode(protocol.keepalive(7))
+PIECE_INTERVAL_S = 1.0  # between two pieces
+KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(7))
 
 
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Have so many processes ready, for the length of a ``with`` block."""
+    """Keep that many processes ready, for the length of a ``with`` block."""
     context = multiprocessing.get_context("spawn")  # a fork would share sockets, and threads' locks
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin) as pool:
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_init_process) as pool:
         for started in [pool.submit(raise_file_limit) for _ in range(count)]:
             started.result()
         yield pool
 
 
-def _begin() -> None:
+def _init_process() -> None:
     raise_file_limit()
     gc.disable()  # nothing here makes cycles, and a collection would make load late
 
 
 class Visit(NamedTuple):
-    """What came of somebody who connected once.
+    """One client that connected once."""
 
-    Attributes:
-        due: when, monotonic seconds; of who waits for the server's close: when he came.
-        took_s: from then until he was let in, or until the end; inf: he was still there, without an answer.
-        code: `GRANTED`, the reason code that the server told, `UNANSWERED` or `LOST`: closed without a word.
-        retry_after: seconds that a refusal named; 0.0 without.
-        sent: pieces of what he had to say.
-    """
-
-    due: float
-    took_s: float
-    code: int
-    retry_after: float = 0.0
-    sent: int = 1
+    due: float  # monotonic seconds; of a client that waits for the server's close: when it connected
+    took_s: float  # until the login was granted or the connection ended; inf: neither
+    code: int  # `GRANTED`, the server's reason code, `UNANSWERED`, or `LOST`: closed without a goodbye
+    retry_after: float = 0.0  # seconds that a refusal named
+    sent: int = 1  # pieces of its input
 
 
 class _Visitor(LoopClient):
@@ -71,86 +63,83 @@ class _Visitor(LoopClient):
 
     def __init__(self, loop: ClientLoop, due: float, pieces: Sequence[bytes], ended: list[Visit]) -> None:
         super().__init__(loop, "")
-        self.returns = self.is_reset = False
+        self.reconnects = self.is_reset = False
         self._due, self._pieces, self._ended = due, pieces, ended
         self._sent = 0
 
-    def opened(self) -> None:
-        if self.fd != AWAY and self._sent < len(self._pieces):
+    def on_connected(self) -> None:
+        if self.fd != NO_CONNECTION and self._sent < len(self._pieces):
             self.send(self._pieces[self._sent])
             self._sent += 1
             if self._sent < len(self._pieces):
-                self.loop.at(time.monotonic() + DRIP_S, self.opened)
+                self.loop.call_at(time.monotonic() + PIECE_INTERVAL_S, self.on_connected)
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
-        self.drop(reset=self.is_reset)
-        self.over(now, GRANTED)
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
+        self.close(reset=self.is_reset)
+        self.finish(now, GRANTED)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        told = payload or {"code": LOST}
-        self.over(now, told["code"], told.get("retry_after", 0.0))
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        payload_or_lost = payload or {"code": LOST}
+        self.finish(now, payload_or_lost["code"], payload_or_lost.get("retry_after", 0.0))
 
-    def over(self, now: float, code: int, retry_after: float = 0.0) -> None:
+    def finish(self, now: float, code: int, retry_after: float = 0.0) -> None:
         self._ended.append(Visit(self._due, now - self._due, code, retry_after, self._sent))
 
 
 def visits(
     address: Address,
-    says: Sequence[bytes | Sequence[bytes]] | str,
+    frames: Sequence[bytes | Sequence[bytes]] | str,
     count: int,
     per_second: float,
     *,
-    seconds: float = PATIENCE_S,
+    seconds: float = ANSWER_TIMEOUT_S,
     begin: float = 0.0,
     sources: Sequence[str] | int = SOURCES,
     hangs_up: bool = True,
     resets: bool = False,
 ) -> list[Visit]:
-    """Let visitors come: each connects, says what he has to say, and leaves when he is let in.
+    """Let clients connect, send their frames, and leave when the login is granted.
 
     Args:
-        address: the server's.
-        says: what each of them sends, by turns: at once, or in pieces, one each second; it is made before,
-            because it takes longer to sign a login than to send it. Or what the names of users begin with,
-            who say no more than that.
-        count: how many come.
-        per_second: how many are due in a second.
-        seconds: how long the last is waited for.
+        says: what each sends, by turns: in one piece, or one piece per second. It is made in advance, because
+            a login takes longer to sign than to send. Or a prefix of uids for plain logins.
+        per_second: how many are due per second.
+        seconds: how long to wait for the last.
         begin: monotonic seconds at which the first is due; 0.0: immediately.
         sources: addresses to connect from, in turn; or how many.
-        hangs_up: whether who is refused leaves; else he waits for the server's close.
+        hangs_up: whether a refused client leaves; else it waits for the server's close.
         resets: whether every second connection is closed with a reset.
 
     Returns:
-        What came of each, in the order in which they ended.
+        The visits, in the order in which they ended.
     """
     ended: list[Visit] = []
     begin = begin or time.monotonic()
 
-    def come(number: int) -> None:
-        if len(loop) >= AT_ONCE:
-            loop.at(time.monotonic() + PAUSE_S, partial(come, number))
+    def connect_next(number: int) -> None:
+        if len(loop) >= MAX_VISITORS:
+            loop.call_at(time.monotonic() + PAUSE_S, partial(connect_next, number))
             return
         due = begin + number / per_second
-        said = plain_login(f"{says}-{number}") if isinstance(says, str) else says[number % len(says)]
+        frame = login_frame(f"{frames}-{number}") if isinstance(frames, str) else frames[number % len(frames)]
         since = due if hangs_up else time.monotonic()  # how late we are is no part of a stay
-        visitor = _Visitor(loop, since, [said] if isinstance(said, bytes) else said, ended)
-        visitor.hangs_up, visitor.is_reset = hangs_up, resets and number % 2 == 1
+        visitor = _Visitor(loop, since, [frame] if isinstance(frame, bytes) else frame, ended)
+        visitor.closes_on_goodbye, visitor.is_reset = hangs_up, resets and number % 2 == 1
         visitor.connect()
         if number + 1 < count:
-            loop.at(due + 1 / per_second, partial(come, number + 1))
+            loop.call_at(due + 1 / per_second, partial(connect_next, number + 1))
 
     with ClientLoop(address, sources=sources) as loop:
-        loop.at(begin, partial(come, 0))
+        loop.call_at(begin, partial(connect_next, 0))
         loop.run(begin + count / per_second + seconds - time.monotonic(), lambda: len(ended) == count)
-        for client in loop.open_clients():
+        for client in loop.connected_clients():
             if isinstance(client, _Visitor):
-                client.over(math.inf, UNANSWERED)
+                client.finish(math.inf, UNANSWERED)
     return ended
 
 
 class Flooded(NamedTuple):
-    """What a flooder achieved: packets that left it, how often it was cut off with 311, and otherwise."""
+    """What a flooder sent, how often it was disconnected with 311, and how often otherwise."""
 
     packets: int
     cut_off: int
@@ -158,37 +147,37 @@ class Flooded(NamedTuple):
 
 
 class _Flooder(LoopClient):
-    """Sends as much as the connection takes; logs in anew when it ends, whatever it was told."""
+    """Sends as much as the connection takes; reconnects whenever it ends."""
 
     is_member = False
 
     def __init__(self, loop: ClientLoop, frame: bytes) -> None:
         super().__init__(loop, "flooder")
-        self.returns = False
+        self.reconnects = False
         self.cut_off = self.otherwise = self.pieces = 0
         self._piece = frame * max(1, PIECE_BYTES // len(frame))
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self.flush()
 
     def flush(self) -> None:
         super().flush()
-        if self.fd != AWAY and self.is_in and not self.is_sending:
+        if self.fd != NO_CONNECTION and self.is_logged_in and not self.has_unsent:
             self.pieces += 1
             self.send_later(self._piece)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        is_told = payload is not None and payload["code"] == Code.RATE_LIMITED
-        self.cut_off += is_told
-        self.otherwise += not is_told
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
+        has_reason = payload is not None and payload["code"] == Code.RATE_LIMITED
+        self.cut_off += has_reason
+        self.otherwise += not has_reason
         self.connect()
 
 
 def flood(address: Address, frame: bytes, begin: float, seconds: float) -> Flooded:
-    """Send a frame again and again over one connection, as fast as it takes it."""
+    """Send a frame over one connection as fast as it is taken."""
     with ClientLoop(address) as loop:
         flooder = _Flooder(loop, frame)
-        loop.at(begin, flooder.connect)
+        loop.call_at(begin, flooder.connect)
         loop.run(begin + seconds - time.monotonic())
         pieces = flooder.pieces
     return Flooded(pieces * max(1, PIECE_BYTES // len(frame)), flooder.cut_off, flooder.otherwise)
@@ -202,10 +191,10 @@ class _Asker(LoopClient):
 
     def ask(self, due: float) -> None:
         self._asked = time.monotonic()
-        self.send(ASKING)
-        self.loop.at(due + self._every_s, partial(self.ask, due + self._every_s))
+        self.send(KEEPALIVE_WITH_ID)
+        self.loop.call_at(due + self._every_s, partial(self.ask, due + self._every_s))
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.OK:
             self._times.append(now - self._asked)
 
@@ -217,12 +206,12 @@ def ask(
     times: list[float] = []
     with ClientLoop(address) as loop:
         askers = [_Asker(loop, f"{name}-{number}", every_s, times) for number in range(clients)]
-        loop.bring(askers)
-        loop.run(begin - time.monotonic(), lambda: loop.online() == clients)
+        loop.connect_all(askers)
+        loop.run(begin - time.monotonic(), lambda: loop.count_logged_in() == clients)
         now = time.monotonic()
         for number, asker in enumerate(askers):
             due = max(begin, now) + number * every_s / clients
-            loop.at(due, partial(asker.ask, due))
+            loop.call_at(due, partial(asker.ask, due))
         loop.run(begin + seconds - time.monotonic())
         if loop.endings:
             raise RuntimeError(f"some of those who ask lost their connection: {dict(loop.endings)}")

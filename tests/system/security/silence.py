@@ -1,4 +1,4 @@
-"""Clients who say too little, or just too late: silent strangers, and beats as their time is up."""
+"""Clients that are silent, or almost too late: no login, and keepalives right at the time-out."""
 
 import random
 import ssl
@@ -10,58 +10,58 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from loadtest.client_loop import AWAY, ClientLoop, LoopClient
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient
 from loadtest.events import StreamEvent
-from loadtest.outcome import CaseOutcome, faults, percentile, spread_ms
+from loadtest.outcome import CaseOutcome, failed_checks, percentile, spread_ms
 from presence import protocol
 from presence.protocol import Code, Kind
-from tests.system.security.credentials import login, trusting_nobody
+from tests.system.security.credentials import login, unverified_context
 from tests.system.security.load import GRANTED, LEAD_S, Visit, processes, visits
-from tests.system.security.stage import staged
+from tests.system.security.stage import attacked_server
 
 LOGIN_TIMEOUT_S = 5.0
 LATE_S = 0.5  # a time-out may be so late
-P99_MAX_S = 0.25  # of a login beside the strangers
+MAX_P99_S = 0.25  # of a login beside the strangers
 
 # Strangers who say nothing, or a byte a second
 
 
 def silent(count: int, over_tls: int, per_second: float, logins: float) -> CaseOutcome:
-    """Let strangers come and wait, while so many users a second log in.
+    """Let silent clients connect and wait, while users log in.
 
     Args:
-        count: of strangers, who say nothing, or a login at a byte a second.
-        over_tls: of those on the port for TLS: silent, half a hello, a byte a second, a hello and no more.
-        per_second: how many come in a second.
-        logins: a second, of users.
+        count: of clients that say nothing, or send a login at a byte per second.
+        over_tls: of those on the TLS port: silent, half a hello, a byte per second, a hello and no more.
+        per_second: how many connect per second.
+        logins: per second, of users.
     """
     hello = _hello()
-    says = (b"", [bytes([each]) for each in login("u" * 100)])
-    says_tls = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
+    frames = (b"", [bytes([each]) for each in login("u" * 100)])
+    frames_tls = (b"", hello[: len(hello) // 2], [bytes([each]) for each in hello], hello)
     flags = ("--workers", "2", "--login-timeout", f"{LOGIN_TIMEOUT_S:g}")
-    with staged(*flags, tls=True) as stage, processes(3) as pool:
+    with attacked_server(*flags, tls=True) as stage, processes(3) as pool:
         address, begin = stage.server.address, time.monotonic() + LEAD_S
         seconds, users = LOGIN_TIMEOUT_S + 2 * LATE_S, int((count / per_second + LOGIN_TIMEOUT_S) * logins)
         stays = partial(visits, per_second=per_second, seconds=seconds, begin=begin, hangs_up=False)
         honest = pool.submit(visits, address, "honest", users, logins, begin=begin)
-        strangers = pool.submit(stays, address, says, count)
-        secured = pool.submit(stays, stage.tls_address, says_tls, over_tls).result()
-        return judge_silent(strangers.result(), secured, honest.result(), stage.others_hurt())
+        strangers = pool.submit(stays, address, frames, count)
+        secured = pool.submit(stays, stage.tls_address, frames_tls, over_tls).result()
+        return judge_silent(strangers.result(), secured, honest.result(), stage.bystanders_hurt())
 
 
 def _hello() -> bytes:
-    """Return what a client of TLS says first."""
+    """Return the first bytes of a TLS client."""
     outgoing = ssl.MemoryBIO()
-    client = trusting_nobody().wrap_bio(ssl.MemoryBIO(), outgoing)
+    client = unverified_context().wrap_bio(ssl.MemoryBIO(), outgoing)
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
 
 
 def judge_silent(
-    strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], hurt: list[str]
+    strangers: Sequence[Visit], secured: Sequence[Visit], honest: Sequence[Visit], harm: list[str]
 ) -> CaseOutcome:
-    """Hold what was seen against what is promised; those over TLS are told nothing."""
+    """Judge the stays; TLS clients get no code."""
     lived = [each.took_s for each in (*strangers, *secured)]
     alive = sum(time_s > LOGIN_TIMEOUT_S + LATE_S for time_s in lived)
     early = sum(time_s < LOGIN_TIMEOUT_S for time_s in lived)
@@ -69,12 +69,12 @@ def judge_silent(
     refused = sum(each.code != GRANTED for each in honest)
     times = [each.took_s for each in honest]
     p99 = percentile(times, 0.99)
-    broken = hurt + faults(
+    broken = harm + failed_checks(
         (alive, f"{alive} of {len(lived)} were open at {LOGIN_TIMEOUT_S + LATE_S:g} s"),
         (early, f"{early} were closed too early"),
         (unnamed, f"{unnamed} were not told why"),
         (refused, f"{refused} logins of users were not granted"),
-        (not p99 <= P99_MAX_S, f"p99 of logins {p99 * 1000:.0f} ms"),
+        (not p99 <= MAX_P99_S, f"p99 of logins {p99 * 1000:.0f} ms"),
     )
     slow = sum(each.sent > 1 for each in strangers)
     injected = f"{len(lived):,} strangers, {slow:,} of them at a byte a second, {len(secured):,} over TLS"
@@ -85,14 +85,14 @@ def judge_silent(
 # Beats in the very moment in which their sender's time is up
 
 T_S, TICK_S = 1.0, 0.25
-AROUND_S = (-0.02, 0.05)  # a beat comes so long before T to so long after T and a tick
+AROUND_S = (-0.02, 0.05)  # a keepalive comes so long before T to so long after T and a tick
 SETTLE_S = 1.0  # until the last answers are read, and Redis has what was decided
-RACES_SHARE_MIN = 0.05  # of the beats that have to win, and to lose
+MIN_RACES_SHARE = 0.05  # of the keepalives that have to win, and to lose
 BEAT = protocol.encode(protocol.keepalive(2))
 
 
 class AnsweredKeepalive(NamedTuple):
-    """The last beat of a session that was answered: whose, and Unix ms before it was sent."""
+    """The last answered keepalive of a session: uid, and Unix ms before it was sent."""
 
     uid: str
     at_ms: float
@@ -100,73 +100,74 @@ class AnsweredKeepalive(NamedTuple):
 
 @dataclass
 class Race:
-    """Beats that came in time, and too late; the last that was answered, by session."""
+    """Keepalives that came in time, and too late; the last answered one by session."""
 
     won: int = 0
     lost: int = 0
-    answered: dict[str, AnsweredKeepalive] = field(default_factory=dict)
+    last_answered: dict[str, AnsweredKeepalive] = field(default_factory=dict)
 
 
 class _Racer(LoopClient):
-    """Beats about when it is ended, and is back at its next turn."""
+    """Sends a keepalive at about its deadline, and reconnects at its next turn."""
 
     def __init__(self, loop: ClientLoop, uid: str, until: float, race: Race) -> None:
         super().__init__(loop, uid)
-        self.returns = False
+        self.reconnects = False
         self._until, self._race = until, race
-        self._session, self._beat_ms = "", 0.0
+        self._session, self._sent_ms = "", 0.0
 
-    def act(self) -> None:
+    def send_and_schedule(self) -> None:
         if time.monotonic() > self._until:
             return
-        if self.fd == AWAY:
+        if self.fd == NO_CONNECTION:
             self.connect()
         else:
-            self._beat_ms = time.time() * 1000
+            self._sent_ms = time.time() * 1000
             self.send(BEAT)
         due = time.monotonic() + T_S + random.uniform(AROUND_S[0], TICK_S + AROUND_S[1])
-        self.loop.at(due, self.act)
+        self.loop.call_at(due, self.send_and_schedule)
 
-    def entered(self, payload: Mapping[str, Any], now: float) -> None:
+    def on_login(self, payload: Mapping[str, Any], now: float) -> None:
         self._session = payload["session"]
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         if kind == Kind.OK:
             self._race.won += 1
-            self._race.answered[self._session] = AnsweredKeepalive(self.uid, self._beat_ms)
+            self._race.last_answered[self._session] = AnsweredKeepalive(self.uid, self._sent_ms)
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         self._race.lost += 1
 
 
 def races(count: int, seconds: float) -> CaseOutcome:
-    """Beats that come as the time of their sender is up: each wins, or a clean new period begins."""
+    """Keepalives at the deadline of their sender: each wins, or a clean new period begins."""
     race = Race()
     flags = ("--idle-timeout", f"{T_S:g}", "--tick", f"{TICK_S:g}")
-    with staged(*flags) as stage, ClientLoop(stage.server.address) as loop:
+    with attacked_server(*flags) as stage, ClientLoop(stage.server.address) as loop:
         for number in range(count):
-            _Racer(loop, f"racer-{number}", time.monotonic() + seconds, race).act()
+            _Racer(loop, f"racer-{number}", time.monotonic() + seconds, race).send_and_schedule()
         loop.run(seconds + SETTLE_S)
-        events, hurt = stage.events(), stage.others_hurt()
-    wrong, doubled = told_wrongly(events, race.answered)
-    broken = hurt + faults(
+        events, harm = stage.events(), stage.bystanders_hurt()
+    wrong, doubled = wrong_events(events, race.last_answered)
+    broken = harm + failed_checks(
         (wrong, f"{len(wrong)} were told offline, and the next beat was answered: {wrong[:3]}"),
         (doubled, f"{doubled} events like the one before"),
     )
-    beats = race.won + race.lost
-    raced = min(race.won, race.lost) >= RACES_SHARE_MIN * beats > 0
+    keepalives = race.won + race.lost
+    raced = min(race.won, race.lost) >= MIN_RACES_SHARE * keepalives > 0
     measured = f"{race.won:,} beats won, {race.lost:,} came too late; offline as last event {len(wrong)}"
-    return CaseOutcome("races", f"{beats:,} beats about T after the last" if raced else "", measured, broken)
+    return CaseOutcome(
+        "races", f"{keepalives:,} beats about T after the last" if raced else "", measured, broken
+    )
 
 
-def told_wrongly(
+def wrong_events(
     events: Iterable[StreamEvent], answered: Mapping[str, AnsweredKeepalive]
 ) -> tuple[list[str], int]:
-    """Hold the stream against what clients know.
+    """Compare the stream with what clients know.
 
     Returns:
-        Who was online when a beat was answered, though the last event before that beat says offline; and how
-        many events do not alternate.
+        Users whose last event before an answered keepalive is offline, and how many events do not alternate.
     """
     by_uid: dict[str, list[StreamEvent]] = {}
     for event in events:
@@ -176,5 +177,9 @@ def told_wrongly(
         for uid, at_ms in answered.values()
         if [event.type for event in by_uid.get(uid, ()) if event.at_ms < at_ms][-1:] != ["online"]
     ]
-    doubled = sum(event.type == before.type for told in by_uid.values() for before, event in pairwise(told))
+    doubled = sum(
+        event.type == before.type
+        for user_events in by_uid.values()
+        for before, event in pairwise(user_events)
+    )
     return wrong, doubled

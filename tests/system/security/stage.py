@@ -1,7 +1,6 @@
 """A server, with clients beside it who behave: what a case does to it must not concern them."""
 
 import socket
-import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -9,62 +8,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, plain_login
-from loadtest.connection import source_addresses
+from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, login_frame
+from loadtest.connection import reset_on_close, source_addresses
 from loadtest.events import StreamEvent
-from loadtest.outcome import faults
+from loadtest.outcome import failed_checks
 from loadtest.records import Data
 from loadtest.servers import PRESENCE, PresenceServer, Setup
 from presence import protocol
 from presence.protocol import Code, Kind, Packet
 from tests.system.security.credentials import Issuer, write_certificate, write_keys
 
-OTHERS = 50  # who behave
-OTHERS_BEAT_S = 0.4
+BYSTANDERS = 50  # who behave
+BYSTANDER_KEEPALIVE_S = 0.4
 SOURCES = 8  # addresses to connect from: each brings 28,000 ports
 TIMEOUT_S = 20.0  # for an answer that should come immediately; the machine may be busy
 READ_BYTES = 65_536
 UNBOUNDED = ("--token-check-share", "1")  # there is time to check them all: for cases about something else
 _SOURCE = source_addresses("127.0.0.1", SOURCES)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s
 
 
 class Resident(LoopClient):
-    """Logs in once, beats, and stays as long as the server keeps it.
+    """Logs in once, sends keepalives, and stays as long as the server keeps it.
 
     Args:
-        frame: of its login; b"": of the user, with no more than the name.
+        frame: of its login; b"": with nothing but the uid.
 
     Attributes:
         is_lost: whether the server has ended the connection.
-        answers: to what it has asked.
     """
 
     def __init__(self, loop: ClientLoop, uid: str, frame: bytes = b"") -> None:
         super().__init__(loop, uid)
-        self.returns = self.is_lost = False
+        self.reconnects = self.is_lost = False
         self.answers = 0
-        self._frame = frame or plain_login(uid)
+        self._frame = frame or login_frame(uid)
 
-    def opened(self) -> None:
-        """See `LoopClient`."""
+    def on_connected(self) -> None:
         self.send(self._frame)
 
-    def heard(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
-        """See `LoopClient`."""
+    def on_packet(self, kind: int, id: int | None, payload: Mapping[str, Any], now: float) -> None:
         self.answers += kind == Kind.OK
 
-    def ended(self, payload: Mapping[str, Any] | None, now: float) -> None:
-        """See `LoopClient`."""
+    def on_disconnect(self, payload: Mapping[str, Any] | None, now: float) -> None:
         self.is_lost = True
 
 
 class BlockingConnection:
-    """A connection whose answers are waited for.
-
-    Args:
-        address: where to.
-    """
+    """A connection that waits for its answers."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address, TIMEOUT_S, (next(_SOURCE) or "", 0))
@@ -72,45 +62,36 @@ class BlockingConnection:
         self._decoder = protocol.Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
         self.sock.sendall(data)
 
     def ask(self, frame: bytes) -> Packet:
-        """Send a packet and return the next that comes."""
+        """Send a frame and return the next packet."""
         self.send(frame)
         return self.answer()
 
     def answer(self) -> Packet:
-        """Return the next packet.
-
-        Raises:
-            OSError: none comes.
-        """
+        """Return the next packet; raises OSError if none comes."""
         if (packet := self._next()) is None:
             raise ConnectionResetError("the server closed the connection without a word")
         return packet
 
     def rest(self) -> list[Packet]:
-        """Return what the server says until it ends the connection.
-
-        Raises:
-            OSError: the connection broke before that.
-        """
+        """Return all packets until the server ends the connection; raises OSError if it breaks."""
         packets = []
         while (packet := self._next()) is not None:
             packets.append(packet)
         return packets
 
     def ends_with(self, code: Code) -> bool:
-        """Whether the server's last word is that code, and it could be read."""
+        """Whether the server's last packet has that code, and could be read."""
         packets: list[Packet] = []
         with suppress(OSError):
             packets = self.rest()
         return bool(packets) and packets[-1].payload.get("code") == code
 
     def drop(self) -> None:
-        """Close with a reset: nothing is left in the kernel of a connection that is over."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        """Close with a reset, so that the kernel keeps nothing of the connection."""
+        reset_on_close(self.sock)
         self.sock.close()
 
     def _next(self) -> Packet | None:
@@ -123,64 +104,53 @@ class BlockingConnection:
 
 @dataclass(frozen=True)
 class AttackedServer:
-    """What a case plays on.
-
-    Attributes:
-        server: the server.
-        data: its Redis.
-        others: clients who behave.
-        issuer: of good tokens, whether the server asks for them or not.
-    """
+    """A server with its Redis, well-behaved clients beside the attack, and an issuer of good tokens."""
 
     server: PresenceServer
     data: Data
-    others: Sequence[Resident]
+    bystanders: Sequence[Resident]
     issuer: Issuer
 
     @property
     def pid(self) -> int:
-        """The server's process."""
         return self.server.process.pid
 
     @property
     def tls_address(self) -> tuple[str, int]:
-        """Where TLS is served."""
-        line = self.server.said("serving TLS")[-1]
+        line = self.server.logged("serving TLS")[-1]
         return line["host"], line["port"]
 
-    def wire(self) -> BlockingConnection:
-        """Connect."""
+    def connect(self) -> BlockingConnection:
         return BlockingConnection(self.server.address)
 
     def events(self) -> list[StreamEvent]:
-        """Return all events in the stream."""
         return self.data.events(Setup().keys())
 
-    def others_hurt(self) -> list[str]:
-        """Return what happened to those who behave; nothing should."""
-        lost = sum(each.is_lost for each in self.others)
-        uids = {each.uid for each in self.others}
-        told = sum(event.uid in uids and event.type == "offline" for event in self.events())
-        return faults(
-            (lost, f"{lost} of {OTHERS} others lost their connection"),
-            (told, f"{told} others told as offline"),
+    def bystanders_hurt(self) -> list[str]:
+        """Return what happened to the bystanders; nothing should."""
+        lost = sum(each.is_lost for each in self.bystanders)
+        uids = {each.uid for each in self.bystanders}
+        offline = sum(event.uid in uids and event.type == "offline" for event in self.events())
+        return failed_checks(
+            (lost, f"{lost} of {BYSTANDERS} others lost their connection"),
+            (offline, f"{offline} others told as offline"),
         )
 
 
 @contextmanager
-def staged(
+def attacked_server(
     *flags: str,
     tokens: bool = False,
     tls: bool = False,
     program: Sequence[str] = PRESENCE,
 ) -> Iterator[AttackedServer]:
-    """Run a server for the length of a ``with`` block, with those who behave logged in.
+    """Run a server for the length of a ``with`` block, with bystanders logged in.
 
     Args:
         flags: of `presence serve`.
-        tokens: whether it asks for them.
-        tls: whether it serves TLS, too, on a port of its own.
-        program: what Python is given to run `presence`.
+        tokens: whether the server requires tokens.
+        tls: whether it also serves TLS, on a port of its own.
+        program: see `PresenceServer`.
     """
     with tempfile.TemporaryDirectory(prefix="security-") as name, Data() as data:
         folder = Path(name)
@@ -191,13 +161,11 @@ def staged(
         if tls:
             cert, key = write_certificate(folder)
             flags = (*flags, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-port", "0")
-        server = PresenceServer("--redis", data.url, "--disconnect-grace", "0", *flags, program=program)
-        try:
-            loop = ClientLoop(server.address, beat_s=OTHERS_BEAT_S)
-            uids = [f"other-{number}" for number in range(OTHERS)]
+        flags = ("--redis", data.url, "--disconnect-grace", "0", *flags)
+        with PresenceServer(*flags, program=program) as server:
+            loop = ClientLoop(server.address, beat_s=BYSTANDER_KEEPALIVE_S)
+            uids = [f"other-{number}" for number in range(BYSTANDERS)]
             others = [Resident(loop, uid, issuer.login(uid) if tokens else b"") for uid in uids]
             with LoopThread(loop) as thread:
-                thread.bring(others, 1000.0, TIMEOUT_S)
+                thread.connect_all(others, 1000.0, TIMEOUT_S)
                 yield AttackedServer(server, data, others, issuer)
-        finally:
-            server.stop()

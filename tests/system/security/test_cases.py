@@ -5,7 +5,7 @@ import pytest
 from loadtest.outcome import table
 from tests.system.security.__main__ import CASES
 from tests.system.security.floods import offer
-from tests.system.security.stage import staged
+from tests.system.security.stage import attacked_server
 
 LONG = {  # they take long, or measure times that a busy machine spoils
     *("silent", "flood", "flood-tokens", "flood-forged", "flooders", "cycles", "tls"),
@@ -20,9 +20,9 @@ def test_a_promise_is_kept(name: str) -> None:
 
 
 def test_each_refusal_of_a_flood_names_a_time_to_return() -> None:
-    with staged("--login-rate", "50", "--login-burst", "300") as stage:
+    with attacked_server("--login-rate", "50", "--login-burst", "300") as stage:
         load = offer(stage, "flood", 500.0, 2.0)
         print(load)
-        assert load.unread == 0
-        assert len(load.ended) > load.number(0) > 0
-        assert not stage.others_hurt()
+        assert load.refused_without_reason == 0
+        assert len(load.ended) > load.count(0) > 0
+        assert not stage.bystanders_hurt()

@@ -22,7 +22,7 @@ from tests.system.security.floods import (
     sizes,
 )
 from tests.system.security.load import GRANTED, LOST, Flooded, Visit
-from tests.system.security.silence import AnsweredKeepalive, judge_silent, told_wrongly
+from tests.system.security.silence import AnsweredKeepalive, judge_silent, wrong_events
 from tests.system.security.tls import TlsCost, judge_tls
 
 GONE = Visit(0.0, 5.1, Code.LOGIN_TIMEOUT, sent=5)
@@ -110,9 +110,9 @@ def test_an_answer_behind_an_offline_event_is_found() -> None:
         StreamEvent(f"{n}-0", kind, "ann", "s1", 0, n, "", n) for n, kind in ((10, "online"), (11, "offline"))
     )
     answered = {"s1": AnsweredKeepalive("ann", 15.0)}
-    assert told_wrongly([online], answered) == ([], 0)
-    assert told_wrongly([online, offline], answered) == (["ann"], 0)
-    assert told_wrongly([online, online], answered) == ([], 1)
+    assert wrong_events([online], answered) == ([], 0)
+    assert wrong_events([online, offline], answered) == (["ann"], 0)
+    assert wrong_events([online, online], answered) == ([], 1)
 
 
 def test_the_exit_status_tells_what_was_broken_from_what_shows_nothing() -> None:

@@ -6,97 +6,88 @@ from typing import NamedTuple
 
 from loadtest import usage
 from loadtest.client_loop import ClientLoop
-from loadtest.outcome import CaseOutcome, faults, say
+from loadtest.outcome import CaseOutcome, failed_checks, print_progress
 from presence import protocol
-from tests.system.security.credentials import trusting_nobody
-from tests.system.security.stage import TIMEOUT_S, AttackedServer, Resident, staged
+from tests.system.security.credentials import unverified_context
+from tests.system.security.stage import TIMEOUT_S, AttackedServer, Resident, attacked_server
 
 BEAT_S = 1.0
 SETTLE_S = 2.0
-ASKING = protocol.encode(protocol.keepalive(9))
+KEEPALIVE_WITH_ID = protocol.encode(protocol.keepalive(9))
 
 
-def _clients(stage: AttackedServer, loop: ClientLoop, name: str, count: int, *, tls: bool) -> list[Resident]:
-    """Let so many log in."""
+def _log_in_clients(
+    stage: AttackedServer, loop: ClientLoop, name: str, count: int, *, tls: bool
+) -> list[Resident]:
     clients = [Resident(loop, f"{name}-{number}") for number in range(count)]
     for each in clients:
-        each.beats = False
+        each.sends_keepalives = False
         if tls:
-            each.address, each.context = stage.tls_address, trusting_nobody()
-    loop.bring(clients, 500.0)
-    if not loop.run(count / 100 + TIMEOUT_S, lambda: all(each.is_in for each in clients)):
-        raise RuntimeError(f"not all of {count} clients could log in")
+            each.address, each.context = stage.tls_address, unverified_context()
+    loop.log_in(clients, count / 100 + TIMEOUT_S, 500.0)
     return clients
 
 
-def _unanswered(loop: ClientLoop, clients: Sequence[Resident]) -> int:
-    """Return how many do not answer."""
+def _count_unanswered(loop: ClientLoop, clients: Sequence[Resident]) -> int:
+    """Return how many clients do not answer."""
     before = sum(each.answers for each in clients)
     for each in clients:
-        each.send(ASKING)
+        each.send(KEEPALIVE_WITH_ID)
     loop.run(TIMEOUT_S, lambda: sum(each.answers for each in clients) == before + len(clients))
     return before + len(clients) - sum(each.answers for each in clients)
 
 
 class TlsCost(NamedTuple):
-    """What connections of one kind cost.
+    """What connections of one kind cost."""
 
-    Attributes:
-        bytes_each: resident memory of a connection.
-        beat_us: processor time of a keepalive, less what the server takes without any.
-        login_us: of an accept, with its handshake, and a login.
-        lost: connections that did not last.
-    """
-
-    bytes_each: float
-    beat_us: float
-    login_us: float
-    lost: int
+    bytes_each: float  # resident memory of a connection
+    keepalive_us: float  # CPU of a keepalive, less the idle share
+    login_us: float  # CPU of an accept with its handshake, and a login
+    lost: int  # connections that did not last
 
 
 def measure(stage: AttackedServer, connections: int, seconds: float, *, tls: bool) -> TlsCost:
-    """Measure on a fresh server."""
     pid, first = stage.pid, connections // 3
     with ClientLoop(stage.server.address, beat_s=BEAT_S) as loop:
-        _clients(stage, loop, "warm", 20, tls=tls)
-        idle = _share(loop, pid, SETTLE_S)  # those who behave, and all else that goes on
-        spent, begun = usage.cpu_seconds(pid), time.monotonic()
-        clients = _clients(stage, loop, "first", first, tls=tls)
+        _log_in_clients(stage, loop, "warm", 20, tls=tls)
+        idle = _core_share(loop, pid, SETTLE_S)  # those who behave, and all else that goes on
+        spent, started = usage.cpu_seconds(pid), time.monotonic()
+        clients = _log_in_clients(stage, loop, "first", first, tls=tls)
         before = usage.memory(pid).rss  # what the first of them have found is not found again
-        clients += _clients(stage, loop, "more", connections - first, tls=tls)
-        used = usage.cpu_seconds(pid) - spent - idle * (time.monotonic() - begun)
+        clients += _log_in_clients(stage, loop, "more", connections - first, tls=tls)
+        used = usage.cpu_seconds(pid) - spent - idle * (time.monotonic() - started)
         for each in clients:
-            each.beats = True
-        loop.run(SETTLE_S)  # those that only beat are served otherwise than new ones
-        beat_us = (_share(loop, pid, seconds) - idle) * BEAT_S / connections * 1e6
+            each.sends_keepalives = True
+        loop.run(SETTLE_S)  # connections that only send keepalives cost less than new ones
+        beat_us = (_core_share(loop, pid, seconds) - idle) * BEAT_S / connections * 1e6
         bytes_each = (usage.memory(pid).rss - before) / (connections - first)
-        return TlsCost(bytes_each, beat_us, used / connections * 1e6, _unanswered(loop, clients))
+        return TlsCost(bytes_each, beat_us, used / connections * 1e6, _count_unanswered(loop, clients))
 
 
-def _share(loop: ClientLoop, pid: int, seconds: float) -> float:
-    """Return the share of a processor that a process takes, meanwhile."""
+def _core_share(loop: ClientLoop, pid: int, seconds: float) -> float:
+    """Return the share of a core that a process takes meanwhile."""
     spent = usage.cpu_seconds(pid)
     loop.run(seconds)
     return (usage.cpu_seconds(pid) - spent) / seconds
 
 
 def tls(connections: int, seconds: float) -> CaseOutcome:
-    """Measure connections over TLS, and plain ones, each on a fresh server."""
+    """Measure TLS connections, and plain ones, each on a fresh server."""
     costs: list[TlsCost] = []
-    hurt: list[str] = []
+    harm: list[str] = []
     for is_tls in (True, False):
-        with staged("--login-rate", "100000", tls=True) as stage:
+        with attacked_server("--login-rate", "100000", tls=True) as stage:
             costs.append(measure(stage, connections, seconds, tls=is_tls))
-            hurt += stage.others_hurt()
-        say(f"{'TLS' if is_tls else 'plain'}: {costs[-1]}")
+            harm += stage.bystanders_hurt()
+        print_progress(f"{'TLS' if is_tls else 'plain'}: {costs[-1]}")
     secured, plain = costs
-    return judge_tls(secured, plain, hurt)
+    return judge_tls(secured, plain, harm)
 
 
-def judge_tls(secured: TlsCost, plain: TlsCost, hurt: list[str]) -> CaseOutcome:
-    """Put both side by side; there is no bound but that nobody is lost."""
+def judge_tls(secured: TlsCost, plain: TlsCost, harm: list[str]) -> CaseOutcome:
+    """Compare both; the only bound is that no connection is lost."""
     lost = secured.lost + plain.lost
     figures = ("bytes of memory a connection", "µs of a keepalive", "µs of an accept and login")
-    told = [f"{what} {secured[n]:,.1f}, plain {plain[n]:,.1f}" for n, what in enumerate(figures)]
-    broken = hurt + faults((lost, f"{lost} connections were lost"))
-    return CaseOutcome("tls", "connections over TLS", "; ".join(told), broken)
+    figures_text = [f"{what} {secured[n]:,.1f}, plain {plain[n]:,.1f}" for n, what in enumerate(figures)]
+    broken = harm + failed_checks((lost, f"{lost} connections were lost"))
+    return CaseOutcome("tls", "connections over TLS", "; ".join(figures_text), broken)

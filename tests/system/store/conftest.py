@@ -1,4 +1,4 @@
-"""What the room of the same name in the fast tier shares."""
+"""The fixtures of tests/store."""
 
 from tests.store.conftest import a, binary, durable_server, folder, server, store
 

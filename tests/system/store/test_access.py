@@ -56,10 +56,10 @@ def test_all_keys_of_a_prefix_are_forgotten_and_no_other(
 
 def test_closing_ends_a_call_that_waits_and_lets_no_other_begin(redis_server: EmbeddedRedis) -> None:
     access = ShardClients(redis_server.url, call_timeout_s=20)
-    begun = time.monotonic()
+    started = time.monotonic()
     threading.Timer(0.1, access.close).start()
     with pytest.raises(RedisError):
         access.at("list").blpop("list", timeout=10)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
     with pytest.raises(RedisError, match="closed"):
         access.at("list")

@@ -10,6 +10,6 @@ from tests.store.test_redis_store import answer, ask
 
 def test_a_call_is_bounded_in_time(a: Hand, server: Server) -> None:
     ask(server, "CLIENT", "PAUSE", "2500")
-    began = time.monotonic()
+    started = time.monotonic()
     assert isinstance(answer(a), StoreUnavailable)
-    assert 1.5 < time.monotonic() - began < 2.4
+    assert 1.5 < time.monotonic() - started < 2.4

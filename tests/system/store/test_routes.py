@@ -29,7 +29,7 @@ def started() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started: Cluster) -> Cluster:
-    """The same for all tests, once it is over whatever the one before did to it."""
+    """The same cluster for all tests, restored after each."""
     started.wait_until_ok()
     return started
 
@@ -129,9 +129,9 @@ def test_servers_that_hang_hold_up_a_call_for_no_longer_than_one(cluster: Cluste
     hanging = cluster.primaries()[:2]
     for member in hanging:
         member.freeze()
-    began = time.monotonic()
+    started = time.monotonic()
     answers = scripting._exchange(STREAMS, [("XLEN", stream) for stream in STREAMS])
-    took_s = time.monotonic() - began
+    took_s = time.monotonic() - started
     for member in hanging:
         member.thaw()
     assert took_s < 1.5 * CALL_TIMEOUT_S

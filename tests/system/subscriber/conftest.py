@@ -1,4 +1,4 @@
-"""What the room of the same name in the fast tier shares."""
+"""The fixtures of tests/subscriber."""
 
 from tests.subscriber.conftest import client, short_reads, streams, url
 

@@ -42,9 +42,9 @@ def test_new_events_of_a_group_end_its_wait(
     streams.create_group()
     with subscribe_sync(url, group="g", consumer="c") as events:
         threading.Timer(0.1, streams.write, "a").start()
-        begun = time.monotonic()
+        started = time.monotonic()
         assert uids(take(events, 1)) == ["a"]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
 
 
 def test_what_a_dead_consumer_had_goes_to_another_and_a_poison_is_given_up(
@@ -54,15 +54,15 @@ def test_what_a_dead_consumer_had_goes_to_another_and_a_poison_is_given_up(
     streams.write(*NAMES[:20])
     subscribe_sync(url, group="g", consumer="dead").poll()
     with subscribe_sync(url, group="g", consumer="c", claim_idle_s=0.05, max_deliveries=2) as events:
-        taken: list[str] = []
-        while len(taken) < 20:
-            taken += uids([event]) if (event := events.poll()) is not None else []
-            if taken[-1:] == ["u7"]:
+        seen: list[str] = []
+        while len(seen) < 20:
+            seen += uids([event]) if (event := events.poll()) is not None else []
+            if seen[-1:] == ["u7"]:
                 events.fail("poison")
         events.acknowledge()
         while streams.pending():
             events.poll()
-    assert sorted(taken) == sorted(NAMES[:20])
+    assert sorted(seen) == sorted(NAMES[:20])
     (letter,) = streams.dead()
     assert (letter["uid"], letter["error"]) == ("u7", "poison")
 
@@ -75,6 +75,6 @@ def test_closing_from_another_thread_ends_a_wait(
     events = subscribe_sync(url, after="0")
     assert uids(take(events, 1)) == ["a"]
     threading.Timer(0.1, events.close).start()
-    begun = time.monotonic()
+    started = time.monotonic()
     assert events.poll() is None
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5

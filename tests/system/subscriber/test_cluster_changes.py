@@ -20,7 +20,7 @@ KEYS = Keys(shards=SHARDS)
 
 
 def followed(url: str, change: Callable[[People], object]) -> tuple[People, View, set[str]]:
-    """Follow users while the cluster changes; return who made the users, the view, and who is online."""
+    """Follow users while the cluster changes; return what made the users, the view, and the online users."""
     view = View()
     with People(url) as people, follow_sync(url) as events, ThreadPoolExecutor(1) as aside:
         while not view.snapshots:
@@ -107,16 +107,16 @@ def test_a_server_that_is_away_delays_events_of_its_shards_only(
         streams.write(*late)
         away.freeze()
         streams.write(*others)
-        begun = time.monotonic()
+        started = time.monotonic()
         came: list[str] = []
         while not set(others) <= set(came):
             came += uids([event]) if (event := events.poll()) else []
-            assert time.monotonic() < begun + 15
-        seconds = time.monotonic() - begun
+            assert time.monotonic() < started + 15
+        seconds = time.monotonic() - started
         away.thaw()
         while len(came) < 60:
             came += uids([event]) if (event := events.poll()) else []
-            assert time.monotonic() < begun + 30
+            assert time.monotonic() < started + 30
         if group:
             events.acknowledge()
             assert streams.pending() == 0

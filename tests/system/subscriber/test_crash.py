@@ -1,4 +1,4 @@
-"""Workers that die in mid-work, and an event that nobody can handle: nothing lost, nobody stuck."""
+"""Workers that die in mid-work, and an event that none can handle: nothing is lost, none is stuck."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def test_one_of_three_workers_is_killed_and_one_event_is_poisoned(
         ids += streams.write(*(f"user-{n}" for n in range(first, first + 1000)))
         if first == EVENTS // 2:
             streams.write("poison")
-    begun = time.monotonic()
+    started = time.monotonic()
     killed = start("killed")
     start("w1")
     start("w2")
@@ -57,7 +57,7 @@ def test_one_of_three_workers_is_killed_and_one_event_is_poisoned(
         return len({each for name in ("killed", "w1", "w2") for each in handled(tmp_path / name)})
 
     wait_for(lambda: distinct() >= EVENTS and streams.pending() == 0, DEADLINE_S)
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started
     by_worker = {name: handled(tmp_path / name) for name in ("killed", "w1", "w2")}
     times = Counter(each for done in by_worker.values() for each in done)
     doubled = {each for each, count in times.items() if count > 1}

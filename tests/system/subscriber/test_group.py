@@ -11,7 +11,7 @@ from tests.subscriber.test_group import consumer
 
 
 def doubled_by_a_slow_consumer(url: str, streams: Streams) -> int:
-    """A consumer takes 2 s for what it read ahead, another one claims after 1 s; return what came twice."""
+    """A consumer is 2 s behind what it read ahead, another one claims after 1 s; return the duplicates."""
     streams.create_group()
     names = [f"u{n}" for n in range(20)]
     streams.write(*names)

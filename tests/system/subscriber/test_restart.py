@@ -49,7 +49,7 @@ def test_events_go_on_and_what_was_lost_is_told(
     streams = Streams(redis.client, shards)
     names = [f"u{n}" for n in range(40)]
     streams.write(*names)
-    told: list[Event] = []
+    seen_events: list[Event] = []
     with subscribe_sync(redis.url, group=group, consumer=group, after="0") as events:
         seen = take(events, 40)
         assert sorted(uids(seen)) == sorted(names)
@@ -58,10 +58,10 @@ def test_events_go_on_and_what_was_lost_is_told(
             streams.client.hset(streams.keys.meta, mapping={"version": 1, "shards": shards})
         names = [f"v{n}" for n in range(40)]
         streams.write(*names)
-        while (event := events.poll()) is not None or len(told) < 40:
-            told += [event] if event else []
-    gaps = [event for event in told if isinstance(event, Gap)]
-    came = sorted(uids([event for event in told if not isinstance(event, Gap)]))
+        while (event := events.poll()) is not None or len(seen_events) < 40:
+            seen_events += [event] if event else []
+    gaps = [event for event in seen_events if isinstance(event, Gap)]
+    came = sorted(uids([event for event in seen_events if not isinstance(event, Gap)]))
     kept = "kept" if keep else "lost"
     print(f"restart, S = {shards}, data {kept}, {group or 'alone'}: {len(came)} of 40 came, {len(gaps)} gaps")
     assert came == sorted(names)
@@ -71,7 +71,7 @@ def test_events_go_on_and_what_was_lost_is_told(
 
 
 def also(group: str | None, shards: int) -> set[int]:
-    """A group is lost in all shards, those without events too."""
+    """The group is lost in all shards, those without events too."""
     return set(range(shards)) if group else set()
 
 
@@ -98,6 +98,6 @@ def test_a_snapshot_begins_anew_when_another_process_would_give_the_next_page(
     monkeypatch.setattr(snapshot, "_pages", restarting)
     with follow_sync(redis.url) as events:
         events._retry.succeeded()
-        taken = next(events)
-    assert isinstance(taken, Snapshot)
-    assert taken.online.keys() == everybody
+        first = next(events)
+    assert isinstance(first, Snapshot)
+    assert first.online.keys() == everybody

@@ -34,7 +34,7 @@ MEANWHILE = 50  # transitions of a crowd
 
 
 class MovingUsers:
-    """Users who come, go and show themselves otherwise through the real store, in a thread of its own."""
+    """Users who come, go and change through the real store, in a thread."""
 
     def __init__(self, url: str, shards: int) -> None:
         self.node = ManualNode(url, shards=shards)
@@ -85,7 +85,7 @@ class MovingUsers:
 
 
 def at(url: str, positions: Mapping[int, str]) -> tuple[dict[str, Period], dict[str, Shown]]:
-    """Return who was online at these places of the streams, and how, from the streams alone."""
+    """Return, from the streams alone, the users online at these positions and their states."""
     online: dict[str, Period] = {}
     shown: dict[str, Shown] = {}
     with open_client(url) as client:
@@ -122,11 +122,11 @@ def test_each_snapshot_is_exact_though_users_change_between_its_pages_and_what_f
         for last in [False] * 9 + [True]:
             before = crowd.transitions
             with follow_sync(url, updates=True) as events:
-                taken = next(events)
-                assert isinstance(taken, Snapshot)
-                different += (taken.online, taken.shown) != at(url, taken.positions)
+                snapshot_seen = next(events)
+                assert isinstance(snapshot_seen, Snapshot)
+                different += (snapshot_seen.online, snapshot_seen.shown) != at(url, snapshot_seen.positions)
                 counts["meanwhile"] += crowd.transitions - before
-                online = set(taken.online)
+                online = set(snapshot_seen.online)
                 while last:
                     if counts.total() > counts["meanwhile"] + MEANWHILE:
                         crowd.stop()
@@ -157,9 +157,9 @@ def test_without_the_events_meanwhile_pages_would_not_be_exact(
     with MovingUsers(url, 1):
         for _ in range(10):
             with follow_sync(url) as events:
-                taken = next(events)
-            assert isinstance(taken, Snapshot)
-            different += taken.online != at(url, taken.positions)[0]
+                snapshot_seen = next(events)
+            assert isinstance(snapshot_seen, Snapshot)
+            different += snapshot_seen.online != at(url, snapshot_seen.positions)[0]
     print(f"pages without the events meanwhile: {different} of 10 not exact")
     assert different > 0
 
@@ -192,9 +192,9 @@ def test_a_view_that_does_not_ask_hears_of_transitions_only(url: str, client: Re
     session = '{"session":"s","node":"n","login_ms":1,"meta":"{\\"v\\":1}"}'
     client.hset(streams.keys.online(0), "ann", f'{{"id":"9-0","since_ms":5,"sessions":{{"":{session}}}}}')
     with follow_sync(url, updates=True) as events:
-        taken = next(events)
-        assert isinstance(taken, Snapshot)
-        assert taken.shown == {"ann": Shown("online", 5, {"v": 1})}
+        snapshot_seen = next(events)
+        assert isinstance(snapshot_seen, Snapshot)
+        assert snapshot_seen.shown == {"ann": Shown("online", 5, {"v": 1})}
     with follow_sync(url) as events:
         assert next(events) == Snapshot({"ann": Period(5, "9-0")}, {0: "0-0"})
         streams.write("ann", kind="away")

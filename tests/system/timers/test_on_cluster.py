@@ -52,7 +52,7 @@ def test_every_primary_is_heard_also_when_the_timer_moves(
         timer.schedule(Event("a", 0.02))
         assert handle_one(timer) == "a"
         timer.schedule(Event("b", 0.3))
-        cluster.move_at_once([cluster.slot_of(base)], there)
+        cluster.move_atomically([cluster.slot_of(base)], there)
         assert handle_one(timer) == "b"
         assert (timer.servers, timer.heard) == (3, 2)
 

@@ -27,24 +27,20 @@ WAIT_S = 20.0
 
 
 def note(due: Due) -> None:
-    """Handle an event: write down which it was, and by whom."""
+    """Record the event and the process that handled it."""
     with open(os.environ[NOTES], "a", encoding="utf-8") as notes:
         notes.write(f"{due.id} {os.getpid()} {due.attempt}\n")
 
 
 def note_slowly(due: Due) -> None:
-    """Begin, take a while, and end."""
+    """Record the begin, wait, and record the end."""
     note(Due(f"begun-{due.id}", b"", 0, 0, due.attempt))
     time.sleep(float(due.payload))
     note(due)
 
 
 class WorkerProcesses:
-    """A running command, of whose workers none is left behind.
-
-    Attributes:
-        process: its supervisor.
-    """
+    """A running command; none of its workers is left behind. `process` is its supervisor."""
 
     def __init__(self, url: str, folder: Path, handler: str, *flags: str) -> None:
         self._notes, self._log = folder / "notes", folder / "log"
@@ -58,17 +54,16 @@ class WorkerProcesses:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """What it has logged so far."""
         whole = self._log.read_text().rpartition("\n")[0].splitlines()
         return [json.loads(line) if line.startswith("{") else {"event": line} for line in whole]
 
     def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
-        """Wait until a line says this so often; return the last of them."""
+        """Wait for the `count`th line of an event; return it."""
         self.wait_until(lambda: sum(line["event"] == event for line in self.lines) >= count)
         return [line for line in self.lines if line["event"] == event][count - 1]
 
-    def notes(self) -> dict[str, list[list[str]]]:
-        """Return what was handled: event to the process and attempt of each time."""
+    def read_notes(self) -> dict[str, list[list[str]]]:
+        """Return, by event, the process and attempt of each handling."""
         found: dict[str, list[list[str]]] = {}
         for line in self._notes.read_text().splitlines() if self._notes.exists() else ():
             name, *rest = line.split()
@@ -82,7 +77,6 @@ class WorkerProcesses:
             time.sleep(0.005)
 
     def stop(self) -> int:
-        """Drain it; return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(WAIT_S)
 
@@ -122,11 +116,11 @@ def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: De
     queue.schedule(Event("e", 0, b"0.6"))
     flags = ("--processes", "2", "--lease", "1")
     with start("note_slowly", *flags) as running:
-        running.wait_until(lambda: "begun-e" in running.notes())
-        ((pid, _),) = running.notes()["begun-e"]
+        running.wait_until(lambda: "begun-e" in running.read_notes())
+        ((pid, _),) = running.read_notes()["begun-e"]
         os.kill(int(pid), signal.SIGKILL)
-        running.wait_until(lambda: "e" in running.notes())
-        ((other, attempt),) = running.notes()["e"]
+        running.wait_until(lambda: "e" in running.read_notes())
+        ((other, attempt),) = running.read_notes()["e"]
         assert (other != pid, attempt) == (True, "2")
         replaced = running.wait_for("worker exited, restarting")
         assert (replaced["status"], replaced["pause_s"]) == (-signal.SIGKILL, 0.5)
@@ -138,22 +132,22 @@ def test_what_a_killed_process_had_begun_another_handles(start: Start, queue: De
 def test_a_second_signal_ends_at_once(start: Start, queue: DelayQueue) -> None:
     queue.schedule(Event("e", 0, b"30"))
     with start("note_slowly") as running:
-        running.wait_until(lambda: "begun-e" in running.notes())
+        running.wait_until(lambda: "begun-e" in running.read_notes())
         running.wait_for("ready queue t")
         running.process.send_signal(signal.SIGINT)
         running.wait_for("stopping")
         running.process.send_signal(signal.SIGINT)
-        began = time.monotonic()
+        started = time.monotonic()
         assert running.process.wait(WAIT_S) == 1
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - started < 2
 
 
 def test_a_stuck_plain_handler_is_ended_with_its_process(start: Start, queue: DelayQueue) -> None:
     queue.schedule_many([Event("stuck", 0, b"1000"), Event("e", 0.001, b"0")])
     flags = ("--timeout", "0.2", "--attempts", "1")
     with start("note_slowly", *flags) as running:
-        running.wait_until(lambda: "e" in running.notes())
-        ((first, _),), ((second, _),) = running.notes()["begun-stuck"], running.notes()["e"]
+        running.wait_until(lambda: "e" in running.read_notes())
+        ((first, _),), ((second, _),) = running.read_notes()["begun-stuck"], running.read_notes()["e"]
         assert first != second
         assert not Path(f"/proc/{first}").exists()
         assert running.stop() == 0
@@ -163,10 +157,10 @@ def test_a_stuck_plain_handler_is_ended_with_its_process(start: Start, queue: De
 def test_workers_drain_when_their_supervisor_is_killed(start: Start, queue: DelayQueue) -> None:
     queue.schedule(Event("e", 0, b"0.3"))
     with start("note_slowly") as running:
-        running.wait_until(lambda: "begun-e" in running.notes())
+        running.wait_until(lambda: "begun-e" in running.read_notes())
         running.process.send_signal(signal.SIGKILL)
         running.wait_for("stopped")
-    assert "e" in running.notes()
+    assert "e" in running.read_notes()
     assert queue.state().counts["done"] == 1
 
 

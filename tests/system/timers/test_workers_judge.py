@@ -4,9 +4,9 @@ import pytest
 
 from tests.system.timers.workers import Handling, WorkersVerdict, handlings, judge
 
-GOOD = Handling(event=0, attempt=1, at_ms=1005, worker=0, is_held=False)
-HELD = GOOD._replace(is_held=True)
-SECOND = Handling(event=0, attempt=2, at_ms=1900, worker=1, is_held=False)
+GOOD = Handling(event=0, attempt=1, at_ms=1005, worker=0, is_unacknowledged=False)
+HELD = GOOD._replace(is_unacknowledged=True)
+SECOND = Handling(event=0, attempt=2, at_ms=1900, worker=1, is_unacknowledged=False)
 
 
 @pytest.mark.parametrize(

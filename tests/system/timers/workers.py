@@ -29,7 +29,7 @@ from presence.timers.interface import Event
 from presence.timers.kinds import TimerLocation
 from presence.timers.shared_timer import Leasing, SharedTimer
 
-CALL_EVENTS: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
+EVENTS_PER_CALL: Final = 10_000  # of one call of `schedule_many`, which makes ten scripts of them
 POLL_INTERVAL_S: Final = 0.01
 TIMEOUT_S: Final = 60.0  # after the last event is due; what is left then counts as lost
 DONE: Final = "-"  # noted once Redis has heard that all before are done
@@ -39,67 +39,39 @@ FORKING: Final = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class WorkersTrial:
-    """What is tried.
-
-    Attributes:
-        name: of the trial.
-        place: the timer; each trial puts the URL of its own Redis there.
-        leasing: how the timer hands out.
-        events: how many.
-        span_s: over which their times are spread; 0: all at one time.
-        workers: processes.
-        limit: events that a worker claims at once.
-        kill_every_s: after so long a random worker is killed and another started; 0: none is.
-        handling_s: how long a worker takes over what it claimed at once.
-    """
+    """One trial."""
 
     name: str
-    place: TimerLocation
+    location: TimerLocation  # the timer; each trial sets the URL of its own Redis
     leasing: Leasing
     events: int
-    span_s: float
+    span_s: float  # over which the events' times are spread; 0: all at one time
     workers: int
-    limit: int
-    kill_every_s: float = 0.0
-    handling_s: float = 0.0
+    limit: int  # events per claim
+    kill_every_s: float = 0.0  # 0: no worker is killed
+    handling_s: float = 0.0  # a worker's time for the events of one claim
 
 
 class Handling(NamedTuple):
-    """One event that one worker handled.
+    """One event that one worker handled."""
 
-    Attributes:
-        event: its number.
-        attempt: see `Due`.
-        at_ms: when it was handed out, by Redis' clock.
-        worker: the worker's number.
-        is_held: whether the worker ended before Redis had answered that this was done.
-    """
-
-    event: int
+    event: int  # its number
     attempt: int
-    at_ms: int
+    at_ms: int  # when it was claimed, by Redis' clock
     worker: int
-    is_held: bool
+    is_unacknowledged: bool  # the worker ended before Redis acknowledged it
 
 
 class WorkersVerdict(NamedTuple):
-    """What a trial came to.
+    """The result of a trial."""
 
-    Attributes:
-        missing: events that nobody handled.
-        early: handlings before the event's time.
-        again: handlings of an event beyond its first.
-        unexplained: of these, those whose previous worker was not killed while it held the event.
-    """
-
-    missing: int
-    early: int
-    again: int
-    unexplained: int
+    missing: int  # events without a handling
+    early: int  # handlings before the event's time
+    repeated: int  # handlings of an event beyond its first
+    unexplained: int  # of these, those whose previous worker was not killed while it held the event
 
     @property
     def is_good(self) -> bool:
-        """Whether every promise was kept."""
         return not (self.missing or self.early or self.unexplained)
 
 
@@ -110,16 +82,14 @@ def handlings(worker: int, notes: str) -> Iterator[Handling]:
     for i, line in enumerate(lines):
         if line != DONE:
             event, attempt, at_ms = map(int, line.split())
-            yield Handling(event, attempt, at_ms, worker, is_held=i > last_done)
+            yield Handling(event, attempt, at_ms, worker, is_unacknowledged=i > last_done)
 
 
 def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collection[int]) -> WorkersVerdict:
-    """Hold what workers noted against what was scheduled.
+    """Compare the workers' notes with what was scheduled.
 
     Args:
-        asked_ms: of each event, the moment of Redis' clock before which it must not come.
-        seen: all handlings.
-        killed: the workers that were killed.
+        asked_ms: the time of Redis' clock before which each event must not come.
     """
     by_event: dict[int, list[Handling]] = {}
     for each in sorted(seen, key=lambda handling: handling.attempt):
@@ -128,16 +98,16 @@ def judge(asked_ms: Sequence[float], seen: Collection[Handling], killed: Collect
     return WorkersVerdict(
         missing=len(asked_ms) - len(by_event),
         early=sum(each.at_ms < asked_ms[each.event] for each in seen),
-        again=len(repeats),
+        repeated=len(repeats),
         unexplained=sum(
-            not (first.is_held and first.worker in killed and first.attempt < second.attempt)
+            not (first.is_unacknowledged and first.worker in killed and first.attempt < second.attempt)
             for first, second in repeats
         ),
     )
 
 
 class Crew:
-    """The worker processes; used in a ``with`` block, after which none is left."""
+    """The worker processes; the ``with`` block ends them."""
 
     def __init__(self, trial: WorkersTrial, folder: Path) -> None:
         self._trial = trial
@@ -149,31 +119,26 @@ class Crew:
             self._start()
 
     def kill_one(self) -> None:
-        """Kill a random worker as `kill -9` does, and start another."""
+        """Kill a random worker, and start another."""
         number = random.choice(list(self._living))
         self._end(number)
         self.killed.add(number)
         self._start()
 
-    def check(self) -> None:
-        """See that no worker has ended by itself.
-
-        Raises:
-            RuntimeError: one has; its error is on standard error.
-        """
+    def check_alive(self) -> None:
+        """Raise RuntimeError if a worker has ended by itself; its error is on standard error."""
         for number, process in self._living.items():
             if process.exitcode is not None:
                 raise RuntimeError(f"worker {number} ended with {process.exitcode}")
 
     def handlings(self) -> list[Handling]:
-        """Return what all workers noted."""
         notes = [(int(path.stem), path.read_text()) for path in self._folder.glob("*.txt")]
         return [each for number, text in notes for each in handlings(number, text)]
 
     def _start(self) -> None:
         number = next(self._numbers)
         arguments = (self._trial, self._folder / f"{number}.txt")
-        self._living[number] = FORKING.Process(target=work, args=arguments, daemon=True)
+        self._living[number] = FORKING.Process(target=run_worker, args=arguments, daemon=True)
         self._living[number].start()
 
     def _end(self, number: int) -> None:
@@ -189,13 +154,13 @@ class Crew:
             self._end(number)
 
 
-def work(trial: WorkersTrial, notes: Path) -> None:
-    """Claim, note, say done, until killed. A note is one write: what was written before a kill stays."""
+def run_worker(trial: WorkersTrial, notes: Path) -> None:
+    """Claim, note and acknowledge until killed. A note is one write, which a kill keeps."""
     ask_kernel = die_with_parent(signal.SIGKILL)
     if ask_kernel:
         ask_kernel()
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with trial.place.open(trial.leasing) as timer:
+    with trial.location.open(trial.leasing) as timer:
         while True:
             if dues := timer.due(trial.limit):
                 lines = [f"{each.id} {each.attempt} {each.due_ms + each.late_ms}\n" for each in dues]
@@ -207,40 +172,40 @@ def work(trial: WorkersTrial, notes: Path) -> None:
                 time.sleep(POLL_INTERVAL_S)
 
 
-def play(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
-    """Play a trial on a Redis of its own; return the verdict, and how many workers were killed."""
+def run_trial(trial: WorkersTrial) -> tuple[WorkersVerdict, int]:
+    """Run a trial on a Redis of its own; return the verdict, and how many workers were killed."""
     with embedded_redis() as redis, tempfile.TemporaryDirectory(prefix="timers-") as folder:
-        trial = replace(trial, place=replace(trial.place, redis_url=redis.url))
-        with trial.place.open(trial.leasing) as timer, closing(open_client(redis.url)) as client:
+        trial = replace(trial, location=replace(trial.location, redis_url=redis.url))
+        with trial.location.open(trial.leasing) as timer, closing(open_client(redis.url)) as client:
             # A slow machine schedules some 20,000 a second; all are to be there before the first is due.
             lead_s = 0.2 + trial.events / 20_000
             asked_ms = _schedule(trial, timer, client, lead_s)
             with Crew(trial, Path(folder)) as crew:
-                _wait(trial, timer, crew, lead_s)
+                _wait_until_done(trial, timer, crew, lead_s)
             return judge(asked_ms, crew.handlings(), crew.killed), len(crew.killed)
 
 
 def _schedule(trial: WorkersTrial, timer: SharedTimer, client: Any, lead_s: float) -> list[float]:
-    """Schedule all; return before which moment of Redis' clock each must not come."""
+    """Schedule all events; return, for each, the time of Redis' clock before which it must not come."""
     asked_ms: list[float] = []
     first_ms = _now_ms(client) + lead_s * 1000
-    for first in range(0, trial.events, CALL_EVENTS):
+    for first in range(0, trial.events, EVENTS_PER_CALL):
         now_ms = _now_ms(client)
         lead_s = max(0.0, (first_ms - now_ms) / 1000)
-        numbers = range(first, min(first + CALL_EVENTS, trial.events))
+        numbers = range(first, min(first + EVENTS_PER_CALL, trial.events))
         delays_s = [lead_s + random.uniform(0, trial.span_s) for _ in numbers]
         asked_ms += [now_ms + delay_s * 1000 for delay_s in delays_s]
         timer.schedule_many(Event(str(n), delay_s) for n, delay_s in zip(numbers, delays_s, strict=True))
     return asked_ms
 
 
-def _wait(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
-    """Wait until nothing is left, and kill meanwhile."""
-    begun = time.monotonic()
-    next_kill = begun + trial.kill_every_s
-    while time.monotonic() < begun + lead_s + trial.span_s + TIMEOUT_S:
+def _wait_until_done(trial: WorkersTrial, timer: SharedTimer, crew: Crew, lead_s: float) -> None:
+    """Wait until no event is left, killing workers meanwhile."""
+    started = time.monotonic()
+    next_kill = started + trial.kill_every_s
+    while time.monotonic() < started + lead_s + trial.span_s + TIMEOUT_S:
         time.sleep(POLL_INTERVAL_S)
-        crew.check()
+        crew.check_alive()
         state = timer.state()
         if state.waiting == state.leased == 0:
             return
@@ -255,7 +220,6 @@ def _now_ms(client: Any) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play the trials, print a line for each, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.timers.workers", description=__doc__)
     parser.add_argument("--kind", choices=("ring", "queue"), nargs="+", default=["queue", "ring"])
     parser.add_argument("--events", type=int, default=100_000)
@@ -280,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
         spread = replace(once, name=f"{kind}, spread", span_s=options.span)
         kills = {"kill_every_s": options.kill_every, "handling_s": options.handling}
         for trial in (once, spread, replace(spread, name=f"{kind}, spread, with kills", **kills)):
-            verdict, killed = play(trial)
+            verdict, killed = run_trial(trial)
             figures = "  ".join(f"{name} {value}" for name, value in verdict._asdict().items())
             print(f"{trial.name}: {trial.events} events  kills {killed}  {figures}", flush=True)
             is_good = is_good and verdict.is_good

@@ -47,19 +47,19 @@ async def test_a_window_longer_than_t_ends_nobody_who_beats() -> None:
 
 @contextmanager
 def no_descriptor_left() -> Iterator[list[int]]:
-    """Use up what a lowered limit leaves; closing what is yielded frees it."""
+    """Use up the lowered limit of descriptors; closing what is yielded frees one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
-    taken: list[int] = []
+    descriptors: list[int] = []
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
         with suppress(OSError):
             while True:
-                taken.append(os.open("/dev/null", os.O_RDONLY))
-        yield taken
+                descriptors.append(os.open("/dev/null", os.O_RDONLY))
+        yield descriptors
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for fd in taken:
+        for fd in descriptors:
             os.close(fd)
 
 
@@ -67,20 +67,20 @@ async def test_without_descriptors_connections_live_on_and_accepting_resumes() -
     async with serving("epoll") as server:
         established = await many(server, 20)
         late = socket.socket()
-        with structlog.testing.capture_logs() as logs, no_descriptor_left() as taken:
+        with structlog.testing.capture_logs() as logs, no_descriptor_left() as descriptors:
             with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
                 socket.socket()
-            began = trio.current_time()
+            started = trio.current_time()
             late.connect(server.address)
             late.sendall(protocol.encode(protocol.login("late")))
-            while trio.current_time() - began < 2.5:
+            while trio.current_time() - started < 2.5:
                 for client in established:
                     await client.beat()
                 await trio.sleep(0.05)
             errors = server.counted.accept_errors
             assert len(server.registry) == 20
-            while taken:
-                os.close(taken.pop())
+            while descriptors:
+                os.close(descriptors.pop())
             await server.until(lambda: len(server.registry) == 21, 1.0)
         assert 2 <= errors <= 15, "it rests between two attempts"
         assert [each["event"] for each in logs] == ["accept failed"] * len(logs)
@@ -101,10 +101,10 @@ async def test_an_answered_keepalive_waits_shortly_and_who_sends_more_is_served_
         ):
             waits = []
             for _ in range(21):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 await client.stream.send_all(packet)
                 await client.take(1)
-                waits.append(time.perf_counter() - begun)
+                waits.append(time.perf_counter() - started)
                 assert class_of(server) == latency_class
             assert sorted(waits[1:])[10] < most_s
 
@@ -117,8 +117,8 @@ async def test_the_patient_wait_less_while_some_of_them_want_answers() -> None:
         await trio.sleep(0.05)  # the first batch is read: from now on the set rests
         waits = []
         for client in clients:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             await client.beat()  # its first answered one, from the patient set
-            waits.append(time.perf_counter() - begun)
+            waits.append(time.perf_counter() - started)
         assert waits[0] > 0.3
         assert sorted(waits[1:])[5] < 2 * ANSWER_WINDOW_S

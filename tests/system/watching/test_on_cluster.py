@@ -46,7 +46,7 @@ def watch(watching: Watching, *uids: str) -> tuple[Session, Line]:
 
 
 def write(node: Hand, generation: int, uid: str) -> None:
-    """Let a user come and go, under a new generation: after a failover there is another history."""
+    """Let a user come and go, under a new generation: a failover starts another history."""
     node.store.apply([node.batch([], 1)])  # finds out where to go
     assert node.open(generation).status is ReplyStatus.OK
     node.apply(login(uid, f"s{generation}"))
@@ -74,10 +74,10 @@ async def test_watchers_follow_a_shard_to_its_new_server(replicated: Cluster, *,
         assert [packet.payload["status"] for packet in await packets(line, 2)] == ["online", "offline"]
         primary = replicated.primary_of(KEYS.events(0))
         await trio.to_thread.run_sync(lambda: replicated.fail_over(primary, is_graceful=graceful))
-        begun = trio.current_time()
+        started = trio.current_time()
         await trio.to_thread.run_sync(write, node, 2, uid)
-        told = await packets(line, 2)
-        print(f"told of what happened at the new server after {trio.current_time() - begun:.2f} s")
-        assert [packet.payload["status"] for packet in told] == ["online", "offline"]
+        pushed = await packets(line, 2)
+        print(f"told of what happened at the new server after {trio.current_time() - started:.2f} s")
+        assert [packet.payload["status"] for packet in pushed] == ["online", "offline"]
         nursery.cancel_scope.cancel()
     store.close()
