@@ -81,7 +81,7 @@ def test_data_of_version_1_is_converted_before_clients_are_accepted(redis_server
         write_version_1(lambda _key: client)
     with running_server("--redis", redis_server.url, "--shards", "2") as server:
         pass
-    assert {line["shard"] for line in server.said("shard converted")} == {0, 1}
+    assert {line["shard"] for line in server.logged("shard converted")} == {0, 1}
 
 
 @pytest.mark.parametrize(
