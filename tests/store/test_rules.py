@@ -14,6 +14,7 @@ from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import (
     Hand,
+    brief_events,
     check_alternation,
     end,
     events,
@@ -23,7 +24,6 @@ from tests.store.driving import (
     play,
     probed,
     rows,
-    story,
     written,
 )
 from tests.store.servers import Server
@@ -31,13 +31,13 @@ from tests.store.servers import Server
 NODES = ("a", "b", "c")
 DEVICES = ('"', "\\", 'a","b', "é\u2028", "%d", "x" * 64)
 
-# A row is the rule; what nodes tell; and what becomes of it.
+# A row is the rule, the steps of the nodes, and the outcome.
 #
-# Nodes tell in steps. ``a login u s1 phone age=5 & end u s2``: a batch of `a`, whose login of the session s1
-# of u on the device phone is 5 s old. ``as=away,m``: how that shows itself, with m as its meta. ``anew``: a
+# Steps: ``a login u s1 phone age=5 & end u s2`` is a batch of `a`, whose login of the session s1
+# of u on the device phone is 5 s old. ``as=away,m``: its state, with m as its meta. ``anew``: a
 # node begins its second generation. ``b is fenced``, ``swept``: by `c`. ``a becomes b``: it has that id now.
 #
-# What becomes of it: the events -> the sessions on record -> those who yield, but may return.
+# Outcome: the events -> the sessions on record -> the sessions that yield but may return.
 RULES = """
 # One node
 a second device is no event
@@ -205,44 +205,44 @@ a lost period that a pending login goes on with shows it
     online u returned; update u updated online m -> u/desk/sa
 """
 
-# Rows as above; first, how many sessions each of two nodes allows, and which have to go if there are more.
-# What becomes of it: who has to go, as node and device, each in the inbox of its node.
+# Rows as above. The steps begin with the session limits of two nodes and which sessions end beyond them.
+# Outcome: the sessions to end, as node and device, each in the inbox of its node.
 LIMITS = """
-as many as may be
+as many as the limit
     2 2 oldest: a login u s1 1 age=3; a login u s2 2 age=2
     ->
-the oldest goes
+the oldest ends
     2 2 oldest: a login u s1 1 age=3; a login u s2 2 age=2; b login u s9 9
     -> a1
-the newest goes where it is the policy
+the newest ends under that policy
     2 2 newest: a login u s1 1 age=3; a login u s2 2 age=2; b login u s9 9
     -> b9
-a node hears of its own sessions too
+a node is notified of its own sessions too
     1 1 oldest: a login u s1 1 age=2; a login u s2 2
     -> a1
-all that are too many go
+all excess sessions end
     8 2 oldest: a login u s0 0 age=9 & login u s1 1 age=8 & login u s2 2 age=7 & login u s3 3 age=6;
     b login u s9 9
     -> a0 a1 a2
-a replaced session is not one more
+a replaced session does not count
     1 1 oldest: a login u s1 1 age=2; a login u new 1
     ->
-registrations are limited as logins are
+registrations are limited like logins
     1 1 oldest: a register u s1 1 age=2; b register u s9 9 age=1
     -> a1
-what is reclaimed is limited too
+reclaimed sessions are limited too
     1 1 newest: a register u s1 1 age=2; b reclaim u s9 9 age=1
     -> b9
-what was not registered since its node began anew may have ended
+a session not registered in its node's new generation may have ended
     1 1 newest: a login u s1 1 age=2; a anew; b login u s9 9
     ->
-it counts as soon as it is registered again
+it counts once it is registered again
     1 1 oldest: a login u s1 1 age=2; a anew; b login u s9 9; a register u s1 1 age=3
     -> a1
-a fenced node is told nothing
+a fenced node is not notified
     1 1 oldest: a login u s1 1 age=2; a is fenced; b login u s9 9
     ->
-what a fenced node had takes nobody's place
+sessions of a fenced node do not count
     1 1 newest: a login u s1 1 age=2; a is fenced; b login u s9 9
     ->
 """
@@ -257,20 +257,20 @@ def named(sessions: Iterable[tuple[str, ...]]) -> set[str]:
     return {"/".join(each) for each in sessions}
 
 
-@pytest.mark.parametrize(("rule", "told", "outcome"), rows(RULES))
-def test_a_rule(store: RedisStore, server: Server, rule: str, told: str, outcome: str) -> None:
-    wanted, on_record, *may_return = (part.strip() for part in f" {outcome} ".split("->"))
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(RULES))
+def test_a_rule(store: RedisStore, server: Server, rule: str, steps: str, outcome: str) -> None:
+    expected, on_record, *may_return = (part.strip() for part in f" {outcome} ".split("->"))
     online = set(on_record.split())
     hands, transitions, yielded = {name: Hand(store, name) for name in NODES}, Transitions(), list[str]()
     for hand in hands.values():
         hand.open()
-    for step in told.split("; "):
+    for step in steps.split("; "):
         reply = play(hands, step)
         assert reply.status is ReplyStatus.OK
         transitions.count_events(reply.event_counts)
         yielded += [each.session for each in reply.superseded if each.return_allowed]
     stream = events(server.client)
-    assert "; ".join(map(line, stream)) == wanted
+    assert "; ".join(map(line, stream)) == expected
     assert check_alternation(stream) == {each.split("/")[0] for each in online}
     assert transitions.report() == written(stream), "each event is counted with the answer of its call"
     assert named(online_sessions(server.client)) == online
@@ -287,9 +287,11 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, told: str, outcome
     assert yielded == may_return
 
 
-@pytest.mark.parametrize(("rule", "told", "outcome"), rows(LIMITS))
-def test_who_has_to_go(server: Server, rule: str, told: str, outcome: str) -> None:
-    allowed, _, steps = told.partition(": ")
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(LIMITS))
+def test_the_session_limit_selects_the_sessions_to_end(
+    server: Server, rule: str, steps: str, outcome: str
+) -> None:
+    allowed, _, steps = steps.partition(": ")
     *limits, policy = allowed.split()
     hands: dict[str, Hand] = {}
     with ExitStack() as stack:
@@ -305,16 +307,16 @@ def test_who_has_to_go(server: Server, rule: str, told: str, outcome: str) -> No
     assert found == outcome.removeprefix("->").split()
 
 
-def test_a_batch_may_be_larger_than_one_call_takes(a: Hand, server: Server) -> None:
+def test_a_batch_may_exceed_one_call(a: Hand, server: Server) -> None:
     users = [f"u{i}" for i in range(1100)]
     a.apply(*(login(uid, "s") for uid in users))
     a.apply(*(end(uid, "s") for uid in users))
-    wanted = [("online", uid, "login") for uid in users] + [("offline", uid, "logout") for uid in users]
-    assert story(server.client) == wanted
+    expected = [("online", uid, "login") for uid in users] + [("offline", uid, "logout") for uid in users]
+    assert brief_events(server.client) == expected
 
 
-def test_names_may_hold_anything(a: Hand, server: Server) -> None:
+def test_names_may_contain_any_character(a: Hand, server: Server) -> None:
     uid = "9/ü'\"\\"
     a.apply(login(uid, "s1", "7"), *(login("u", f"s{i}", device) for i, device in enumerate(DEVICES)))
-    wanted = {(uid, "7", "s1"), *(("u", device, f"s{i}") for i, device in enumerate(DEVICES))}
-    assert online_sessions(server.client) == owned(server.client, "a") == wanted
+    expected = {(uid, "7", "s1"), *(("u", device, f"s{i}") for i, device in enumerate(DEVICES))}
+    assert online_sessions(server.client) == owned(server.client, "a") == expected
