@@ -17,7 +17,7 @@ class Line:
         self.slow = False
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        raise AssertionError("nobody hangs up here")
+        raise AssertionError("unexpected hang-up")
 
     def send(self, handle: Any, data: bytes) -> None:
         self.taken += data
