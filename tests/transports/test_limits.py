@@ -1,4 +1,4 @@
-"""Limits by address, user, rate and number: a client beyond one gets the reason, and others are not affected."""
+"""Limits by address, user, rate and number: a client beyond one gets the reason; others are not affected."""
 
 import socket
 

@@ -67,9 +67,9 @@ def test_unusable_files_are_named_without_their_content(
         os.mkfifo(bad)
     with pytest.raises(CertificateError) as caught:
         Certificate(**files)
-    said = str(caught.value)
-    assert said.startswith(f"{bad}: {problem.format(**files)}")
-    assert not any(text[:16].decode() in said for text in (material, material[::-1]))
+    message = str(caught.value)
+    assert message.startswith(f"{bad}: {problem.format(**files)}")
+    assert not any(text[:16].decode() in message for text in (material, material[::-1]))
 
 
 def test_without_tls_the_cryptography_library_is_not_loaded() -> None:
