@@ -1,4 +1,4 @@
-"""What a device does reaches the judge, and what is amiss the report."""
+"""A device's actions reach the judge, and its failures the report."""
 
 import itertools
 import socket
@@ -22,33 +22,33 @@ GRANTED = {"session": "s-1", "idle_timeout": T_S, "keepalive": 0.02, "time_ms": 
 
 
 class World:
-    """A device that does one thing again and again, and a server that does what the test says."""
+    """A device that repeats one action, and a server that does what the test says."""
 
-    def __init__(self, listener: socket.socket, deed: str) -> None:
+    def __init__(self, listener: socket.socket, action: str) -> None:
         self.listener = listener
         self.loop = ClientLoop(listener.getsockname(), sources=0)
         self.judge = DeviceJudge(EventDeadlines(0.1, 0.2, 0.1))
         self.scenario = Scenario(
-            "mixed", {deed: 1.0}, alone_s=0.001 if deed != "nothing" else 60.0, together_s=60.0
+            "mixed", {action: 1.0}, alone_s=0.001 if action != "nothing" else 60.0, together_s=60.0
         )
         self.options = Namespace(**OPTIONS)
         self.uids = (f"device-{number}" for number in itertools.count())
         self.peers: list[str] = []
-        self.told: list[tuple[str, str | None]] = []
-        self.device = Device(self)  # type: ignore[arg-type] # all that a device needs of a run
+        self.reported: list[tuple[str, str | None]] = []
+        self.device = Device(self)  # type: ignore[arg-type] # all of a run that a device needs
         self.device.start(0.0)
 
     def took(self, name: str, _seconds: float | None = None) -> None:
-        self.told.append((name, None))
+        self.reported.append((name, None))
 
     def report(self, name: str, _seconds: float | None, failure: str | None = None) -> None:
-        self.told.append((name, failure))
+        self.reported.append((name, failure))
 
-    def until_told(self, name: str, failure: str | None = None) -> None:
-        assert self.loop.run(PATIENCE_S, lambda: (name, failure) in self.told), self.told
+    def until_reported(self, name: str, failure: str | None = None) -> None:
+        assert self.loop.run(PATIENCE_S, lambda: (name, failure) in self.reported), self.reported
 
     def accept(self, *packets: protocol.Packet) -> socket.socket:
-        """Take the login, and answer it."""
+        """Accept the login, and answer it."""
         assert self.loop.run(PATIENCE_S, lambda: self.device._login is not None)
         server, _ = self.listener.accept()
         server.settimeout(PATIENCE_S)
@@ -70,11 +70,11 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             yield found
 
 
-def test_a_device_beats_and_every_third_beat_asks(world: World) -> None:
+def test_a_device_sends_keepalives_and_every_third_requests_an_answer(world: World) -> None:
     with world.accept() as server:
-        world.until_told("login")
+        world.until_reported("login")
         server.sendall(protocol.encode(protocol.ok(2)) * 20)
-        assert world.loop.run(PATIENCE_S, lambda: world.told.count(("keepalive", None)) == 8)
+        assert world.loop.run(PATIENCE_S, lambda: world.reported.count(("keepalive", None)) == 8)
         data = server.recv(4096)
     assert 3 <= data.count(ASKING_BEAT) <= 5
     assert len(world.session.times) // 2 == 1 + 8 + data.count(ASKING_BEAT)
@@ -87,24 +87,24 @@ def test_a_refused_login_is_a_failure_unless_the_server_is_busy(
     world: World, code: Code, failure: str | None
 ) -> None:
     with world.accept(protocol.error(1, code, "no")):
-        world.until_told(f"login refused, {code.reason}", failure)
+        world.until_reported(f"login refused, {code.reason}", failure)
     world.accept().close()
 
 
-def test_a_connection_that_breaks_is_a_failure_and_nobody_need_tell_of_it(world: World) -> None:
+def test_a_broken_connection_is_a_failure_without_a_deadline_for_the_event(world: World) -> None:
     world.accept().close()
-    world.until_told("connection lost", "closed by the server")
+    world.until_reported("connection lost", "closed by the server")
     assert world.session.closed
     assert world.session.end_by is None
 
 
 @pytest.mark.parametrize("world", ["silence"], indirect=True)
-def test_who_falls_silent_must_be_ended_and_comes_back(world: World) -> None:
+def test_a_silent_device_must_be_ended_and_reconnects(world: World) -> None:
     with world.accept() as server:
         assert world.loop.run(PATIENCE_S, lambda: world.session and world.session.silent)
         assert world.session.end_by == pytest.approx(world.session.last_sent().done + T_S + 0.2)
         server.sendall(protocol.encode(protocol.goodbye(Code.IDLE_TIMEOUT)))
-        world.until_told("goodbye idle_timeout")
+        world.until_reported("goodbye idle_timeout")
     assert world.session.closed
     assert world.loop.run(PATIENCE_S, lambda: world.device.fd != AWAY)
 
@@ -115,12 +115,12 @@ def test_a_logout_that_was_answered_ends_the_session(world: World) -> None:
         assert world.loop.run(PATIENCE_S, lambda: world.session and world.session.logout)
         assert not world.loop.run(0.1, lambda: world.session.end_by is not None)
         server.sendall(protocol.encode(protocol.ok(3)))
-        world.until_told("logout")
+        world.until_reported("logout")
     assert world.session.end_by == pytest.approx(world.session.logout.done + 0.1)
 
 
 @pytest.mark.parametrize("world", ["away", "flap", "storm"], indirect=True)
-def test_who_loses_its_connection_comes_back(world: World) -> None:
+def test_a_device_that_loses_its_connection_reconnects(world: World) -> None:
     with world.accept():
         assert world.loop.run(PATIENCE_S, lambda: world.session and world.session.closed)
     world.accept().close()
