@@ -1,4 +1,4 @@
-"""What encode accepts, decode gives back; in any mixture and through any split."""
+"""What encode accepts, decode returns; in any mixture and through any split."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.protocol.vectors import exact
 UINTS = st.integers(0, 2**64 - 1)
 IDS = st.none() | UINTS
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-# Letters of one to four bytes, and no control character, white space or brace among them.
+# Letters of one to four bytes, without control characters, white space or braces.
 UIDS = st.text(st.sampled_from("abz09-._~:@/é€😀"), min_size=1, max_size=32)
 SCALARS = (
     st.none()
