@@ -130,7 +130,7 @@ async def test_one_server_logs_the_forgotten_users_and_the_caller(
 ) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
     async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0) and pair.hears(1))
+        await until(lambda: pair.is_subscribed(0) and pair.is_subscribed(1))
         with structlog.testing.capture_logs() as logs:
             assert (await trio.to_thread.run_sync(command, "forget", "ann", "bob")).status == 1
             await until(lambda: any(line["event"] == "users forgotten" for line in logs))

@@ -99,7 +99,7 @@ async def test_the_caller_name_in_the_log_is_shortened_and_printable(
     redis_server: EmbeddedRedis, client: Redis
 ) -> None:
     async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0))
+        await until(lambda: pair.is_subscribed(0))
         session = await pair.log_in(0)
         assert session
         by = "\x1b[2J" + 1000 * "x"

@@ -41,18 +41,18 @@ async def test_failing_stats_requests_are_rate_limited_in_the_log_and_end_no_tas
             for number in range(20):
                 await line.send(question(number, "fail", {}))
             unknown, wrong = question(20, "nothing", {}), question(21, "work", {"a": 1})
-            for said in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, question(22, "work", {})):
-                await line.send(said)
+            for question_bytes in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, question(22, "work", {})):
+                await line.send(question_bytes)
             with trio.fail_after(WAIT_S):
                 assert msgpack.unpackb(await line.recv(100)) == [22, 7]
             nursery.cancel_scope.cancel()
     assert responder.asked == 26
     assert {line["event"] for line in logs} == {"stats request failed"}
-    assert len(logs) < 10, "one a second"
+    assert len(logs) < 10, "one line a second"
 
 
 class Desk:
-    """An answering with time by hand, and a mailbox that may be slow, or fail."""
+    """An explain responder with manual time, and a mailbox that may be slow, or fail."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -136,6 +136,6 @@ async def test_failed_answers_are_counted_and_rate_limited_in_the_log_and_end_no
         desk.answering.enqueue([ANN, ANN])
         await desk.settled()
     assert desk.figures() == (52, 1, 0, 51)
-    told = [line for line in logs if line["log_level"] != "debug"]
-    assert 1 <= len(told) < 10, "one a second"
-    assert {line["event"] for line in told} == {"explain request failed"}
+    failures = [line for line in logs if line["log_level"] != "debug"]
+    assert 1 <= len(failures) < 10, "one line a second"
+    assert {line["event"] for line in failures} == {"explain request failed"}

@@ -1,4 +1,4 @@
-"""Slots and the stall policy, without a loop; then the ticker itself under a clock that jumps."""
+"""Slots and the stall policy, without a loop; then the ticker itself with a clock that jumps."""
 
 import pytest
 import trio
@@ -58,7 +58,7 @@ def test_at_most_t_is_credited_and_once_per_t() -> None:
 
 
 class Ticking:
-    """A ticker of which nothing is due, and when its ticks were done."""
+    """A ticker without due sessions, and the times of its ticks."""
 
     needs_reader_turn = False
 
@@ -94,7 +94,7 @@ async def test_ticks_have_absolute_deadlines_and_time_before_the_first_is_no_sta
     assert statistics.overrun_max_s < 1e-6
 
 
-async def test_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
+async def test_credit_does_not_delay_the_ticker(autojump_clock: MockClock) -> None:
     ticking = Ticking()
     guard, now = ticking.guard, trio.current_time()
     guard.loop_ran(now + 20.0)
