@@ -32,7 +32,7 @@ def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 
     def install(run: Run) -> None:
         module = ModuleType("presence.server.process")
-        module.run, module.Signals = run, Signals  # a module made by the test
+        module.run, module.Signals = run, Signals  # type: ignore[attr-defined] # a module made by the test
         monkeypatch.setitem(sys.modules, "presence.server.process", module)
 
     return install

@@ -135,7 +135,7 @@ async def test_a_login_that_arrived_with_the_handshake_during_a_stall_counts() -
         tls.do_handshake()
         tls.write(protocol.encode(protocol.login("ada")))
         (fd,) = server.epoll._connections.tls
-        sock = client.tcp.socket._sock  # trio's wrapper would yield to other tasks
+        sock = client.tcp.socket._sock  # type: ignore[attr-defined] # trio's wrapper would yield to other tasks
         sock.send(outgoing.read())
         server.epoll._timed_out(fd)
         assert server.registry.get("ada") is not None

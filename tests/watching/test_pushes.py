@@ -106,7 +106,7 @@ def test_a_reader_that_is_slow_again_keeps_the_rest(monkeypatch: pytest.MonkeyPa
             line.taken += data
         return taken
 
-    line.try_send = try_send  # one packet, then it is slow again
+    line.try_send = try_send  # type: ignore[method-assign] # one packet, then it is slow again
     desk.pushes.drained(desk.sessions[0])
     assert desk.pushed() == [("ann", "1-0")]
     assert desk.pushes.statistics().slow == 1
