@@ -19,9 +19,8 @@ CHECKS = Path(__file__).parent / "page" / "parts.mjs"
 def test_page_modules_without_a_browser(tmp_path: Path) -> None:
     for path in (*(PAGE / name for name in SCRIPTS), CHECKS):
         shutil.copy(path, tmp_path)
-    (tmp_path / "package.json").write_text(
-        json.dumps({"type": "module"})
-    )  # so that node takes them for modules
+    # so that node takes them for modules
+    (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))
     for words in (*(("--check", name) for name in SCRIPTS), ("--test", CHECKS.name)):
         run = subprocess.run(["node", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert run.returncode == 0, run.stdout + run.stderr

@@ -19,7 +19,7 @@ LIFE_S = 600.0
 PATIENCE_S = 30.0
 
 
-async def test_its_error_is_the_cause_of_the_clients_error() -> None:
+async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> None:
     def fail() -> str:
         raise OSError("no way there")
 
@@ -29,7 +29,7 @@ async def test_its_error_is_the_cause_of_the_clients_error() -> None:
     assert isinstance(failure.value.__cause__, OSError)
 
 
-async def test_one_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
+async def test_a_function_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
     calls: list[float] = []
 
     async def hang() -> str:
@@ -45,7 +45,7 @@ async def test_one_that_hangs_is_cancelled_and_called_again(autojump_clock: Mock
     assert len(calls) == 2
 
 
-async def test_one_that_hangs_while_online_delays_nothing(autojump_clock: MockClock) -> None:
+async def test_a_function_that_hangs_while_online_delays_nothing(autojump_clock: MockClock) -> None:
     script, calls = ScriptedServer(), list[float]()
 
     async def once() -> str:

@@ -50,7 +50,7 @@ def test_a_discarded_key_does_not_expire() -> None:
         expiries.set(key, START + at)
         expiries.discard(key)
         assert key not in expiries
-    expiries.discard("nobody")
+    expiries.discard("absent")
     assert pop_due(expiries, START + 20 * HOUR) == []
 
 

@@ -39,8 +39,7 @@ from presence.store.shard_clients import ShardClients
 from presence.store.snapshots import StoredStates
 from presence.store.subscription import ControlChannel, WatchChannel
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.events import Entry, Gap
-from presence.subscriber.events import Item as Told
+from presence.subscriber.events import Entry, Gap, Item
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
@@ -317,7 +316,7 @@ def taken(timer: SharedTimer, count: int) -> list[Due]:
 
 def plan(admin: Redis, uid: str) -> None:
     """Write a pending follow-up, as the scripts do."""
-    work, due, *_, of, _state, _events, _online, _seen, _told = script_keys(KEYS, 0)
+    work, due, *_, of, _state, _events, _online, _seen, _followups = script_keys(KEYS, 0)
     item = [NOW_MS, 0, "", uid, "mail", 0, "0-0", "", 0, "", 0, 0]
     admin.hset(work, "x", msgpack.packb(item))
     admin.zadd(due, {"x": NOW_MS})
@@ -363,9 +362,9 @@ def follow_up(stage: Stage) -> None:
         assert followups.cancel(added.id)
 
 
-def fetched(source: Follower | GroupConsumer, count: int) -> list[Told]:
+def fetched(source: Follower | GroupConsumer, count: int) -> list[Item]:
     """Take that many items."""
-    items: list[Told] = []
+    items: list[Item] = []
     while len(items) < count:
         if (item := source.next()) is None:
             source.fetch()

@@ -28,9 +28,7 @@ REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "ht
 ASKS_A_SERVER = (PORT, OPERATORS, "presence.followups")
 VISITOR = "zoe"
 PYTHON = (sys.executable, "-u", "-W", "error")
-RULES = (
-    '[[followups]]\nname = "we-miss-you"\nafter = 0.1\npayload = "mail template 7"\n'  # instead of an hour
-)
+RULES = '[[followups]]\nname = "we-miss-you"\nafter = 0.1\npayload = "mail template 7"\n'  # not 1 h
 HANDLER = "def send(due):\n    print(due.payload)\n"
 
 

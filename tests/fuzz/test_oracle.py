@@ -24,5 +24,5 @@ def test_good_vectors_are_accepted_and_bad_ones_refused() -> None:
         assert (found.kind, found.id) == (bad.kind, bad.id), bad.name
 
 
-def test_an_unfinished_frame_is_neither() -> None:
+def test_an_incomplete_frame_is_neither_accepted_nor_refused() -> None:
     assert read(b"\0\0\0\x02\x91", 16) is None

@@ -207,14 +207,14 @@ def test_a_failure_that_is_raised_repeatedly_does_not_grow() -> None:
     assert len(tracebacks) == 1
 
 
-def test_feeding_without_reading_is_the_callers_mistake() -> None:
+def test_feeding_without_reading_is_an_error() -> None:
     decoder = Decoder(FRAME_LIMIT_BEFORE_LOGIN_BYTES)
     decoder.feed(KEEPALIVE * 200)
     with pytest.raises(BufferError):
         decoder.feed(KEEPALIVE)
 
 
-def test_feeding_while_one_frame_is_unfinished_is_not() -> None:
+def test_feeding_while_one_frame_is_unfinished_is_allowed() -> None:
     decoder = Decoder(2000 + 20)
     for at in range(len(LARGE)):
         assert decoder.next() is None

@@ -72,13 +72,13 @@ ANY = st.one_of(*PACKETS.values(), UNKNOWN)
 
 @settings(max_examples=500, deadline=None)
 @given(ANY)
-def test_decode_gives_back_what_encode_took(packet: Packet) -> None:
+def test_decode_returns_what_encode_accepted(packet: Packet) -> None:
     assert exact(decode(encode(packet)[4:])) == exact(packet)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(ANY, max_size=6), st.integers(1, 64))
-def test_a_stream_in_pieces_gives_back_every_packet(packets: list[Packet], piece_bytes: int) -> None:
+def test_a_stream_in_pieces_yields_every_packet(packets: list[Packet], piece_bytes: int) -> None:
     stream = b"".join(map(encode, packets))
     decoder = Decoder()
     read = []

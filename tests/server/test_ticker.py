@@ -35,7 +35,7 @@ def test_credit_delays_existing_deadlines_and_not_later_ones() -> None:
     assert ticks.start_of(ticks.at_or_after(20.0)) == 20.0
 
 
-def test_stall_is_credited_independent_of_who_notices_it_first() -> None:
+def test_a_stall_is_credited_no_matter_which_part_notices_it_first() -> None:
     guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
     guard.loop_ran(1.0)
     guard.loop_ran(8.0)  # a transport ran before the ticker did

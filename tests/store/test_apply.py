@@ -317,8 +317,8 @@ def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) ->
 
 
 def test_a_probe_reports_counters_and_other_nodes(a: Hand, b: Hand, server: Server) -> None:
-    empty = probed(a.store, "nobody")
-    assert (empty.counter, empty.last_id) == (Counter("nobody", 0, 0), "0-0")
+    empty = probed(a.store, "absent")
+    assert (empty.counter, empty.last_id) == (Counter("absent", 0, 0), "0-0")
     a.apply(login("u", "s1"))
     probe = probed(a.store, "a")
     assert probe.counter == Counter("a", 1, 2)

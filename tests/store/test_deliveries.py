@@ -132,7 +132,7 @@ def test_a_channel_is_read_in_bounded_batches(
 ) -> None:
     hands["b"].apply(login("bob", "s1"), login("dee", "s2"))
     hands["c"].apply(login("cy", "s3"))
-    messages = [message(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody"])]
+    messages = [message(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "absent"])]
     assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
     for _ in range(MAX_MESSAGES_PER_READ):
         server.client.publish(KEYS.control_channel("b"), KICK)

@@ -126,7 +126,7 @@ def test_a_claimed_event_has_a_key_until_it_is_done(timers: Timers) -> None:
     assert heir.scans == 1
 
 
-def test_no_event_comes_early(timer: ExpiryTimer, client: Redis) -> None:
+def test_no_event_is_early(timer: ExpiryTimer, client: Redis) -> None:
     def now_ms() -> float:
         clock: Any = client.time()
         return float(clock[0] * 1000 + clock[1] / 1000)

@@ -271,7 +271,7 @@ async def test_a_fired_or_cancelled_timer_keeps_nothing_alive(autojump_clock: Mo
 
 
 class Work:
-    """An async callback that takes a second, and counts how many run at once."""
+    """An async callback that takes a second, and counts how many run concurrently."""
 
     def __init__(self) -> None:
         self.running = self.most = self.done = 0

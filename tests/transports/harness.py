@@ -279,7 +279,7 @@ async def serving(
         send_buffer: bytes; makes a kernel that takes less from the server.
         listen: False for memory streams alone.
         admission: see `AdmissionLimits`.
-        handshakes: of TLS, at once.
+        handshakes: concurrent TLS handshakes.
         authenticator: makes what checks tokens.
         packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.
