@@ -61,8 +61,8 @@ ASKED = [
 @pytest.fixture
 async def running(redis_server: EmbeddedRedis) -> AsyncIterator[Operators]:
     with a_hand(redis_server.url) as hand:
-        said = Profile(meta='{"mood":"fine","raw":{"$bin":"00ff"}}')
-        hand.apply(login("ann", "s1", "phone", profile=said), login("bob", "s2"), end("bob", "s2"))
+        profile = Profile(meta='{"mood":"fine","raw":{"$bin":"00ff"}}')
+        hand.apply(login("ann", "s1", "phone", profile=profile), login("bob", "s2"), end("bob", "s2"))
         async with operators(redis_server.url) as running:
             yield running
 

@@ -38,8 +38,8 @@ class Pipe:
         """Close the writing end and return all content."""
         os.close(self.write_fd)
         self.write_fd = -1
-        with open(self.read_fd, closefd=False, encoding="utf-8") as came:
-            return came.read()
+        with open(self.read_fd, closefd=False, encoding="utf-8") as reader:
+            return reader.read()
 
     def close(self) -> None:
         for fd in (self.read_fd, self.write_fd):

@@ -82,14 +82,14 @@ def test_items_are_split_by_shard_once_and_read_no_further_than_needed() -> None
 
 
 def test_a_pending_update_is_covered_by_a_registration() -> None:
-    came = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
-    ops = ((Op.UPDATE, "stands"), *came, (Op.UPDATE, "gone"), (Op.END, "gone"))
+    logged_in = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
+    ops = ((Op.UPDATE, "stands"), *logged_in, (Op.UPDATE, "gone"), (Op.END, "gone"))
     waiting = [Item(change(*each)) for each in ops]
     live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
     planned = Plan(waiting, lambda _limit: [], live, lost=False, skipped_from=math.inf)
     assert planned.work() == (True, [item.change for item in (waiting[3], waiting[0])])
     assert [each.change.uid for each in planned.registrations() if each] == ["stands"]
-    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [*came, ops[-1]]
+    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [*logged_in, ops[-1]]
 
 
 def test_a_plan_is_made_in_slices_and_loses_nothing_if_it_is_abandoned() -> None:

@@ -72,10 +72,10 @@ class Pair:
             record["sessions"][""][name] -= 60_000
         self.client.hset(KEYS.online(0), "ann", json.dumps(record, separators=(",", ":")))
         await self.log_in(1)
-        begun = time.monotonic()
+        started = time.monotonic()
         (goodbye,) = await first.rest()
         assert goodbye.payload["code"] == Code.REPLACED
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

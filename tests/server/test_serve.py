@@ -36,7 +36,7 @@ def failed_start(
         files: the limit of open files; 0: that of this process.
         environment: additional variables that are no settings.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     operators = [] if "--admin" in flags else ["--no-admin"]
     serve = [sys.executable, "-m", "presence", "serve", *operators, "--port", "0", *flags]
     run = subprocess.run(
@@ -48,7 +48,7 @@ def failed_start(
         env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
         | {**(environment or {})},
     )
-    return run.returncode, run.stderr, time.monotonic() - begun
+    return run.returncode, run.stderr, time.monotonic() - started
 
 
 def test_all_invalid_settings_are_reported() -> None:
@@ -150,10 +150,10 @@ def test_second_signal_exits_immediately() -> None:
                 server.process.terminate()
                 time.sleep(0.5)
                 assert server.process.poll() is None
-                begun = time.monotonic()
+                started = time.monotonic()
                 server.process.terminate()
                 assert server.process.wait(5) == 1
-                assert time.monotonic() - begun < 1.5
+                assert time.monotonic() - started < 1.5
         finally:
             server.stop()
             redis.close()

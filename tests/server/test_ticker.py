@@ -21,9 +21,9 @@ def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
     origin: float, slot_s: float, after_s: float
 ) -> None:
     ticks, at = Ticks(slot_s, origin), origin + after_s
-    due, begun = ticks.at_or_after(at), ticks.at_or_before(at)
+    due, last_started = ticks.at_or_after(at), ticks.at_or_before(at)
     assert ticks.start_of(due - 1) < at <= ticks.start_of(due)
-    assert ticks.start_of(begun) <= at < ticks.start_of(begun + 1)
+    assert ticks.start_of(last_started) <= at < ticks.start_of(last_started + 1)
     assert ticks.at_or_before(ticks.start_of(due)) == due
 
 

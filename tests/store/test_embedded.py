@@ -43,9 +43,9 @@ def test_commands_find_the_only_announced_redis(folder: Path, capsys: pytest.Cap
         assert main(["status", "--count"]) == 0
         quiet.announce()
         assert main(["status", "--count"]) == 2, "ambiguous"
-        said = capsys.readouterr().err
-    assert quiet.url in said
-    assert server.url in said
+        error = capsys.readouterr().err
+    assert quiet.url in error
+    assert server.url in error
     assert main(["status", "--count"]) == 2
     assert "status needs the servers' Redis: give --redis URL or PRESENCE_REDIS" in capsys.readouterr().err
     assert list(folder.iterdir()) == []

@@ -88,8 +88,8 @@ def test_the_suggested_command_has_every_missing_rule(server: Server) -> None:
 
 @pytest.mark.parametrize("word", sorted({*SERVER, "multi", "exec"}))
 def test_a_missing_command_is_named(server: Server, word: str) -> None:
-    said = refusal(server, [rule for rule in rights("server") if rule != f"+{word}"])
-    assert word in said
+    error = refusal(server, [rule for rule in rights("server") if rule != f"+{word}"])
+    assert word in error
 
 
 def test_without_transactions_nothing_is_checked(binary: str, folder: Path) -> None:

@@ -145,11 +145,11 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_misconfiguration_is_named_and_its_fix_needs_no_restart(tls: TlsServer, name: str) -> None:
-    shows, wants, ca, client, said = REFUSALS[name]
+    shows, wants, ca, client, error = REFUSALS[name]
     tls.show(shows)
     tls.ask(wants)
     for _ in range(5):  # a server hangs up before or after the client's first packet
-        assert said in refusal(tls.url(ca, client=client))
+        assert error in refusal(tls.url(ca, client=client))
     tls.show("good")
     contact(tls.url(client="client"))
 
@@ -192,8 +192,8 @@ def test_all_messages_are_received_over_tls(tls: TlsServer) -> None:
         channel.open()
         channel.update_subscriptions(uids, [])
         channel.ping(channel.check())
-        heard: list[ChannelMessage] = []
-        while len(heard) <= len(uids):
-            heard += channel.receive()
-        assert heard == [*map(Subscribed, uids), Pong((0, 0))]
+        messages: list[ChannelMessage] = []
+        while len(messages) <= len(uids):
+            messages += channel.receive()
+        assert messages == [*map(Subscribed, uids), Pong((0, 0))]
         assert channel.snapshot(["ann"]).as_of == (0, 0)

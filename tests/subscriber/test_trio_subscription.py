@@ -53,9 +53,9 @@ async def test_a_blocking_read_does_not_delay_cancellation(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take, events, 1)
                 await wait_until_blocked(client)
-                begun = time.monotonic()
+                started = time.monotonic()
                 nursery.cancel_scope.cancel()
-            took.append(time.monotonic() - begun)
+            took.append(time.monotonic() - started)
             with trio.fail_after(3.0):  # less than the read blocks
                 while connections(client):  # noqa: ASYNC110 - Redis sends no notification
                     await trio.sleep(0.005)

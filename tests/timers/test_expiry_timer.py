@@ -131,16 +131,16 @@ def test_no_event_is_early(timer: ExpiryTimer, client: Redis) -> None:
         clock: Any = client.time()
         return float(clock[0] * 1000 + clock[1] / 1000)
 
-    begun = {}
+    due_ms = {}
     for n in range(20):
-        begun[str(n)] = now_ms() + 5 * n
+        due_ms[str(n)] = now_ms() + 5 * n
         timer.schedule(Event(str(n), 0.005 * n))
     seen = list[tuple[str, float]]()
     while len(seen) < 20 and timer.wait(3.0):
         dues = timer.due()
         seen += [(due.id, now_ms()) for due in dues]
     assert len(seen) == 20
-    assert all(at >= begun[name] for name, at in seen)
+    assert all(at >= due_ms[name] for name, at in seen)
 
 
 def test_one_of_several_listeners_gets_an_event(timers: Timers) -> None:

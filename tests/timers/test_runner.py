@@ -260,15 +260,15 @@ async def test_a_failed_event_is_due_again_after_a_backoff(
 
 
 async def test_the_lease_of_a_long_handler_is_extended(autojump_clock: MockClock) -> None:
-    timer, begun = a_timer(), list[int]()
+    timer, started = a_timer(), list[int]()
 
     async def long(due: Due) -> None:
-        begun.append(due.attempt)
+        started.append(due.attempt)
         await trio.sleep(4 * LEASE_S)
 
     async with working(timer, long, options(concurrency=2)):
         await trio.sleep(5 * LEASE_S)
-    assert begun == [1]
+    assert started == [1]
     assert timer.reported[-1] == ("done", "e0")
 
 
@@ -454,11 +454,11 @@ async def test_a_plain_handler_runs_in_its_own_thread() -> None:
 
 @pytest.mark.parametrize("is_stuck", [True, False], ids=["timed out", "outlasts the drain"])
 async def test_a_plain_handler_that_keeps_running_is_reported_last(is_stuck: bool) -> None:
-    timer, go_on, begun = a_timer(), threading.Event(), trio.Event()
+    timer, go_on, started = a_timer(), threading.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
 
     def plain(_due: Due) -> None:
-        token.run_sync_soon(begun.set)
+        token.run_sync_soon(started.set)
         go_on.wait()
 
     given = WorkerOptions(timeout_s=0.05 if is_stuck else 300.0, drain_timeout_s=0.05)
@@ -467,7 +467,7 @@ async def test_a_plain_handler_that_keeps_running_is_reported_last(is_stuck: boo
         with trio.fail_after(10), capture_logs():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(runner.run)
-                await begun.wait()
+                await started.wait()
                 if not is_stuck:
                     runner.stop()
         assert (runner.has_running_threads, runner.is_stuck) == (True, is_stuck)

@@ -336,19 +336,19 @@ async def test_a_cancellation_with_an_error_is_passed_on(autojump_clock: MockClo
 
 async def test_a_callback_that_ends_after_the_block_starts_no_queued_one(autojump_clock: MockClock) -> None:
     errors: list[Exception] = []
-    begun: list[str] = []
+    started: list[str] = []
 
     async def stubborn() -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(1.0)
 
     async def next_one() -> None:
-        begun.append("after the end")
+        started.append("after the end")
 
     async with open_timer_service(async_max=1, on_error=lambda error, _: errors.append(error)) as timers:
         timers.schedule_many([(0.01, stubborn), (0.01, next_one)])
         await trio.sleep(0.5)
-    assert (errors, begun, timers.statistics().pending) == ([], [], 1)
+    assert (errors, started, timers.statistics().pending) == ([], [], 1)
 
 
 async def test_timers_scheduled_by_threads_fire_once_and_never_early() -> None:

@@ -34,13 +34,13 @@ WRITTEN_OUT = bytes.fromhex("0d0a0d0a000d0a515549540a 21 11 000c cb007107 c63364
 
 def parsed(data: bytes) -> str | None:
     """Read a header as a connection does: only as many bytes as are missing."""
-    begun = bytearray()
-    while wanted := missing(begun):
-        piece = data[len(begun) : len(begun) + wanted]
+    received = bytearray()
+    while wanted := missing(received):
+        piece = data[len(received) : len(received) + wanted]
         if not piece:
             raise EOFError
-        begun += piece
-    return proxy_protocol.client(begun)
+        received += piece
+    return proxy_protocol.client(received)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_invalid_headers_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("size", range(1, FIXED_BYTES))
 def test_a_wrong_byte_is_noticed_as_soon_as_it_arrives(size: int) -> None:
-    begun = bytearray(WRITTEN_OUT[:size])
-    assert missing(begun) == FIXED_BYTES - size
+    received = bytearray(WRITTEN_OUT[:size])
+    assert missing(received) == FIXED_BYTES - size
     if size <= len(SIGNATURE):
-        begun[-1] ^= 1
+        received[-1] ^= 1
         with pytest.raises(HeaderError):
-            missing(begun)
+            missing(received)
 
 
 @given(st.binary(max_size=600) | st.binary(max_size=600).map(SIGNATURE.__add__))
@@ -136,22 +136,22 @@ async def test_the_address_of_a_client_is_the_one_in_the_header(
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "answer"),
+    ("kind", "rest", "answer"),
     [("epoll", LOGIN, b"\0\0\0"), ("tls", client_hello(), b"\x16\x03\x03")],  # a handshake record: its hello
     ids=["a login", "a greeting of TLS"],
 )
-@pytest.mark.parametrize("begun", [0, 20, 27])
+@pytest.mark.parametrize("sent_bytes", [0, 20, 27])
 async def test_a_header_and_bytes_that_follow_it_are_separated(
-    kind: TransportKind, said: bytes, answer: bytes, begun: int
+    kind: TransportKind, rest: bytes, answer: bytes, sent_bytes: int
 ) -> None:
     async with serving(kind, Limits(login_timeout=60.0), proxies=PROXIES) as server:
         client = await server.dial()
         head = of_client(CLIENT)
-        for byte in head[:begun]:
+        for byte in head[:sent_bytes]:
             await client.tcp.send_all(bytes([byte]))
             await trio.sleep(0.001)
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
-        await client.tcp.send_all(head[begun:] + said)
+        await client.tcp.send_all(head[sent_bytes:] + rest)
         with trio.fail_after(PATIENCE_S):
             assert await client.tcp.receive_some(3) == answer
 
@@ -171,11 +171,13 @@ async def test_a_proxy_without_a_header_is_closed_and_logged(kind: TransportKind
 
 
 @plain_and_secured
-@pytest.mark.parametrize("begun", [0, 1, 16, 27])
-async def test_a_header_must_be_complete_within_the_login_timeout(kind: TransportKind, begun: int) -> None:
+@pytest.mark.parametrize("sent_bytes", [0, 1, 16, 27])
+async def test_a_header_must_be_complete_within_the_login_timeout(
+    kind: TransportKind, sent_bytes: int
+) -> None:
     async with serving(kind, Limits(login_timeout=0.3), proxies=PROXIES) as server:
         client = await server.dial()
-        await client.tcp.send_all(of_client(CLIENT)[:begun])
+        await client.tcp.send_all(of_client(CLIENT)[:sent_bytes])
         assert await client.all_bytes() == b""
         assert (server.counted.login_timeouts, server.counted.proxy_headers_refused) == (1, 1)
         assert server.counted.connections == 0
@@ -229,10 +231,10 @@ async def test_after_a_stall_a_delayed_header_and_login_are_read() -> None:
 async def test_a_client_that_leaves_before_its_header_is_not_logged_and_leaves_nothing() -> None:
     async with serving("epoll", proxies=PROXIES) as server:
         with structlog.testing.capture_logs() as logs:
-            for begun in (0, 20):
+            for sent_bytes in (0, 20):
                 for leave in (Client.close, Client.reset):
                     client = await server.dial()
-                    await client.tcp.send_all(of_client(CLIENT)[:begun])
+                    await client.tcp.send_all(of_client(CLIENT)[:sent_bytes])
                     leave(client)
             await server.until(lambda: server.counted.closed == 4)
         assert logs == []

@@ -310,12 +310,12 @@ async def test_a_reader_that_makes_progress_is_given_time(kind: TransportKind) -
     async with asking(kind, limits, is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(4000)))
         await server.until(lambda: queued(server, session) > 4 * MIN_PROGRESS_BYTES)
-        begun = trio.current_time()
+        started = trio.current_time()
         for number in range(4000):
             assert (await client.receive() or Packet(0)).id == number
             if number % 40 == 0:
                 await trio.sleep(0.018)
-        assert trio.current_time() - begun > 1.5 * limits.unsent_timeout
+        assert trio.current_time() - started > 1.5 * limits.unsent_timeout
         assert server.counted.slow_readers == 0
 
 

@@ -57,9 +57,9 @@ def test_invalid_meta_are_dropped(text: str) -> None:
 
 @pytest.mark.parametrize("reason", ["\ud800", "x" * 1_000_000, "\u00e4"])
 def test_a_reason_that_no_packet_can_hold_is_dropped(reason: str) -> None:
-    heard = read_hint(json.dumps(HINT | {"reason": reason}))
-    assert heard is not None
-    assert heard.reason == "node_down"
+    entry = read_hint(json.dumps(HINT | {"reason": reason}))
+    assert entry is not None
+    assert entry.reason == "node_down"
 
 
 def test_ids_are_compared_as_numbers() -> None:
