@@ -1,4 +1,4 @@
-"""Fixtures that many tests share. Every server a test needs is started by the test."""
+"""Fixtures that many tests share. Each test starts the servers that it needs."""
 
 import logging
 import os
@@ -20,18 +20,18 @@ settings.load_profile("fast")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Spread the fast tier over processes; what is asked for by name runs here, and prints."""
+    """Spread the fast tier over processes; tests selected by name run in this one, and print."""
     return WORKERS if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
 
 
 def pytest_configure() -> None:
-    """Heed SIGINT, and let what tests start heed it: what a shell runs in the background has it ignored."""
+    """Restore SIGINT, here and in child processes: a shell's background jobs ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a command that pip does not bring, unless nothing may be skipped."""
+    """Skip tests whose command is missing, unless skipping is forbidden."""
     for marker in item.iter_markers("needs"):
         command = marker.args[0]
         if shutil.which(command) is None:
@@ -42,14 +42,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def redis_server() -> Iterator[EmbeddedRedis]:
-    """A real, empty Valkey (or Redis) of this test's own; `.url` connects to it."""
+    """A real, empty Valkey (or Redis) of this test; `.url` connects to it."""
     with embedded_redis() as server:
         yield server
 
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings and no servers from outside, and no logging set up by a command once the test is over."""
+    """Remove settings and servers of the environment, and undo the logging that a command sets up."""
     for name in [name for name in os.environ if name.startswith("PRESENCE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr("presence.store.embedded.announced", list)

@@ -1,4 +1,4 @@
-"""The checks that the code must pass beside its tests, so that one command runs everything."""
+"""Checks of the code besides its tests, so that one command runs everything."""
 
 import graphlib
 import shutil
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.timeout(300)  # the types take a while the first time
+@pytest.mark.timeout(300)  # type checking is slow the first time
 @pytest.mark.parametrize(
     "command",
     [
@@ -29,11 +29,11 @@ def test_check_passes(command: list[str]) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_the_import_graph_has_no_cycles() -> None:
     graph = grimp.build_graph("presence", "loadtest", cache_dir=None)
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     assert "presence.server.node" in imports["presence.server.server"]
-    graphlib.TopologicalSorter(imports).prepare()  # raises with the circle, if there is one
+    graphlib.TopologicalSorter(imports).prepare()  # raises with the cycle, if there is one
 
 
 def test_an_import_against_the_layers_is_found(tmp_path: Path) -> None:

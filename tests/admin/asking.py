@@ -1,4 +1,4 @@
-"""The application driven by ASGI on trio, with workers that answer as real ones do."""
+"""The application driven by ASGI on trio, with workers that answer like real ones."""
 
 import json
 import socket
@@ -19,13 +19,13 @@ from tests.admin.scrapes import sample
 
 HOST = "127.0.0.1:7480"
 JSON = {"content-type": "application/json"}
-ANSWER_S = 30.0  # a generous bound of a slow machine; nothing here waits for it
+ANSWER_S = 30.0  # a generous limit for a slow machine; no test waits that long
 NOWHERE = "redis://127.0.0.1:1"
 
 
 @dataclass
 class Answered:
-    """What came back; of a stream, what came so far."""
+    """A response; of a stream, what has arrived so far."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def scope_of(method: str, target: str, headers: Mapping[str, str]) -> dict[str, 
 async def ask(
     app: App, target: str, method: str = "GET", body: bytes | Mapping[str, Any] = b"", **headers: str
 ) -> Answered:
-    """Ask for something that ends by itself."""
+    """Send a request whose response ends by itself."""
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     if not isinstance(body, bytes):
         body, given = json.dumps(body).encode(), {**JSON, **given}
@@ -95,7 +95,7 @@ def note(answered: Answered, message: Mapping[str, Any]) -> None:
 
 
 class Viewer:
-    """Somebody who looks at a stream; he takes a piece when `take` asks for it, and never otherwise."""
+    """A client of a stream. It reads a piece only when the test takes one."""
 
     def __init__(self) -> None:
         self.head = Answered()
@@ -130,7 +130,7 @@ class Viewer:
         await self._pieces.aclose()
 
     async def message(self, event: str | None = None) -> dict[str, str]:
-        """Take up to the next message, of this kind if one is named; heartbeats are passed over."""
+        """Return the next message, of this kind if one is named; skip heartbeats."""
         with trio.fail_after(ANSWER_S):
             while True:
                 while b"\n\n" not in self._rest:
@@ -141,21 +141,21 @@ class Viewer:
                     return fields
 
     async def begun(self) -> None:
-        """Wait until he is told of what is new: he was sent the place where he begins."""
+        """Wait until the stream is live: its position was sent."""
         with trio.fail_after(ANSWER_S):
             self._rest += await self._taken.receive()
 
     def leave(self) -> None:
-        """Go; whoever stays goes with the application."""
+        """Disconnect; remaining viewers end with the application."""
         self._gone.set()
 
 
 class Operators:
-    """The application, its workers, and who looks.
+    """The application, its workers, and its viewers.
 
     Attributes:
-        samples: by worker, what it says; None: it does not answer.
-        asked: questions that workers were asked so far, by verb.
+        samples: by worker, its sample; None: it does not answer.
+        asked: number of questions to workers so far, by verb.
     """
 
     def __init__(self, app: App, context: Context, nursery: trio.Nursery) -> None:
@@ -174,24 +174,24 @@ class Operators:
         return viewer
 
     async def looking(self, target: str) -> Viewer:
-        """Return somebody who is told of what is new."""
+        """Return a viewer of a live stream."""
         viewer = self.look(target)
         await viewer.begun()
         return viewer
 
     def answers(self, place: int) -> dict[str, Callable[..., Any]]:
-        def tell() -> dict[str, Any]:
+        def answer_sample() -> dict[str, Any]:
             self.asked["sample"] += 1
-            said = self.samples[place]
-            if said is None:
+            sample_of_worker = self.samples[place]
+            if sample_of_worker is None:
                 raise RuntimeError("does not answer")
-            return said
+            return sample_of_worker
 
         def explain(uid: str) -> dict[str, Any]:
             self.asked["explain"] += 1
             return {"node": f"node-{place + 1}", "at_ms": 1, "sessions": [], "ended": []}
 
-        return {"sample": tell, "explain": explain}
+        return {"sample": answer_sample, "explain": explain}
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A browser without a window, and what it noted: console, requests, breaches of the content policy."""
+"""A headless browser and its records: console, requests, violations of the content policy."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ _COLLECT_BREACHES = (
 
 
 class Browser:
-    """A page in chromium.
+    """A page in Chromium.
 
     Attributes:
         driver: selenium's.
@@ -41,11 +41,11 @@ class Browser:
         self.command("Page.addScriptToEvaluateOnNewDocument", source=_COLLECT_BREACHES)
 
     def command(self, name: str, **arguments: object) -> dict[str, Any]:
-        """Send a command of the protocol for developers' tools."""
+        """Send a command of the DevTools protocol."""
         return dict(self.driver.execute_cdp_cmd(name, arguments) or {})
 
     def look(self, width: int, height: int, *, dark: bool = False, still: bool = False) -> None:
-        """Be a window of this size, a phone's if it is narrow, with these wishes of its user."""
+        """Set the size of the window, a phone's if it is narrow, and the user's media preferences."""
         phone = width < 500
         self.command(
             "Emulation.setDeviceMetricsOverride",
@@ -68,7 +68,7 @@ class Browser:
         return self.find(name).get_attribute("textContent") or ""
 
     def state(self) -> str | None:
-        """Return how the page thinks that it stands."""
+        """Return the state that the page reports."""
         return self.find("state").get_attribute("data-state")
 
     def run(self, script: str, *arguments: object) -> Any:
@@ -76,35 +76,35 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def wheel(self) -> str:
-        """Return the picture of the wheel as it is now."""
+        """Return the drawn wheel."""
         return str(self.run("return document.getElementById('wheel').toDataURL()"))
 
     def search(self, uid: str) -> None:
-        """Look up a user, by typing."""
+        """Type a user into the search field."""
         field = self.find("search-uid")
         field.clear()
         field.send_keys(uid + "\n")
 
     def complaints(self) -> list[str]:
-        """Return what the console has since it was asked last, without mere information."""
+        """Return the console's warnings and errors since the last call."""
         return [entry["message"] for entry in self._log("browser") if entry["level"] not in {"INFO", "DEBUG"}]
 
     def _log(self, name: str) -> list[dict[str, Any]]:
         return list(self.driver.execute("getLog", {"type": name})["value"])
 
     def breaches(self) -> list[str]:
-        """Return what the content policy forbade."""
+        """Return the violations of the content policy."""
         return list(self.run("return window.breaches"))
 
     def network(self) -> tuple[set[str], dict[str, int]]:
-        """Return the addresses that were asked of any network, and the status of each answer."""
+        """Return the network addresses that were requested, and the status of each response."""
         asked: set[str] = set()
         answered: dict[str, int] = {}
         for entry in self._log("performance"):
             message = json.loads(entry["message"])["message"]
             if message["method"] == "Network.requestWillBeSent":
                 address = message["params"]["request"]["url"]
-                if address.startswith(("http", "ws")):  # not those within the browser
+                if address.startswith(("http", "ws")):  # not those inside the browser
                     asked.add(address)
             elif message["method"] == "Network.responseReceived":
                 answered[message["params"]["response"]["url"]] = message["params"]["response"]["status"]

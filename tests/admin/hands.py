@@ -1,4 +1,4 @@
-"""A node that lives and sends what the test says."""
+"""A live node that sends what the test says."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from tests.store.driving import Hand
 
 @contextmanager
 def a_hand(redis_url: str) -> Iterator[Hand]:
-    """Lend one for the length of the block; its lease holds."""
+    """Yield a node whose lease is valid for the length of the block."""
     store = RedisStore(redis_url, Shape(Keys(), maxlen=10**6, seen_retention_ms=10**13))
     table = RedisLeaseTable(redis_url, Keys(), lease_s=60)
     table.renew("n1", 1, "{}", [])

@@ -1,4 +1,4 @@
-"""The processes that serve operators beside a server of a test, and how they are asked."""
+"""The admin processes of a test's server, and requests to them."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ ADMIN = ("--admin", "127.0.0.1:0")
 
 
 def url_of(server: PresenceServer) -> str:
-    """Return where operators are served."""
+    """Return the URL of the admin server."""
     url: str = wait_for(lambda: server.logged("admin HTTP server starting"))[0]["url"]
     return url
 
@@ -32,14 +32,14 @@ def sampled(url: str) -> dict[int, int]:
 
 
 def get(url: str, path: str = "healthz", timeout_s: float = WAIT_TIMEOUT_S) -> str:
-    """Return what a path answers."""
+    """Return the body of the response."""
     with urllib.request.urlopen(f"{url}{path}", timeout=timeout_s) as response:
         text: str = response.read().decode()
     return text
 
 
 def answers(url: str) -> bool:
-    """Whether HTTP is served there, whatever the answer; within a second."""
+    """Whether an HTTP server answers there within a second, with any status."""
     try:
         get(url, timeout_s=1.0)
     except urllib.error.HTTPError as error:
@@ -51,7 +51,7 @@ def answers(url: str) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that one has started."""
+    """Return the child processes of a process."""
     try:
         return [each.pid for each in psutil.Process(pid).children()]
     except psutil.NoSuchProcess:
@@ -59,7 +59,7 @@ def children(pid: int) -> list[int]:
 
 
 def command(pid: int) -> list[str]:
-    """Return the command line of a process; none of one that is gone, waited for or not."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return psutil.Process(pid).cmdline()
     except psutil.NoSuchProcess:  # or a zombie
@@ -67,22 +67,22 @@ def command(pid: int) -> list[str]:
 
 
 def admin_of(server: PresenceServer, not_this: int = 0) -> int:
-    """Return the process that serves operators, another one than `not_this`, once it is that."""
+    """Return the admin process of a server, once it is another one than `not_this`."""
 
-    def look() -> int | None:
+    def find() -> int | None:
         others = (each for each in children(server.process.pid) if each != not_this)
         return next((each for each in others if command(each)[-1:] == ["presence.admin"]), None)
 
-    return wait_for(look)
+    return wait_for(find)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, waited for or not."""
+    """Whether a process has ended, even if it was not reaped."""
     return not command(pid)
 
 
 def sockets(pid: int) -> set[str]:
-    """Return what the descriptors of a process lead to, as far as that are sockets."""
+    """Return the sockets among the descriptors of a process."""
     targets = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -91,5 +91,5 @@ def sockets(pid: int) -> set[str]:
 
 
 def logged(server: PresenceServer, event: str) -> list[dict[str, Any]]:
-    """Return the lines of log that tell of an event."""
+    """Return the log lines of an event."""
     return [line for line in list(server.lines) if line["event"] == event]

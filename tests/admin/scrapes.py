@@ -1,4 +1,4 @@
-"""What one scrape is made of, as far as a test cares, and reading what Prometheus reads."""
+"""Scrapes made for tests, and a parser of the Prometheus format."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ REDIS = {
 
 
 def sample(**given: Any) -> dict[str, Any]:
-    """Return some of the figures of a worker; its other services are off."""
+    """Return some of a worker's metrics; its other services are off."""
     histogram = {"bounds": [0.5, 1.0], "counts": [3, 2, 1], "sum": 4.5}
     return {
         "node": "node-1",
@@ -41,7 +41,7 @@ def sample(**given: Any) -> dict[str, Any]:
 
 
 def scrape(*samples: dict[str, Any] | None, **given: Any) -> Scrape:
-    """Return a scrape of workers 1, 2, … with these samples; None: one that does not answer."""
+    """Return a scrape of workers 1, 2, … with these samples; None: the worker does not answer."""
     answers = [WorkerAnswer(number, sample, 100.0) for number, sample in enumerate(samples, 1)]
     found: dict[str, Any] = {
         "answers": answers,
@@ -73,5 +73,5 @@ def parsed(text: str) -> Found:
 
 
 def value(found: Found, name: str, **labels: str) -> float | None:
-    """Return the number of a series; `name` without its prefix."""
+    """Return the value of a series; `name` without its prefix."""
     return found.get((f"presence_{name}", frozenset(labels.items())))

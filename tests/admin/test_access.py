@@ -1,4 +1,4 @@
-"""Who may ask for what, and what trace it leaves: each verb asked by everybody, canaries in all places."""
+"""Access to each endpoint in every role, and the trace it leaves: secrets are nowhere."""
 
 import base64
 import logging
@@ -31,7 +31,7 @@ READ, ACT = "canary-of-read-0123456789", "canary-of-act-0123456789"
 REDIS = "canary-of-redis-0123456789"
 OFFERED = "canary-of-a-guess-0123456789"
 CANARIES = (READ, ACT, REDIS, OFFERED)
-# Verbs, an instance of each, and its body.
+# Endpoints, an instance of each, and its body.
 OPEN: Final = ("GET /healthz", "GET /readyz")
 READS: Final = {
     "GET /metrics": "/metrics",
@@ -51,8 +51,8 @@ TARGETS: Final = {**{each: each.partition(" ")[2] for each in OPEN}, **READS, **
 BODIES: Final = {"POST /v1/presence/query": b'{"uids":["ann"]}', "POST /v1/kick": b'{"uid":"ann"}'}
 
 
-class Who(NamedTuple):
-    """Somebody who asks, and what he is answered when he reads, and when he acts; what is open is 200."""
+class Role(NamedTuple):
+    """Who asks, and the status for reads and for actions; open endpoints answer 200."""
 
     headers: Mapping[str, str]
     with_tokens: bool
@@ -65,16 +65,16 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 CROSS: Final = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "cors", "origin": "http://evil.example"}
-WHO: Final = {
-    "near, without tokens": Who({}, False, 200, 200),
-    "no token": Who({}, True, 401, 401),
-    "a wrong token": Who(bearer(OFFERED), True, 401, 401),
-    "may read": Who(bearer(READ), True, 200, 403),
-    "may act": Who(bearer(ACT), True, 200, 200),
-    "another page, without tokens": Who(CROSS, False, 403, 403),
-    "another page, with a browser's token": Who({**bearer(ACT), **CROSS}, True, 403, 403),
-    "another page's picture, without tokens": Who({"sec_fetch_site": "cross-site"}, False, 403, 403),
-    "by a wrong name, without tokens": Who({"host": "evil.example:7480"}, False, 403, 403),
+ROLES: Final = {
+    "near, without tokens": Role({}, False, 200, 200),
+    "no token": Role({}, True, 401, 401),
+    "a wrong token": Role(bearer(OFFERED), True, 401, 401),
+    "may read": Role(bearer(READ), True, 200, 403),
+    "may act": Role(bearer(ACT), True, 200, 200),
+    "another page, without tokens": Role(CROSS, False, 403, 403),
+    "another page, with a browser's token": Role({**bearer(ACT), **CROSS}, True, 403, 403),
+    "another page's picture, without tokens": Role({"sec_fetch_site": "cross-site"}, False, 403, 403),
+    "by a wrong name, without tokens": Role({"host": "evil.example:7480"}, False, 403, 403),
 }
 
 
@@ -100,7 +100,7 @@ def logged() -> Iterator[list[Any]]:
 
 
 async def answer(running: Operators, verb: str, headers: Mapping[str, str]) -> Answered:
-    """Ask; of a stream the head."""
+    """Send a request; of a stream return the head."""
     method, target = verb.partition(" ")[0], TARGETS[verb]
     if verb in {"GET /v1/events", "GET /v1/live"}:
         method = "HEAD"  # ends after the head
@@ -112,7 +112,7 @@ async def kick(running: Operators, secret: str = "", **body: Any) -> Answered:
     return await running.ask("/v1/kick", "POST", {"uid": "ann", **body}, **(bearer(secret) if secret else {}))
 
 
-async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
+async def test_each_endpoint_answers_the_permitted_roles_only(
     redis_server: EmbeddedRedis, tokens: Path
 ) -> None:
     for with_tokens in (False, True):
@@ -120,30 +120,30 @@ async def test_each_verb_is_answered_to_whom_it_is_meant_for_and_to_nobody_else(
             verbs = running.app.endpoints
             assert all({*(verb.methods or ())} - {"HEAD"} == {verb.method} for verb in verbs)
             assert {f"{verb.method} {verb.template}" for verb in verbs} == set(TARGETS), "each has a row"
-            for name, who in WHO.items():
-                for asked in TARGETS if who.with_tokens is with_tokens else ():
+            for name, role in ROLES.items():
+                for asked in TARGETS if role.with_tokens is with_tokens else ():
                     running.context.http.actions["kick", "done"] = 0
-                    expected = 200 if asked in OPEN else who.act if asked in ACTS else who.read
-                    answered = await answer(running, asked, who.headers)
+                    expected = 200 if asked in OPEN else role.act if asked in ACTS else role.read
+                    answered = await answer(running, asked, role.headers)
                     assert answered.status == expected, f"{asked}, {name}: {answered.body!r}"
                     for header, value in auth_middleware.HEADERS.items():
                         assert answered.headers[header.lower()] == value, asked
-                    acted = asked in ACTS and who.act == 200
+                    acted = asked in ACTS and role.act == 200
                     assert running.context.http.actions["kick", "done"] == int(acted), f"{asked}, {name}"
     assert "unsafe" not in auth_middleware.HEADERS["Content-Security-Policy"]
 
 
-async def test_who_may_not_is_told_so_and_nothing_else(secured: Operators) -> None:
-    told = await secured.ask("/nothing")
-    assert (told.status, told.headers["content-security-policy"]) == (
+async def test_a_refusal_reveals_nothing_else(secured: Operators) -> None:
+    response = await secured.ask("/nothing")
+    assert (response.status, response.headers["content-security-policy"]) == (
         401,
         auth_middleware.HEADERS["Content-Security-Policy"],
     )
-    assert told.headers["www-authenticate"].startswith('Basic realm="presence"')
+    assert response.headers["www-authenticate"].startswith('Basic realm="presence"')
     assert (await secured.ask("/nothing", **bearer(READ))).code == "not_found"
     headers: dict[str, Any] = {**bearer(ACT), "content_type": "text/plain"}
     assert (await secured.ask("/v1/kick", "POST", b'{"uid":"ann"}', **headers)).code == "not_json"
-    for origin in ("null", "", "http://"):  # a page that nobody may know of, whatever the host
+    for origin in ("null", "", "http://"):  # an origin that is opaque, whatever the host
         headers = {**bearer(ACT), "host": "", "origin": origin}
         assert (await secured.ask("/v1/kick", "POST", {"uid": "ann"}, **headers)).code == "cross_site"
         assert (await secured.ask("/v1/nodes", **headers)).code == "cross_site"
@@ -152,13 +152,13 @@ async def test_who_may_not_is_told_so_and_nothing_else(secured: Operators) -> No
     assert (await secured.ask("/v1/nodes", authorization="Basic %%%")).code == "wrong_token"
 
 
-async def test_beyond_loopback_without_tokens_nobody_comes_in() -> None:
+async def test_beyond_loopback_without_tokens_every_request_is_refused() -> None:
     async with operators(host="192.0.2.1") as running:
         assert (await running.ask("/v1/nodes")).code == "no_token"
         assert (await running.ask("/healthz")).status == 200
 
 
-async def test_a_loopback_name_is_ours_and_a_link_from_another_page_may_lead_to_the_live_page(
+async def test_loopback_names_are_accepted_and_cross_site_links_may_open_the_live_page(
     redis_server: EmbeddedRedis,
 ) -> None:
     async with operators(redis_server.url) as running:
@@ -168,7 +168,7 @@ async def test_a_loopback_name_is_ours_and_a_link_from_another_page_may_lead_to_
         assert (answered.status, answered.kind) == (200, "text/html")
 
 
-async def test_two_headers_of_a_name_are_one_that_is_no_origin_of_ours() -> None:
+async def test_duplicate_origin_headers_are_refused() -> None:
     async with operators() as running:
         scope = scope_of("GET", "/v1/nodes", {"origin": "http://127.0.0.1:7480"})
         scope["headers"].append((b"origin", b"http://evil.example"))
@@ -184,44 +184,44 @@ async def test_two_headers_of_a_name_are_one_that_is_no_origin_of_ours() -> None
         assert statuses[0] == 403
 
 
-async def test_wrong_tokens_are_slow_and_few_at_once(
-    secured: Operators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pending_guesses_are_limited(secured: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth_middleware, "MAX_PENDING_GUESSES", 0)
     answered = await secured.ask("/v1/nodes", **bearer(OFFERED))
     assert (answered.status, answered.code) == (429, "too_many_guesses")
     assert secured.context.http.refusals["guesses"] == 1
 
 
-async def test_a_process_that_begins_with_a_bad_file_lets_nobody_in_until_it_is_sound(
+async def test_with_an_invalid_token_file_all_are_refused_until_it_is_valid(
     redis_server: EmbeddedRedis, tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "TOKENS_RETRY_INTERVAL_S", 0.01)
-    good = tokens.read_text()  # noqa: ASYNC240 - nobody else waits
-    tokens.write_text("read grafana short\n")  # noqa: ASYNC240 - as above
+    good = tokens.read_text()  # noqa: ASYNC240 - no other task runs
+    tokens.write_text("read grafana short\n")  # noqa: ASYNC240 - see above
     async with operators(redis_server.url, admin_tokens=tokens) as running:
         assert (await running.ask("/healthz")).status == 200
         for given in ({}, bearer(READ)):
-            told = await running.ask("/v1/nodes", **given)
-            assert (told.status, told.code) == (503, "no_tokens")
-        tokens.write_text(good)  # noqa: ASYNC240 - as above
+            response = await running.ask("/v1/nodes", **given)
+            assert (response.status, response.code) == (503, "no_tokens")
+        tokens.write_text(good)  # noqa: ASYNC240 - see above
         with trio.fail_after(10):
-            while (await running.ask("/v1/nodes", **bearer(READ))).status != 200:  # noqa: ASYNC110 - as files do, it rings no bell
+            while (await running.ask("/v1/nodes", **bearer(READ))).status != 200:  # noqa: ASYNC110 - files send no notification
                 await trio.sleep(0.01)
 
 
-async def test_tokens_are_read_again_and_a_bad_file_changes_nothing(secured: Operators, tokens: Path) -> None:
+async def test_tokens_are_reread_and_an_invalid_file_changes_nothing(
+    secured: Operators, tokens: Path
+) -> None:
     for text, codes in ((f"act ann {ACT} more\n", (200, 200)), (f"act ann {ACT}\n", (401, 200))):
-        tokens.write_text(text)  # noqa: ASYNC240 - nobody else waits
+        tokens.write_text(text)  # noqa: ASYNC240 - no other task runs
         secured.app.reload()
         assert [(await secured.ask("/v1/nodes", **bearer(each))).status for each in (READ, ACT)] == [*codes]
 
 
-# Traces
+# Log and audit
 
 
 @pytest.mark.parametrize("password", [REDIS, f"wrong-{REDIS}"], ids=["right", "wrong"])
-async def test_no_secret_is_in_an_answer_or_in_the_log(
+async def test_no_secret_is_in_a_response_or_in_the_log(
     redis_server: EmbeddedRedis,
     tokens: Path,
     logged: list[Any],
@@ -239,7 +239,7 @@ async def test_no_secret_is_in_an_answer_or_in_the_log(
         viewer = running.look("/v1/live", **bearer(READ))
         picture = await viewer.message("sample")
         viewer.leave()
-        tokens.write_text(f"act ann {ACT} more\n")  # noqa: ASYNC240 - nobody else waits
+        tokens.write_text(f"act ann {ACT} more\n")  # noqa: ASYNC240 - no other task runs
         running.app.reload()
     shown = [each.body + str(each.headers).encode() for each in answers]
     assert {each.status for each in answers} >= {200, 401, 403}
@@ -247,7 +247,9 @@ async def test_no_secret_is_in_an_answer_or_in_the_log(
     assert [canary for canary in CANARIES if any(canary in str(each) for each in everything)] == []
 
 
-async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, logged: list[Any]) -> None:
+async def test_each_action_is_one_audit_line(
+    redis_server: EmbeddedRedis, tokens: Path, logged: list[Any]
+) -> None:
     with a_hand(redis_server.url) as hand:
         hand.apply(login("bob", "s1", "phone"))
         async with operators(redis_server.url, admin_tokens=tokens) as running:
@@ -259,8 +261,10 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
             acts = running.context.http.actions
             assert (acts["kick", "done"], acts["kick", "failed"], acts["kick", "refused"]) == (1, 1, 4)
     lines = [line for line in logged if line["event"] == "audit"]
-    told = [(line["operator"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines]
-    assert told == [
+    response = [
+        (line["operator"], line["role"], line["uid"], line["device"], line["outcome"]) for line in lines
+    ]
+    assert response == [
         ("ann", "act", "ann", None, "done"),
         ("ann", "act", "bob", "phone", "failed"),
         ("ann", "act", None, None, "refused"),
@@ -272,7 +276,7 @@ async def test_each_act_is_a_line(redis_server: EmbeddedRedis, tokens: Path, log
     assert [line.get("reason") for line in lines[3:]] == ["wrong_role", "wrong_token", "no_token"]
 
 
-async def test_strangers_do_not_fill_the_log(
+async def test_unauthenticated_requests_do_not_fill_the_log(
     tokens: Path, logged: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth_middleware, "REFUSALS_LOGGED_BURST", 3)
@@ -284,8 +288,8 @@ async def test_strangers_do_not_fill_the_log(
     assert sum(line["event"] == "audit" for line in logged) == 3
 
 
-async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> None:
-    secret = "what is in a failure"
+async def test_an_internal_error_is_logged_and_not_revealed(logged: list[Any]) -> None:
+    secret = "details of a failure"
 
     async def fails(_request: Request) -> Response:
         raise RuntimeError(secret)
@@ -302,19 +306,19 @@ async def test_a_mistake_of_ours_is_logged_and_not_told(logged: list[Any]) -> No
         for number in range(5):
             await running.ask(f"/{number}")
         await running.ask("/static/main.js")
-        assert running.context.http.requests["other", "4xx"] == 5, "whatever strangers make up"
+        assert running.context.http.requests["other", "4xx"] == 5, "invented paths share one counter"
         assert running.context.http.requests["/static", "2xx"] == 1
 
 
 @pytest.mark.parametrize("target", ["/v1/explain%2Fann", "/%76%31/explain/ann", "/%761/presence/ann"])
-async def test_a_path_that_encodes_more_than_the_uid_is_of_nobody(target: str) -> None:
+async def test_a_path_that_encodes_more_than_the_uid_is_not_found(target: str) -> None:
     async with operators() as running:
         answered = await running.ask(target)
         assert (answered.status, answered.code) == (404, "not_found")
         assert running.asked["explain"] == 0
 
 
-async def test_one_kick_too_many_is_told_so(
+async def test_a_kick_beyond_the_limit_is_busy(
     redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = threading.Event()
@@ -329,8 +333,8 @@ async def test_one_kick_too_many_is_told_so(
         for _ in range(views.KICK_THREADS):
             nursery.start_soon(kick, running)
         await until(lambda: not limiter.available_tokens)
-        told = await kick(running)
-        assert (told.status, told.code) == (503, "busy")
+        response = await kick(running)
+        assert (response.status, response.code) == (503, "busy")
         ends.set()
 
 
@@ -342,11 +346,11 @@ async def test_a_kick_ends_one_device_or_all(redis_server: EmbeddedRedis) -> Non
         for device, name in zip(devices, ("phone", None, "tv"), strict=True):
             await device.login("ann", name)
         with trio.fail_after(30):
-            while len((await running.ask("/v1/presence/ann")).json()["sessions"]) < 3:  # noqa: ASYNC110 - Redis rings no bell
+            while len((await running.ask("/v1/presence/ann")).json()["sessions"]) < 3:  # noqa: ASYNC110 - Redis sends no notification
                 await trio.sleep(0.01)
         for device, body in zip(devices, ({"device": "phone"}, {"device": ""}, {}), strict=True):
-            told = await kick(running, **body)
-            assert (told.status, told.json()) == (200, {"uid": "ann", "sessions": 1, "left": []})
+            response = await kick(running, **body)
+            assert (response.status, response.json()) == (200, {"uid": "ann", "sessions": 1, "left": []})
             (goodbye,) = await device.rest()
             assert (goodbye.payload["code"], goodbye.payload["reconnect"]) == (Code.KICKED, False)
             await device.stream.aclose()

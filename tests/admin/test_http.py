@@ -1,4 +1,4 @@
-"""HTTP for operators: who is slow, stuck or one of too many keeps a place for a bounded time."""
+"""HTTP for operators: slow, stuck or excess clients occupy a connection for a bounded time only."""
 
 import contextlib
 import json
@@ -21,10 +21,10 @@ ENDLESS = b"GET /endless HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 class Stage:
-    """A server in this process, and how it fares.
+    """A server in this process, and its state.
 
     Attributes:
-        figures: what it has counted.
+        metrics: its counters.
         stop: ends it.
         ended: how the application's streams ended.
         address: where it listens.
@@ -40,7 +40,7 @@ class Stage:
         return await trio.open_tcp_stream(*self.address)
 
     async def until(self, *, least: int = 0, most: int = http.MAX_CONNECTIONS) -> None:
-        """Wait until so many are connected."""
+        """Wait until the number of connections is in this range."""
         await until(lambda: least <= self.metrics.connections <= most)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +75,7 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def serving(write_s: float = http.WRITE_TIMEOUT_S) -> AsyncIterator[Stage]:
-    """Serve in the background; the stage is stopped at the end, which must be soon."""
+    """Serve in the background; the stage is stopped at the end, which must take little time."""
     listener = socket.create_server(("127.0.0.1", 0))
     stage = Stage(listener.getsockname())
     async with trio.open_nursery() as nursery:
@@ -91,7 +91,7 @@ async def serving(write_s: float = http.WRITE_TIMEOUT_S) -> AsyncIterator[Stage]
 
 
 async def answer(stream: trio.SocketStream) -> bytes:
-    """Read until the other side closes; a reset counts as that."""
+    """Read until the other side closes or resets."""
     found = b""
     with trio.fail_after(PATIENCE_S), contextlib.suppress(trio.BrokenResourceError):
         async for piece in stream:
@@ -100,7 +100,7 @@ async def answer(stream: trio.SocketStream) -> bytes:
 
 
 async def response(stream: trio.SocketStream, request: bytes = GET) -> bytes:
-    """Send a request; return the answer, of one without a length its head."""
+    """Send a request; return the response, or only its head if it has no length."""
     await stream.send_all(request)
     found = b""
     with trio.fail_after(PATIENCE_S):
@@ -113,7 +113,7 @@ async def response(stream: trio.SocketStream, request: bytes = GET) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-async def test_who_is_gone_before_the_answer_is_no_failure() -> None:
+async def test_a_client_gone_before_the_response_is_no_failure() -> None:
     with capture_logs() as lines:
         async with serving() as stage:
             for _ in range(30):
@@ -125,7 +125,7 @@ async def test_who_is_gone_before_the_answer_is_no_failure() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="no such option here")
-def test_connections_inherit_that_a_silent_machine_is_given_up() -> None:
+def test_connections_inherit_the_timeout_for_silent_peers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         http._configure(listener)
         with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
@@ -134,23 +134,23 @@ def test_connections_inherit_that_a_silent_machine_is_given_up() -> None:
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make patience short."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the time-outs."""
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.5)
     monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.5)
 
 
-async def test_a_connection_serves_several_requests_and_does_not_tell_what_serves() -> None:
+async def test_a_connection_serves_several_requests_and_hides_the_server_software() -> None:
     async with serving() as stage, await stage.connect() as stream:
         for _ in range(3):
-            told = await response(stream)
-            assert told.startswith(b"HTTP/1.1 200")
-            assert b"server:" not in told.lower()
+            response_bytes = await response(stream)
+            assert response_bytes.startswith(b"HTTP/1.1 200")
+            assert b"server:" not in response_bytes.lower()
         assert stage.metrics.connections == 1
         body = b"x" * http.MAX_BODY_BYTES
         head = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         await stream.send_all(head + body)
-        assert (await answer(stream)).endswith(b"\r\n\r\n" + body), "it comes to the application whole"
+        assert (await answer(stream)).endswith(b"\r\n\r\n" + body), "the whole body reaches the application"
 
 
 async def test_a_body_that_is_too_large_is_refused() -> None:
@@ -158,35 +158,35 @@ async def test_a_body_that_is_too_large_is_refused() -> None:
         size = http.MAX_BODY_BYTES + 1
         await stream.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size)
         await stream.send_all(b"x" * size)
-        told = await answer(stream)
-        assert told.startswith(b"HTTP/1.1 413")
-        assert list(json.loads(told.partition(b"\r\n\r\n")[2])["error"]) == ["code", "message"]
+        response_bytes = await answer(stream)
+        assert response_bytes.startswith(b"HTTP/1.1 413")
+        assert list(json.loads(response_bytes.partition(b"\r\n\r\n")[2])["error"]) == ["code", "message"]
         assert stage.metrics.refusals["body"] == 1
         await stage.until(most=0)
 
 
-@pytest.mark.usefixtures("hurried")
-@pytest.mark.parametrize("said", [b"", b"GET", GET[:-2], GET])
-async def test_who_asks_nothing_whole_or_nothing_more_is_closed(said: bytes) -> None:
+@pytest.mark.usefixtures("short_timeouts")
+@pytest.mark.parametrize("sent", [b"", b"GET", GET[:-2], GET])
+async def test_an_incomplete_or_missing_request_is_closed(sent: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream:
-        if said == GET:
+        if sent == GET:
             await response(stream)
         else:
-            await stream.send_all(said)
+            await stream.send_all(sent)
         assert await answer(stream) == b""
         await stage.until(most=0)
 
 
-@pytest.mark.usefixtures("hurried")
+@pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize(
-    ("begin", "drip", "told"),
+    ("begin", "drip", "reply"),
     [
         (GET[:-2], b"X: y\r\n", b""),
         (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n", b"x", b"HTTP/1.1 408"),
     ],
     ids=["head", "body"],
 )
-async def test_what_comes_byte_by_byte_is_not_waited_for(begin: bytes, drip: bytes, told: bytes) -> None:
+async def test_a_request_sent_byte_by_byte_times_out(begin: bytes, drip: bytes, reply: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream, trio.open_nursery() as nursery:
 
         async def send() -> None:
@@ -197,15 +197,15 @@ async def test_what_comes_byte_by_byte_is_not_waited_for(begin: bytes, drip: byt
                     await trio.sleep(0.05)
 
         nursery.start_soon(send)
-        assert (await answer(stream)).startswith(told)
+        assert (await answer(stream)).startswith(reply)
         await stage.until(most=0)
-        assert stage.metrics.refusals["slow_request"] == bool(told)
+        assert stage.metrics.refusals["slow_request"] == bool(reply)
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("more", [b"", 3 * GET], ids=["", "and asks on"])
-async def test_a_viewer_who_takes_nothing_is_closed(more: bytes) -> None:
-    """What comes behind a request keeps a connection from being read: nobody would see its end."""
+@pytest.mark.parametrize("more", [b"", 3 * GET], ids=["", "and pipelines more"])
+async def test_a_viewer_who_reads_nothing_is_closed(more: bytes) -> None:
+    """Pipelined requests stop the reading of a connection, so that its end would go unnoticed."""
     async with serving(write_s=0.3) as stage, await stage.connect() as stream:
         await stream.send_all(ENDLESS + more)
         await stage.until(least=1)
@@ -214,7 +214,7 @@ async def test_a_viewer_who_takes_nothing_is_closed(more: bytes) -> None:
         assert stage.ended == ["gone"]
 
 
-async def test_an_application_that_does_not_see_its_client_go_is_ended(
+async def test_an_application_that_misses_a_disconnect_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "DISCONNECT_TIMEOUT_S", 0.1)
@@ -225,9 +225,7 @@ async def test_an_application_that_does_not_see_its_client_go_is_ended(
         await stage.until(most=0)
 
 
-async def test_a_viewer_who_goes_ends_his_stream_and_others_are_served_beside_those_who_take_nothing() -> (
-    None
-):
+async def test_a_viewer_who_leaves_ends_the_stream_and_stuck_viewers_block_no_others() -> None:
     async with serving() as stage, contextlib.AsyncExitStack() as stuck:
         async with await stage.connect() as stream:
             await response(stream, ENDLESS)
@@ -240,7 +238,7 @@ async def test_a_viewer_who_goes_ends_his_stream_and_others_are_served_beside_th
             assert (await response(other)).startswith(b"HTTP/1.1 200")
 
 
-async def test_one_too_many_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_beyond_the_limit_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     async with serving() as stage, contextlib.AsyncExitStack() as stack:
         for _ in range(3):
@@ -259,12 +257,12 @@ KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 HTTP_2 = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 
 
-@pytest.mark.usefixtures("hurried")
+@pytest.mark.usefixtures("short_timeouts")
 @pytest.mark.parametrize(
     "asks",
     [WEB_SOCKET, WEB_SOCKET + KEY + b"Sec-WebSocket-Version: 13\r\n", WEB_SOCKET + b"Upgrade: x\r\n", HTTP_2],
 )
-async def test_who_asks_for_another_protocol_is_answered_and_closed_like_others(asks: bytes) -> None:
+async def test_a_request_to_upgrade_is_answered_and_closed_like_others(asks: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream:
         for number in range(2):
             found = await response(stream, b"GET /%d HTTP/1.1\r\nHost: h\r\n" % number + asks + b"\r\n")
@@ -278,7 +276,7 @@ JUNK = b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 40_000, b"PRI * HT
 
 
 @pytest.mark.parametrize("junk", JUNK)
-async def test_what_is_no_request_is_refused(junk: bytes) -> None:
+async def test_invalid_requests_are_refused(junk: bytes) -> None:
     async with serving() as stage, await stage.connect() as stream:
         with contextlib.suppress(trio.BrokenResourceError):
             await stream.send_all(junk)
@@ -286,7 +284,7 @@ async def test_what_is_no_request_is_refused(junk: bytes) -> None:
         await stage.until(most=0)
 
 
-async def test_a_mistake_of_the_application_is_an_answer_and_a_line_of_log() -> None:
+async def test_an_error_of_the_application_is_a_response_and_a_log_line() -> None:
     with capture_logs() as lines:
         async with serving() as stage, await stage.connect() as stream:
             wrong = b"GET /wrong HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -294,7 +292,7 @@ async def test_a_mistake_of_the_application_is_an_answer_and_a_line_of_log() -> 
     assert [line["log_level"] for line in lines] == ["error"]
 
 
-async def test_a_head_is_answered_without_a_body_and_a_client_that_waits_is_told_to_go_on() -> None:
+async def test_head_has_no_body_and_expect_100_is_answered() -> None:
     async with serving() as stage, await stage.connect() as stream:
         await stream.send_all(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")
         head = await stream.receive_some(65_536)
@@ -308,7 +306,7 @@ async def test_a_head_is_answered_without_a_body_and_a_client_that_waits_is_told
         assert (await response(stream, b"ab")).endswith(b"\r\n\r\nab")
 
 
-async def test_requests_that_come_together_are_answered_in_their_order() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with serving() as stage, await stage.connect() as stream:
         asked = [b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % n for n in (1, 2)]
         await stream.send_all(b"".join(asked) + b"GET /3 HTTP/1.0\r\n\r\n")
@@ -316,7 +314,7 @@ async def test_requests_that_come_together_are_answered_in_their_order() -> None
         assert re.findall(rb"\r\n\r\n(/\d)", found) == [b"/1", b"/2", b"/3"]
 
 
-async def test_requests_under_way_are_answered_at_the_end() -> None:
+async def test_requests_in_progress_are_answered_at_the_end() -> None:
     async with serving() as stage, await stage.connect() as stream:
         await stream.send_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
         await stage.until(least=1)
@@ -325,13 +323,13 @@ async def test_requests_under_way_are_answered_at_the_end() -> None:
         assert (await answer(stream)).endswith(b"slow")
 
 
-async def test_the_end_waits_for_nobody_for_long() -> None:
+async def test_stopping_takes_a_bounded_time() -> None:
     async with serving() as stage, contextlib.AsyncExitStack() as stack:
         for request in (b"", GET, ENDLESS, b"POST / HTTP/1.1\r\n"):
             stream = await stack.enter_async_context(await stage.connect())
             await stream.send_all(request)
         await stage.until(least=4)
-        begun = trio.current_time()
+        started = trio.current_time()
         stage.stop.set()
         await stage.until(most=0)
-        assert trio.current_time() - begun < http.STOP_GRACE_S + 2.0
+        assert trio.current_time() - started < http.STOP_GRACE_S + 2.0

@@ -1,4 +1,4 @@
-"""The process that serves operators, as the server sees it."""
+"""The admin process as the server sees it."""
 
 import errno
 import json
@@ -23,12 +23,12 @@ from presence.server.listeners import CannotListen, ListenAddress
 
 PATIENCE_S = 10.0
 POPEN = subprocess.Popen
-ENDS = "import sys; sys.stdin.buffer.raw.read(4)"  # when it begins to be told what it serves
+ENDS = "import sys; sys.stdin.buffer.raw.read(4)"  # as soon as it gets the start message
 HANGS = "import sys, time; sys.stdin.buffer.raw.read(9); time.sleep(60)"
 
 
 class Machine:
-    """Starts `program` for whatever it is asked to start; "": it has no room for one more process."""
+    """Starts `program` in place of any command; "": no process can be started."""
 
     def __init__(self) -> None:
         self.program = ENDS
@@ -55,60 +55,62 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
         each.wait()
 
 
-def test_a_server_goes_on_where_no_process_can_be_started_until_there_is_room_again(
+def test_a_server_runs_without_the_admin_process_until_it_can_be_started(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.program = ""
-    found = machine.serve(workers=2)
-    found.reload()
-    assert 0 < (found.supervise() or 0) <= launcher.RETRY_S
+    admin = machine.serve(workers=2)
+    admin.reload()
+    assert 0 < (admin.supervise() or 0) <= launcher.RETRY_S
     machine.program = ENDS
-    monkeypatch.setattr(found, "_start_at", 0.0)
-    assert found.supervise() is None
+    monkeypatch.setattr(admin, "_start_at", 0.0)
+    assert admin.supervise() is None
     assert len(machine.started) == 1
-    own = found.line(2)
-    everything = [*found._listeners, *(end for line in found._lines for end in line)]
-    assert found.become_worker(2) is own
+    own = admin.line(2)
+    everything = [*admin._listeners, *(end for line in admin._lines for end in line)]
+    assert admin.become_worker(2) is own
     assert [each for each in everything if each.fileno() >= 0] == [own], "a worker keeps its own end only"
     own.close()
 
 
-def test_a_process_that_ended_is_replaced_at_the_same_address_less_and_less_often(machine: Machine) -> None:
-    found = machine.serve()
+def test_an_ended_process_is_replaced_at_the_same_address_with_growing_delays(machine: Machine) -> None:
+    admin = machine.serve()
     machine.started[0].wait(PATIENCE_S)
     with capture_logs() as lines:
-        assert found.supervise() is None  # the first end is made good at once
+        assert admin.supervise() is None  # the first replacement is immediate
     assert len(machine.started) == 2
     assert [(line["log_level"], line["status"]) for line in lines] == [("error", 0)]
-    socket.create_connection(found.address, PATIENCE_S).close()
+    socket.create_connection(admin.address, PATIENCE_S).close()
     machine.started[1].wait(PATIENCE_S)
-    assert 0 < (found.supervise() or 0) <= launcher.restart_delay_s(2)
+    assert 0 < (admin.supervise() or 0) <= launcher.restart_delay_s(2)
     assert len(machine.started) == 2
-    found.stop()
+    admin.stop()
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(found.address)
+        socket.create_connection(admin.address)
 
 
-def test_who_takes_no_order_is_not_waited_for(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_reads_no_commands_is_not_waited_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.program = HANGS
     monkeypatch.setattr(launcher, "STOP_TIMEOUT_S", 0.2)
-    found = machine.serve()
-    begun = time.monotonic()
+    admin = machine.serve()
+    started_at = time.monotonic()
     for _ in range(5000):
-        found.reload()
-    found.stop()
-    assert time.monotonic() - begun < PATIENCE_S
+        admin.reload()
+    admin.stop()
+    assert time.monotonic() - started_at < PATIENCE_S
 
 
 @pytest.mark.parametrize(("path", "flags"), [([os.getcwd(), "/x"], []), (["", "/x"], []), (["/x"], ["-P"])])
-def test_nobody_loads_modules_of_a_directory_that_the_server_does_not(
+def test_the_process_loads_modules_from_the_servers_directories_only(
     monkeypatch: pytest.MonkeyPatch, path: list[str], flags: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "path", path)
     assert launcher._path_flags() == flags
 
 
-def test_a_start_message_comes_whole_or_not_at_all() -> None:
+def test_a_start_message_is_read_completely_or_not_at_all() -> None:
     address = ListenAddress("127.0.0.1", 1)
     start = startup.Start(Settings(), "x" * 50_000, (3,), (4,), address, "http://127.0.0.1:1/")
     whole = start.packed()
@@ -121,7 +123,7 @@ def test_a_start_message_comes_whole_or_not_at_all() -> None:
             assert startup.read(theirs) == read
 
 
-def test_a_process_without_a_server_ends_and_signals_are_no_orders() -> None:
+def test_a_process_without_a_server_ends_and_ignores_signals() -> None:
     assert set(IGNORED) == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     ours, theirs = socket.socketpair()
     with theirs:
@@ -130,7 +132,7 @@ def test_a_process_without_a_server_ends_and_signals_are_no_orders() -> None:
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as owner:
         settings = Settings(admin=f"127.0.0.1:{owner.getsockname()[1]}")
         taken = launcher.running_admin_process(settings, "", asked_for=True)
@@ -144,7 +146,7 @@ def processes() -> Arbiter:
 
 @pytest.mark.parametrize("was_ready", [True, False])
 @pytest.mark.parametrize("what", ["os.fork", "socket.socketpair"])
-def test_a_worker_that_cannot_be_started_is_put_off_or_before_all_were_ready_is_the_end(
+def test_a_worker_that_cannot_be_started_is_retried_or_ends_the_start(
     what: str, was_ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory() -> None:
@@ -182,21 +184,23 @@ sys.exit(run.run())
 
 
 @pytest.mark.parametrize(
-    ("successor", "renewed"), [("hangs", False), ("fails", False), ("comes to work", True)]
+    ("successor", "renewed"), [("hangs", False), ("fails", False), ("becomes ready", True)]
 )
-def test_nobody_drains_for_a_successor_that_does_not_come_to_work(successor: str, *, renewed: bool) -> None:
+def test_no_worker_drains_for_a_successor_that_does_not_become_ready(
+    successor: str, *, renewed: bool
+) -> None:
     command = [sys.executable, "-c", PROGRAM, successor]
     end = "rolling restart finished" if renewed else "rolling restart aborted"
-    said = []
+    lines = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for line in running.stderr:
-            said.append(line)
+            lines.append(line)
             if line == "ready\n":
                 running.send_signal(signal.SIGUSR2)
             if end in line:
                 running.terminate()
     assert running.returncode == 0
-    assert sum("worker drained" in line for line in said) == (2 if renewed else 0)
-    (stopping,) = [json.loads(line) for line in said if '"stopping"' in line]
+    assert sum("worker drained" in line for line in lines) == (2 if renewed else 0)
+    (stopping,) = [json.loads(line) for line in lines if '"stopping"' in line]
     assert stopping["workers"] == 2

@@ -1,4 +1,4 @@
-"""The description of the HTTP interface is valid, whole, and true of every answer."""
+"""The description of the HTTP interface is valid, complete, and true of every response."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ Asked = tuple[str, str, str, Any, int]
 
 
 def gets(path: str, status: int, *ends: str) -> list[Asked]:
-    """Return requests for paths and parameters that end so."""
+    """Return requests for paths and parameters with these ends."""
     return [(path, "GET", path.partition("{")[0] + end, b"", status) for end in ends or ("",)]
 
 
@@ -61,14 +61,14 @@ ASKED = [
 @pytest.fixture
 async def running(redis_server: EmbeddedRedis) -> AsyncIterator[Operators]:
     with a_hand(redis_server.url) as hand:
-        said = Profile(meta='{"mood":"fine","raw":{"$bin":"00ff"}}')
-        hand.apply(login("ann", "s1", "phone", profile=said), login("bob", "s2"), end("bob", "s2"))
+        profile = Profile(meta='{"mood":"fine","raw":{"$bin":"00ff"}}')
+        hand.apply(login("ann", "s1", "phone", profile=profile), login("bob", "s2"), end("bob", "s2"))
         async with operators(redis_server.url) as running:
             yield running
 
 
 def shape_of(path: str, method: str, answered: Answered) -> dict[str, Any]:
-    """Return what the description says of an answer of this status."""
+    """Return what the description says of a response of this status."""
     responses = DESCRIBED["paths"][path][method.lower()]["responses"]
     assert str(answered.status) in responses, f"{method} {path}: {answered.status} is not described"
     response = responses[str(answered.status)]
@@ -84,7 +84,7 @@ def wrong(schema: dict[str, Any], value: Any) -> list[str]:
     return [error.message for error in OAS31Validator(whole).iter_errors(value)]
 
 
-def test_the_description_is_valid_and_its_bounds_and_words_are_those_of_the_code() -> None:
+def test_the_description_is_valid_and_has_the_codes_limits() -> None:
     validate(DESCRIBED)
     uids = DESCRIBED["paths"][QUERY]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert uids["properties"]["uids"]["maxItems"] == MAX_UIDS
@@ -96,13 +96,13 @@ def test_the_description_is_valid_and_its_bounds_and_words_are_those_of_the_code
     assert workers["additionalProperties"]["enum"] == [*(each.value for each in Readiness), "no_answer"]
 
 
-async def test_the_description_has_every_verb_and_no_other(running: Operators) -> None:
+async def test_the_description_has_every_endpoint_and_no_other(running: Operators) -> None:
     described = {(method, path) for path, verbs in DESCRIBED["paths"].items() for method in verbs}
     assert described == {(endpoint.method.lower(), endpoint.template) for endpoint in running.app.endpoints}
     assert (await running.ask("/openapi.json")).json() == json.loads(json.dumps(DESCRIBED))
 
 
-async def test_every_answer_is_as_it_is_described(running: Operators) -> None:
+async def test_every_response_matches_the_description(running: Operators) -> None:
     for path, method, target, body, status in ASKED:
         answered = await running.ask(target, method, body)
         assert answered.status == status, f"{method} {target}: {answered.status} {answered.body[:200]!r}"
@@ -113,15 +113,15 @@ async def test_every_answer_is_as_it_is_described(running: Operators) -> None:
     assert asked | {"/v1/events", "/v1/live"} == set(DESCRIBED["paths"])
 
 
-async def test_an_event_is_as_it_is_described(running: Operators) -> None:
+async def test_an_event_matches_the_description(running: Operators) -> None:
     viewer = running.look("/v1/events?from=0")
     for kind in ("online", "online", "offline"):
-        told = await viewer.message()
-        assert told["event"] == kind
-        assert wrong({"$ref": "#/components/schemas/Event"}, json.loads(told["data"])) == []
+        event = await viewer.message()
+        assert event["event"] == kind
+        assert wrong({"$ref": "#/components/schemas/Event"}, json.loads(event["data"])) == []
 
 
-async def test_states_one_by_one_together_and_in_pages_are_the_same(running: Operators) -> None:
+async def test_states_read_singly_together_and_in_pages_are_equal(running: Operators) -> None:
     state = (await running.ask("/v1/presence/ann")).json()
     assert (state["status"], state["meta"], state["sessions"][0]["device"]) == ("online", META, "phone")
     query = (await running.ask(QUERY, "POST", {"uids": ["ann", "bob"]})).json()["presence"]
@@ -132,13 +132,13 @@ async def test_states_one_by_one_together_and_in_pages_are_the_same(running: Ope
     assert page["users"]["ann"]["meta"] == META
 
 
-async def test_another_method_is_refused_by_name(running: Operators) -> None:
+async def test_another_method_is_refused_with_the_allowed_ones(running: Operators) -> None:
     answered = await running.ask("/v1/kick", "GET")
     assert (answered.status, answered.headers["allow"]) == (405, "POST")
     assert (await running.ask("/v1/nodes", "DELETE")).status == 405
 
 
-async def test_a_file_that_has_not_changed_is_not_sent_again(running: Operators) -> None:
+async def test_an_unchanged_file_is_not_sent_again(running: Operators) -> None:
     first = await running.ask("/static/main.js")
     assert (first.kind, first.headers["cache-control"]) == ("text/javascript", "no-cache")
     again = await running.ask("/static/main.js", if_none_match=first.headers["etag"])
@@ -146,5 +146,5 @@ async def test_a_file_that_has_not_changed_is_not_sent_again(running: Operators)
     assert "304" in DESCRIBED["paths"]["/static/{file}"]["get"]["responses"]
 
 
-def test_a_schema_catches_a_wrong_answer() -> None:
+def test_the_schema_rejects_a_wrong_response() -> None:
     assert wrong({"$ref": "#/components/schemas/State"}, {"status": "here"})

@@ -16,16 +16,17 @@ CHECKS = Path(__file__).parent / "page" / "parts.mjs"
 
 
 @pytest.mark.needs("node")
-def test_parts_that_need_no_browser(tmp_path: Path) -> None:
+def test_page_modules_without_a_browser(tmp_path: Path) -> None:
     for path in (*(PAGE / name for name in SCRIPTS), CHECKS):
         shutil.copy(path, tmp_path)
-    (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))  # so node takes them for modules
+    # so that node takes them for modules
+    (tmp_path / "package.json").write_text(json.dumps({"type": "module"}))
     for words in (*(("--check", name) for name in SCRIPTS), ("--test", CHECKS.name)):
         run = subprocess.run(["node", *words], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_nothing_is_inline_and_nothing_comes_from_elsewhere() -> None:
+def test_nothing_is_inline_or_from_elsewhere() -> None:
     html = (PAGE / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=", html)
     for reference in re.findall(r'\s(?:src|href)="([^"]*)"', html):
@@ -42,7 +43,7 @@ def test_text_never_becomes_markup(name: str) -> None:
     assert 'setAttribute("style"' not in text, "the content policy forbids it"
 
 
-def test_each_id_that_a_script_looks_for_is_in_the_page() -> None:
+def test_each_id_that_a_script_looks_up_is_in_the_page() -> None:
     html = (PAGE / "index.html").read_text()
     ids = set(re.findall(r'\sid="([^"]+)"', html))
     for name in SCRIPTS:

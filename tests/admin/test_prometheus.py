@@ -1,4 +1,4 @@
-"""What Prometheus is told, from the figures of workers, of Redis and of the operators' process."""
+"""The metrics for Prometheus, from samples of workers, from Redis and from the admin process."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.server.test_server import served
 from tests.support.credentials import SECRET, write_keys
 from tests.transports import certificates
 
-# Each has a fixed set of values, or one a worker: nothing that users choose.
+# Each has a fixed set of values, or one per worker; none that users choose.
 LABELS = {
     *("worker", "reason", "type", "kind", "limit", "table", "result", "use", "task", "outcome", "mode"),
     *("work", "status", "readiness", "route", "verb", "view", "step"),
@@ -38,7 +38,7 @@ def names(found: Found) -> set[str]:
     return {name.removeprefix("presence_") for name, _ in found}
 
 
-def test_names_follow_the_rules_of_prometheus_and_no_label_is_chosen_by_users() -> None:
+def test_names_follow_prometheus_conventions_and_no_label_is_chosen_by_users() -> None:
     for metric in TABLE:
         assert re.fullmatch(r"presence_[a-z]+(_[a-z]+)*", metric.name)
         assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER), metric.name
@@ -49,13 +49,13 @@ def test_names_follow_the_rules_of_prometheus_and_no_label_is_chosen_by_users() 
     assert len({metric.name for metric in TABLE}) == len(TABLE) <= 85
 
 
-def test_values_of_labels_are_those_of_the_modules_that_give_them() -> None:
+def test_label_values_are_those_of_the_modules_that_count() -> None:
     assert tuple(reason.value for reason in Reason) == TOKEN_REASONS
     paths = {path for path in description()["paths"] if not path.startswith("/static/")}
     assert paths == {*ROUTES} - {"/static", "other"}
 
 
-async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_and_of_this_process(
+async def test_every_metric_has_a_place_in_the_sample_of_a_worker_with_all_services(
     redis_server: EmbeddedRedis, tmp_path: Path
 ) -> None:
     cert, key = certificates.write(tmp_path)
@@ -72,7 +72,7 @@ async def test_all_places_are_in_the_samples_of_a_worker_that_does_everything_an
                 found = found[name]
 
 
-def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
+def test_each_metric_has_its_labels_and_base_units() -> None:
     http = HttpMetrics()
     http.count_request("/v1/nodes", 200, 0.02)
     http.count_refusal("token")
@@ -87,8 +87,8 @@ def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
         ("packets_total", {"worker": "1", "kind": "keepalive"}, 100),
         ("packets_total", {"worker": "1", "kind": "other"}, 20),
         ("refusals_total", {"worker": "1", "reason": "busy"}, 2),
-        ("refusals_total", {"worker": "1", "reason": "protocol_error"}, 0),  # before anything happened
-        ("refusals_total", {"worker": "1", "reason": "other"}, None),  # while all is known
+        ("refusals_total", {"worker": "1", "reason": "protocol_error"}, 0),  # before the first one
+        ("refusals_total", {"worker": "1", "reason": "other"}, None),  # as long as all are known
         ("transitions_total", {"worker": "1", "type": "online", "reason": "login"}, 7),
         ("transitions_total", {"worker": "1", "type": "offline", "reason": "node_down"}, 0),
         ("lease_left_seconds", {"worker": "2"}, None),
@@ -126,13 +126,13 @@ def test_each_figure_is_told_by_its_labels_and_in_base_units() -> None:
     assert (value(found, "http_process_resident_memory_bytes") or 0) > 1e6
 
 
-def test_a_worker_that_does_not_answer_has_no_figures_and_is_told() -> None:
+def test_a_worker_that_does_not_answer_has_no_series_but_worker_up() -> None:
     found = series(scrape(sample(), None))
     assert [value(found, "worker_up", worker=worker) for worker in "12"] == [1, 0]
     assert {name for name, labels in found if ("worker", "2") in labels} == {"presence_worker_up"}
 
 
-def test_what_the_table_does_not_know_counts_as_other() -> None:
+def test_unknown_label_values_count_as_other() -> None:
     refused = {f"reason_{n}": 1 for n in range(50)}
     offline = {"offline": {"evaporated": 3}, "sideways": {"login": 4}}
     found = series(scrape(sample(core={"refused": refused}, transitions=offline)))
@@ -159,14 +159,14 @@ def test_services_that_are_off_have_no_series() -> None:
 
 
 @pytest.mark.parametrize("redis", [None, REDIS | {"status": "away", "error": "refused"}])
-def test_while_redis_is_away_its_series_are_absent(redis: dict[str, Any] | None) -> None:
+def test_series_of_redis_are_absent_while_it_is_unreachable(redis: dict[str, Any] | None) -> None:
     found = series(scrape(sample(), online=None, nodes=None, redis=redis))
     assert value(found, "redis_up") == 0
     assert not {"users_online", "nodes", "redis_ping_seconds", "redis_memory_bytes"} & names(found)
     assert value(found, "sessions", worker="1") == 5
 
 
-def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
+def test_unknown_paths_reasons_and_verbs_make_no_new_series() -> None:
     http = HttpMetrics()
     before = len(series(scrape(http=http)))
     http.count_request("/", 999, 0.0)
@@ -182,7 +182,7 @@ def test_strange_paths_reasons_and_verbs_make_no_new_series() -> None:
     assert value(found, "http_actions_total", verb="other", outcome="other") == 100
 
 
-def test_plain_text_is_told_unless_openmetrics_is_asked_for() -> None:
+def test_plain_text_is_sent_unless_openmetrics_is_requested() -> None:
     _, content_type = render(scrape(None, online=None, nodes=None, redis=None))
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
 

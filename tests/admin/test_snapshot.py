@@ -1,4 +1,4 @@
-"""Figures of workers as one picture, how quickly they grow, and what is kept of them."""
+"""Samples of workers as one snapshot, their rates, and the history."""
 
 from typing import Any
 
@@ -17,25 +17,25 @@ from presence.admin.workers import WorkerAnswer
 from presence.store.nodes import NodeState
 
 
-def said(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:
+def answer_of(number: int, at: float, pid: int = 1, **counters: Any) -> WorkerAnswer:
     core = {"beats": counters.get("beats", 0), "refused": counters.get("refused", {})}
     transitions = {"online": {"login": counters.get("online", 0)}}
     return WorkerAnswer(number, {"pid": pid, "started_ms": pid, "core": core, "transitions": transitions}, at)
 
 
-def test_speeds_are_known_from_the_second_answer_of_a_worker_on_and_add_up() -> None:
+def test_rates_are_known_from_a_workers_second_answer_and_add_up() -> None:
     rates = Rates()
-    assert rates.update([said(1, 10.0), said(2, 10.0)]) == Speeds()
-    speeds = rates.update([said(1, 11.0, online=3, refused={"busy": 1}), said(2, 12.0, online=4)])
+    assert rates.update([answer_of(1, 10.0), answer_of(2, 10.0)]) == Speeds()
+    speeds = rates.update([answer_of(1, 11.0, online=3, refused={"busy": 1}), answer_of(2, 12.0, online=4)])
     assert (speeds.online, speeds.refusals) == (3 + 2, 1)
 
 
-def test_a_worker_that_was_silent_makes_no_peak_and_one_that_was_replaced_begins_at_zero() -> None:
+def test_a_silent_worker_makes_no_peak_and_a_replaced_one_starts_at_zero() -> None:
     rates = Rates()
-    rates.update([said(1, 10.0)])
+    rates.update([answer_of(1, 10.0)])
     assert rates.update([WorkerAnswer(1, None, 11.0)]) == Speeds()
-    assert rates.update([said(1, 20.0, beats=100)]).packets == 10.0
-    assert rates.update([said(1, 22.0, pid=2, beats=8)]).packets == 4.0
+    assert rates.update([answer_of(1, 20.0, beats=100)]).packets == 10.0
+    assert rates.update([answer_of(1, 22.0, pid=2, beats=8)]).packets == 4.0
 
 
 def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:
@@ -47,14 +47,14 @@ def test_wheels_are_added_by_the_time_until_slots_are_due() -> None:
     assert summed_wheel([{}]) is None
 
 
-def test_histograms_of_other_bounds_are_left_out() -> None:
+def test_histograms_with_other_bounds_are_left_out() -> None:
     one: dict[str, Any] = {"bounds": [1.0], "counts": [1, 2], "sum": 3.0}
     both = {"bounds": [1.0], "counts": [2, 4], "sum": 6.0}
     assert summed_histogram([one, one, {"bounds": [2.0], "counts": [9, 9], "sum": 9.0}]) == both
     assert summed_histogram([{}]) is None
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     made = snapshot(7, [WorkerAnswer(0, None, 1.0)], Speeds(), RedisStatus())
     assert (made["online"], made["sessions"], made["wheel"], made["nodes"], made["redis"]) == (None,) * 5
     assert made["point"] == (7, None, None, None, None, None, None, None)
@@ -71,7 +71,7 @@ def test_a_node_has_its_share_of_all_sessions() -> None:
     assert [node["share"] for node in made["nodes"]] == [0.75, 0.25, 0.0]
 
 
-def test_a_minute_is_the_mean_of_what_is_known_of_it() -> None:
+def test_a_minute_is_the_mean_of_its_known_values() -> None:
     history = History()
     for second, online in enumerate((10, None, 20)):
         history.add((60_000 + 1000 * second, online, 1, 1, None, 0.0, 0.0))

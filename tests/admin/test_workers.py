@@ -1,4 +1,4 @@
-"""Workers asked over their lines: together, once for all who ask, and never waited for."""
+"""Workers asked over their sockets: together, once for all callers, with a time limit."""
 
 import socket
 from collections.abc import Iterator
@@ -32,27 +32,25 @@ def workers(ends: Ends, nursery: trio.Nursery) -> Workers:
     return workers
 
 
-async def answer(end: socket.socket, said: object) -> None:
+async def answer(end: socket.socket, sample: object) -> None:
     """Answer one question."""
     line = trio.socket.from_stdlib_socket(end)
     number, _, _ = msgpack.unpackb(await line.recv(QUESTION_BYTES))
-    await line.send(msgpack.packb([number, said]))
+    await line.send(msgpack.packb([number, sample]))
 
 
-async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody_for_long(
+async def test_all_workers_are_asked_and_a_silent_one_delays_the_rest_briefly(
     ends: Ends, workers: Workers, nursery: trio.Nursery
 ) -> None:
     nursery.start_soon(answer, ends[0][1], {"sessions": 3})
-    begun = trio.current_time()
+    started = trio.current_time()
     answers = await workers.samples()
-    assert trio.current_time() - begun < module.ANSWER_TIMEOUT_S + 1
+    assert trio.current_time() - started < module.ANSWER_TIMEOUT_S + 1
     assert [(each.number, each.sample) for each in answers] == [(1, {"sessions": 3}), (2, None)]
     assert (workers.questions, workers.unanswered, list(workers.answered_at)) == (2, 1, [1])
 
 
-async def test_few_explain_at_once_and_others_are_told_so(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_excess_explain_requests_are_busy(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXPLAIN_QUEUE_TIMEOUT_S", 0.1)
     codes: list[str] = []
 
@@ -69,7 +67,7 @@ async def test_few_explain_at_once_and_others_are_told_so(
     assert workers.questions == 2 * module.MAX_CONCURRENT_EXPLAINS
 
 
-async def test_who_asks_meanwhile_has_the_same_answer(
+async def test_concurrent_callers_get_the_same_answer(
     ends: Ends, workers: Workers, nursery: trio.Nursery
 ) -> None:
     found = []
@@ -87,19 +85,19 @@ async def test_who_asks_meanwhile_has_the_same_answer(
     assert await workers.samples(max_age_s=60) is found[0]
 
 
-async def test_an_answer_that_comes_too_late_is_nobody_s_but_a_sign_of_life(
+async def test_a_late_answer_is_dropped_but_shows_that_the_worker_is_alive(
     ends: Ends, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.05)
     assert [each.sample for each in await workers.samples()] == [None, None]
     await answer(ends[0][1], {"late": True})
     with trio.fail_after(10):
-        while 1 not in workers.answered_at:  # noqa: ASYNC110 - nobody rings a bell for it
+        while 1 not in workers.answered_at:  # noqa: ASYNC110 - there is no notification of it
             await trio.sleep(0.01)
     assert [each.sample for each in await workers.samples()] == [None, None]
 
 
-async def test_answers_to_a_predecessor_are_passed_over(
+async def test_answers_to_a_predecessor_are_ignored(
     ends: Ends, workers: Workers, nursery: trio.Nursery
 ) -> None:
     ends[0][1].send(msgpack.packb([1, {"old": True}]))
@@ -109,16 +107,14 @@ async def test_answers_to_a_predecessor_are_passed_over(
     assert [each.sample for each in await workers.samples()] == [{"new": True}] * 2
 
 
-async def test_a_line_that_nobody_reads_is_full_and_no_failure(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_socket_is_no_failure(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_TIMEOUT_S", 0.001)
     for _ in range(600):
         assert [each.sample for each in await workers.samples()] == [None, None]
     assert workers.unanswered == workers.questions == 1200
 
 
-async def test_readiness_says_whether_clients_can_be_served_and_why_not() -> None:
+async def test_readiness_reports_whether_clients_can_be_served_and_why_not() -> None:
     async with operators(workers=2) as running:
         for second, status, word in (
             ("ready", 200, "ready"),
@@ -129,9 +125,9 @@ async def test_readiness_says_whether_clients_can_be_served_and_why_not() -> Non
         ):
             assert running.samples[1] is not None
             running.samples[1] = {**running.samples[1], "readiness": second}
-            # The pulse of the page may have asked a moment before.
+            # The page's sampler may have asked a moment before.
             wanted = {"status": word, "workers": {"1": "ready", "2": second}}
             with trio.fail_after(PATIENCE_S):
-                while (answered := await running.ask("/readyz")).json() != wanted:  # noqa: ASYNC110 - as above
+                while (answered := await running.ask("/readyz")).json() != wanted:  # noqa: ASYNC110 - see above
                     await trio.sleep(0.05)
             assert answered.status == status

@@ -15,13 +15,13 @@ from presence.protocol import Code
 
 ALGORITHMS = ("HS256", "RS256", "EdDSA")
 AUDIENCE = "presence"
-WALL = 1_700_000_000.0  # Unix time at which a gate is made
+WALL = 1_700_000_000.0  # Unix time at which an authenticator is made
 BEGUN = 50.0  # monotonic time then
 ADDRESS = "192.0.2.1"
 
 
 def entry(alg: str, kid: str = "") -> dict[str, Any]:
-    """Return a key with its private part, the same each time."""
+    """Return a key with its private part; the same one on each call."""
     return _entry(alg, kid or f"key-{alg}")
 
 
@@ -45,24 +45,24 @@ def every_key() -> Keyring:
 
 
 def token(uid: str = "ann", alg: str = "HS256", ttl_s: float = 60.0, **claims: Any) -> str:
-    """Return a token that was made at `WALL`."""
+    """Return a token issued at `WALL`."""
     return signer(alg).token(uid, audience=AUDIENCE, now=WALL, ttl_s=ttl_s, **claims)
 
 
-BOUNDLESS = TokenBucket(1.0, 1e9, 0.0)  # a budget that is never spent
+BOUNDLESS = TokenBucket(1.0, 1e9, 0.0)  # a budget that is never exhausted
 
 
 class TimedAuthenticator:
-    """A gate, and the time by which it decides.
+    """A token authenticator with manual time.
 
     Args:
-        share: see `budget_of`; None: there is always time.
-        ring: keys of its own; None: one of each algorithm, which tests share and leave as they are.
+        share: see `budget_of`; None: the budget is unlimited.
+        ring: its own keys; None: one of each algorithm, which tests share and must not change.
         leeway_s: see `TokenRules`.
 
     Attributes:
         now: monotonic seconds.
-        step_s: by how much somebody has set the machine's clock.
+        step_s: by how much the machine's clock has been set.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class TimedAuthenticator:
 
 
 class WordAuthenticator:
-    """Takes ``UID:SECONDS`` for a good token of that user, and nothing else.
+    """Accepts ``UID:SECONDS`` as a valid token of that user, and nothing else.
 
     Attributes:
-        addresses: from where logins came.
-        busy: whether nothing is checked.
+        addresses: the addresses of logins.
+        busy: whether all checks are refused.
     """
 
     def __init__(self) -> None:

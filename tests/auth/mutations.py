@@ -1,8 +1,8 @@
-"""Tokens that nobody must take: good ones, each changed in one thing. Deterministic by the seed.
+"""Tokens that must never be accepted: valid ones, each changed in one respect. Deterministic by the seed.
 
-Three kinds of change: what a thief of one token can do (parts altered, the signature left as it is or made by
-a key of his own); what a careless issuer can do (signed as it should be, and saying what does not hold); and
-any one character altered, which has to make another token of it.
+Three kinds of change: what a thief of one token can do (altered parts, with the old signature or one by the
+thief's own key); what a careless issuer can do (correctly signed, with claims that do not hold); and any one
+character altered, which has to make another token of it.
 """
 
 import base64
@@ -25,7 +25,7 @@ Headers: TypeAlias = dict[str, Any]
 Mutation: TypeAlias = Callable[[], str]
 
 _ALPHABET = string.ascii_letters + string.digits + "-_"
-# Of each claim or header what it must not be; what is no string comes last.
+# Invalid values of each claim or header; values other than strings come last.
 _WRONG_AUDIENCES: tuple[Any, ...] = (
     *("", "other", "PRESENCE", None, [], ["other"], 7, True, {"presence": 1}, [[]]),
 )
@@ -45,14 +45,14 @@ _WRONG_ALGS: tuple[Any, ...] = (
 def mutations(
     entry: Entry, uid: str, *, seed: int, others: Sequence[Entry] = (), now: float | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Return changes of a user's token without end: what was changed, and the token.
+    """Return an endless iterator of changes of a user's token: what was changed, and the token.
 
     Args:
-        entry: the key that signs good tokens, its private part among its members.
-        uid: whom these are made out for.
-        seed: makes the same changes each time, at the same `now`.
-        others: more keys that the server knows, to mix them up with; of other algorithms, too.
-        now: Unix seconds; None: as of now.
+        entry: the key that signs valid tokens, with its private part.
+        uid: the user of the tokens.
+        seed: gives the same changes each time, at the same `now`.
+        others: more keys that the server knows, to mix them up with; also of other algorithms.
+        now: Unix seconds; None: the current time.
     """
     mutator = Mutator(entry, others, uid, time.time() if now is None else now, seed)
     while True:
@@ -64,7 +64,7 @@ class Mutator:
     """Changes of tokens for one user, see `mutations`.
 
     Attributes:
-        kinds: what makes a token with a change, by the kind of change.
+        kinds: functions that make a changed token, by the kind of change.
     """
 
     def __init__(self, entry: Entry, others: Sequence[Entry], uid: str, now: float, seed: int) -> None:
@@ -89,7 +89,7 @@ class Mutator:
         }
 
     def good(self) -> str:
-        """Return a token that holds."""
+        """Return a valid token."""
         return self._signed({})
 
     def _signed(self, claims: Mapping[str, Any], signer: Signer | None = None) -> str:
@@ -102,7 +102,7 @@ class Mutator:
         )
 
     def _signed_as(self, headers: Headers, sign: Callable[[bytes], bytes] | None = None) -> str:
-        """Return a good token with other headers; signed by its key, unless told otherwise."""
+        """Return a valid token with other headers, signed by its key or by `sign`."""
         signing = f"{_packed(headers)}.{self.good().split('.')[1]}"
         return f"{signing}.{_encoded((sign or self._signer.sign)(signing.encode()))}"
 
@@ -127,7 +127,7 @@ class Mutator:
                 raw[:] = self._random.randbytes(len(raw))
             case 5:  # of another token
                 return f"{head}.{self._signed({'jti': str(self._random.random())}).rpartition('.')[2]}"
-            case _:  # by a key of the thief's own, of the same name
+            case _:  # by the thief's own key, with the same name
                 return self._signed({}, self._strange_signer)
         return f"{head}.{_encoded(bytes(raw))}"
 
@@ -137,7 +137,7 @@ class Mutator:
         if how == 0:
             headers["alg"] = self._random.choice(_WRONG_ALGS)
             return self._signed_as(headers, self._random.choice((None, lambda _: b"")))
-        if how == 1:  # what is public of a key, taken for a secret
+        if how == 1:  # the public part of a key used as a secret
             public = json.dumps(public_entry(self._entry) if self._entry["alg"] != "HS256" else {}).encode()
             return self._signed_as({**headers, "alg": "HS256"}, _hmac(public, "HS256"))
         if how == 2:  # the same secret with another hash
@@ -179,7 +179,7 @@ class Mutator:
         return f"{header}.{_packed(claims)}.{signature}"
 
     def _header(self) -> str:
-        """Return a token whose header brings its own key, or asks for what is not understood."""
+        """Return a token whose header contains its own key, or an unknown critical extension."""
         stranger = self._stranger
         brought = {"jwk": dict(public_entry(stranger))} if stranger["alg"] != "HS256" else {"x5u": "file:///"}
         asked = ({"crit": ["exp"]}, {"b64": False, "crit": ["b64"]}, {"b64": True})

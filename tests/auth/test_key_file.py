@@ -23,7 +23,7 @@ def written(folder: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def complaint(path: Path) -> str:
-    """Return what is wrong with a file; it is always named, and nothing of its secrets is."""
+    """Return the error about a file, which always names it and never shows a secret."""
     with pytest.raises(KeyFileError) as caught:
         load(path)
     assert str(path) in str(caught.value)
@@ -33,7 +33,7 @@ def complaint(path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         *(({"alg": each}, "alg must be one of") for each in ("none", "HS512", ["HS256"])),
         ({"alg": None}, "key 'a': alg must be one of HS256, RS256, EdDSA"),
@@ -48,15 +48,13 @@ def complaint(path: Path) -> str:
         ({"k": "canary-canary-canary-canary-canary-canary-xyz"}, "its k is not as RFC 7518 has it"),
     ],
 )
-def test_a_key_that_is_not_sound_is_refused_and_named(
-    tmp_path: Path, change: dict[str, Any], says: str
-) -> None:
+def test_an_invalid_key_is_refused_and_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     changed = {name: value for name, value in {**GOOD, **change}.items() if value is not None}
-    assert says in complaint(written(tmp_path, key_set([{**GOOD, "kid": "first"}, changed])))
+    assert message in complaint(written(tmp_path, key_set([{**GOOD, "kid": "first"}, changed])))
 
 
 @pytest.mark.parametrize(
-    ("alg", "change", "says"),
+    ("alg", "change", "message"),
     [
         ("EdDSA", {"crv": "Ed448"}, "crv must be Ed25519"),
         ("EdDSA", {"x": "AAAA"}, "its crv or x is not as RFC 7518 has it"),
@@ -67,15 +65,15 @@ def test_a_key_that_is_not_sound_is_refused_and_named(
         ("RS256", {"n": "4" * 683}, "n must have 2048 to 3072 bits"),
     ],
 )
-def test_a_public_key_that_is_not_sound_is_refused(
-    tmp_path: Path, alg: str, change: dict[str, Any], says: str
+def test_an_invalid_public_key_is_refused(
+    tmp_path: Path, alg: str, change: dict[str, Any], message: str
 ) -> None:
     text = key_set([{**public_entry(entry(alg)), **change}])
-    assert f"key 'key-{alg}': {says}" in complaint(written(tmp_path, text))
+    assert f"key 'key-{alg}': {message}" in complaint(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         *((text, "is not valid JSON") for text in ("", CANARY, '{"keys": [' + "[" * 100_000)),
         *((text, "must be a JSON Web Key Set") for text in ("[]", '{"keys": {}}', json.dumps(GOOD))),
@@ -85,18 +83,18 @@ def test_a_public_key_that_is_not_sound_is_refused(
         (" " * (MAX_FILE_BYTES + 1), "is larger than 262,144 bytes"),
     ],
 )
-def test_a_file_that_is_no_key_set_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    assert says in complaint(written(tmp_path, text))
+def test_a_file_that_is_no_key_set_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert message in complaint(written(tmp_path, text))
 
 
 @pytest.mark.parametrize("place", ["nowhere.json", ".", "fifo"])
-def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path: Path, place: str) -> None:
+def test_an_unreadable_file_is_named_immediately(tmp_path: Path, place: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert "cannot be read" in complaint(tmp_path / place)
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_secrets_may_be_read_by_few(tmp_path: Path, alg: str) -> None:
+def test_secrets_must_not_be_readable_by_others(tmp_path: Path, alg: str) -> None:
     text = key_set([entry(alg)])
     for mode in (0o604, 0o644, 0o666):
         assert "chmod o-rwx" in complaint(written(tmp_path, text, mode))
@@ -106,7 +104,7 @@ def test_secrets_may_be_read_by_few(tmp_path: Path, alg: str) -> None:
 
 
 @pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
-def test_public_parts_may_be_read_by_everybody_and_written_by_few(tmp_path: Path, alg: str) -> None:
+def test_public_keys_may_be_readable_but_not_writable_by_others(tmp_path: Path, alg: str) -> None:
     text = key_set([public_entry(entry(alg))])
     assert len(load(written(tmp_path, text, 0o644))) == 1
     assert "world-writable" in complaint(written(tmp_path, text, 0o646))

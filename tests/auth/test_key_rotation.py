@@ -27,7 +27,7 @@ class User:
 
 
 class Scene:
-    """A key file, whoever uses its keys, and what brings them."""
+    """A key file, a user of its keys, and their rotation."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "keys.json"
@@ -58,21 +58,21 @@ def lines() -> Iterator[list[dict[str, object]]]:
         yield logged  # type: ignore[misc]  # structlog's mappings
 
 
-async def test_other_keys_come_into_use(scene: Scene, lines: list[dict[str, object]]) -> None:
+async def test_new_keys_are_used_after_a_poll(scene: Scene, lines: list[dict[str, object]]) -> None:
     ring = scene.user.keyring
     for _ in range(3):
         await scene.rotation.poll()
     assert scene.user.keyring is ring, "nothing has changed"
     scene.write("one", "two")
     async with trio.open_nursery() as nursery:
-        for _ in range(5):  # in turns
+        for _ in range(5):  # one after the other
             nursery.start_soon(scene.rotation.poll)
     assert scene.kids == {"one", "two"}
     scene.write("two")
     await scene.rotation.poll()
     assert scene.kids == {"two"}
-    told = [{name: line[name] for name in ("keys", "added", "removed")} for line in lines]
-    assert told == [
+    changes = [{name: line[name] for name in ("keys", "added", "removed")} for line in lines]
+    assert changes == [
         {"keys": 2, "added": ["two"], "removed": []},
         {"keys": 1, "added": [], "removed": ["one"]},
     ]
@@ -80,7 +80,7 @@ async def test_other_keys_come_into_use(scene: Scene, lines: list[dict[str, obje
 
 
 @pytest.mark.parametrize("damage", ["text", "gone", "open", "fifo"])
-async def test_a_bad_file_keeps_the_keys_and_is_told_once(
+async def test_an_invalid_file_keeps_the_keys_and_is_logged_once(
     scene: Scene, lines: list[dict[str, object]], damage: str
 ) -> None:
     await scene.rotation.poll()
@@ -112,7 +112,7 @@ async def test_a_bad_file_keeps_the_keys_and_is_told_once(
     assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
 
 
-async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
+async def test_a_read_that_hangs_is_logged_once_and_keeps_the_keys(
     scene: Scene, lines: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await scene.rotation.poll()
@@ -139,13 +139,13 @@ async def test_a_look_that_hangs_is_told_once_and_keeps_the_keys(
     assert scene.rotation.statistics() == RotationStatistics(1, 1, True)
 
 
-async def test_the_file_is_looked_at_again_and_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_file_is_polled_repeatedly(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_rotation, "POLL_INTERVAL_S", 0.01)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.rotation.run, Faults())
         for kids in ({"two"}, {"three"}):
             scene.write(*kids)
             with trio.fail_after(PATIENCE_S):
-                while scene.kids != kids:  # noqa: ASYNC110 - what it waits for knows no event
+                while scene.kids != kids:  # noqa: ASYNC110 - a change of the file causes no event
                     await trio.sleep(0.01)
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Keys and tokens as an issuer makes them: one algorithm each, a measured cost, and no secret shown."""
+"""Keys and tokens of an issuer: one algorithm each, a measured cost, and no secret shown."""
 
 import json
 
@@ -17,21 +17,21 @@ def key_of(alg: str, *entries: object, kid: str = "") -> Key:
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_a_check_is_measured_by_a_token_that_is_checked_to_its_end(alg: str) -> None:
+def test_the_cost_of_a_key_is_measured_with_a_complete_check(alg: str) -> None:
     key = key_of(alg, entry(alg))
     ticks = iter(range(100))
     key.measure(lambda: float(next(ticks)))
     assert key.cost_s == 1.0
     key.measure()
     assert 0.0 < key.cost_s < 0.1
-    # Ed25519 costs many times what HS256 does; a sample that is refused by its form would cost the same.
+    # Ed25519 costs many times as much as HS256; samples refused for their form would cost the same.
     if alg == "EdDSA":
         cheap = key_of("HS256", entry("HS256"))
         cheap.measure()
         assert key.cost_s > 1.5 * cheap.cost_s
 
 
-def test_nothing_prints_a_secret() -> None:
+def test_no_representation_has_a_secret() -> None:
     assert repr(key_of("HS256")) == "Key('key-HS256', 'HS256')"
     assert entry("HS256")["k"] not in repr(every_key()) + repr(vars(every_key()))
     with pytest.raises(InvalidKey) as caught:
@@ -48,7 +48,7 @@ def test_no_two_keys_are_the_same(alg: str) -> None:
 
 
 @pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
-def test_the_public_part_checks_and_cannot_sign(alg: str) -> None:
+def test_the_public_part_verifies_and_cannot_sign(alg: str) -> None:
     public = public_entry(entry(alg))
     token = make_token(entry(alg), "ann", audience="presence", now=0, ttl_s=1)
     assert b'"ann"' in key_of(alg, public).verify(token)
@@ -58,14 +58,14 @@ def test_the_public_part_checks_and_cannot_sign(alg: str) -> None:
 
 
 @pytest.mark.parametrize("kid", ["", "k" * 65, "a\n"])
-def test_a_name_that_is_none_makes_no_key(kid: str) -> None:
+def test_an_invalid_kid_makes_no_key(kid: str) -> None:
     with pytest.raises(InvalidKey):
         make_key(kid, "HS256")
 
 
-def test_a_token_is_good_for_whole_seconds_and_no_longer_than_the_protocol_takes() -> None:
+def test_a_lifetime_is_in_whole_seconds_and_within_the_protocols_limit() -> None:
     token = make_token(entry("HS256"), "ann", audience="presence", now=10.9, ttl_s=0.1)
-    said = json.loads(key_of("HS256").verify(token))
-    assert (said["iat"], said["exp"]) == (10, 11)
+    claims = json.loads(key_of("HS256").verify(token))
+    assert (claims["iat"], claims["exp"]) == (10, 11)
     with pytest.raises(CannotSign, match="takes 768"):
         make_token(entry("HS256"), "ann", audience="a" * 600, now=0, ttl_s=1)

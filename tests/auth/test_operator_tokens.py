@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_who_a_secret_belongs_to(path: Path) -> None:
+def test_a_secret_identifies_its_operator(path: Path) -> None:
     tokens = load(path)
     found = [tokens.find(secret) for secret in (READ, ACT)]
     assert [(token.role, token.name) for token in found if token] == [("read", "grafana"), ("act", "ann")]
@@ -41,14 +41,14 @@ def test_who_a_secret_belongs_to(path: Path) -> None:
         (f"act ann {READ}", "another line has this secret"),
     ],
 )
-def test_a_bad_line_is_named_and_not_shown(line: str, problem: str) -> None:
+def test_an_invalid_line_is_named_and_not_shown(line: str, problem: str) -> None:
     with pytest.raises(TokenFileError) as caught:
         parse(f"# who\nread first {READ}\n{line}\n".encode(), Path("tokens"))
     assert str(caught.value).startswith(f"tokens: line 3: {problem}")
     assert line.rsplit(maxsplit=1)[-1] not in str(caught.value)
 
 
-def test_a_file_that_is_none_or_open_to_everybody_or_too_much_is_refused(path: Path) -> None:
+def test_a_missing_or_readable_or_too_large_file_is_refused(path: Path) -> None:
     os.mkfifo(path.parent / "fifo")
     for name in ("fifo", "nothing", "."):
         with pytest.raises(TokenFileError, match="cannot be read"):
@@ -61,7 +61,7 @@ def test_a_file_that_is_none_or_open_to_everybody_or_too_much_is_refused(path: P
     lines = "\n".join(make_line("read", f"n{number}") for number in range(201))
     for text, problem in (
         ("", "no token"),
-        ("\n# nobody yet\n", "no token"),
+        ("\n# no tokens yet\n", "no token"),
         ("#" * (MAX_FILE_BYTES + 1), "larger"),
         (lines, "more than 200"),
     ):

@@ -22,13 +22,13 @@ BAD = [
 
 @pytest.mark.parametrize("uid", ["ann", None])
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_a_good_token_lets_its_bearer_in(alg: str, uid: str | None) -> None:
+def test_a_valid_token_is_granted(alg: str, uid: str | None) -> None:
     assert TimedAuthenticator().login(token(alg=alg), uid) == Granted("ann", 50.0 + 60.0)
 
 
 @pytest.mark.parametrize("slept_s", [3600.0, -3600.0])
-def test_a_token_is_judged_by_the_machines_clock_of_that_moment(slept_s: float) -> None:
-    """Which was set since the start, or went on while the machine slept and monotonic time stood still."""
+def test_a_token_is_judged_by_the_current_system_time(slept_s: float) -> None:
+    """It was set since the start, or continued while the machine slept and monotonic time stood still."""
     timed = TimedAuthenticator()
     timed.step_s = slept_s
     made = WALL + slept_s
@@ -49,7 +49,7 @@ def test_every_refusal_is_the_same(bad: object) -> None:
     assert missing.code is refusal.code is Code.AUTH_FAILED
 
 
-def test_a_renewal_moves_the_end() -> None:
+def test_a_renewal_extends_the_expiry() -> None:
     timed = TimedAuthenticator()
     timed.now += 30
     assert timed.renewal(token(ttl_s=90)) == Granted("ann", 50.0 + 90)
@@ -60,35 +60,35 @@ def test_a_renewal_moves_the_end() -> None:
     assert figures.renewals_refused == {"other_uid": 5, "malformed": 5, "expired": 5}
 
 
-def test_beyond_the_budget_nothing_is_checked() -> None:
-    timed = TimedAuthenticator(share=0.01, ring=dear(0.5))
+def test_beyond_the_budget_no_token_is_checked() -> None:
+    timed = TimedAuthenticator(share=0.01, ring=costly(0.5))
     bad = token()[:-8] + "AAAAAAAA"
     while (result := timed.refused(bad)).code is Code.AUTH_FAILED:
         pass
     assert result.code is Code.BUSY
     assert result.retry_after is not None
     assert result.retry_after >= 1.0
-    assert timed.refused(token()).code is Code.BUSY, "a good one neither"
-    assert timed.renewal(token()) == Granted("ann", 110.0), "who is logged in is"
+    assert timed.refused(token()).code is Code.BUSY, "not even a valid one"
+    assert timed.renewal(token()) == Granted("ann", 110.0), "renewals of connected clients are"
     assert timed.authenticator.statistics().unchecked == 2
 
 
-def test_a_flood_of_forgeries_from_some_addresses_leaves_time_for_others() -> None:
-    timed = TimedAuthenticator(share=0.01, ring=dear(0.06))
+def test_forgeries_from_some_addresses_leave_budget_for_others() -> None:
+    timed = TimedAuthenticator(share=0.01, ring=costly(0.06))
     for _ in range(100):
         timed.refused(token()[:-8] + "AAAAAAAA", "bob")
     assert timed.refused(token("bob"), "bob").code is Code.BUSY
     assert timed.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
     assert timed.authenticator.statistics().addresses_kept == 1
     timed.now += 3 * BAD_TOKENS_BURST
-    assert timed.login(token(exp=WALL + 300)) == Granted("ann", 50.0 + 300.0), "and it is forgiven"
+    assert timed.login(token(exp=WALL + 300)) == Granted("ann", 50.0 + 300.0), "the address is forgiven"
 
 
 COST_S = 0.001
 
 
 def spend(budget: TokenBucket, caller: CallerTrust, now: float) -> int:
-    """Return how many checks a caller gets at a moment."""
+    """Return how many checks a caller gets at a time."""
     count = 0
     while budget.take(now, COST_S, reserve=BURST_S * caller.value):
         count += 1
@@ -96,7 +96,7 @@ def spend(budget: TokenBucket, caller: CallerTrust, now: float) -> int:
 
 
 @pytest.mark.parametrize("caller", CallerTrust)
-def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(caller: CallerTrust) -> None:
+def test_each_trust_level_has_its_share_of_the_burst_and_of_the_cpu(caller: CallerTrust) -> None:
     budget = budget_of(0.25, 0.0)
     assert spend(budget, caller, 0.0) == pytest.approx(BURST_S * (1 - caller.value) / COST_S, abs=2)
     granted = sum(spend(budget, caller, now / 10) for now in range(1, 1001))
@@ -110,7 +110,7 @@ def test_each_caller_has_his_share_of_the_budget_at_once_and_of_a_processor(call
         (CallerTrust.ANONYMOUS, (CallerTrust.SUSPECT,)),
     ],
 )
-def test_who_has_more_to_lose_is_checked_beside_any_flood(
+def test_a_more_trusted_caller_is_checked_despite_a_flood(
     caller: CallerTrust, flood: tuple[CallerTrust, ...]
 ) -> None:
     budget = budget_of(0.5, 0.0)
@@ -123,15 +123,15 @@ def test_who_has_more_to_lose_is_checked_beside_any_flood(
     assert checked == 100 * 400
 
 
-def test_what_is_no_token_costs_nothing() -> None:
-    timed = TimedAuthenticator(share=0.01, ring=dear(1.0))
+def test_malformed_tokens_cost_no_budget() -> None:
+    timed = TimedAuthenticator(share=0.01, ring=costly(1.0))
     for _ in range(100):
         assert timed.refused("x").code is Code.AUTH_FAILED
     assert timed.login(token(), None, "192.0.2.2") == Granted("ann", 110.0)
 
 
-def dear(cost_s: float) -> Keyring:
-    """Return a key whose checks are said to cost so much."""
+def costly(cost_s: float) -> Keyring:
+    """Return a key whose checks have this declared cost."""
     ring = keyring(entry("HS256"))
     for key in ring._keys.values():
         key.cost_s = cost_s

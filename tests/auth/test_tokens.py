@@ -22,7 +22,7 @@ YEAR_10000 = 253_402_300_800
 
 
 def reason(text: object, *, wall: float = WALL, leeway_s: float = 0.0) -> Reason | None:
-    """Return why a token is refused; None: it is not."""
+    """Return why a token is refused; None: it is accepted."""
     try:
         tokens.check(tokens.parse(text, every_key()), TokenRules(AUDIENCE, leeway_s), wall)
     except TokenRefused as error:
@@ -31,12 +31,12 @@ def reason(text: object, *, wall: float = WALL, leeway_s: float = 0.0) -> Reason
 
 
 def with_header(**header: Any) -> str:
-    """Return a good token with other headers, signed as it should be."""
+    """Return a valid token with other headers, correctly signed."""
     return _signed(f"{_packed(header)}.{token().split('.')[1]}")
 
 
 def with_payload(claims: object) -> str:
-    """Return a token that says nothing but this, signed as it should be."""
+    """Return a token with these claims only, correctly signed."""
     return _signed(f"{token().split('.')[0]}.{_packed(claims)}")
 
 
@@ -49,7 +49,7 @@ def _packed(value: object) -> str:
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
-def test_a_good_token_says_who_and_until_when(alg: str) -> None:
+def test_a_valid_token_names_its_user_and_expiry(alg: str) -> None:
     claims = tokens.check(tokens.parse(token("ann", alg, 60), every_key()), TokenRules(AUDIENCE), WALL)
     assert claims == ("ann", WALL + 60)
 
@@ -86,13 +86,13 @@ def test_claims(claims: dict[str, Any], why: Reason | None) -> None:
 
 
 @pytest.mark.parametrize("missing", ["aud", "sub", "exp"])
-def test_what_is_required_is_missed(missing: str) -> None:
+def test_a_missing_required_claim_is_refused(missing: str) -> None:
     claims = {"aud": AUDIENCE, "sub": "ann", "exp": WALL + 60}
     del claims[missing]
     assert reason(with_payload(claims)) == (Reason.AUDIENCE if missing == "aud" else Reason.CLAIMS)
 
 
-def test_the_leeway_is_for_both_ends() -> None:
+def test_the_leeway_applies_to_both_ends() -> None:
     assert reason(token(exp=WALL - 4), leeway_s=5) is None
     assert reason(token(exp=WALL - 5), leeway_s=5) is Reason.EXPIRED
     assert reason(token(nbf=WALL + 5), leeway_s=5) is None
@@ -129,7 +129,7 @@ def test_a_signature_by_another_key_of_the_same_name_is_refused(alg: str) -> Non
 
 
 @pytest.mark.parametrize("alg", ["RS256", "EdDSA"])
-def test_a_public_key_is_no_secret(alg: str) -> None:
+def test_a_public_key_is_not_accepted_as_a_secret(alg: str) -> None:
     public = entry(alg)[{"RS256": "n", "EdDSA": "x"}[alg]]
     forged = keyring({"kty": "oct", "kid": f"key-{alg}", "alg": "HS256", "k": public})
     key = forged.find(f"key-{alg}", "HS256")
@@ -137,7 +137,7 @@ def test_a_public_key_is_no_secret(alg: str) -> None:
     signing = f"{_packed({'alg': 'HS256', 'kid': f'key-{alg}'})}.{token().split('.')[1]}"
     signature = key._jwk.Algorithm.sign(signing.encode(), key._jwk.key)
     text = f"{signing}.{base64url_encode(signature).decode()}"
-    assert key.verify(text), "as a secret it opens it"
+    assert key.verify(text), "as an HMAC secret it would verify"
     assert reason(text) is Reason.UNKNOWN_KEY
 
 
@@ -155,11 +155,11 @@ def test_other_forms_are_no_tokens(form: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"bytes", 7, [], {}, True, None])
-def test_what_is_no_text_is_no_token(text: object) -> None:
+def test_values_other_than_text_are_no_tokens(text: object) -> None:
     assert reason(text) is (Reason.MISSING if text is None else Reason.MALFORMED)
 
 
-def test_a_token_of_more_bytes_than_the_protocol_takes_is_none() -> None:
+def test_a_token_beyond_the_protocols_limit_is_refused() -> None:
     claims = {"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60}
     room = TOKEN_MAX_BYTES - len(with_payload({**claims, "x": ""}))
     filled = with_payload({**claims, "x": "x" * (room * 3 // 4)})
@@ -175,8 +175,8 @@ def test_a_part_that_is_no_object_is_malformed(payload: object) -> None:
     assert reason(f"{deep}.{deep}.") is Reason.MALFORMED
 
 
-def test_each_character_counts() -> None:
-    """No other text is taken for a token, not even with other bits behind the last byte."""
+def test_each_character_matters() -> None:
+    """No other text is accepted as the same token, not even with other bits after the last byte."""
     text = token()
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     taken = [
@@ -190,12 +190,12 @@ def test_each_character_counts() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=800) | st.from_regex(r"[\w-]{0,99}\.[\w-]{0,99}\.[\w-]{0,99}", fullmatch=True))
-def test_whatever_comes_is_refused_and_raises_nothing_else(text: str) -> None:
+def test_any_text_is_refused_without_an_error(text: str) -> None:
     assert reason(text) is not None
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["aud", "sub", "exp", "nbf", "iat"]), _JSON))
-def test_whatever_is_signed_is_judged(claims: dict[str, Any]) -> None:
+def test_any_signed_claims_are_judged_without_an_error(claims: dict[str, Any]) -> None:
     text = with_payload({"sub": "ann", "aud": AUDIENCE, "exp": WALL + 60, **claims})
     assert len(text) > TOKEN_MAX_BYTES or reason(text) not in {Reason.SIGNATURE, Reason.MALFORMED}

@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Fixtures for the tests of commands."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -34,31 +34,31 @@ def client(redis_server: EmbeddedRedis) -> Iterator[Redis]:
         yield client
 
 
-class Said(NamedTuple):
-    """What a command came to."""
+class Result(NamedTuple):
+    """What a command returned and printed."""
 
     status: int
     out: str
     err: str
 
 
-Command = Callable[..., Said]
+Command = Callable[..., Result]
 
 
 @pytest.fixture
 def command(redis_server: EmbeddedRedis, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs a command on the test's Redis."""
 
-    def run(*words: str) -> Said:
+    def run(*words: str) -> Result:
         status = main([*words, "--redis", redis_server.url])
-        return Said(status, *capsys.readouterr())
+        return Result(status, *capsys.readouterr())
 
     return run
 
 
 @pytest.fixture
 def hand(redis_server: EmbeddedRedis) -> Iterator[Hand]:
-    """A node that lives and sends what the test says."""
+    """A live node that sends what the test says."""
     store = RedisStore(redis_server.url, Shape(Keys(), maxlen=10**6, seen_retention_ms=10**13))
     table = RedisLeaseTable(redis_server.url, Keys(), lease_s=60)
     table.renew("n1", 1, '{"version": "0.1.0"}', [])

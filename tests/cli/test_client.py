@@ -1,4 +1,4 @@
-"""What `presence client` says of others, and where its token comes from."""
+"""What `presence client` prints about other users, and where its token comes from."""
 
 import os
 from pathlib import Path
@@ -29,26 +29,26 @@ def test_a_state_is_one_line(state: UserState, line: str) -> None:
     assert state_line("bob", state) == line
 
 
-def test_the_end_of_a_watch_names_whom_and_why() -> None:
+def test_the_end_of_a_watch_names_the_users_and_the_reason() -> None:
     push = WatchEnded(("ann", "bob"), 315, "too_large", "too many watches")
     assert push_lines(push) == ["watch ended: ann bob: too_large (315) too many watches"]
 
 
-def test_control_characters_of_others_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_from_other_users_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     for text in push_lines(Delivered("bob\x1b[2J", "one\r\x07\ntwo\x9b", 1)):
         command._print_line(text)
     lines = [each[10:] for each in capsys.readouterr().out.splitlines()]
     assert lines == [r"bob\x1b[2J: one\r\x07", r"bob\x1b[2J: two\x9b"]
 
 
-def test_a_token_comes_from_a_file_from_input_or_a_variable(
+def test_a_token_comes_from_a_file_standard_input_or_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "token").write_text("of a file\n")
     source = command._token(f"@{tmp_path / 'token'}")
     assert callable(source)
     (tmp_path / "token").write_text("of another\n")
-    assert source() == "of another", "it is read whenever one is needed"
+    assert source() == "of another", "the file is read whenever a token is needed"
     reading, writing = os.pipe()
     monkeypatch.setattr(command, "STDIN", reading)
     os.write(writing, b"of input\n/quit\n")
@@ -59,4 +59,4 @@ def test_a_token_comes_from_a_file_from_input_or_a_variable(
     assert command._token(None) is None
     monkeypatch.setenv("PRESENCE_TOKEN", "of a variable")
     assert command._token(None) == "of a variable"
-    assert load({}).settings == load({}, {}).settings, "no setting"
+    assert load({}).settings == load({}, {}).settings, "the variable is not a setting"

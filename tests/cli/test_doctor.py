@@ -1,4 +1,4 @@
-"""``presence doctor`` as it is typed: what is printed, and the exit status."""
+"""``presence doctor`` as it is typed: output and exit status."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def told(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, dict[str
     return status, checks
 
 
-def test_a_sound_configuration_passes_and_nothing_is_changed(
+def test_a_valid_configuration_passes_and_nothing_is_changed(
     redis_server: EmbeddedRedis, client: Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before: Any = client.config_get("*")
@@ -53,7 +53,7 @@ def test_a_shard_with_data_of_a_later_version_fails(
     assert (data["status"], data["have"]) == ("fail", "version 3, 2 shards")
 
 
-def test_all_problems_of_the_settings_are_findings(
+def test_all_problems_of_the_settings_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PRESENCE_TIK", "1")
@@ -64,9 +64,7 @@ def test_all_problems_of_the_settings_are_findings(
     assert checks["redis"][0]["status"] == "not tried"
 
 
-def test_each_finding_is_told_to_people_with_what_mends_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_problem_is_printed_with_its_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *ANY_PORT, "--redis", f"unix://u:s3cret@{tmp_path}/r.sock"]) == 1
     out = capsys.readouterr().out
     lines = out.splitlines()

@@ -1,4 +1,4 @@
-"""``presence explain``: what it prints, of nodes that tests play, and of real servers."""
+"""``presence explain``: its output, with nodes played by the test and with real servers."""
 
 import json
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 PATIENCE_S = 10.0
 
 
-def test_who_is_online_is_explained_for_people(
+def test_an_online_user_is_explained_in_text(
     redis_server: EmbeddedRedis, command: Command, client: Redis, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"), login("ann", "s2", "phone"))
@@ -32,17 +32,17 @@ def test_who_is_online_is_explained_for_people(
     due = {"due_in_s": 3.5, "slots_from_hand": 8, "slot": 67, "ends_as": {"code": 200, "reason": "closed"}}
     lost = session("n1", "s2", "phone", token_expires_in_s=600.0, away_in_s=60.0, **gone, **due)
     with listening(redis_server.url, "n1", answer("n1", plain, lost)):
-        said, as_json = command("explain", "ann"), command("explain", "ann", "--json")
+        result, as_json = command("explain", "ann"), command("explain", "ann", "--json")
         with Explainer(redis_server.url) as explainer:
             known = explainer.explain("ann")
     assert {**json.loads(as_json.out), "at_ms": 0} == {**known, "at_ms": 0}
-    (told,) = events(client)
-    assert (said.status, said.out) == (
+    (entry,) = events(client)
+    assert (result.status, result.out) == (
         0,
         "ann  online\n"
         "  why: online since 2023-11-14 22:13:20.000 UTC: the default device at node n1 logged in at "
         "2023-11-14 22:13:20.000 UTC\n"
-        f"  event: {told['id']}  online, login (1), session s1 at node n1\n"
+        f"  event: {entry['id']}  online, login (1), session s1 at node n1\n"
         "  default device at node n1, session s1\n"
         "    connected from 192.0.2.7, plain, 12 bytes unsent; logged in 2023-11-14 22:13:20.000 UTC\n"
         "    last packet 2023-11-14 22:13:47.500 UTC, 2.500 s ago; idle time-out 30 s\n"
@@ -59,28 +59,30 @@ def test_who_is_online_is_explained_for_people(
     )
 
 
-def test_who_is_offline_is_explained_for_people(
+def test_an_offline_user_is_explained_in_text(
     redis_server: EmbeddedRedis, command: Command, client: Redis, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1", at_ms=NOW_MS - 600_000))
     hand.apply(end("ann", "s1", code=201, at_ms=NOW_MS + 30_300, last_seen_ms=NOW_MS))
     ends = [ended("s1"), ended("s0", "tv", code=200, reason="closed", at_ms=NOW_MS - 86_400_000)]
     with listening(redis_server.url, "n1", answer("n1", ends=ends)):
-        said = command("explain", "ann")
-    told = events(client)[-1]
-    assert said.out == (
+        result = command("explain", "ann")
+    entry = events(client)[-1]
+    assert result.out == (
         "ann  offline\n"
         "  why: offline since 2023-11-14 22:13:50.300 UTC because nothing was received from it for 30.3 s: "
         "the default device, online since 22:03:20.000, last packet 22:13:20.000, "
         "deadline 22:13:50.000, ended 22:13:50.300 by node n1\n"
-        f"  event: {told['id']}  offline, idle_timeout (201), session s1 at node n1\n"
+        f"  event: {entry['id']}  offline, idle_timeout (201), session s1 at node n1\n"
         "  ended: tv at node n1, session s0, as closed (200) 2023-11-13 22:13:20.000 UTC; "
         "last packet 2023-11-14 22:13:20.000 UTC\n"
         "  asked: 1 of 1 nodes answered\n"
     )
 
 
-def test_nothing_can_drive_a_terminal(redis_server: EmbeddedRedis, command: Command, hand: Hand) -> None:
+def test_control_characters_never_reach_the_terminal(
+    redis_server: EmbeddedRedis, command: Command, hand: Hand
+) -> None:
     hand.apply(login("ann", "s1", "tv\x1b[2J\nforged: line"))
     evil = session("n1\x1b]0;", "s\r1", "\u202e", address="\x07", meta={"a\x9b": "\n"})
     with listening(redis_server.url, "n1", answer("n1", evil)):
@@ -89,7 +91,7 @@ def test_nothing_can_drive_a_terminal(redis_server: EmbeddedRedis, command: Comm
     assert not re.search(r"^forged", out, re.MULTILINE)
 
 
-async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
+async def test_the_reason_of_each_kind_of_end_is_explained(redis_server: EmbeddedRedis) -> None:
     quick = {"idle_timeout": 1.0, "min_idle_timeout": 1.0, "tick": 0.2, "disconnect_grace": 0.3}
     server, other = (Server(Settings(port=0, **quick), redis_server.url, 10, Clock()) for _ in range(2))  # type: ignore[arg-type]  # of numbers
     async with trio.open_nursery() as nursery:
@@ -100,23 +102,23 @@ async def test_why_who_has_gone_is_gone(redis_server: EmbeddedRedis) -> None:
             await client.login(uid)
         await clients["out"].send(protocol.logout())
         await clients["lost"].stream.aclose()
-        told: dict[str, Any] = {}
+        reports: dict[str, Any] = {}
         with trio.fail_after(PATIENCE_S), Explainer(redis_server.url) as explainer:
             for uid in clients:
-                while (told.get(uid, {}).get("event") or {}).get("type") != "offline":
-                    told[uid] = await trio.to_thread.run_sync(explainer.explain, uid)
-        reasons = {uid: each["event"]["reason"] for uid, each in told.items()}
+                while (reports.get(uid, {}).get("event") or {}).get("type") != "offline":
+                    reports[uid] = await trio.to_thread.run_sync(explainer.explain, uid)
+        reasons = {uid: each["event"]["reason"] for uid, each in reports.items()}
         assert reasons == {"silent": "idle_timeout", "out": "logout", "lost": "closed"}
-        assert "because nothing was received from it for " in told["silent"]["why"]
-        (end,) = told["silent"]["ended"]
-        # He was seen once, at the login: that is rounded down here, and up in his events.
-        assert told["silent"]["event"]["last_seen_ms"] + 1000 - end["deadline_ms"] in {0, 1}
+        assert "because nothing was received from it for " in reports["silent"]["why"]
+        (end,) = reports["silent"]["ended"]
+        # The user was seen once, at the login: that time is rounded down here, and up in the events.
+        assert reports["silent"]["event"]["last_seen_ms"] + 1000 - end["deadline_ms"] in {0, 1}
         assert end["at_ms"] >= end["deadline_ms"]
-        assert ", deadline " in told["silent"]["why"]
-        assert "because its client logged out: " in told["out"]["why"]
-        assert "closed without a logout, and it did not return" in told["lost"]["why"]
-        assert {each["node"] for row in told.values() for each in row["ended"]} == {server.node.relay.node}
-        assert [each["answer"] for each in told["out"]["nodes"]] == ["answered"] * 2
+        assert ", deadline " in reports["silent"]["why"]
+        assert "because its client logged out: " in reports["out"]["why"]
+        assert "closed without a logout, and it did not return" in reports["lost"]["why"]
+        assert {each["node"] for row in reports.values() for each in row["ended"]} == {server.node.relay.node}
+        assert [each["answer"] for each in reports["out"]["nodes"]] == ["answered"] * 2
         for client in clients.values():
             await client.stream.aclose()
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""``presence followups``: adding, listing and cancelling; turning, and calling a handler."""
+"""``presence followups``: adding, listing and cancelling; running the scheduler and a handler."""
 
 import json
 import signal
@@ -24,17 +24,17 @@ def handle(followup):
 DEADLINE_S = 20.0
 
 
-def test_what_is_added_is_listed_and_cancelled(
+def test_added_follow_ups_are_listed_and_cancelled(
     redis_server: EmbeddedRedis, command: Command, client: Redis
 ) -> None:
     shard = Shard(client, redis_server.url)
-    shard.comes("bob")
+    shard.come_online("bob")
     first = command("followups", "add", "ann", "--after", "60", "--name", "cart", "--payload", "17").out
     second = command("followups", "add", "bob", "--after", "1", "--name", "cart").out
     assert "once offline" in second
     rows = [json.loads(line) for line in command("followups", "list", "--json").out.splitlines()]
-    told = [(row["uid"], row["name"], row["payload"]) for row in rows]
-    assert told == [("ann", "cart", "17"), ("bob", "cart", "")]
+    listed = [(row["uid"], row["name"], row["payload"]) for row in rows]
+    assert listed == [("ann", "cart", "17"), ("bob", "cart", "")]
     (line,) = command("followups", "list", "--uid", "bob").out.splitlines()
     assert line.endswith(second.split()[0])
     assert command("followups", "cancel", first.split()[0], "--uid", "bob") == (0, "cancelled: 2\n", "")
@@ -55,13 +55,13 @@ def test_what_is_added_is_listed_and_cancelled(
         (["run", "--retry", "0"], "'0' is not a time"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(command: Command, words: list[str], complaint: str) -> None:
-    said = command("followups", *words)
-    assert said.status == 2
-    assert complaint in said.err
+def test_invalid_arguments_are_a_usage_error(command: Command, words: list[str], complaint: str) -> None:
+    result = command("followups", *words)
+    assert result.status == 2
+    assert complaint in result.err
 
 
-def test_run_plans_by_the_rules_of_the_file_and_calls_the_handler_until_it_is_done(
+def test_run_plans_by_the_rules_of_the_file_and_retries_the_handler(
     redis_server: EmbeddedRedis, client: Redis, tmp_path: Path
 ) -> None:
     (tmp_path / "its_handler.py").write_text(HANDLER)
@@ -79,8 +79,8 @@ def test_run_plans_by_the_rules_of_the_file_and_calls_the_handler_until_it_is_do
         assert process.stderr is not None
         assert process.stdout is not None
         assert process.stderr.readline() == "presence: followups: running\n"
-        shard.goes("good")
-        shard.goes("bad")
+        shard.go_offline("good")
+        shard.go_offline("bad")
         assert {process.stdout.readline() for _ in range(2)} == {"mail good p 1\n", "mail bad p 1\n"}
         assert process.stdout.readline() == "mail bad p 2\n"
         assert "handler failed with mail:bad:" in process.stderr.readline()

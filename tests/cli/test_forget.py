@@ -32,19 +32,19 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forget, "ENTRIES_PER_PAGE", 2)
 
 
-def told(client: Redis) -> list[str]:
-    """The users of the stream's events."""
+def event_uids(client: Redis) -> list[str]:
+    """Return the users of the stream's events."""
     return [event["uid"] for event in events(client)]
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_nothing_of_a_user_who_was_forgotten_is_left(command: Command, client: Redis, hand: Hand) -> None:
+def test_no_data_of_a_forgotten_user_remain(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"), end("bob", "s2"), login("bob", "s3"))
     client.xadd(DEAD, {"original_id": "1-1", "uid": "ann"})
     client.xadd(DEAD, {"original_id": "1-2", "uid": "bob"})
-    said = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0\n"
-    assert command("forget", "ann") == (0, said, "")
-    assert told(client) == ["bob", "bob", "bob"]
+    report_line = "users forgotten: 1; erased: last seen 1, events 2, dead letters 1, follow-ups 0\n"
+    assert command("forget", "ann") == (0, report_line, "")
+    assert event_uids(client) == ["bob", "bob", "bob"]
     assert client.zscore("presence:{0}:seen", "ann") is None
     letters: Any = client.xrange(DEAD)
     assert [fields[b"uid"] for _, fields in letters] == [b"bob"]
@@ -53,7 +53,7 @@ def test_nothing_of_a_user_who_was_forgotten_is_left(command: Command, client: R
     assert not client.hexists("presence:{0}:online", "cyd")
 
 
-def test_a_group_is_not_kept_waiting_for_what_was_erased(command: Command, client: Redis, hand: Hand) -> None:
+def test_a_group_does_not_wait_for_erased_events(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1"), login("bob", "s2"), end("ann", "s1"))
     client.xgroup_create(EVENTS, "push", "0")
     client.xreadgroup("push", "worker", {EVENTS: ">"})
@@ -66,55 +66,55 @@ def test_a_group_is_not_kept_waiting_for_what_was_erased(command: Command, clien
     assert client.hkeys(ERRORS) == [left["id"].encode()]
 
 
-def test_who_is_online_is_left_alone(command: Command, client: Redis, hand: Hand) -> None:
+def test_online_users_are_left_alone(command: Command, client: Redis, hand: Hand) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("ann", "s2"), login("bob", "s3"), end("bob", "s3"))
     status, out, err = command("forget", "ann", "bob", "--json")
     report = {"forgotten": ["bob"], "online": ["ann"], "last_seen": 1, "events": 2, "dead_letters": 0}
     report |= {"followups": 0}
     assert (status, json.loads(out)) == (1, report)
     assert err == "presence: ann is online: end the sessions first, with presence kick ann\n"
-    assert told(client) == ["ann", "ann", "ann"]
+    assert event_uids(client) == ["ann", "ann", "ann"]
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_what_was_to_be_done_for_a_user_is_erased_and_what_was_told(
+def test_pending_and_delivered_follow_ups_of_a_user_are_erased(
     redis_server: EmbeddedRedis, client: Redis, hand: Hand
 ) -> None:
     client.hset("presence:meta", "shards", 1)
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
     with FollowUps(redis_server.url) as followups, closing(FollowUpScheduler(redis_server.url)) as scheduler:
         for uid in ("ann", "bob"):
-            followups.add(uid, after=0, name="told")
+            followups.add(uid, after=0, name="due")
         time.sleep(0.002)
         scheduler.run_once()
         for uid in ("ann", "bob"):
-            followups.add(uid, after=60, name="waits")
+            followups.add(uid, after=60, name="pending")
         client.xadd("presence:{0}:followups:dead", {"original_id": "1-1", "uid": "ann"})
         with Eraser(redis_server.url, Keys()) as eraser:
             forgotten = eraser.forget(["ann"])
         assert (forgotten.followups, forgotten.dead_letters) == (2, 1)
         assert [each.uid for each in followups.earliest()] == ["bob"]
-    told: Any = client.xrange("presence:{0}:followups")
-    assert [fields[b"uid"] for _, fields in told] == [b"bob"]
+    delivered: Any = client.xrange("presence:{0}:followups")
+    assert [fields[b"uid"] for _, fields in delivered] == [b"bob"]
     assert not client.exists("presence:{0}:followups:dead") or not client.xlen("presence:{0}:followups:dead")
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_who_comes_meanwhile_keeps_what_is_new(
+def test_a_user_who_returns_meanwhile_keeps_the_new_data(
     redis_server: EmbeddedRedis, client: Redis, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
 
-    def come(_looked: int, _total: int) -> None:
+    def log_in(_looked: int, _total: int) -> None:
         hand.apply(login("ann", "s3"))
 
     with Eraser(redis_server.url, Keys()) as eraser:
-        assert eraser.forget(["ann"], come).events == 2
-    assert told(client) == ["bob", "ann"]
+        assert eraser.forget(["ann"], log_in).events == 2
+    assert event_uids(client) == ["bob", "ann"]
 
 
 @pytest.mark.parametrize(("forgotten", "follows"), [("bob", ["lost_writes", "cyd"]), ("ann", ["cyd"])])
-def test_a_subscriber_sees_a_gap_if_his_last_event_was_erased(
+def test_a_subscriber_sees_a_gap_if_the_last_event_it_read_was_erased(
     redis_server: EmbeddedRedis, command: Command, hand: Hand, forgotten: str, follows: list[str]
 ) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"), end("bob", "s2"))
@@ -125,12 +125,12 @@ def test_a_subscriber_sees_a_gap_if_his_last_event_was_erased(
         assert uids(take(subscription, len(follows))) == follows
 
 
-async def test_one_server_logs_who_was_forgotten_and_by_whom(
+async def test_one_server_logs_the_forgotten_users_and_the_caller(
     redis_server: EmbeddedRedis, command: Command, hand: Hand
 ) -> None:
     hand.apply(login("ann", "s1"), end("ann", "s1"), login("bob", "s2"))
     async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0) and pair.hears(1))
+        await until(lambda: pair.is_subscribed(0) and pair.is_subscribed(1))
         with structlog.testing.capture_logs() as logs:
             assert (await trio.to_thread.run_sync(command, "forget", "ann", "bob")).status == 1
             await until(lambda: any(line["event"] == "users forgotten" for line in logs))

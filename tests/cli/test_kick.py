@@ -37,12 +37,12 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
         for device, uid, name in zip(devices, ("ann", "ann", "bob"), ("phone", "tv", "tv"), strict=True):
             await device.login(uid, name)
         with trio.fail_after(5):
-            while client.hlen("presence:{0}:online") < 2:  # noqa: ASYNC110 - Redis rings no bell
+            while client.hlen("presence:{0}:online") < 2:  # noqa: ASYNC110 - Redis sends no notification
                 await trio.sleep(0.01)
-        begun = time.monotonic()
+        started = time.monotonic()
         with structlog.testing.capture_logs() as logs:
-            said = await trio.to_thread.run_sync(command, "kick", "ann", "cyd")
-        took_s = time.monotonic() - begun
+            result = await trio.to_thread.run_sync(command, "kick", "ann", "cyd")
+        took_s = time.monotonic() - started
         goodbyes = [packet.payload for device in devices[:2] for packet in await device.rest()]
         for device in devices:
             await device.stream.aclose()
@@ -55,9 +55,9 @@ async def test_a_kick_ends_all_sessions_of_a_user_for_good(
     assert record(client, "bob") is not None
     (offline,) = [event for event in events(client) if event["type"] == "offline"]
     assert (offline["uid"], offline["code"], offline["reason"]) == ("ann", "301", "kicked")
-    assert said.status == 0
-    assert "ann  2 sessions ended\ncyd  offline\n" in said.out
-    assert "no ban" in said.err
+    assert result.status == 0
+    assert "ann  2 sessions ended\ncyd  offline\n" in result.out
+    assert "no ban" in result.err
 
 
 def test_a_node_that_does_not_answer_is_named(command: Command, client: Redis, hand: Hand) -> None:
@@ -80,14 +80,14 @@ def test_sessions_of_a_silent_node_are_left_to_its_sweep(
         client.hset("presence:{0}:node:n1", "fence", 1)
     else:
         client.zadd("presence:nodes", {"n1": 1})
-    wait_s = "60" if fenced else "0"  # for what was told to nobody nothing is waited for
+    wait_s = "60" if fenced else "0"  # the command does not wait for a node that cannot be notified
     status, out, err = command("kick", "ann", "--json", "--wait", wait_s)
     left = {"device": "", "session": "s1", "node": "n1", "reason": "node_silent"}
     assert (status, json.loads(out)) == (1, {"ann": {"sessions": 1, "left": [left]}})
     assert "presence: ann: n1 is silent: its sweep will end the session" in err
 
 
-def test_a_session_that_came_after_the_kick_is_not_waited_for(
+def test_a_session_that_began_after_the_kick_is_not_waited_for(
     command: Command, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.apply(login("ann", "s1"))
@@ -95,11 +95,11 @@ def test_a_session_that_came_after_the_kick_is_not_waited_for(
     assert command("kick", "ann").status == 0
 
 
-async def test_what_a_stranger_to_the_log_says_of_himself_is_cut_and_made_printable(
+async def test_the_caller_name_in_the_log_is_shortened_and_printable(
     redis_server: EmbeddedRedis, client: Redis
 ) -> None:
     async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0))
+        await until(lambda: pair.is_subscribed(0))
         session = await pair.log_in(0)
         assert session
         by = "\x1b[2J" + 1000 * "x"

@@ -1,4 +1,4 @@
-"""The event that made a user what he is, found in a real stream, or why it is not."""
+"""The event that made a user online or offline, found in a real stream, or the reason why it is missing."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def access(redis_server: EmbeddedRedis) -> Iterator[ShardClients]:
 
 
 def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None:
-    """Write entries of one moment."""
+    """Write entries with the same time."""
     with client.pipeline(transaction=False) as pipe:
         for n in range(count):
             values: dict[Any, Any] = {"type": "offline", "uid": "bob", **fields}
@@ -38,7 +38,7 @@ def write(client: Redis, entry_ms: int, count: int, **fields: str | int) -> None
         pipe.execute()
 
 
-def test_of_several_periods_it_is_the_last(access: ShardClients, hand: Hand) -> None:
+def test_of_several_periods_the_last_is_found(access: ShardClients, hand: Hand) -> None:
     for n in range(4):
         hand.apply(login("ann", f"s{n}", at_ms=NOW_MS + 10 * n))
         hand.apply(end("ann", f"s{n}", at_ms=NOW_MS + 10 * n + 5))
@@ -47,7 +47,7 @@ def test_of_several_periods_it_is_the_last(access: ShardClients, hand: Hand) -> 
     assert found.entry.fields["session"] == "s3"
 
 
-def test_it_is_found_behind_many_others_and_though_clocks_differ(access: ShardClients, client: Redis) -> None:
+def test_it_is_found_behind_many_others_even_if_clocks_differ(access: ShardClients, client: Redis) -> None:
     write(client, 1_000_000, ENTRIES_PER_PAGE + 10, last_seen_ms=1)
     write(client, 1_000_500, 1, uid="ann", last_seen_ms=1_000_000 + MAX_CLOCK_SKEW_MS)
     write(client, 1_040_000, ENTRIES_PER_PAGE)
@@ -56,7 +56,7 @@ def test_it_is_found_behind_many_others_and_though_clocks_differ(access: ShardCl
     assert found.entry.id == "1000500-1"
 
 
-def test_the_search_gives_up_after_so_many_entries(access: ShardClients, client: Redis) -> None:
+def test_the_search_stops_after_a_bounded_number_of_entries(access: ShardClients, client: Redis) -> None:
     write(client, 1_000_000, 3 * ENTRIES_PER_PAGE)
     write(client, 1_000_500, 1, uid="ann", last_seen_ms=999_999)
     given_up = last_offline(access, KEYS, "ann", 999_999, entries_max=2 * ENTRIES_PER_PAGE, search_s=60)
@@ -65,7 +65,7 @@ def test_the_search_gives_up_after_so_many_entries(access: ShardClients, client:
     assert last_offline(access, KEYS, "ann", 999_999, search_s=0).missing == "gave_up"
 
 
-# Entries that are there; the id or the ms last seen that is asked for; what is missing, where it begins.
+# The entries; the id or time last seen that is searched; what is missing, and where the stream begins.
 MISSED = [
     ((), "4999-7", "trimmed", None),
     ((), NOW_MS, "trimmed", None),
@@ -81,7 +81,7 @@ MISSED = [
 
 
 @pytest.mark.parametrize(("entries", "wanted", "missing", "begins_ms"), MISSED)
-def test_what_is_missing_and_why(
+def test_the_reason_of_a_missing_event_is_reported(
     access: ShardClients,
     client: Redis,
     entries: tuple[int, ...],

@@ -1,4 +1,4 @@
-"""The command line, as it is typed: exit statuses, what is printed where, and what happens on a signal."""
+"""The command line as it is typed: exit statuses, output, and signals."""
 
 import json
 import os
@@ -27,9 +27,7 @@ def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
     return rows
 
 
-def test_config_show_prints_what_a_file_could_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_config_show_prints_a_valid_settings_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "p.toml"
     main(["config", "show", "--tick", "2", "--log-level", "debug", "--redis", UNREACHABLE])
     file.write_text(printed := capsys.readouterr().out)
@@ -88,7 +86,7 @@ def test_bad_environment_is_a_configuration_error_everywhere(
         (["explain", "--redis", UNREACHABLE, "a" * 129], "is not a valid uid"),
     ],
 )
-def test_usage_error_says_what_is_wrong(
+def test_a_usage_error_names_the_mistake(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == 2
@@ -101,15 +99,15 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith(f"usage: presence {name}")
 
 
-def test_help_of_a_client_says_what_its_flags_mean_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_client_describes_its_own_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["client", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "address of the server" in told
-    assert "TCP port of the server" in told
-    assert "listen" not in told
+    help_text = capsys.readouterr().out
+    assert "address of the server" in help_text
+    assert "TCP port of the server" in help_text
+    assert "listen" not in help_text
 
 
-def test_help_shows_settings_by_group_and_those_for_experts_when_asked(
+def test_help_groups_settings_and_shows_expert_ones_on_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = {}
@@ -132,7 +130,7 @@ def test_help_loads_neither_redis_nor_trio() -> None:
     assert {"redis", "trio", "structlog"}.isdisjoint(done.stdout.split())
 
 
-def test_what_nobody_expected_is_told_without_secrets(
+def test_an_unexpected_error_is_printed_without_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> int:
@@ -140,9 +138,9 @@ def test_what_nobody_expected_is_told_without_secrets(
 
     monkeypatch.setattr("presence.cli.nodes.run", fail)
     assert main(["nodes", "--redis", UNREACHABLE]) == 1
-    said = capsys.readouterr().err
-    assert "RuntimeError: cannot talk to redis://user:***@127.0.0.1:1" in said
-    assert "s3cret" not in said
+    message = capsys.readouterr().err
+    assert "RuntimeError: cannot talk to redis://user:***@127.0.0.1:1" in message
+    assert "s3cret" not in message
 
 
 def test_package_runs_as_a_module() -> None:
@@ -157,16 +155,16 @@ def test_package_runs_as_a_module() -> None:
 
 @pytest.fixture
 def hangups() -> Iterator[list[int]]:
-    """Count what SIGHUP does where nobody has it ignored."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda number, _frame: came.append(number))
-    yield came
+    """Count SIGHUPs in a process that does not ignore them."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _frame: received.append(number))
+    yield received
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize(("command", "heard"), [("serve", 0), ("tail", 1)])
-def test_a_hangup_that_comes_early_is_ignored_by_a_server_only(
-    hangups: list[int], monkeypatch: pytest.MonkeyPatch, command: str, heard: int
+@pytest.mark.parametrize(("command", "count"), [("serve", 0), ("tail", 1)])
+def test_an_early_hangup_is_ignored_by_a_server_only(
+    hangups: list[int], monkeypatch: pytest.MonkeyPatch, command: str, count: int
 ) -> None:
     def early() -> int:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -175,9 +173,9 @@ def test_a_hangup_that_comes_early_is_ignored_by_a_server_only(
     monkeypatch.setattr(main_module, "main", early)
     monkeypatch.setattr(sys, "argv", ["presence", command])
     assert __main__.main() == 7
-    assert len(hangups) == heard
+    assert len(hangups) == count
 
 
-def test_that_is_decided_before_anything_is_loaded() -> None:
+def test_the_early_hangup_is_handled_before_imports() -> None:
     script = "import sys, presence.__main__; sys.exit('presence.cli.main' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -12,7 +12,7 @@ from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 NODE = "node-0123abcd-0123456789ab"
-TOLD = {
+INFO = {
     "readiness": "ready",
     "address": "127.0.0.1:7400",
     "host": "web",
@@ -22,14 +22,14 @@ TOLD = {
 }
 
 
-def renew(redis_server: EmbeddedRedis, node: str, **told: object) -> RedisLeaseTable:
+def renew(redis_server: EmbeddedRedis, node: str, **info: object) -> RedisLeaseTable:
     table = RedisLeaseTable(redis_server.url, Keys(), lease_s=10)
-    table.renew(node, 1, json.dumps(TOLD | told), [])
+    table.renew(node, 1, json.dumps(INFO | info), [])
     table.close()
     return table
 
 
-def test_each_node_has_a_line(redis_server: EmbeddedRedis, command: Command) -> None:
+def test_each_node_is_one_line(redis_server: EmbeddedRedis, command: Command) -> None:
     assert command("nodes").out.startswith("no nodes: no server has a lease")
     renew(redis_server, NODE, host="a-pod-of-some-deployment-7d9f8b6c5-x2x4z")
     renew(redis_server, "node-b", readiness="draining", sessions=0)
@@ -57,7 +57,7 @@ def test_each_node_has_a_line(redis_server: EmbeddedRedis, command: Command) -> 
         ),
     ],
 )
-def test_nodes_that_left_are_silent_or_dead_are_told_apart(
+def test_nodes_that_left_are_silent_or_dead_are_distinguished(
     redis_server: EmbeddedRedis, client: Redis, command: Command, left: dict[str, int], state: str, swept: str
 ) -> None:
     for node in ("node-a", "node-b"):

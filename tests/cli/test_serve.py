@@ -1,4 +1,4 @@
-"""``presence serve`` with a stand-in for the server: Redis of its own, logs, signals, exit statuses."""
+"""``presence serve`` with a fake server: its own Redis, logs, signals, exit statuses."""
 
 import json
 import os
@@ -28,17 +28,17 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def serve_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
-    """Put a function in the place of the server."""
+    """Replace the server by a function."""
 
     def install(run: Run) -> None:
         module = ModuleType("presence.server.process")
-        module.run, module.Signals = run, Signals  # type: ignore[attr-defined] # a module made here
+        module.run, module.Signals = run, Signals  # type: ignore[attr-defined] # a module made by the test
         monkeypatch.setitem(sys.modules, "presence.server.process", module)
 
     return install
 
 
-def test_serve_logs_a_failure_of_the_server(
+def test_a_failure_of_the_server_is_logged(
     serve_with: Callable[[Run], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     def run(_settings: Settings, _redis_url: str, _log: Lifecycle, **_: object) -> int:
@@ -51,13 +51,15 @@ def test_serve_logs_a_failure_of_the_server(
     assert "RuntimeError: out of order" in entry["exception"]
 
 
-def test_serve_says_why_its_redis_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_why_its_redis_does_not_start_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with embedded_redis(tmp_path):
         assert main(["serve", "--no-admin", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"presence: data_dir {tmp_path}: another presence server uses it\n"
 
 
-def test_signal_before_the_server_handles_it_stops_its_own_redis_too(
+def test_a_signal_before_the_server_is_ready_stops_its_own_redis_too(
     serve_with: Callable[[Run], None],
 ) -> None:
     urls: list[str] = []
@@ -67,7 +69,7 @@ def test_signal_before_the_server_handles_it_stops_its_own_redis_too(
         with open_client(redis_url) as client:
             assert client.ping()
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(DEADLINE_S)  # which the signal ends
+        time.sleep(DEADLINE_S)  # until the signal
         return 1
 
     serve_with(run)
@@ -87,7 +89,7 @@ def test_signal_before_the_server_handles_it_stops_its_own_redis_too(
         ({}, None, None),
     ],
 )
-def test_what_a_hangup_finds_of_other_settings_is_named_and_not_shown(
+def test_settings_that_changed_at_a_hangup_are_named_without_their_values(
     now: dict[str, object], level: str | None, names: list[str] | None
 ) -> None:
     with capture_logs() as lines:

@@ -34,9 +34,9 @@ def test_status_prints_a_line_for_each_user_or_an_object(command: Command, clien
     listed = command("status", "--list", "--json", "--prefix", "other")
     assert json.loads(listed.out) == {uid: states[uid] for uid in records}
     assert (states["alice"]["id"], states["alice"]["sessions"]) == ("5-1", [{"device": "phone", **session}])
-    said = {"a": {"$bin": "00"}}
-    assert (states["bea"]["status"], states["bea"]["id"], states["bea"]["meta"]) == ("away", "6-0", said)
-    assert states["bea"]["sessions"] == [{"device": "phone", **away, "meta": said}]
+    meta = {"a": {"$bin": "00"}}
+    assert (states["bea"]["status"], states["bea"]["id"], states["bea"]["meta"]) == ("away", "6-0", meta)
+    assert states["bea"]["sessions"] == [{"device": "phone", **away, "meta": meta}]
 
 
 def put_online(client: Redis, uids: list[str]) -> None:
@@ -55,7 +55,7 @@ def test_count_prints_how_many_are_online(command: Command, client: Redis) -> No
     assert command("status", "--count", "--json").out == '{"online":7}\n'
 
 
-def test_list_prints_a_line_for_everybody_online(command: Command, client: Redis) -> None:
+def test_list_prints_a_line_for_each_online_user(command: Command, client: Redis) -> None:
     put_online(client, ["ann", "b\x1bb"])
     assert sorted(command("status", "--list").out.splitlines()) == [
         "ann  online   since 2023-11-14 22:13:20 UTC  default device on n1",

@@ -1,4 +1,4 @@
-"""``presence timers add|cancel|list|dead``: what an operator asks of a timer."""
+"""``presence timers add|cancel|list|dead``: operating on a timer."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from presence.store.script_runner import Scripting
 from presence.timers.interface import Due, Event
 from presence.timers.kinds import DelayQueue
 from presence.timers.shared_timer import Leasing
-from tests.cli.conftest import Command, Said
+from tests.cli.conftest import Command, Result
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -24,18 +24,18 @@ class Timers:
         self.scripting = Scripting(url)
         self.queue = DelayQueue(self.scripting, Keys("p").timer("t"), Leasing(attempts_max=1))
 
-    def run(self, action: str, *words: str, kind: str = "queue") -> Said:
+    def run(self, action: str, *words: str, kind: str = "queue") -> Result:
         return self._command("timers", action, "--prefix", "p", "--kind", kind, "--name", "t", *words)
 
-    def kill(self, *names: str) -> None:
-        """Make dead letters."""
+    def make_dead(self, *names: str) -> None:
+        """Turn events into dead letters."""
         for name in names:
             self.queue.schedule(Event(name, 0, b"pay\x1bload"))
             (due,) = self.due(1)
             self.queue.retry(due, 0)
 
     def due(self, number: int) -> list[Due]:
-        """Return so many that are due within the millisecond."""
+        """Return that many events that are due within the millisecond."""
         dues: list[Due] = []
         while len(dues) < number:
             dues += self.queue.due()
@@ -49,7 +49,7 @@ def timers(redis_server: EmbeddedRedis, command: Command) -> Iterator[Timers]:
     timers.scripting.close()
 
 
-def test_what_is_added_once_is_handed_out_or_cancelled(timers: Timers) -> None:
+def test_an_added_event_becomes_due_once_or_is_cancelled(timers: Timers) -> None:
     assert timers.run("add", "e", "--delay", "0", "--payload", "order 7") == (0, "", "")
     (due,) = timers.due(1)
     assert (due.id, due.payload) == ("e", b"order 7")
@@ -61,8 +61,8 @@ def test_what_is_added_once_is_handed_out_or_cancelled(timers: Timers) -> None:
     assert timers.queue.state().waiting == 0
 
 
-def test_a_list_says_how_the_timer_stands(timers: Timers) -> None:
-    timers.kill("d")
+def test_list_prints_the_state_of_the_timer(timers: Timers) -> None:
+    timers.make_dead("d")
     timers.queue.schedule_many([Event("a", 60), Event("b", 90)])
     _, out, _ = timers.run("list", "--json")
     facts = json.loads(out)
@@ -72,24 +72,24 @@ def test_a_list_says_how_the_timer_stands(timers: Timers) -> None:
     assert timers.run("list")[1].startswith("pending 2  leased 0  dead 1  next in ")
 
 
-def test_dead_letters_are_listed_safely(timers: Timers) -> None:
-    timers.kill("d")
+def test_dead_letters_are_listed_with_payloads_escaped(timers: Timers) -> None:
+    timers.make_dead("d")
     _, line, _ = timers.run("dead")
     assert line.split()[2:] == ["1", "attempts", "d", r"pay\x1bload"]
     letter = json.loads(timers.run("dead", "--json")[1])
     assert (letter["id"], letter["attempts"], letter["payload"]) == ("d", 1, "pay\x1bload")
 
 
-def test_dead_letters_wait_again_or_are_forgotten(timers: Timers) -> None:
-    timers.kill("a", "b")
+def test_dead_letters_are_requeued_or_purged(timers: Timers) -> None:
+    timers.make_dead("a", "b")
     assert timers.run("dead", "--requeue")[:2] == (0, "2\n")
     assert sorted(due.id for due in timers.due(2)) == ["a", "b"]
-    timers.kill("c")
+    timers.make_dead("c")
     assert timers.run("dead", "--purge", "--json")[:2] == (0, '{"purged":1}\n')
     assert timers.queue.state().dead == 0
 
 
-def test_all_dead_letters_are_forgotten_however_large(timers: Timers) -> None:
+def test_large_dead_letters_are_all_purged(timers: Timers) -> None:
     timers.queue.schedule_many([Event(f"e{n}", 0, bytes(65_000)) for n in range(40)])
     for due in timers.due(40):
         timers.queue.retry(due, 0)
@@ -107,16 +107,16 @@ def test_all_dead_letters_are_forgotten_however_large(timers: Timers) -> None:
         (("run", "--handler", "m:f", "--processes", "0"), "'0' is not a whole number from 1 to 1024"),
     ],
 )
-def test_what_makes_no_sense_is_refused(timers: Timers, words: tuple[str, ...], complaint: str) -> None:
-    status, _, said = timers.run(*words)
+def test_invalid_arguments_are_refused(timers: Timers, words: tuple[str, ...], complaint: str) -> None:
+    status, _, message = timers.run(*words)
     assert status == 2
-    assert complaint in said
+    assert complaint in message
 
 
-def test_a_timer_of_another_kind_or_other_slots_is_refused(timers: Timers) -> None:
+def test_a_timer_of_another_kind_or_slot_size_is_refused(timers: Timers) -> None:
     assert timers.run("add", "e", "--delay", "60", "--slots", "10", kind="ring").status == 0
     complaint = "presence: this ring has 10 slots of 1000 ms: the settings differ\n"
     assert timers.run("list", "--slots", "12", kind="ring") == (2, "", complaint)
     for words in (("add", "other", "--delay", "0"), ("cancel", "e"), ("list",)):
-        status, _, said = timers.run(*words)
-        assert (status, "of another kind: ring" in said) == (2, True)
+        status, _, message = timers.run(*words)
+        assert (status, "of another kind: ring" in message) == (2, True)

@@ -1,4 +1,4 @@
-"""`presence token`: keys and tokens made, and said why one is refused."""
+"""`presence token`: making keys and tokens, and printing why a token is refused."""
 
 import io
 import json
@@ -16,12 +16,12 @@ from presence.cli.main import main
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
-Say = Callable[..., str]
+RunToken = Callable[..., str]
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Runs the command; returns what it printed, or what it complained of."""
+def run_token(capsys: pytest.CaptureFixture[str]) -> RunToken:
+    """Runs the command; returns its output, or its error message."""
 
     def run(*words: object, status: int = 0) -> str:
         assert main(["token", *map(str, words)]) == status
@@ -38,90 +38,92 @@ def secrets_of(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def keys(tmp_path: Path, say: Say) -> Path:
+def keys(tmp_path: Path, run_token: RunToken) -> Path:
     path = tmp_path / "keys.json"
-    assert say("keygen", "--append-to", path, "--kid", "first", "--alg", "HS256") == "first"
+    assert run_token("keygen", "--append-to", path, "--kid", "first", "--alg", "HS256") == "first"
     return path
 
 
 @pytest.mark.parametrize("alg", ["HS256", "RS256", "EdDSA"])
-def test_what_is_made_is_good(tmp_path: Path, alg: str, say: Say) -> None:
+def test_generated_keys_and_tokens_are_valid(tmp_path: Path, alg: str, run_token: RunToken) -> None:
     path = tmp_path / "keys.json"
-    kid = say("keygen", "--append-to", path, "--alg", alg)
+    kid = run_token("keygen", "--append-to", path, "--alg", alg)
     token = tmp_path / "token"
-    token.write_text(say("sign", "--keys", path, "--uid", "ann", "--ttl", "60") + "\n")
-    line = say("verify", "--keys", path, f"@{token}")
+    token.write_text(run_token("sign", "--keys", path, "--uid", "ann", "--ttl", "60") + "\n")
+    line = run_token("verify", "--keys", path, f"@{token}")
     assert line.startswith(f"ann  key {kid} ({alg})  valid until ")
-    said = json.loads(say("verify", "--keys", path, f"@{token}", "--json"))
-    assert (said["uid"], said["kid"], said["alg"]) == ("ann", kid, alg)
+    claims = json.loads(run_token("verify", "--keys", path, f"@{token}", "--json"))
+    assert (claims["uid"], claims["kid"], claims["alg"]) == ("ann", kid, alg)
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_secrets_are_for_their_owner_alone_and_keys_are_added(keys: Path, tmp_path: Path, say: Say) -> None:
+def test_secrets_are_readable_by_their_owner_only_and_keys_are_appended(
+    keys: Path, tmp_path: Path, run_token: RunToken
+) -> None:
     issuer, servers = tmp_path / "issuer.json", tmp_path / "servers.json"
     assert mode(keys) == 0o600
     keys.chmod(0o640)
-    say("keygen", "--append-to", keys, "--kid", "second")
+    run_token("keygen", "--append-to", keys, "--kid", "second")
     assert ({*load(keys).kids}, mode(keys)) == ({"first", "second"}, 0o640)
-    say("keygen", "--append-to", issuer, "--public", servers, "--kid", "a", "--alg", "RS256")
+    run_token("keygen", "--append-to", issuer, "--public", servers, "--kid", "a", "--alg", "RS256")
     assert (len(secrets_of(issuer)), secrets_of(servers), mode(servers)) == (1, [], 0o644)
     token = tmp_path / "token"
-    token.write_text(say("sign", "--keys", issuer, "--uid", "ann"))
-    assert say("verify", "--keys", servers, f"@{token}").startswith("ann ")
-    assert "signs nothing" in say("sign", "--keys", servers, "--uid", "ann", status=1)
-    say("keygen", "--append-to", servers, "--kid", "b")
+    token.write_text(run_token("sign", "--keys", issuer, "--uid", "ann"))
+    assert run_token("verify", "--keys", servers, f"@{token}").startswith("ann ")
+    assert "signs nothing" in run_token("sign", "--keys", servers, "--uid", "ann", status=1)
+    run_token("keygen", "--append-to", servers, "--kid", "b")
     assert ({*load(servers).kids}, mode(servers)) == ({"a", "b"}, 0o640), "it has a secret now"
     names = " ".join(sorted(path.name for path in tmp_path.iterdir()))
     assert names == "issuer.json keys.json servers.json token"
 
 
-def test_the_settings_may_name_the_file_and_the_audience(
-    keys: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+def test_the_settings_may_name_the_key_file_and_the_audience(
+    keys: Path, run_token: RunToken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = keys.with_name("token")
-    made = say("sign", "--keys", keys, "--uid", "ann", "--token-audience", "app")
+    made = run_token("sign", "--keys", keys, "--uid", "ann", "--token-audience", "app")
     token.write_text(made)
-    assert made not in say("verify", "--keys", keys, made, status=2), "no argument is repeated"
-    assert "its audience (aud) is not presence" in say("verify", "--keys", keys, f"@{token}", status=1)
+    assert made not in run_token("verify", "--keys", keys, made, status=2), "the argument is not repeated"
+    assert "its audience (aud) is not presence" in run_token("verify", "--keys", keys, f"@{token}", status=1)
     monkeypatch.setenv("PRESENCE_TOKEN_KEYS", str(keys))
     monkeypatch.setenv("PRESENCE_TOKEN_AUDIENCE", "app")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(made.encode())))
-    assert say("verify").startswith("ann ")
+    assert run_token("verify").startswith("ann ")
 
 
-def test_the_last_key_signs_unless_another_is_named(keys: Path, say: Say) -> None:
-    say("keygen", "--append-to", keys, "--kid", "second")
+def test_the_last_key_signs_unless_another_is_named(keys: Path, run_token: RunToken) -> None:
+    run_token("keygen", "--append-to", keys, "--kid", "second")
     token = keys.with_name("token")
     for words, kid in (([], "second"), (["--kid", "first"], "first")):
-        token.write_text(say("sign", "--keys", keys, "--uid", "ann", *words))
-        said = json.loads(say("verify", "--keys", keys, "--json", f"@{token}"))
-        assert said["kid"] == kid
-    third = say("sign", "--keys", keys, "--uid", "ann", "--kid", "third", status=1)
+        token.write_text(run_token("sign", "--keys", keys, "--uid", "ann", *words))
+        claims = json.loads(run_token("verify", "--keys", keys, "--json", f"@{token}"))
+        assert claims["kid"] == kid
+    third = run_token("sign", "--keys", keys, "--uid", "ann", "--kid", "third", status=1)
     assert "no key has the kid 'third'" in third
 
 
-def test_why_a_token_is_refused_is_said(keys: Path, say: Say) -> None:
+def test_the_reason_of_a_refusal_is_printed(keys: Path, run_token: RunToken) -> None:
     token = keys.with_name("token")
-    good = say("sign", "--keys", keys, "--uid", "ann")
+    good = run_token("sign", "--keys", keys, "--uid", "ann")
     other = keys.with_name("other.json")
-    say("keygen", "--append-to", other, "--kid", "first", "--alg", "HS256")
-    for text, says in (
+    run_token("keygen", "--append-to", other, "--kid", "first", "--alg", "HS256")
+    for text, message in (
         ("nonsense", "is no JWT in compact form"),
         (good + "=", "is no JWT in compact form"),
-        (say("sign", "--keys", other, "--uid", "ann"), "its signature is not"),
+        (run_token("sign", "--keys", other, "--uid", "ann"), "its signature is not"),
         (good.replace(good.split(".")[0], "eyJhbGciOiJub25lIiwia2lkIjoiZmlyc3QifQ"), "no key has"),
     ):
         token.write_text(text)
-        complaint = say("verify", "--keys", keys, f"@{token}", status=1)
-        assert says in complaint
+        complaint = run_token("verify", "--keys", keys, f"@{token}", status=1)
+        assert message in complaint
         assert text not in complaint
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "says"),
+    ("words", "status", "message"),
     [
         (["sign", "--uid", "ann"], 2, "give --keys FILE"),
         (["verify"], 2, "give --keys FILE"),
@@ -134,38 +136,40 @@ def test_why_a_token_is_refused_is_said(keys: Path, say: Say) -> None:
         (["sign", "--uid", "ann", "--ttl", "0"], 2, "not a time"),
     ],
 )
-def test_what_cannot_be_done_is_said(words: list[str], status: int, says: str, say: Say) -> None:
-    assert says in say(*words, status=status)
+def test_impossible_requests_are_errors(
+    words: list[str], status: int, message: str, run_token: RunToken
+) -> None:
+    assert message in run_token(*words, status=status)
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "says"),
+    ("text", "words", "message"),
     [
         (None, ("keygen", "--kid", "first"), "another key has this kid"),
         ("canary", ("keygen",), "is not valid JSON"),
         ("read canary short\n", ("admin", "--role", "act", "--name", "ann"), "line 1: SECRET must be"),
     ],
 )
-def test_a_file_that_no_server_would_take_is_left_alone(
-    keys: Path, say: Say, text: str | None, words: tuple[str, ...], says: str
+def test_a_file_that_servers_would_refuse_is_not_changed(
+    keys: Path, run_token: RunToken, text: str | None, words: tuple[str, ...], message: str
 ) -> None:
     secret = "canary" if text else secrets_of(keys)[0]
     if text:
         keys.write_text(text)
     before = keys.read_text()
-    complaint = say(*words, "--append-to", keys, status=1)
-    assert says in complaint
+    complaint = run_token(*words, "--append-to", keys, status=1)
+    assert message in complaint
     assert keys.read_text() == before
     assert secret not in complaint
 
 
-def test_operators_tokens_are_lines_that_servers_take(tmp_path: Path, say: Say) -> None:
+def test_generated_operator_tokens_are_accepted_by_servers(tmp_path: Path, run_token: RunToken) -> None:
     path = tmp_path / "tokens"
-    assert say("admin", "--role", "read", "--name", "grafana", "--append-to", path) == "read grafana"
+    assert run_token("admin", "--role", "read", "--name", "grafana", "--append-to", path) == "read grafana"
     assert mode(path) == 0o600
     path.write_text(f"# kept\n{path.read_text().rstrip()}")
-    say("admin", "--role", "act", "--name", "ann", "--append-to", path)
-    printed = say("admin", "--role", "read", "--name", "bob")
+    run_token("admin", "--role", "act", "--name", "ann", "--append-to", path)
+    printed = run_token("admin", "--role", "read", "--name", "bob")
     path.write_text(f"{path.read_text()}{printed}\n")
     assert len(load_tokens(path)) == 3
     assert path.read_text().startswith("# kept\nread grafana ")
@@ -173,4 +177,4 @@ def test_operators_tokens_are_lines_that_servers_take(tmp_path: Path, say: Say) 
     assert token is not None
     assert (token.role, token.name) == ("read", "bob")
     for name in ("", "two words", "-dash", "x" * 65, "line\nbreak", "ä"):
-        assert "token admin: " in say("admin", "--role", "read", f"--name={name}", status=2)
+        assert "token admin: " in run_token("admin", "--role", "read", f"--name={name}", status=2)

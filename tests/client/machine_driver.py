@@ -1,4 +1,4 @@
-"""Driving a machine by hand: a clock that is moved, chances that are chosen, a server that is a script."""
+"""Drives a client's machine: a clock that tests move, chosen random numbers, a scripted server."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ SERVER_TIME_S = 1_700_000_000
 
 
 def token(expires_s: Any, number: int = 0, **claims: Any) -> str:
-    """Return a JSON Web Token that nobody has signed; `expires_s`: Unix seconds."""
+    """Return an unsigned JSON Web Token; `expires_s`: Unix seconds."""
     parts = ({"alg": "none"}, {"exp": expires_s, "jti": number, **claims}, {"signed": False})
     texts = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
     return ".".join(texts)
@@ -36,7 +36,7 @@ class Driven:
     Attributes:
         now: moved by `run`.
         sent: packets that the machine has sent so far.
-        pushes, answers: what it has handed out so far.
+        pushes, answers: what it has returned so far.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class Driven:
     def receive(self, *packets: Packet) -> None:
         self.note(self.machine.received(b"".join(map(protocol.encode, packets)), self.now))
 
-    def give(self, given: str | Exception) -> None:
-        """The program gives a token, or fails to."""
+    def provide_token(self, given: str | Exception) -> None:
+        """The program returns a token, or fails."""
         self.note(self.machine.token_fetched(given, self.now))
 
     def lose(self) -> None:
         self.note(self.machine.disconnected("broken", self.now))
 
     def run(self, seconds: float, *, answering: bool = False) -> None:
-        """Let time pass, tick by tick; `answering`: as a server that answers each beat that asks."""
+        """Let time pass, tick by tick; `answering`: the server answers each keepalive that requests it."""
         end = self.now + seconds
         while self.machine.deadline <= end:
             self.now = max(self.now, self.machine.deadline)
@@ -116,8 +116,8 @@ class Driven:
         """Watch some users; the server answers with these states."""
         self.receive(protocol.ok(self.ask(protocol.watch(states)), presence=states))
 
-    def come_back(self) -> list[Packet]:
-        """Lose the connection, wait, and log in again; return what the client sent by itself."""
+    def reconnect(self) -> list[Packet]:
+        """Lose the connection, wait, and log in again; return what the client then sent by itself."""
         self.lose()
         assert self.machine.state is State.WAITING
         self.run(self.machine.deadline - self.now)
@@ -126,6 +126,6 @@ class Driven:
         return self.sent[before + 1 :]
 
     def changes(self) -> list[tuple[str, str, str | None, str]]:
-        """Return the changes of presence that were handed out: who, status, id, reason."""
+        """Return the changes of presence that the program got: uid, status, id, reason."""
         changed = [push for push in self.pushes if isinstance(push, PresenceChanged)]
         return [(push.uid, push.state.status, push.state.id, push.reason) for push in changed]

@@ -1,4 +1,4 @@
-"""What lies between a client and a server of the same process: memory streams."""
+"""The network between a client and a server of the same process: memory streams."""
 
 import trio
 import trio.testing
@@ -9,7 +9,7 @@ from tests.transports.harness import Harness
 
 
 class Network:
-    """Memory streams to a server; it can be cut, and it can refuse.
+    """Memory streams to a server; it can break connections and refuse new ones.
 
     Attributes:
         streams: the client's ends, in the order in which they were made.

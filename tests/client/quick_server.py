@@ -1,4 +1,4 @@
-"""One server for all tests of a module, who keep apart by their uids; T is a second."""
+"""One server for all tests of a module, which use uids of their own; T is a second."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ class QuickServer(NamedTuple):
         return self.process.address
 
     def told(self, uid: str, until: int = 2, seconds: float = 5.0) -> list[str]:
-        """Return a user's events, as ``offline logout``, once there are so many."""
+        """Return a user's events, as ``offline logout``, once there are that many."""
 
-        def come() -> list[dict[str, Any]]:
+        def events() -> list[dict[str, Any]]:
             return [e for e in read_events(self.redis_url) if e["uid"] == uid]
 
-        wait_for(lambda: len(come()) >= until, seconds)
-        return [" ".join(filter(None, (e["device"], e["type"], e["reason"]))) for e in come()]
+        wait_for(lambda: len(events()) >= until, seconds)
+        return [" ".join(filter(None, (e["device"], e["type"], e["reason"]))) for e in events()]
 
 
 @contextlib.contextmanager

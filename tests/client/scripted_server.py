@@ -10,10 +10,10 @@ from tests.client.machine_driver import login_ok
 
 
 class ScriptedServer:
-    """Says what it is told to, and keeps what it hears."""
+    """Sends what the test says, and records what it receives."""
 
     def __init__(self, *greeting: Packet) -> None:
-        self.heard: list[Packet] = []
+        self.received: list[Packet] = []
         self.connections = 0
         self.greeting = greeting or (login_ok(),)
         self.answers = True
@@ -30,12 +30,12 @@ class ScriptedServer:
     async def hang_up(self) -> None:
         await trio.aclose_forcefully(self._streams[-1])
 
-    async def say(self, *packets: Packet) -> None:
+    async def send(self, *packets: Packet) -> None:
         await self._streams[-1].send_all(b"".join(map(protocol.encode, packets)))
 
 
 class _Served(trio.abc.Stream):
-    """The client's end; a script answers each packet as it is sent."""
+    """The client's end; the script answers each packet when it is sent."""
 
     def __init__(self, ours: Stream, theirs: Stream, script: ScriptedServer) -> None:
         self._ours, self._theirs, self._script = ours, theirs, script
@@ -45,11 +45,11 @@ class _Served(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
         self._decoder.feed(data)
         while (packet := self._decoder.next()) is not None:
-            self._script.heard.append(packet)
+            self._script.received.append(packet)
             if packet.kind == Kind.LOGIN:
-                await self._script.say(*self._script.greeting)
+                await self._script.send(*self._script.greeting)
             elif packet.kind == Kind.LOGOUT or (packet.id is not None and self._script.answers):
-                await self._script.say(protocol.ok(packet.id, **self._script.answer))
+                await self._script.send(protocol.ok(packet.id, **self._script.answer))
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._ours.wait_send_all_might_not_block()

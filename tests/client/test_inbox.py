@@ -1,4 +1,4 @@
-"""What waits to be taken is bounded, and its reader sees the newest state of everybody."""
+"""The queue of pushes is bounded, and its reader sees the newest state of each user."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def taken(inbox: Inbox) -> list[Push]:
     return [inbox.pop() for _ in range(len(inbox))]
 
 
-def test_a_change_that_a_later_one_supersedes_goes_first() -> None:
+def test_a_superseded_change_is_dropped_first() -> None:
     inbox = Inbox(3)
     for push in (message(1), change("ann", 2), change("ann", 3), message(4)):
         inbox.put(push)
@@ -27,7 +27,7 @@ def test_a_change_that_a_later_one_supersedes_goes_first() -> None:
     assert (inbox.superseded, inbox.dropped) == (1, 0)
 
 
-def test_without_one_the_oldest_goes() -> None:
+def test_without_superseded_changes_the_oldest_push_is_dropped() -> None:
     inbox = Inbox(2)
     for push in (message(1), change("ann", 2), message(3)):
         inbox.put(push)
@@ -35,7 +35,7 @@ def test_without_one_the_oldest_goes() -> None:
     assert (inbox.superseded, inbox.dropped) == (0, 1)
 
 
-def test_what_it_notes_of_stale_changes_is_bounded() -> None:
+def test_the_records_of_stale_changes_are_bounded() -> None:
     inbox = Inbox(10)
     inbox.put(message(0))
     for number in range(1, 10_000):
@@ -46,9 +46,7 @@ def test_what_it_notes_of_stale_changes_is_bounded() -> None:
 
 
 @given(st.integers(1, 5), st.lists(st.one_of(st.none(), st.sampled_from("abcx")), max_size=60))
-def test_as_long_as_nothing_is_dropped_the_newest_of_everybody_is_seen(
-    most: int, steps: list[str | None]
-) -> None:
+def test_without_drops_the_newest_state_of_each_user_is_seen(most: int, steps: list[str | None]) -> None:
     inbox = Inbox(most)
     put: list[Push] = []
     seen: list[Push] = []

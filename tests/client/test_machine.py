@@ -1,4 +1,4 @@
-"""What a client sends when, and what an answer means; time stands in the test's hand."""
+"""What a client sends and when, and what an answer means; the test controls the time."""
 
 import math
 import random
@@ -58,12 +58,12 @@ def keepalives(driven: Driven) -> list[Packet]:
 # Login
 
 
-def test_the_first_packet_is_the_login_and_its_answer_is_told(online: Driven) -> None:
+def test_the_first_packet_is_the_login_and_its_answer_is_pushed(online: Driven) -> None:
     assert online.sent == [protocol.login("ann", id=1, device="phone")]
     assert online.pushes == [Connected("s-1", 30, 12, 1_700_000_000_000, again=False)]
 
 
-def test_a_server_that_tells_no_interval_is_beaten_at_a_share_of_its_time_out() -> None:
+def test_without_an_interval_from_the_server_keepalives_use_a_share_of_the_idle_timeout() -> None:
     driven = Driven()
     driven.establish()
     driven.receive(protocol.ok(1, idle_timeout=10))
@@ -75,7 +75,9 @@ def test_a_server_that_tells_no_interval_is_beaten_at_a_share_of_its_time_out() 
     ("establishes", "seconds", "reason"),
     [(False, CONNECT_TIMEOUT_S, "unreachable"), (True, LOGIN_TIMEOUT_S, "login_timeout")],
 )
-def test_what_takes_too_long_is_a_failed_attempt(establishes: bool, seconds: float, reason: str) -> None:
+def test_a_step_that_takes_too_long_is_a_failed_attempt(
+    establishes: bool, seconds: float, reason: str
+) -> None:
     driven = Driven()
     if establishes:
         driven.establish()
@@ -91,9 +93,7 @@ def test_what_takes_too_long_is_a_failed_attempt(establishes: bool, seconds: flo
     ("id", "code", "reason"),
     [*((1, code, code.reason) for code in RETURN), (None, Code.BUSY, "busy"), (1, 999, "new")],
 )
-def test_a_refusal_that_allows_a_return_is_tried_again_after_the_time_named(
-    id: int | None, code: int, reason: str
-) -> None:
+def test_a_retryable_refusal_is_retried_after_retry_after(id: int | None, code: int, reason: str) -> None:
     driven = Driven()
     driven.establish()
     payload = {"code": int(code), "reason": reason, "message": "not now", "retry_after": 7.0}
@@ -107,7 +107,7 @@ def test_a_refusal_that_allows_a_return_is_tried_again_after_the_time_named(
 
 
 @pytest.mark.parametrize("code", NO_RETURN)
-def test_a_refusal_that_forbids_a_return_ends_the_client(code: Code) -> None:
+def test_a_final_refusal_ends_the_client(code: Code) -> None:
     driven = Driven()
     driven.establish()
     driven.receive(protocol.error(1, code, "no"))
@@ -117,7 +117,7 @@ def test_a_refusal_that_forbids_a_return_ends_the_client(code: Code) -> None:
 
 
 @pytest.mark.parametrize("fails", ["unreachable", "closed", "refused"])
-def test_a_first_attempt_that_decides_ends_the_client(fails: str) -> None:
+def test_the_first_attempt_of_a_client_that_is_not_persistent_is_decisive(fails: str) -> None:
     driven = Driven(persistent=False)
     if fails == "unreachable":
         driven.lose()
@@ -133,7 +133,7 @@ def test_a_first_attempt_that_decides_ends_the_client(fails: str) -> None:
     assert getattr(error, "retry_after", None) == (3.0 if fails == "refused" else None)
 
 
-def test_later_losses_are_no_first_attempt() -> None:
+def test_later_losses_are_retried() -> None:
     driven = Driven(persistent=False)
     driven.log_in()
     driven.lose()
@@ -142,10 +142,10 @@ def test_later_losses_are_no_first_attempt() -> None:
     assert driven.machine.state is State.WAITING
 
 
-# Beats
+# Keepalives
 
 
-def test_it_beats_for_as_long_as_the_server_answers(online: Driven) -> None:
+def test_keepalives_continue_as_long_as_the_server_answers(online: Driven) -> None:
     online.chance = 0.5
     online.run(3600, answering=True)
     gaps = [after - before for before, after in zip(online.sent_at[2:], online.sent_at[3:], strict=False)]
@@ -156,7 +156,7 @@ def test_it_beats_for_as_long_as_the_server_answers(online: Driven) -> None:
 
 @pytest.mark.parametrize(("ask_every", "bound"), [(1, 2), (3, 4)])
 @pytest.mark.parametrize("quarters", range(48))
-def test_a_dead_server_is_noticed(ask_every: int, bound: int, quarters: int) -> None:
+def test_a_dead_server_is_detected(ask_every: int, bound: int, quarters: int) -> None:
     driven = Driven(ask_every=ask_every)
     driven.log_in()
     driven.run(KEEPALIVE + quarters * KEEPALIVE / 4, answering=True)
@@ -172,7 +172,7 @@ def test_a_dead_server_is_noticed(ask_every: int, bound: int, quarters: int) -> 
     assert lost.reason == "dead_server"
 
 
-def test_a_refused_beat_is_a_sign_of_life(online: Driven) -> None:
+def test_a_refused_keepalive_is_a_sign_of_life(online: Driven) -> None:
     online.run(KEEPALIVE)
     (asking,) = keepalives(online)
     online.receive(protocol.error(asking.id, Code.RATE_LIMITED, "slower"))
@@ -180,7 +180,7 @@ def test_a_refused_beat_is_a_sign_of_life(online: Driven) -> None:
     assert online.machine.state is State.ONLINE
 
 
-def test_after_a_pause_missed_beats_are_not_made_up_for(online: Driven) -> None:
+def test_missed_keepalives_are_not_made_up_for_after_a_pause(online: Driven) -> None:
     online.now += KEEPALIVE * 2.5
     before = len(online.sent)
     online.note(online.machine.tick(online.now))
@@ -191,7 +191,7 @@ def test_after_a_pause_missed_beats_are_not_made_up_for(online: Driven) -> None:
 # The end of a connection
 
 
-def test_a_broken_connection_is_come_back_from(online: Driven) -> None:
+def test_a_client_reconnects_after_a_broken_connection(online: Driven) -> None:
     online.lose()
     online.run(1.0)
     assert online.machine.state is State.CONNECTING
@@ -204,7 +204,7 @@ def test_a_broken_connection_is_come_back_from(online: Driven) -> None:
 
 @pytest.mark.parametrize("code", [*RETURN, *NO_RETURN])
 @pytest.mark.parametrize("reconnect", [True, False])
-def test_of_a_goodbye_its_own_word_decides(online: Driven, code: Code, reconnect: bool) -> None:
+def test_the_reconnect_flag_of_a_goodbye_decides(online: Driven, code: Code, reconnect: bool) -> None:
     payload = {"code": int(code), "reason": code.reason, "reconnect": reconnect, "retry_after": 2.0}
     online.receive(Packet(Kind.GOODBYE, None, payload))
     assert Goodbye(code, code.reason, reconnect, 2.0, "") in online.pushes
@@ -234,13 +234,13 @@ def test_after_some_errors_a_server_closes_for_good(
     assert getattr(online.machine.error, "code", None) == (code if ends else None)
 
 
-def test_bytes_that_break_the_protocol_end_the_connection(online: Driven) -> None:
+def test_invalid_bytes_end_the_connection(online: Driven) -> None:
     online.note(online.machine.received(b"\0\0\0\0", online.now))
     assert isinstance(online.pushes[-1], Disconnected)
     assert online.pushes[-1].reason == "bad_server"
 
 
-def test_what_follows_a_goodbye_is_dropped(online: Driven) -> None:
+def test_packets_after_a_goodbye_are_dropped(online: Driven) -> None:
     online.receive(protocol.goodbye(Code.REPLACED), protocol.deliver("bob", "late", 1))
     assert not any(isinstance(push, Delivered) for push in online.pushes)
 
@@ -268,7 +268,7 @@ def test_an_error_reply_is_typed(online: Driven, code: Code, error: type[Request
     assert isinstance(online.answers[id], Uncertain) == (code == Code.SERVER_ERROR)
 
 
-def test_answers_find_their_requests_in_any_order(online: Driven) -> None:
+def test_answers_match_their_requests_in_any_order(online: Driven) -> None:
     first, second = online.ask(protocol.message("bob", 1)), online.ask(protocol.message("bob", 2))
     online.receive(protocol.ok(second, delivered=2), protocol.ok(first, delivered=1))
     assert online.answers == {first: {"delivered": 1}, second: {"delivered": 2}}
@@ -281,55 +281,57 @@ def messages(driven: Driven) -> list[tuple[int | None, object]]:
     return found
 
 
-def gone(driven: Driven, *ids: int, retry_after: float = 4.0) -> None:
-    """Their recipient has lost its connection."""
+def recipient_disconnected(driven: Driven, *ids: int, retry_after: float = 4.0) -> None:
+    """The recipients of these messages have lost their connection."""
     code = Code.RECIPIENT_DISCONNECTED
     driven.receive(*(protocol.error(id, code, "may return", retry_after) for id in ids))
 
 
-def test_a_message_is_sent_again_while_its_recipient_may_return(online: Driven) -> None:
+def test_a_message_is_resent_while_its_recipient_may_return(online: Driven) -> None:
     first = online.ask(protocol.message("bob", 1), retries=True)
-    gone(online, first)
+    recipient_disconnected(online, first)
     assert messages(online) == [(first, 1)]
     online.run(MESSAGE_RETRY_INTERVAL_S - 0.01)
     assert messages(online) == []
     online.run(0.02)
     assert messages(online) == [(first, 1)]
-    gone(online, first, retry_after=0.1)
+    recipient_disconnected(online, first, retry_after=0.1)
     online.run(0.11)
     assert messages(online) == [(first, 1)]
     online.receive(protocol.ok(first, delivered=1))
     assert online.answers == {first: {"delivered": 1}}
 
 
-def test_what_follows_to_the_same_recipient_stays_behind(online: Driven) -> None:
+def test_later_messages_to_the_same_recipient_stay_behind(online: Driven) -> None:
     one, two = (online.ask(protocol.message("bob", n), retries=True) for n in (1, 2))
-    gone(online, one)
+    recipient_disconnected(online, one)
     three = online.ask(protocol.message("bob", 3), retries=True)
     other = online.ask(protocol.message("eve", "hi"), retries=True)
-    gone(online, two)
+    recipient_disconnected(online, two)
     assert messages(online) == [(one, 1), (two, 2), (other, "hi")]
     online.run(MESSAGE_RETRY_INTERVAL_S)
     assert messages(online) == [(one, 1), (two, 2), (three, 3)]
 
 
-def test_a_recipient_that_does_not_return_in_time_is_told(online: Driven) -> None:
+def test_a_recipient_that_does_not_return_in_time_is_an_error(online: Driven) -> None:
     id = online.ask(protocol.message("bob", 1), 2.5, retries=True)
     behind = online.ask(protocol.message("bob", 2), 1.5, retries=True)
     sent = 0
     for _ in range(30):
         for each, _body in messages(online):
             sent += 1
-            gone(online, each or 0, retry_after=60.0)
+            recipient_disconnected(online, each or 0, retry_after=60.0)
         online.run(0.1)
     assert isinstance(online.answers[id], RecipientDisconnected)
     assert isinstance(online.answers[behind], RecipientDisconnected)
     assert sent == 5
 
 
-def test_a_message_that_waits_is_surely_not_delivered_when_the_connection_ends(online: Driven) -> None:
+def test_a_message_waiting_to_be_resent_is_certainly_undelivered_when_the_connection_ends(
+    online: Driven,
+) -> None:
     id = online.ask(protocol.message("bob", 1), retries=True)
-    gone(online, id)
+    recipient_disconnected(online, id)
     online.lose()
     assert isinstance(online.answers[id], RecipientDisconnected)
 
@@ -343,14 +345,14 @@ def test_a_request_without_an_answer_times_out_and_a_late_answer_is_dropped(onli
     assert online.machine.state is State.ONLINE
 
 
-def test_a_lost_connection_answers_what_is_due(online: Driven) -> None:
+def test_a_lost_connection_fails_pending_requests(online: Driven) -> None:
     id = online.ask(protocol.query(["bob"]))
     online.lose()
     assert isinstance(online.answers[id], ConnectionLost)
     assert isinstance(online.answers[id], Uncertain)
 
 
-def test_an_id_is_never_used_again_by_a_later_connection(online: Driven) -> None:
+def test_an_id_is_never_reused_by_a_later_connection(online: Driven) -> None:
     before = online.ask(protocol.query(["bob"]))
     online.lose()
     online.run(1.0)
@@ -358,13 +360,13 @@ def test_an_id_is_never_used_again_by_a_later_connection(online: Driven) -> None
     assert online.ask(protocol.query(["bob"])) > before
 
 
-def test_a_request_while_offline_says_so(online: Driven) -> None:
+def test_a_request_while_offline_is_an_error(online: Driven) -> None:
     online.lose()
     with pytest.raises(NotConnected):
         online.ask(protocol.query(["bob"]))
 
 
-def test_a_request_that_is_too_large_is_refused_here(online: Driven) -> None:
+def test_a_request_that_is_too_large_is_refused_locally(online: Driven) -> None:
     before = len(online.sent)
     with pytest.raises(protocol.EncodeError, match="over the limit"):
         online.ask(protocol.message("bob", "x" * 17_000))
@@ -372,7 +374,7 @@ def test_a_request_that_is_too_large_is_refused_here(online: Driven) -> None:
     assert len(online.sent) == before
 
 
-def test_messages_and_presence_are_handed_out_in_order(online: Driven) -> None:
+def test_messages_and_presence_are_returned_in_order(online: Driven) -> None:
     online.watch(bob={"status": "offline"})
     online.receive(
         protocol.deliver("bob", {"text": "hi"}, 5),
@@ -397,14 +399,14 @@ def test_a_logout_ends_with_its_answer(online: Driven) -> None:
     assert (online.machine.state, online.machine.error) == (State.ENDED, None)
 
 
-def test_a_logout_without_an_answer_ends_all_the_same(online: Driven) -> None:
+def test_a_logout_without_an_answer_ends_after_a_timeout(online: Driven) -> None:
     id = online.machine.log_out(None, online.now)
     online.run(LOGOUT_TIMEOUT_S)
     assert isinstance(online.answers[id], RequestTimeout)
     assert (online.machine.state, online.machine.error) == (State.ENDED, None)
 
 
-def test_a_logout_while_offline_ends_and_says_that_nobody_was_told(online: Driven) -> None:
+def test_a_logout_while_offline_ends_and_reports_that_it_was_not_sent(online: Driven) -> None:
     online.lose()
     with pytest.raises(NotConnected):
         online.machine.log_out(None, online.now)
@@ -413,7 +415,7 @@ def test_a_logout_while_offline_ends_and_says_that_nobody_was_told(online: Drive
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_a_close_ends_it_in_every_state(state: State) -> None:
+def test_close_ends_the_client_in_every_state(state: State) -> None:
     driven = Driven(fetches=state is State.FETCHING_TOKEN)
     if state not in (State.FETCHING_TOKEN, State.CONNECTING):
         driven.establish()
@@ -432,20 +434,20 @@ def test_a_close_ends_it_in_every_state(state: State) -> None:
     assert driven.machine.state is State.ENDED
 
 
-# When it keepalives and when it comes back
+# Times of keepalives and reconnects
 
 
 def most(_: object = None) -> float:
     return 1.0
 
 
-def test_the_bound_of_the_wait_doubles_up_to_a_minute_until_a_connection_lasted_for_one() -> None:
+def test_the_limit_of_the_delay_doubles_up_to_a_minute_until_a_connection_lasted_as_long() -> None:
     backoff = Backoff()
     assert [backoff.next_s(most) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert [backoff.next_s(most, online_s) for online_s in (59.9, 60.0, 0.0)] == [60, 1, 2]
 
 
-def test_the_wait_is_uniform_and_on_top_of_what_the_server_wishes() -> None:
+def test_the_delay_is_uniform_and_added_to_retry_after() -> None:
     chance = random.Random(1).random
     waits = [Backoff().next_s(chance, retry_after_s=7.0) for _ in range(2000)]
     assert 7 <= min(waits) < 7.01
@@ -453,7 +455,7 @@ def test_the_wait_is_uniform_and_on_top_of_what_the_server_wishes() -> None:
     assert statistics.fmean(waits) == pytest.approx(7.5, abs=0.05)
 
 
-def test_the_first_beat_is_spread_and_later_ones_come_a_little_early_and_never_late() -> None:
+def test_the_first_keepalive_is_spread_and_later_ones_are_early_and_never_late() -> None:
     chance = random.Random(1).random
     firsts = [Keepalives(12.0, ASK_EVERY, 100.0, chance).next_at - 100.0 for _ in range(1000)]
     assert 0 <= min(firsts) < 0.1
@@ -469,7 +471,7 @@ def test_the_first_beat_is_spread_and_later_ones_come_a_little_early_and_never_l
     assert max(gaps) - min(gaps) > 1
 
 
-def test_whoever_sends_is_alive_and_an_answer_gives_the_round_trip() -> None:
+def test_any_received_packet_is_a_sign_of_life_and_an_answer_gives_the_round_trip() -> None:
     keepalives = Keepalives(12.0, 3, 0.0, most)
     keepalives.note_received(5.0)
     assert keepalives.dead_at == math.inf
@@ -480,7 +482,7 @@ def test_whoever_sends_is_alive_and_an_answer_gives_the_round_trip() -> None:
     assert (keepalives.round_trip_s, keepalives.dead_at) == (10.25, math.inf)
 
 
-def test_a_server_cannot_make_a_flood_of_its_client() -> None:
+def test_a_server_cannot_make_its_client_flood() -> None:
     keepalives = Keepalives(1e-9, 3, 0.0, most)
     keepalives.count_sent(1.0, most)
     assert keepalives.next_at >= 1.0 + 0.02 * (1 - KEEPALIVE_JITTER)

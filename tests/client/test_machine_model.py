@@ -1,4 +1,4 @@
-"""A machine among a server and a network that do anything at any moment, in virtual time."""
+"""A machine with a server and a network that do anything at any time, in virtual time."""
 
 import math
 
@@ -19,7 +19,7 @@ RETRY_AFTER_MAX_S = 30.0
 
 
 class AnythingHappens(RuleBasedStateMachine):
-    """The shell's contract is kept; everything else is chance."""
+    """Only the shell's contract is kept; everything else is random."""
 
     fetches = False
 
@@ -39,7 +39,7 @@ class AnythingHappens(RuleBasedStateMachine):
     def note(self, effects: Effects) -> None:
         for each in effects:
             if isinstance(each, RequestResult):
-                assert self.due.pop(each.id, None) is not None, "answered once, and only if asked"
+                assert self.due.pop(each.id, None) is not None, "answered once, and only if requested"
             elif isinstance(each, Connected):
                 assert not self.online
                 self.online = True
@@ -51,7 +51,7 @@ class AnythingHappens(RuleBasedStateMachine):
             self.held = False
         for packet in self.sent():
             if packet.kind == Kind.KEEPALIVE:
-                assert self.now - self.beat_at <= KEEPALIVE + 1e-6, "never later than dictated"
+                assert self.now - self.beat_at <= KEEPALIVE + 1e-6, "never later than the server's interval"
                 self.beat_at = self.now
 
     def sent(self) -> list[Packet]:
@@ -80,13 +80,13 @@ class AnythingHappens(RuleBasedStateMachine):
     @rule(left_s=st.sampled_from([-10.0, 0.5, 5.0, 600.0]), number=st.integers(0, 3))
     def program_makes_a_token(self, left_s: float, number: int) -> None:
         self.note(self.machine.token_fetched(token(SERVER_TIME_S + left_s, number), self.now))
-        assert not self.machine.wants_token, "else it would be asked for the same at once"
+        assert not self.machine.wants_token, "else it would be requested again immediately"
 
     @precondition(lambda self: self.machine.wants_token)
     @rule()
     def program_makes_none(self) -> None:
         self.note(self.machine.token_fetched(OSError("no way there"), self.now))
-        assert not self.machine.wants_token, "else it would be asked again at once"
+        assert not self.machine.wants_token, "else it would be requested again immediately"
 
     @precondition(lambda self: self.machine.state is State.CONNECTING)
     @rule()
@@ -148,7 +148,7 @@ class AnythingHappens(RuleBasedStateMachine):
         assert all(self.now <= deadline for deadline in self.due.values())
 
     @invariant()
-    def a_client_that_may_come_back_never_ends_nor_waits_for_ever(self) -> None:
+    def a_client_that_may_reconnect_never_ends_nor_waits_forever(self) -> None:
         bound = max(
             *(KEEPALIVE, CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S, TOKEN_TIMEOUT_S),
             RECONNECT_MAX_S + RETRY_AFTER_MAX_S,

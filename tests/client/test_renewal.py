@@ -1,4 +1,4 @@
-"""Tokens that the program makes: before each login, and before the present one ends."""
+"""Tokens that the program makes: before each login, and before the current one expires."""
 
 import math
 from typing import Any
@@ -20,9 +20,9 @@ THIRD = token(SERVER_TIME_S + 3 * LIFE_S, 3)
 
 @pytest.fixture
 def online() -> Driven:
-    """Logged in with a token that is good for an hour; it does not hurry (`chance` 0)."""
+    """A client logged in with a token valid for an hour, with `chance` 0."""
     driven = Driven(fetches=True, chance=0.0)
-    driven.give(FIRST)
+    driven.provide_token(FIRST)
     driven.log_in()
     return driven
 
@@ -55,67 +55,67 @@ def until_wanted(driven: Driven) -> float:
 # Before a login
 
 
-def test_a_token_is_wanted_before_there_is_a_connection_whose_time_begins_with_it() -> None:
+def test_a_token_is_requested_before_the_connection_is_made() -> None:
     driven = Driven(fetches=True)
     assert (driven.machine.state, driven.machine.wants_token) == (State.FETCHING_TOKEN, True)
     driven.run(TOKEN_TIMEOUT_S - 1)
-    driven.give(FIRST)
+    driven.provide_token(FIRST)
     driven.run(CONNECT_TIMEOUT_S - 1)
     assert (driven.machine.state, driven.machine.wants_token) == (State.CONNECTING, False)
     driven.establish()
     assert logins(driven) == [FIRST]
 
 
-def test_no_token_in_time_is_a_failed_attempt_and_a_late_one_is_passed_over() -> None:
+def test_a_missing_token_is_a_failed_attempt_and_a_late_one_is_ignored() -> None:
     driven = Driven(fetches=True)
     driven.run(TOKEN_TIMEOUT_S)
     message = "no token: TimeoutError: none came within 30 s"
     assert driven.pushes == [Disconnected("no_token", message, retry_in=1.0)]
     assert driven.machine.wants_token is False
-    driven.give(FIRST)
+    driven.provide_token(FIRST)
     assert driven.machine.state is State.WAITING
     driven.run(1.0)
     assert driven.machine.wants_token is True
 
 
 @pytest.mark.parametrize("given", [OSError("no way there"), "", "x" * 800, "\ud800", None, b"bytes", 7])
-def test_what_is_no_token_is_a_failed_attempt(given: Any) -> None:
+def test_an_invalid_token_is_a_failed_attempt(given: Any) -> None:
     driven = Driven(fetches=True)
-    driven.give(given)
+    driven.provide_token(given)
     assert [push.reason for push in driven.pushes if isinstance(push, Disconnected)] == ["no_token"]
     driven.run(1.0)
     assert driven.machine.wants_token is True
 
 
-def test_a_first_attempt_that_decides_ends_with_what_went_wrong() -> None:
+def test_a_decisive_first_attempt_ends_with_the_programs_error() -> None:
     driven = Driven(fetches=True, persistent=False)
     failure = OSError("no way there")
-    driven.give(failure)
+    driven.provide_token(failure)
     assert isinstance(driven.machine.error, NoToken)
     assert driven.machine.error.__cause__ is failure
 
 
-def test_after_a_token_has_ended_the_client_comes_back_with_another(online: Driven) -> None:
+def test_after_a_token_expired_the_client_reconnects_with_another(online: Driven) -> None:
     online.receive(protocol.goodbye(Code.AUTH_EXPIRED, "the token has expired"))
     online.run(0.0)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     online.log_in()
     assert [type(push) for push in online.pushes] == [Connected, Goodbye, Disconnected, Connected]
     assert logins(online) == [FIRST, SECOND]
 
 
-# A token that the server refuses
+# Tokens that the server refuses
 
 
 @pytest.mark.parametrize(
     ("persistent", "second", "tried"),
     [(True, SECOND, [FIRST, SECOND]), (False, SECOND, [FIRST, SECOND]), (False, FIRST, [FIRST])],
-    ids=["another", "another at first", "the same at first"],
+    ids=["another", "another on the first attempt", "the same on the first attempt"],
 )
-def test_another_token_is_tried_once(persistent: bool, second: str, tried: list[str]) -> None:
+def test_one_other_token_is_tried(persistent: bool, second: str, tried: list[str]) -> None:
     driven = Driven(fetches=True, persistent=persistent)
     for each in (FIRST, second):
-        driven.give(each)
+        driven.provide_token(each)
         if driven.machine.state is State.CONNECTING:
             driven.establish()
             driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
@@ -124,17 +124,17 @@ def test_another_token_is_tried_once(persistent: bool, second: str, tried: list[
     assert isinstance(driven.machine.error, LoginRefused)
 
 
-def test_a_source_that_gives_a_refused_token_again_is_asked_again(online: Driven) -> None:
+def test_a_refused_token_is_not_sent_again_and_another_is_requested_with_backoff(online: Driven) -> None:
     online.chance = 1.0
     online.lose()
     online.run(online.machine.deadline - online.now)
-    online.give(FIRST)
+    online.provide_token(FIRST)
     online.establish()
     online.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
     pauses = []
     for stale in (FIRST, FIRST, token(SERVER_TIME_S - 1, 9), FIRST):
         online.run(online.machine.deadline - online.now)
-        online.give(stale)
+        online.provide_token(stale)
         pauses.append(online.machine.deadline - online.now)
     assert logins(online) == [FIRST, FIRST]
     assert pauses == sorted(set(pauses))
@@ -142,20 +142,20 @@ def test_a_source_that_gives_a_refused_token_again_is_asked_again(online: Driven
     assert isinstance(lost, Disconnected)
     assert (lost.reason, lost.message) == ("no_token", "the token is the one that the server has refused")
     online.run(online.machine.deadline - online.now)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     online.establish()
     online.receive(login_ok())
     assert online.machine.state is State.ONLINE
 
 
-def test_a_login_that_is_granted_makes_up_for_a_refusal() -> None:
+def test_a_granted_login_resets_refusals() -> None:
     driven = Driven(fetches=True, chance=0.0)
     for each in (FIRST, THIRD):
-        driven.give(each)
+        driven.provide_token(each)
         driven.establish()
         driven.receive(protocol.error(1, Code.AUTH_FAILED, "no"))
         driven.run(0.0)
-        driven.give(SECOND)
+        driven.provide_token(SECOND)
         driven.log_in()
         driven.lose()
         driven.run(0.0)
@@ -166,20 +166,20 @@ def test_a_login_that_is_granted_makes_up_for_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.8), (1.0, 0.7)])
-def test_a_fresh_token_is_wanted_before_the_present_one_ends(chance: float, share: float) -> None:
+def test_a_fresh_token_is_requested_before_the_current_one_expires(chance: float, share: float) -> None:
     driven = Driven(fetches=True, chance=chance)
-    driven.give(FIRST)
+    driven.provide_token(FIRST)
     driven.log_in()
     assert until_wanted(driven) == pytest.approx(share * LIFE_S)
 
 
-def test_it_is_sent_is_what_later_logins_carry_and_tells_when_the_next_is_wanted(online: Driven) -> None:
+def test_a_renewed_token_is_used_for_later_logins_and_sets_the_next_renewal(online: Driven) -> None:
     until_wanted(online)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     assert [packet.payload for packet in updates(online)] == [{"token": SECOND}]
     answer(online)
     assert online.machine.persistent_state.token == SECOND
-    assert online.answers == {}, "the program has not asked for it"
+    assert online.answers == {}, "it is not a request of the program"
     assert until_wanted(online) == pytest.approx(0.8 * (2 * LIFE_S - 0.8 * LIFE_S))
 
 
@@ -187,49 +187,49 @@ def test_it_is_sent_is_what_later_logins_carry_and_tells_when_the_next_is_wanted
     "opaque",
     [
         *("secret", "a.b", "a.!.c", "e30.bm8.c2ln", "e30.W10.c2ln", "e30.e30.c2ln", "e30.Nw.c2ln"),
-        "e30." + "W1tb" * 170 + ".c2ln",  # lists in lists
+        "e30." + "W1tb" * 170 + ".c2ln",  # nested lists
         *(token(exp) for exp in (None, "soon", [1], math.inf, math.nan, 10**400)),
     ],
     ids=range(14),
 )
-def test_a_token_that_does_not_tell_its_end_is_not_renewed(opaque: str) -> None:
+def test_a_token_without_an_expiry_is_not_renewed(opaque: str) -> None:
     driven = Driven(fetches=True)
-    driven.give(opaque)
+    driven.provide_token(opaque)
     driven.log_in()
     driven.run(10 * LIFE_S, answering=True)
     assert driven.machine.wants_token is False
 
 
-def test_a_token_that_has_ended_already_does_not_make_the_program_run_hot() -> None:
+def test_an_expired_token_does_not_cause_a_busy_loop() -> None:
     driven = Driven(fetches=True, chance=0.0)
-    driven.give(token(SERVER_TIME_S - 100))
+    driven.provide_token(token(SERVER_TIME_S - 100))
     driven.log_in()
     assert until_wanted(driven) == pytest.approx(MIN_RENEWAL_DELAY_S)
 
 
 @pytest.mark.parametrize(("claims", "share"), [({"iat": SERVER_TIME_S - 50_000}, 0.8), ({}, None)])
-def test_a_server_whose_clock_was_set_back_since_it_told_it_is_not_sent_a_token_each_second(
+def test_a_server_whose_clock_was_set_back_is_not_sent_a_token_each_second(
     claims: dict[str, int], share: float | None
 ) -> None:
-    """It takes tokens which by what it told have ended long ago."""
+    """By the time that it had sent at the login, the tokens that it accepts have expired long ago."""
     driven = Driven(fetches=True, chance=0.0)
     ends = SERVER_TIME_S - 50_000 + LIFE_S
-    driven.give(token(ends, 1))
+    driven.provide_token(token(ends, 1))
     driven.log_in()
     assert until_wanted(driven) == pytest.approx(MIN_RENEWAL_DELAY_S)
-    driven.give(token(ends, 2, **claims))
+    driven.provide_token(token(ends, 2, **claims))
     answer(driven)
     if share is None:
         driven.run(10 * LIFE_S, answering=True)
-        assert not driven.machine.wants_token, "nothing tells when that is; it is told 302"
+        assert not driven.machine.wants_token, "the expiry is unknown; the server will send 302"
     else:
         assert until_wanted(driven) == pytest.approx(share * LIFE_S)
 
 
 @pytest.mark.parametrize("given", [FIRST, OSError("no way there"), "", "x" * 800])
-def test_where_there_is_no_fresh_one_it_is_wanted_later(online: Driven, given: str | Exception) -> None:
+def test_without_a_fresh_token_it_is_requested_later(online: Driven, given: str | Exception) -> None:
     until_wanted(online)
-    online.give(given)
+    online.provide_token(given)
     assert updates(online) == []
     assert online.machine.state is State.ONLINE
     assert until_wanted(online) == pytest.approx(MIN_RENEWAL_DELAY_S)
@@ -242,29 +242,29 @@ def test_a_program_that_hangs_is_asked_again(online: Driven) -> None:
     assert until_wanted(online) == pytest.approx(MIN_RENEWAL_DELAY_S)
 
 
-def test_a_token_that_was_refused_is_not_sent_again(online: Driven) -> None:
+def test_a_refused_token_is_not_sent_again(online: Driven) -> None:
     until_wanted(online)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     answer(online, Code.AUTH_FAILED)
     for each in (SECOND, THIRD):
         until_wanted(online)
-        online.give(each)
+        online.provide_token(each)
     assert [packet.payload["token"] for packet in updates(online)] == [SECOND, THIRD]
     assert online.machine.persistent_state.token == FIRST
 
 
-def test_a_server_that_is_busy_is_asked_when_it_says(online: Driven) -> None:
+def test_a_busy_server_is_sent_the_token_after_retry_after(online: Driven) -> None:
     until_wanted(online)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     answer(online, Code.BUSY, 7.0)
     assert until_wanted(online) == pytest.approx(MIN_RENEWAL_DELAY_S + 7.0)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     assert [packet.payload["token"] for packet in updates(online)] == [SECOND, SECOND]
 
 
 def test_an_update_without_an_answer_is_repeated(online: Driven) -> None:
     until_wanted(online)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     began = online.now
     while not online.machine.wants_token:
         online.run(online.machine.deadline - online.now)
@@ -277,16 +277,16 @@ def test_an_update_without_an_answer_is_repeated(online: Driven) -> None:
 
 def test_a_server_that_checks_no_tokens_is_sent_no_more(online: Driven) -> None:
     until_wanted(online)
-    online.give(SECOND)
+    online.provide_token(SECOND)
     answer(online, Code.UNSUPPORTED)
     online.run(10 * LIFE_S, answering=True)
     assert (len(updates(online)), online.machine.wants_token) == (1, False)
 
 
-def test_a_wish_ends_with_the_client(online: Driven) -> None:
+def test_a_pending_token_request_ends_with_the_client(online: Driven) -> None:
     until_wanted(online)
     online.receive(protocol.goodbye(Code.REPLACED))
     assert isinstance(online.machine.error, Replaced)
     assert online.machine.wants_token is False
-    online.give(SECOND)
+    online.provide_token(SECOND)
     assert updates(online) == []

@@ -1,4 +1,4 @@
-"""What a client watches outlives its connections: nobody is forgotten, nothing is told twice or backwards."""
+"""Watches outlive their connections: no user is lost, no change is repeated or out of order."""
 
 import pytest
 
@@ -28,28 +28,28 @@ def known(driven: Driven) -> dict[str, str]:
     return {uid: each.status for uid, each in driven.machine.persistent_state.watches.states().items()}
 
 
-# On one connection
+# Within one connection
 
 
 @pytest.mark.parametrize("id", ["9-0", "8-9", "9-1"])
-def test_a_change_that_is_not_newer_is_passed_over(online: Driven, id: str) -> None:
+def test_a_change_that_is_not_newer_is_ignored(online: Driven, id: str) -> None:
     online.watch(bob=state("online", "9-1"))
     online.receive(push("bob", "offline", id, "logout"))
     assert online.changes() == []
     assert known(online) == {"bob": "online"}
     online.receive(push("bob", "away", "9-10", "away"), push("bob", "offline", "10-0", "logout"))
-    assert [id for _, _, id, _ in online.changes()] == ["9-10", "10-0"], "ids are numbers and no text"
+    assert [id for _, _, id, _ in online.changes()] == ["9-10", "10-0"], "ids are compared as numbers"
 
 
-def test_a_watch_that_was_refused_watches_nobody(online: Driven) -> None:
+def test_a_refused_watch_watches_no_users(online: Driven) -> None:
     id = online.ask(protocol.watch(["bob"]))
     online.receive(protocol.error(id, Code.TOO_LARGE, "too many"))
     assert isinstance(online.answers[id], LimitReached)
     online.receive(push("bob", "online", "7-0"))
-    assert (online.changes(), known(online), online.come_back()) == ([], {}, [])
+    assert (online.changes(), known(online), online.reconnect()) == ([], {}, [])
 
 
-def test_a_watch_without_an_answer_is_taken_back(online: Driven) -> None:
+def test_a_watch_without_an_answer_is_undone(online: Driven) -> None:
     online.watch(ann=state("online", "1-0"))
     id = online.ask(protocol.watch(["ann", "bob"]), timeout_s=2.0)
     online.run(2.0)
@@ -59,21 +59,21 @@ def test_a_watch_without_an_answer_is_taken_back(online: Driven) -> None:
     assert (online.changes(), known(online)) == ([], {"ann": "online"})
 
 
-def test_a_watch_that_nobody_waits_for_any_more_is_taken_back(online: Driven) -> None:
+def test_an_abandoned_watch_is_undone(online: Driven) -> None:
     online.machine.abandon_request(online.ask(protocol.watch(["bob"])))
     online.note([])
     assert online.sent[-1] == protocol.unwatch(["bob"])
 
 
-def test_an_unwatch_holds_from_the_moment_it_is_sent(online: Driven) -> None:
+def test_an_unwatch_takes_effect_when_it_is_sent(online: Driven) -> None:
     online.watch(ann=state("online", "1-0"), bob=state("online", "1-0"))
     online.ask(protocol.unwatch(["bob"]))
     online.receive(push("bob", "away", "7-0"), push("ann", "away", "7-0"))
     assert [uid for uid, *_ in online.changes()] == ["ann"]
-    assert online.come_back() == [protocol.watch(["ann"], id=online.sent[-1].id)]
+    assert online.reconnect() == [protocol.watch(["ann"], id=online.sent[-1].id)]
 
 
-def test_an_unwatch_goes_before_a_watch_that_is_not_answered_yet(online: Driven) -> None:
+def test_an_unwatch_cancels_a_watch_without_an_answer_yet(online: Driven) -> None:
     id = online.ask(protocol.watch(["bob"]))
     online.ask(protocol.unwatch())
     online.receive(protocol.ok(id, presence={"bob": state("online", "7-0")}))
@@ -89,43 +89,43 @@ def test_watching_twice_is_watching_once(online: Driven) -> None:
     }
 
 
-# After a return
+# After a reconnect
 
 
-def test_whom_it_watched_it_watches_again_and_tells_what_is_otherwise(online: Driven) -> None:
+def test_users_are_watched_again_and_changes_meanwhile_are_pushed(online: Driven) -> None:
     online.watch(ann=state("online", "1-0"), bob=state("online", "2-0"))
-    (again,) = online.come_back()
+    (again,) = online.reconnect()
     assert again == protocol.watch(["ann", "bob"], id=again.id)
     answer = {"ann": state("online", "1-0"), "bob": state("away", "9-0", meta={"status": "lunch"})}
     online.receive(protocol.ok(again.id, presence=answer))
     online.receive(push("bob", "online", "10-0", "back"))
     assert online.changes() == [("bob", "away", "9-0", "meanwhile"), ("bob", "online", "10-0", "back")]
-    assert again.id not in online.answers, "nobody asked for it"
+    assert again.id not in online.answers, "it is not a request of the program"
 
 
-def test_who_is_long_offline_and_stays_so_has_not_changed(online: Driven) -> None:
+def test_a_user_who_stayed_offline_has_not_changed(online: Driven) -> None:
     online.watch(bob=state("online", "2-0"))
     online.receive(push("bob", "offline", "9-0", "logout", since_ms=9, last_seen_ms=8))
-    (again,) = online.come_back()
+    (again,) = online.reconnect()
     online.receive(protocol.ok(again.id, presence={"bob": state("offline", last_seen_ms=8)}))
     assert [id for _, _, id, _ in online.changes()] == ["9-0"]
     bob = online.machine.persistent_state.watches.states()["bob"]
-    assert bob.since_ms == 9, "what is known in more detail stays"
+    assert bob.since_ms == 9, "the more detailed state is kept"
 
 
-def test_who_came_and_went_meanwhile_was_seen_later(online: Driven) -> None:
+def test_a_user_who_was_online_meanwhile_has_a_later_last_seen(online: Driven) -> None:
     online.watch(bob=state("offline", last_seen_ms=8))
-    (again,) = online.come_back()
+    (again,) = online.reconnect()
     online.receive(protocol.ok(again.id, presence={"bob": state("offline", last_seen_ms=20)}))
     assert online.changes() == [("bob", "offline", None, "meanwhile")]
 
 
-def test_many_are_watched_again_in_requests_that_fit(online: Driven) -> None:
+def test_many_users_are_watched_again_in_requests_that_fit(online: Driven) -> None:
     names = [f"{number:0>127}" for number in range(600)]
     for start in range(0, 600, 100):
         online.watch(**{name: state("offline") for name in names[start : start + 100]})
-    requests = online.come_back()
-    assert len(requests) == MAX_WATCHES_IN_FLIGHT, "the rest as these are answered"
+    requests = online.reconnect()
+    assert len(requests) == MAX_WATCHES_IN_FLIGHT, "the rest follow as these are answered"
     for each in requests:
         before = len(online.sent)
         online.receive(protocol.ok(each.id, presence={uid: state("offline") for uid in each.payload["uids"]}))
@@ -136,9 +136,9 @@ def test_many_are_watched_again_in_requests_that_fit(online: Driven) -> None:
 
 
 @pytest.mark.parametrize("code", [Code.BUSY, Code.SERVER_ERROR, Code.RATE_LIMITED])
-def test_a_server_that_cannot_now_is_asked_again_after_the_time_named(online: Driven, code: Code) -> None:
+def test_a_temporary_refusal_is_retried_after_retry_after(online: Driven, code: Code) -> None:
     online.watch(bob=state("online", "2-0"))
-    (again,) = online.come_back()
+    (again,) = online.reconnect()
     online.receive(protocol.error(again.id, code, "not now", 3.0))
     before = len(online.sent)
     online.run(3.9)
@@ -149,18 +149,18 @@ def test_a_server_that_cannot_now_is_asked_again_after_the_time_named(online: Dr
     assert [status for _, status, *_ in online.changes()] == ["away"]
 
 
-def test_a_server_that_does_not_answer_is_asked_again(online: Driven) -> None:
+def test_a_watch_without_an_answer_is_retried(online: Driven) -> None:
     online.watch(bob=state("online", "2-0"))
-    online.come_back()
+    online.reconnect()
     online.run(ANSWER_TIMEOUT_S + 1.0, answering=False)
     watches = [packet for packet in online.sent if packet.kind == Kind.WATCH]
     assert [packet.payload["uids"] for packet in watches] == [["bob"]] * 3
     assert not any(packet.kind == Kind.UNWATCH for packet in online.sent)
 
 
-def test_whoever_was_unwatched_meanwhile_is_not_asked_for_again(online: Driven) -> None:
+def test_a_user_unwatched_meanwhile_is_not_watched_again(online: Driven) -> None:
     online.watch(ann=state("online", "2-0"), bob=state("online", "2-0"))
-    (again,) = online.come_back()
+    (again,) = online.reconnect()
     online.receive(protocol.error(again.id, Code.BUSY, "not now", 3.0))
     online.ask(protocol.unwatch(["bob"]))
     online.run(4.0)
@@ -168,18 +168,18 @@ def test_whoever_was_unwatched_meanwhile_is_not_asked_for_again(online: Driven) 
 
 
 @pytest.mark.parametrize("code", [Code.UNSUPPORTED, Code.TOO_LARGE])
-def test_a_refusal_for_good_is_told_and_not_tried_again(online: Driven, code: Code) -> None:
+def test_a_final_refusal_is_pushed_and_not_retried(online: Driven, code: Code) -> None:
     online.watch(bob=state("online", "2-0"))
-    (again,) = online.come_back()
+    (again,) = online.reconnect()
     online.receive(protocol.error(again.id, code, "no more"))
     assert online.pushes[-1] == WatchEnded(("bob",), code, code.reason, "no more")
-    assert (known(online), online.come_back()) == ({}, [])
+    assert (known(online), online.reconnect()) == ({}, [])
 
 
-def test_a_connection_that_is_lost_again_begins_anew(online: Driven) -> None:
+def test_resubscription_restarts_after_another_loss(online: Driven) -> None:
     online.watch(bob=state("online", "2-0"))
-    (first,) = online.come_back()
-    (second,) = online.come_back()
+    (first,) = online.reconnect()
+    (second,) = online.reconnect()
     assert second == first._replace(id=second.id)
     assert not {first.id, second.id} & set(online.answers)
 
@@ -195,28 +195,28 @@ def test_while_offline_a_watch_is_refused_and_an_unwatch_is_done(online: Driven)
     assert known(online) == {"ann": "online"}
 
 
-# Without waiting
+# watch_nowait
 
 
-def test_whoever_nobody_waits_for_is_told_as_a_change(online: Driven) -> None:
+def test_watch_nowait_pushes_the_first_states_as_changes(online: Driven) -> None:
     online.machine.watch_nowait(["bob", "eve", "bob"], online.now)
     online.note([])
     assert online.sent[-1] == protocol.watch(["bob", "eve"], id=online.sent[-1].id)
     assert known(online) == {"bob": "unknown", "eve": "unknown"}
     answer = {"bob": state("offline", last_seen_ms=5), "eve": state("online", "7-0")}
     online.receive(protocol.ok(online.sent[-1].id, presence=answer))
-    told = [("bob", "offline", None, "watched"), ("eve", "online", "7-0", "watched")]
-    assert (online.changes(), known(online)) == (told, {"bob": "offline", "eve": "online"})
+    pushed = [("bob", "offline", None, "watched"), ("eve", "online", "7-0", "watched")]
+    assert (online.changes(), known(online)) == (pushed, {"bob": "offline", "eve": "online"})
 
 
-def test_while_offline_it_is_put_off_until_the_login() -> None:
+def test_watch_nowait_while_offline_is_sent_after_the_login() -> None:
     driven = Driven()
     driven.machine.watch_nowait(["bob"], driven.now)
     driven.log_in()
     assert driven.sent[-1] == protocol.watch(["bob"], id=driven.sent[-1].id)
 
 
-def test_whoever_is_watched_already_is_not_asked_for_again(online: Driven) -> None:
+def test_watch_nowait_does_not_request_watched_users_again(online: Driven) -> None:
     online.watch(bob=state("online", "2-0"))
     before = len(online.sent)
     online.machine.watch_nowait(["bob"], online.now)
@@ -224,7 +224,7 @@ def test_whoever_is_watched_already_is_not_asked_for_again(online: Driven) -> No
     assert (len(online.sent), known(online)) == (before, {"bob": "online"})
 
 
-def test_a_server_that_wants_to_be_left_alone_is(online: Driven) -> None:
+def test_watch_nowait_waits_for_retry_after(online: Driven) -> None:
     online.machine.watch_nowait(["bob"], online.now)
     online.note([])
     online.receive(protocol.error(online.sent[-1].id, Code.BUSY, "not now", 3.0))
@@ -236,7 +236,7 @@ def test_a_server_that_wants_to_be_left_alone_is(online: Driven) -> None:
     assert [packet.payload["uids"] for packet in online.sent[before:]] == [["bob"], ["eve"]]
 
 
-def test_what_are_no_uids_is_refused_and_an_ended_client_too(online: Driven) -> None:
+def test_watch_nowait_refuses_invalid_uids_and_ended_clients(online: Driven) -> None:
     with pytest.raises(protocol.EncodeError):
         online.machine.watch_nowait(["b b"], online.now)
     online.machine.close()
@@ -244,29 +244,29 @@ def test_what_are_no_uids_is_refused_and_an_ended_client_too(online: Driven) -> 
         online.machine.watch_nowait(["bob"], online.now)
 
 
-# What is shown of the user
+# The user's own state
 
 
 def logins(driven: Driven) -> list[dict[str, object]]:
     return [dict(packet.payload) for packet in driven.sent if packet.kind == Kind.LOGIN]
 
 
-def test_an_update_that_was_granted_is_what_later_logins_carry(online: Driven) -> None:
+def test_a_granted_update_is_used_for_later_logins(online: Driven) -> None:
     online.receive(protocol.ok(online.ask(protocol.update(meta={"app": "2"}, status="away"))))
-    online.come_back()
+    online.reconnect()
     online.receive(protocol.ok(online.ask(protocol.update(meta={}, status="online"))))
-    online.come_back()
+    online.reconnect()
     login = {"uid": "ann", "device": "phone"}
     assert logins(online)[1:] == [{**login, "meta": {"app": "2"}, "status": "away"}, login]
 
 
-def test_an_update_that_was_refused_is_forgotten(online: Driven) -> None:
+def test_a_refused_update_is_forgotten(online: Driven) -> None:
     online.receive(protocol.error(online.ask(protocol.update(status="away")), Code.UNSUPPORTED, "no"))
-    online.come_back()
+    online.reconnect()
     assert logins(online)[-1] == {"uid": "ann", "device": "phone"}
 
 
-def test_what_later_logins_carry_can_be_said_while_offline(online: Driven) -> None:
+def test_parameters_of_later_logins_can_be_set_while_offline(online: Driven) -> None:
     online.lose()
     online.machine.persistent_state.log_in_with(status="away")
     with pytest.raises(protocol.EncodeError):

@@ -1,4 +1,4 @@
-"""A client that watches, among servers that may be behind, on a network that breaks at any moment."""
+"""A client that watches, with servers that may be behind, on a network that breaks at any time."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,22 +14,22 @@ STATUSES = ("online", "away", "offline")
 
 
 class Server:
-    """What happened to everybody, and how much of it the node of the present connection knows."""
+    """The history of each user, and how much of it the node of the current connection knows."""
 
     def __init__(self) -> None:
-        self.stories: dict[str, list[str]] = {uid: ["offline"] for uid in UIDS}
+        self.histories: dict[str, list[str]] = {uid: ["offline"] for uid in UIDS}
         self.known: dict[str, int] = dict.fromkeys(UIDS, 0)
         self.watched: set[str] = set()
 
     def state(self, uid: str, number: int, *, with_id: bool = True) -> dict[str, object]:
-        status = self.stories[uid][number]
+        status = self.histories[uid][number]
         last_seen = number if status == "offline" else None
         has_id = with_id or status != "offline"
         return {"status": status, "id": f"{number}-0" if has_id else None, "last_seen_ms": last_seen}
 
 
 class Watching(RuleBasedStateMachine):
-    """Whatever happens, a user's states rise by their ids, and in the end the view is the truth."""
+    """A user's states rise by their ids, and the final view is the truth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Watching(RuleBasedStateMachine):
         self.driven.log_in()
         self.seen = 0
         self.wanted: set[str] = set()
-        self.told: dict[str, int | None] = {}  # uid to the id that it was shown with last
-        self.shown: dict[str, str] = {}  # uid to the status that the program was told of
+        self.shown_ids: dict[str, int | None] = {}  # by uid, the id of the last state that the program got
+        self.shown_status: dict[str, str] = {}  # by uid, the last status that the program got
         self.program_watches(list(UIDS), with_id=False)
 
     @precondition(lambda self: self.online)
@@ -52,8 +52,8 @@ class Watching(RuleBasedStateMachine):
         self.wanted |= set(uids)
         for uid in {*uids} - before.keys():
             state = self.driven.machine.persistent_state.watches.states()[uid]
-            self.told[uid] = int(state.id.partition("-")[0]) if state.id else None
-            self.shown[uid] = state.status
+            self.shown_ids[uid] = int(state.id.partition("-")[0]) if state.id else None
+            self.shown_status[uid] = state.status
         self.check()
 
     @rule(uid=st.one_of(st.none(), st.sampled_from(UIDS)))
@@ -66,16 +66,16 @@ class Watching(RuleBasedStateMachine):
 
     @rule(uid=st.sampled_from(UIDS), status=st.sampled_from(STATUSES))
     def user_changes(self, uid: str, status: str) -> None:
-        if status != self.server.stories[uid][-1]:
-            self.server.stories[uid].append(status)
+        if status != self.server.histories[uid][-1]:
+            self.server.histories[uid].append(status)
 
     @precondition(lambda self: self.online)
     @rule(uid=st.sampled_from(UIDS), count=st.integers(1, 3))
-    def node_hears(self, uid: str, count: int) -> None:
-        """Of some of what happened; who watches is told, coalesced to the newest."""
+    def node_receives(self, uid: str, count: int) -> None:
+        """The node receives some changes; watchers get the newest."""
         self.server_answers(False, True)
-        story, known = self.server.stories[uid], self.server.known
-        after = min(len(story) - 1, known[uid] + count)
+        history, known = self.server.histories[uid], self.server.known
+        after = min(len(history) - 1, known[uid] + count)
         if after > known[uid]:
             known[uid] = after
             if uid in self.server.watched:
@@ -85,7 +85,7 @@ class Watching(RuleBasedStateMachine):
     @precondition(lambda self: self.online)
     @rule(busy=st.booleans(), with_id=st.booleans())
     def server_answers(self, busy: bool, with_id: bool) -> None:
-        """What is not answered yet, in order."""
+        """Answer pending requests in order."""
         requests, self.seen = self.driven.sent[self.seen :], len(self.driven.sent)
         for packet in requests:
             uids = packet.payload.get("uids", UIDS)
@@ -105,14 +105,14 @@ class Watching(RuleBasedStateMachine):
 
     @rule(behind=st.integers(0, 3), busy=st.booleans())
     def connection_moves(self, behind: int, busy: bool) -> None:
-        """To a node that may be behind the one before it, but not by more than is on its way to it."""
+        """Reconnect to a node that may lag behind the previous one."""
         self.driven.lose()
         while self.driven.machine.state is not State.CONNECTING:
             self.driven.run(1.0)
         self.driven.log_in()
         self.server.watched.clear()
         self.server.known = {
-            uid: max(0, len(story) - 1 - behind) for uid, story in self.server.stories.items()
+            uid: max(0, len(history) - 1 - behind) for uid, history in self.server.histories.items()
         }
         self.seen = next(
             number + 1
@@ -127,37 +127,37 @@ class Watching(RuleBasedStateMachine):
         return self.driven.machine.state is State.ONLINE
 
     def check(self) -> None:
-        """Each change that was handed out is newer than what was shown before, and true."""
+        """Check that each change is newer than the last one of its user, and true."""
         for push in self.driven.pushes:
             assert not isinstance(push, WatchEnded)
             if not isinstance(push, PresenceChanged):
                 continue
-            self.shown[push.uid] = push.state.status
-            before, number = self.told.get(push.uid), int((push.state.id or "-").partition("-")[0] or -1)
+            self.shown_status[push.uid] = push.state.status
+            before, number = self.shown_ids.get(push.uid), int((push.state.id or "-").partition("-")[0] or -1)
             if push.state.id is None:
                 assert push.state.status == "offline"
-                self.told[push.uid] = None
+                self.shown_ids[push.uid] = None
                 continue
-            assert push.state.status == self.server.stories[push.uid][number]
+            assert push.state.status == self.server.histories[push.uid][number]
             assert before is None or number > before, (push, before)
-            self.told[push.uid] = number
+            self.shown_ids[push.uid] = number
         self.driven.pushes.clear()
 
     @invariant()
-    def whoever_is_wanted_is_known(self) -> None:
+    def wanted_users_are_known(self) -> None:
         assert self.driven.machine.persistent_state.watches.states().keys() == self.wanted
 
     def teardown(self) -> None:
-        """When all is quiet, the view is the truth."""
+        """When everything has been delivered, the view is the truth."""
         for _ in range(30):
             self.server_answers(False, True)
             self.driven.run(1.0)
         for uid in UIDS:
-            self.node_hears(uid, 10_000)
-        truth = {uid: self.server.stories[uid][-1] for uid in self.wanted}
+            self.node_receives(uid, 10_000)
+        truth = {uid: self.server.histories[uid][-1] for uid in self.wanted}
         view = self.driven.machine.persistent_state.watches.states()
         assert {uid: state.status for uid, state in view.items()} == truth
-        assert {uid: self.shown[uid] for uid in self.wanted} == truth
+        assert {uid: self.shown_status[uid] for uid in self.wanted} == truth
 
 
 TestWatching = Watching.TestCase

@@ -1,4 +1,4 @@
-"""The client on trio and a server that checks tokens, in virtual time; the server's Unix time begins at 0."""
+"""The client on trio and a server that checks tokens, in virtual time; the server's Unix time starts at 0."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,8 +38,8 @@ class Issuer:
     """Makes tokens by the server's clock.
 
     Attributes:
-        made: so many.
-        stopped: the last one is given over and over.
+        made: number of tokens made.
+        stopped: whether the last one is returned again.
     """
 
     def __init__(self, server: Harness) -> None:
@@ -67,7 +67,7 @@ def network(server: Harness) -> Network:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_client_stays_online_for_many_times_the_life_of_a_token(
+async def test_a_client_stays_online_far_longer_than_a_tokens_lifetime(
     autojump_clock: MockClock, server: Harness, network: Network, kind: str
 ) -> None:
     issuer = Issuer(server)
@@ -79,7 +79,7 @@ async def test_a_client_stays_online_for_many_times_the_life_of_a_token(
     assert server.story() == [("login", "ann", "login"), ("end", "ann", "logout")]
 
 
-async def test_where_no_fresh_token_came_in_time_it_comes_back_with_one_and_nobody_notices(
+async def test_without_a_fresh_token_in_time_it_reconnects_with_one_and_stays_online(
     autojump_clock: MockClock, server: Harness, network: Network
 ) -> None:
     issuer = Issuer(server)

@@ -1,4 +1,4 @@
-"""The program's own function that makes tokens, as both clients call it."""
+"""The program's token function, as both clients call it."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ LIFE_S = 600.0
 PATIENCE_S = 30.0
 
 
-async def test_what_it_raises_is_raised() -> None:
+async def test_an_error_of_the_function_is_the_cause_of_the_clients_error() -> None:
     def fail() -> str:
         raise OSError("no way there")
 
@@ -29,7 +29,7 @@ async def test_what_it_raises_is_raised() -> None:
     assert isinstance(failure.value.__cause__, OSError)
 
 
-async def test_one_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
+async def test_a_function_that_hangs_is_cancelled_and_called_again(autojump_clock: MockClock) -> None:
     calls: list[float] = []
 
     async def hang() -> str:
@@ -45,7 +45,7 @@ async def test_one_that_hangs_is_cancelled_and_called_again(autojump_clock: Mock
     assert len(calls) == 2
 
 
-async def test_one_that_hangs_while_online_holds_up_nothing(autojump_clock: MockClock) -> None:
+async def test_a_function_that_hangs_while_online_delays_nothing(autojump_clock: MockClock) -> None:
     script, calls = ScriptedServer(), list[float]()
 
     async def once() -> str:
@@ -58,18 +58,18 @@ async def test_one_that_hangs_while_online_holds_up_nothing(autojump_clock: Mock
         await trio.sleep(LIFE_S)
         assert (client.state, client.statistics().losses) == (State.ONLINE, 0)
     assert len(calls) >= 3
-    assert Kind.UPDATE not in {packet.kind for packet in script.heard}
+    assert Kind.UPDATE not in {packet.kind for packet in script.received}
 
 
-# Without an event loop
+# The blocking client
 
 
 class Server:
-    """Grants everything, one connection after the other, and keeps what it hears."""
+    """Grants everything, one connection after the other, and records what it receives."""
 
     def __init__(self) -> None:
-        self.heard: list[Packet] = []
-        self.news = threading.Condition()
+        self.received: list[Packet] = []
+        self.packet_arrived = threading.Condition()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -93,23 +93,23 @@ class Server:
         while data := sock.recv(4096):
             decoder.feed(data)
             while (packet := decoder.next()) is not None:
-                with self.news:
-                    self.heard.append(packet)
-                    self.news.notify_all()
+                with self.packet_arrived:
+                    self.received.append(packet)
+                    self.packet_arrived.notify_all()
                 if packet.kind == Kind.LOGIN:
                     sock.sendall(protocol.encode(login_ok(keepalive=0.1)))
                 elif packet.id is not None:
                     sock.sendall(protocol.encode(protocol.ok(packet.id)))
 
     def tokens(self, kind: Kind, count: int) -> list[object]:
-        """Return the tokens of the packets of a kind, once there are so many."""
+        """Return the tokens of the packets of a kind, once there are that many."""
 
-        def come() -> list[object]:
-            return [packet.payload.get("token") for packet in self.heard if packet.kind == kind]
+        def found() -> list[object]:
+            return [packet.payload.get("token") for packet in self.received if packet.kind == kind]
 
-        with self.news:
-            assert self.news.wait_for(lambda: len(come()) >= count, PATIENCE_S), self.heard
-            return come()
+        with self.packet_arrived:
+            assert self.packet_arrived.wait_for(lambda: len(found()) >= count, PATIENCE_S), self.received
+            return found()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -124,7 +124,7 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def test_beats_go_on_while_a_script_makes_a_fresh_token_which_is_sent_then(server: Server) -> None:
+def test_keepalives_continue_while_a_blocking_function_makes_a_fresh_token(server: Server) -> None:
     threads = set(threading.enumerate())
     called, done = threading.Event(), threading.Event()
     made = [token(SERVER_TIME_S + 1, 1), token(SERVER_TIME_S + 3600, 2)]
@@ -140,9 +140,11 @@ def test_beats_go_on_while_a_script_makes_a_fresh_token_which_is_sent_then(serve
     try:
         with connect_blocking(*server.address, token=slow) as client:
             assert called.wait(PATIENCE_S)
-            with server.news:
-                keepalives = len(server.heard)
-                assert server.news.wait_for(lambda: len(server.heard) >= keepalives + 2, PATIENCE_S)
+            with server.packet_arrived:
+                keepalives = len(server.received)
+                assert server.packet_arrived.wait_for(
+                    lambda: len(server.received) >= keepalives + 2, PATIENCE_S
+                )
             done.set()
             assert server.tokens(Kind.UPDATE, 1) == made[1:]
             assert client.statistics().logins == 1
@@ -152,7 +154,7 @@ def test_beats_go_on_while_a_script_makes_a_fresh_token_which_is_sent_then(serve
     assert set(threading.enumerate()) <= threads, "a thread of the client is left"
 
 
-def test_a_script_is_told_what_was_raised(server: Server) -> None:
+def test_a_blocking_function_may_raise(server: Server) -> None:
     def fail() -> str:
         raise LookupError("no way there")
 

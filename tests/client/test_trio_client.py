@@ -1,4 +1,4 @@
-"""The trio client over memory streams against the server's own transport, in virtual time."""
+"""The trio client over memory streams and the server's own transport, in virtual time."""
 
 import errno
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ async def kinds(client: Client, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["exception", "cancellation"])
-async def test_a_block_that_is_left_early_leaves_the_user_to_the_grace(
+async def test_leaving_the_block_early_keeps_the_session_for_the_grace_period(
     autojump_clock: MockClock, server: Harness, network: Network, by: str
 ) -> None:
     async def live() -> None:
@@ -83,7 +83,7 @@ async def test_no_task_is_left_behind(autojump_clock: MockClock, server: Harness
     assert trio.lowlevel.current_statistics().tasks_living == before
 
 
-async def test_a_cut_connection_is_come_back_from_within_the_grace(
+async def test_a_broken_connection_is_replaced_within_the_grace_period(
     autojump_clock: MockClock, server: Harness, network: Network
 ) -> None:
     async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
@@ -93,10 +93,10 @@ async def test_a_cut_connection_is_come_back_from_within_the_grace(
         assert {story[0] for story in server.story()} == {"login"}
 
 
-async def test_a_peer_that_takes_no_bytes_does_not_stop_the_clock(autojump_clock: MockClock) -> None:
+async def test_a_peer_that_reads_nothing_does_not_stop_the_timers(autojump_clock: MockClock) -> None:
     async def open_stream() -> Stream:
         await trio.lowlevel.checkpoint()
-        ours, theirs = trio.testing.lockstep_stream_pair()  # who sends waits for the other side to read
+        ours, theirs = trio.testing.lockstep_stream_pair()  # a sender waits until the other side reads
         streams.append(theirs)
         return ours
 
@@ -119,7 +119,7 @@ async def test_a_take_over_ends_the_iteration_with_its_error(
                 await client.query(["bob"])
 
 
-async def test_answers_are_given_as_python_values() -> None:
+async def test_answers_are_returned_as_python_values() -> None:
     script = ScriptedServer()
     states = {"bob": {"status": "online", "since_ms": 5, "id": "5-0", "last_seen_ms": None}}
     script.answer = {"delivered": 2, "presence": states}
@@ -139,14 +139,14 @@ async def test_a_request_without_an_answer_times_out(autojump_clock: MockClock) 
         assert trio.current_time() - began == pytest.approx(3)
 
 
-async def test_a_cancelled_watch_is_taken_back_and_harms_no_other(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_watch_is_undone_and_affects_no_other(autojump_clock: MockClock) -> None:
     script = ScriptedServer()
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
         script.answers = False
         with trio.move_on_after(1):
             await client.watch(["bob"])
         await trio.sleep(1)
-        assert protocol.unwatch(["bob"]) in script.heard
+        assert protocol.unwatch(["bob"]) in script.received
         assert client.watched == {}
         script.answers = True
         assert await client.query(["bob"]) == {}
@@ -161,16 +161,16 @@ async def test_an_unwatch_needs_no_connection(autojump_clock: MockClock) -> None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
                 client.unwatch, ["bob"]
-            )  # under way when the connection breaks, and not raised
+            )  # in flight when the connection breaks, and not raised
             await trio.testing.wait_all_tasks_blocked()
             await script.hang_up()
         await client.unwatch(["eve"])
         assert (client.state, client.watched) == (State.WAITING, {})
         await client.wait_online()
-        assert script.heard[-1].kind == Kind.LOGIN, "there is nobody to be watched again"
+        assert script.received[-1].kind == Kind.LOGIN, "there are no users to watch again"
 
 
-async def test_a_watch_without_waiting_goes_out_at_once(autojump_clock: MockClock) -> None:
+async def test_watch_nowait_is_sent_immediately(autojump_clock: MockClock) -> None:
     script = ScriptedServer()
     script.answer = {"presence": {"bob": {"status": "online", "id": "5-0"}}}
     async with connect("nowhere", 1, uid="ann", open_stream=script.open) as client:
@@ -180,7 +180,7 @@ async def test_a_watch_without_waiting_goes_out_at_once(autojump_clock: MockCloc
         assert await anext(client) == PresenceChanged("bob", UserState("online", id="5-0"), "watched")
 
 
-async def test_beyond_its_bound_the_oldest_push_is_dropped_and_counted() -> None:
+async def test_beyond_the_limit_the_oldest_push_is_dropped_and_counted() -> None:
     deliveries = [protocol.deliver("bob", number, 7) for number in range(10)]
     script = ScriptedServer(login_ok(), *deliveries)
     async with connect("nowhere", 1, uid="ann", open_stream=script.open, max_pushes=4) as client:
@@ -203,7 +203,7 @@ async def test_a_logout_ends_the_iteration(
     assert [Code(end.code) for end in server.ends()] == [Code.BACKGROUND]
 
 
-async def test_a_close_leaves_the_user_to_the_grace(
+async def test_a_close_keeps_the_session_for_the_grace_period(
     autojump_clock: MockClock, server: Harness, network: Network
 ) -> None:
     async with connect("nowhere", 1, uid="ann", open_stream=network.open) as client:
@@ -215,7 +215,7 @@ async def test_a_close_leaves_the_user_to_the_grace(
     assert (Code(end.code), end.at - began >= 5) == (Code.CLOSED, True)
 
 
-async def test_those_who_wait_for_pushes_are_many(autojump_clock: MockClock) -> None:
+async def test_several_tasks_may_wait_for_pushes(autojump_clock: MockClock) -> None:
     script = ScriptedServer()
     got: list[object] = []
 
@@ -229,12 +229,12 @@ async def test_those_who_wait_for_pushes_are_many(autojump_clock: MockClock) -> 
                 nursery.start_soon(take, client)
             await trio.sleep(1)
             for number in range(3):
-                await script.say(protocol.deliver("bob", number, 7))
+                await script.send(protocol.deliver("bob", number, 7))
                 await trio.sleep(1)
     assert len(got) == 3
 
 
-async def test_errors_of_the_package_have_one_base_and_name_the_server() -> None:
+async def test_errors_have_one_base_class_and_name_the_server() -> None:
     with pytest.raises(PresenceError, match="control character") as refused:
         async with connect("nowhere", 1, uid="a b"):
             pytest.fail("no such uid")
@@ -250,5 +250,5 @@ async def test_errors_of_the_package_have_one_base_and_name_the_server() -> None
             pytest.fail("there is no server")
 
 
-def test_the_package_has_what_it_names() -> None:
+def test_the_package_has_the_names_in_its_all() -> None:
     assert [name for name in client_package.__all__ if not hasattr(client_package, name)] == []

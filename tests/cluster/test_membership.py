@@ -28,11 +28,11 @@ from tests.support.waiting import InlineCallsRuntime
 
 LEASE_S, IDLE_S = 2.0, 3.0
 DEAD = "dead"
-SESSIONS, ENDED = 7, 2  # of the dead node, and of these in each shard
+SESSIONS, ENDED = 7, 2  # of the dead node, and of those in each shard
 
 
 class Claim(NamedTuple):
-    """What was done to a row."""
+    """A change of a row."""
 
     kind: str
     node: str
@@ -44,7 +44,7 @@ KINDS = {Fencing: "fence", Sweep: "sweep"}
 
 @dataclass
 class Writer:
-    """What a cluster asks of the writer of a shard."""
+    """The part of a shard writer that the cluster uses."""
 
     shard: int
     settled: bool = True
@@ -62,26 +62,26 @@ class Writer:
 
 @dataclass
 class Redis:
-    """Relay, table and store in one: a node has died, and everything that is asked for is done."""
+    """Relay, lease table and store in one: a node has died, and every call succeeds."""
 
     writers: list[Writer] = field(default_factory=lambda: [Writer(0), Writer(1)])
     rows: dict[str, LeaseRow] = field(default_factory=lambda: {DEAD: LeaseRow("7", "7")})
-    did: list[Claim | Step] = field(default_factory=list)
+    calls: list[Claim | Step] = field(default_factory=list)
     node: str = "me"
     former_ids: set[str] = field(default_factory=set)
     away: set[int] = field(default_factory=set)
-    told: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
     transitions: Transitions = field(default_factory=Transitions)
 
     def is_reachable(self, writer: Writer) -> bool:
         return writer.shard not in self.away
 
-    def renew(self, node: str, counter: int, told: str, *_: object) -> Mapping[str, LeaseRow]:
-        self.told.append(told)
+    def renew(self, node: str, counter: int, report: str, *_: object) -> Mapping[str, LeaseRow]:
+        self.reports.append(report)
         return {**self.rows, node: LeaseRow(str(counter), str(counter))}
 
     def claim(self, node: str, _seen: str, wanted: str) -> bool:
-        self.did.append(Claim("claim" if wanted else "bury", node))
+        self.calls.append(Claim("claim" if wanted else "bury", node))
         if wanted:
             self.rows[node] = read_lease_row(wanted, 0)
         else:
@@ -93,15 +93,15 @@ class Redis:
         return json.dumps({"sessions": SESSIONS})
 
     def apply(self, steps: Sequence[Step]) -> list[Reply]:
-        self.did += steps
-        told = (EventCount("offline", Code.NODE_DOWN, ENDED),)
+        self.calls += steps
+        counts = (EventCount("offline", Code.NODE_DOWN, ENDED),)
         return [
-            Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, event_counts=told) for _ in steps
+            Reply(ReplyStatus.OK, "r", cursor="0", done=True, ended=ENDED, event_counts=counts) for _ in steps
         ]
 
     @property
     def kinds(self) -> list[str]:
-        return [each.kind if isinstance(each, Claim) else KINDS[type(each)] for each in self.did]
+        return [each.kind if isinstance(each, Claim) else KINDS[type(each)] for each in self.calls]
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def made(redis: Redis, *, healthy: bool = True) -> Membership:
 
 
 async def live(redis: Redis, seconds: float) -> None:
-    """Let a node watch for so long."""
+    """Run a node for this time."""
     with trio.move_on_after(seconds):
         await made(redis).run()
 
@@ -160,21 +160,21 @@ async def test_a_node_that_leaves_is_marked_and_stops_renewing(clock: MockClock,
         nursery.start_soon(cluster.run)
         await trio.sleep(LEASE_S)
         await cluster.leave(1_700_000_000_000, 40, 1.0)
-        assert trio.current_time() < LEASE_S + 2, "it says so at once"
+        assert trio.current_time() < LEASE_S + 2, "it is marked immediately"
         await trio.sleep(LEASE_S)
-    (told,) = [each for each in redis.did if isinstance(each, Claim)]
-    assert told == Claim("claim", redis.node)
+    (claim,) = [each for each in redis.calls if isinstance(each, Claim)]
+    assert claim == Claim("claim", redis.node)
     assert redis.rows[redis.node].left_ms == 1_700_000_000_000
-    last = json.loads(redis.told[-1])
+    last = json.loads(redis.reports[-1])
     assert last["left_ms"] == 1_700_000_000_000
-    assert last["sessions"] == 40, "whoever came back elsewhere in the meantime is to be counted as returned"
+    assert last["sessions"] == 40, "sessions that moved elsewhere in the meantime count as returned"
 
 
 async def test_an_unreachable_shard_does_not_delay_others(clock: MockClock, redis: Redis) -> None:
     redis.away = {0}
     await live(redis, LEASE_S + IDLE_S + 1)
-    assert redis.kinds == ["fence", "claim", "sweep"], "and no burial"
-    assert {step.shard for step in redis.did if isinstance(step, (Fencing, Sweep))} == {1}
+    assert redis.kinds == ["fence", "claim", "sweep"], "and the row is not removed"
+    assert {step.shard for step in redis.calls if isinstance(step, (Fencing, Sweep))} == {1}
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -198,7 +198,7 @@ async def test_a_sweeper_is_not_replaced_until_it_stops(
 async def test_a_hanging_loop_lets_its_lease_expire(clock: MockClock, redis: Redis) -> None:
     with trio.move_on_after(2 * LEASE_S):
         await made(redis, healthy=False).run()
-    assert (redis.told, redis.did) == ([], [])
+    assert (redis.reports, redis.calls) == ([], [])
 
 
 async def test_no_node_is_claimed_too_early(clock: MockClock, redis: Redis) -> None:
@@ -227,7 +227,7 @@ async def test_a_sweeper_continues_after_a_resync(clock: MockClock, redis: Redis
 
 
 async def test_a_refused_sweep_does_not_delay_others(clock: MockClock, redis: Redis) -> None:
-    """The sweep of one fails again and again, or never comes to an end."""
+    """The sweep of one shard keeps failing, or never ends."""
     redis.rows = {"bad": LeaseRow("7", "7"), "endless": LeaseRow("7", "7"), DEAD: LeaseRow("7", "7")}
     well = redis.apply
 
@@ -237,7 +237,7 @@ async def test_a_refused_sweep_does_not_delay_others(clock: MockClock, redis: Re
             raise StoreError("damaged")
         return [replace(each, done="endless" not in others) for each in well(steps)]
 
-    redis.apply = apply  # type: ignore[method-assign]  # as this test has it
+    redis.apply = apply  # type: ignore[method-assign]  # of this test
     with contextlib.suppress(StoreError):
         await live(redis, LEASE_S + IDLE_S + 2)
     assert DEAD not in redis.rows
@@ -247,7 +247,7 @@ LONG_LEASE_S, T, BEAT_S = 10.0, 30.0, 1.25
 
 
 class Sight:
-    """An observer that looks at each beat; `rows` is what it sees."""
+    """A failure detector that observes each beat; `rows` is the table that it sees."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -288,7 +288,7 @@ def sight() -> Sight:
 
 
 def test_an_unchanged_counter_is_silence_and_long_silence_is_death(sight: Sight) -> None:
-    for counter in (*range(2, 20), 7):  # going back is a sign of life, too
+    for counter in (*range(2, 20), 7):  # a counter that goes back is a sign of life, too
         sight.renew("other", counter)
         sight.pass_time(BEAT_S)
     assert sight.silence_s() == 0.0
@@ -309,7 +309,7 @@ def test_an_outage_is_no_silence_and_acting_after_it_needs_a_lease_of_contact(si
     sight.renew("other", 2)
     sight.pass_time(LONG_LEASE_S / 2)
     silence_s = sight.silence_s()
-    sight.pass_time(BEAT_S, contact=False)  # one answer late breaks no contact
+    sight.pass_time(BEAT_S, contact=False)  # one late answer does not break the contact
     sight.look()
     assert sight.detector.may_act()
     sight.pass_time(3600, contact=False)
@@ -329,7 +329,7 @@ def test_peers_are_all_other_nodes_with_a_row_or_traces(sight: Sight) -> None:
     assert sight.detector.peers.keys() == {"other", "ghost"}
     sight.pass_time(LONG_LEASE_S + T)
     assert sight.detector.is_dead(sight.other("ghost"))
-    sight.rows["ghost"] = LeaseRow("0 sweeper 1", "0", "sweeper", 1)  # is no sign of life
+    sight.rows["ghost"] = LeaseRow("0 sweeper 1", "0", "sweeper", 1)  # no sign of life
     sight.look()
     assert sight.detector.is_dead(sight.other("ghost"))
     assert not sight.detector.is_alive("ghost")
@@ -359,7 +359,7 @@ def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_c
     swept(sight, cursor="17", wait_ms=20_000)
     assert sight.other().shards[0].cursor == "17"
     assert sight.is_due()
-    swept(sight, cursor="0", wait_ms=50_000)  # what is left for later is looked at when the first is due
+    swept(sight, cursor="0", wait_ms=50_000)  # the rest is looked at when the first is due
     sight.pass_time(20 - BEAT_S)
     assert not sight.is_due()
     sight.pass_time(BEAT_S)

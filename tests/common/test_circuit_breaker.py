@@ -20,7 +20,7 @@ from presence.outbox.outage_log import Outage
 from presence.outbox.relay import PROBE_INTERVAL_S
 
 
-def test_an_answer_is_fresh_for_a_moment_and_pauses_are_short_until_idle_nodes_have_noticed() -> None:
+def test_answers_are_fresh_for_a_moment_and_backoff_is_short_until_idle_nodes_have_noticed() -> None:
     assert min(BRIEF_OUTAGE_S, IDLE_GAP_S) >= PROBE_INTERVAL_S
     breaker, now, pauses = CircuitBreaker(), 10.0, list[float]()
     breaker.record_success(1.0, 1.0)
@@ -39,83 +39,91 @@ def test_an_answer_is_fresh_for_a_moment_and_pauses_are_short_until_idle_nodes_h
 
 def ask(breaker: CircuitBreaker, calls: str) -> list[bool]:
     """Call: `+` answered, `-` failed, `!` failed and held others up, with sent and now; `=`: settle."""
-    told = []
+    recoveries = []
     for call in calls.split():
         sent, _, now = call[1:].partition(",")
         if call == "=":
-            told.append(breaker.confirm_recovery())
+            recoveries.append(breaker.confirm_recovery())
         elif call[0] == "+":
-            told.append(breaker.record_success(float(sent), float(now or sent)))
+            recoveries.append(breaker.record_success(float(sent), float(now or sent)))
         else:
             breaker.record_failure(float(sent), float(now or sent), 1.0, held_up=call[0] == "!")
-    return told
+    return recoveries
 
 
 SLOWER = f"+8,{8 + 2 * SLOW_CALL_S} +9.1,{9.1 + 2.5 * SLOW_CALL_S}"
 RESTED = f"+10,10.01 +{9.91 + IDLE_GAP_S},{10 + IDLE_GAP_S} +20,20.01"
 
-# What happened; which answers tell that it was away and is back, or that it is settled; what holds then.
+# The calls; which of them report a recovery or its confirmation; the state afterwards.
 CASES: dict[str, tuple[str, list[bool], dict[str, object]]] = {
-    "one that never failed may be sent to": ("", [], {"is_available": True}),
-    "one that holds others up gives them their turn": ("!9.6,10", [], {"retry_at": 10.8}),
-    "but not for ever": ("!8,10", [], {"retry_at": 10.0 + BACKOFF_LIMIT_S}),
-    "away since the call that failed was sent": ("-8,10 -10,12", [], {"unavailable_since": 8.0}),
-    "one that failed is not sent to": ("-10", [], {"is_available": False}),
-    "sent to once it answers": (
+    "a shard that never failed is available": ("", [], {"is_available": True}),
+    "a slow failure delays the next attempt": ("!9.6,10", [], {"retry_at": 10.8}),
+    "but only up to a limit": ("!8,10", [], {"retry_at": 10.0 + BACKOFF_LIMIT_S}),
+    "unavailable since the failed call was sent": ("-8,10 -10,12", [], {"unavailable_since": 8.0}),
+    "a shard that failed is not available": ("-10", [], {"is_available": False}),
+    "available once it answers": (
         "+9 -10 -11 +12",
         [False, True],
         {"is_available": True, "unavailable_since": 10},
     ),
-    "back when what was to send was taken": (
+    "recovered once pending changes were accepted": (
         "+9 -10 -11 +12 =",
         [False, True, True],
         {"unavailable_since": None},
     ),
-    "one that takes nothing is still away": (
+    "a shard that accepts nothing is still unavailable": (
         "-10 +11 -11.1 =",
         [True, False],
         {"retry_at": 11.2},
     ),
-    "an answer without a failure settles nothing": ("+1 =", [False, False], {}),
-    "a short absence is none": ("+9 -9.1 +9.4,9.5", [False, False], {}),
-    "one that was slow was away": ("+7 +9,10", [False, True], {}),
-    "not for ever if always": ("+7 +10,11.5 +12,13.5 +14,15.5", [False, True, False, False], {}),
-    "not sure yet": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], {"settled_at": 1.0 + SETTLE_DELAY_S}),
-    "one that comes late neither": (
+    "an answer without a failure confirms nothing": ("+1 =", [False, False], {}),
+    "a short outage does not count": ("+9 -9.1 +9.4,9.5", [False, False], {}),
+    "a slow answer was an outage": ("+7 +9,10", [False, True], {}),
+    "but not repeatedly": ("+7 +10,11.5 +12,13.5 +14,15.5", [False, True, False, False], {}),
+    "not settled yet": (f"+1 +{1 + 0.9 * FRESH_S}", [False, False], {"settled_at": 1.0 + SETTLE_DELAY_S}),
+    "nor after a late answer": (
         "+1 +1.3 +9,9.5",
         [False, False, True],
         {"settled_at": 9.5 + SETTLE_DELAY_S},
     ),
-    "calls as slow as before are no outage": (SLOWER, [True, False], {"settled_at": 9.0 + SETTLE_DELAY_S}),
-    "a stop may hide one": (f"{SLOWER} +10.5,31", [True, False, True], {"settled_at": 31.0 + SETTLE_DELAY_S}),
-    "a rest longer than any probe allows, too": (RESTED, [False, False, True], {}),
+    "calls as slow as earlier ones are no outage": (
+        SLOWER,
+        [True, False],
+        {"settled_at": 9.0 + SETTLE_DELAY_S},
+    ),
+    "a stall may hide one": (
+        f"{SLOWER} +10.5,31",
+        [True, False, True],
+        {"settled_at": 31.0 + SETTLE_DELAY_S},
+    ),
+    "so may an idle time longer than any probe interval": (RESTED, [False, False, True], {}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_state_after_calls(name: str) -> None:
-    calls, told, holds = CASES[name]
+    calls, recoveries, holds = CASES[name]
     breaker = CircuitBreaker()
-    assert ask(breaker, calls) == told
+    assert ask(breaker, calls) == recoveries
     for attribute, value in holds.items():
         expected = pytest.approx(value) if isinstance(value, float) else value
         assert getattr(breaker, attribute) == expected, attribute
 
 
-# Pauses, and what the log is told
+# Backoff, and the outage log
 
 
 @pytest.mark.parametrize(("failures", "pause_s"), [(0, 0.5), (1, 1.0), (3, 4.0), (10, 30.0), (5000, 30.0)])
-def test_pauses_double_up_to_a_bound(failures: int, pause_s: float) -> None:
+def test_backoff_doubles_up_to_a_limit(failures: int, pause_s: float) -> None:
     assert backoff_s(failures, 0.5, 30.0) == pause_s
 
 
-def test_jitter_takes_at_most_half_away() -> None:
+def test_jitter_removes_at_most_half() -> None:
     drawn = [jittered(1.0) for _ in range(1000)]
     assert 0.5 <= min(drawn) < max(drawn) <= 1.0
 
 
-def test_an_outage_is_logged_once_and_in_it_each_refusal() -> None:
+def test_an_outage_is_logged_once_and_each_refusal_in_it_too() -> None:
     log = CapturingLogger()
     outage = Outage(log, unreachable="away", refused="refused", recovered="back", first_s=0.1, limit_s=0.4)
     pauses = [outage.failed("read", StoreUnavailable("no route")) for _ in range(4)]

@@ -13,7 +13,7 @@ from presence.server.process_stats import ProcessStats
 
 
 class FakeLimit:
-    """What the process may open, soft and hard."""
+    """The file limit of the process, soft and hard."""
 
     def __init__(self, soft: int, hard: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = (soft, hard)
@@ -47,7 +47,7 @@ def test_too_many_connections_are_refused_with_the_numbers(
         files.raise_file_limit(wish)
 
 
-# Files that are opened at once, or not at all
+# Files that are opened immediately, or not at all
 
 
 def test_anything_but_a_regular_file_is_refused_immediately_and_closed(tmp_path: Path) -> None:
@@ -64,10 +64,10 @@ def test_anything_but_a_regular_file_is_refused_immediately_and_closed(tmp_path:
     assert before in (0, len(os.listdir("/proc/self/fd")))
 
 
-# What a process takes from its machine
+# Resources of a process
 
 
-def test_figures_are_those_of_this_process_and_each_descriptor_is_counted() -> None:
+def test_process_stats_are_those_of_this_process_and_each_descriptor_counts() -> None:
     taken = ProcessStats()
     report = taken.report(0)
     assert 5_000_000 < report["rss_bytes"] < 10**11

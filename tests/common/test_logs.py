@@ -20,13 +20,13 @@ PATIENCE_S = 10.0
 
 
 class Pipe:
-    """A pipe: what was written to it so far, and a way to fill it up."""
+    """A pipe: its content so far, and a way to fill it."""
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe()
 
     def fill(self) -> None:
-        """Make the next write wait, as a reader does that has stopped reading."""
+        """Make the next write block, as if the reader had stopped."""
         os.set_blocking(self.write_fd, False)
         try:
             while True:
@@ -35,11 +35,11 @@ class Pipe:
             os.set_blocking(self.write_fd, True)
 
     def text(self) -> str:
-        """Close the writing end and return all that came."""
+        """Close the writing end and return all content."""
         os.close(self.write_fd)
         self.write_fd = -1
-        with open(self.read_fd, closefd=False, encoding="utf-8") as came:
-            return came.read()
+        with open(self.read_fd, closefd=False, encoding="utf-8") as reader:
+            return reader.read()
 
     def close(self) -> None:
         for fd in (self.read_fd, self.write_fd):
@@ -70,7 +70,7 @@ def logged(pipe: Pipe, log_format: str, event: str, **values: object) -> str:
 
 
 def test_json_lines_have_event_level_time_and_values_and_a_raw_line_stands_alone_in_order(pipe: Pipe) -> None:
-    with configure("auto", "info", fd=pipe.write_fd) as writer:  # which is JSON where there is no terminal
+    with configure("auto", "info", fd=pipe.write_fd) as writer:  # JSON, because there is no terminal
         structlog.get_logger().debug("hidden")
         structlog.get_logger().info("started", port=7400, ratio=float("inf"))
         writer.raw_line("ready 127.0.0.1:7400")
@@ -103,8 +103,8 @@ def test_a_stuck_reader_does_not_block_logging(pipe: Pipe) -> None:
     for number in range(10_000):
         writer.line(f"line {number}")
     assert time.monotonic() - began < PATIENCE_S
-    assert writer.dropped >= 10_000 - 100 - 1  # one line may be in the writing thread's hands
-    os.close(pipe.read_fd)  # lets the writing thread go
+    assert writer.dropped >= 10_000 - 100 - 1  # the writing thread may have one line
+    os.close(pipe.read_fd)  # ends the writing thread
     pipe.read_fd = -1
     writer.close()
 
@@ -123,8 +123,8 @@ def test_a_later_line_reports_how_many_were_dropped(pipe: Pipe) -> None:
         for _ in range(500):
             structlog.get_logger().info("flood")
         dropped = writer.dropped
-        writer.raw_line("ready 127.0.0.1:1")  # is kept
-        # Reading lets the writer go on.
+        writer.raw_line("ready 127.0.0.1:1")  # never dropped
+        # Reading unblocks the writer.
         flood = os.read(pipe.read_fd, 1 << 20)
     lines = (flood.decode() + pipe.text()).lstrip(".").splitlines()
     lines.remove("ready 127.0.0.1:1")
@@ -146,11 +146,11 @@ def test_non_blocking_descriptor_gets_every_line(pipe: Pipe) -> None:
     assert got.decode().splitlines() == [f"{number:0100}" for number in range(1000)]
 
 
-def test_a_reader_that_has_gone_ends_nothing(pipe: Pipe) -> None:
+def test_a_closed_reader_does_not_end_the_program(pipe: Pipe) -> None:
     os.close(pipe.read_fd)
     pipe.read_fd = -1
     writer = LogWriter(pipe.write_fd)
-    writer.line("to nobody")
+    writer.line("unread")
     writer.close()
     assert writer.dropped == 1
 
@@ -234,7 +234,7 @@ def test_value_that_cannot_be_shown_does_not_raise(pipe: Pipe) -> None:
     assert json.loads(logged(pipe, "json", "x", it=Broken()))["it"] == "<Broken>"
 
 
-def test_a_rate_limit_is_one_per_event_and_counts_what_it_suppressed() -> None:
+def test_a_rate_limit_is_one_per_event_and_counts_suppressed_lines() -> None:
     now, lines = [100.0], structlog.testing.LogCapture()
     structlog.configure(processors=[lines])
     limited = RateLimited(structlog.get_logger(), clock=lambda: now[0])
@@ -243,5 +243,5 @@ def test_a_rate_limit_is_one_per_event_and_counts_what_it_suppressed() -> None:
     limited.error("broken", uid="w")
     now[0] += 1.0
     limited.warning("full", uid="v")
-    told = [(e["log_level"], e["uid"], e.get("suppressed")) for e in lines.entries]
-    assert told == [("warning", "u", None), ("error", "w", None), ("warning", "v", 4)]
+    logged_lines = [(e["log_level"], e["uid"], e.get("suppressed")) for e in lines.entries]
+    assert logged_lines == [("warning", "u", None), ("error", "w", None), ("warning", "v", 4)]

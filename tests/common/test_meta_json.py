@@ -1,4 +1,4 @@
-"""A client's metadata survives its way through Redis."""
+"""A client's metadata survive their way through Redis."""
 
 import pytest
 
@@ -21,13 +21,13 @@ MAPS = [
 
 
 @pytest.mark.parametrize("given", MAPS, ids=str)
-def test_a_map_is_decoded_as_it_was(given: dict[str, object]) -> None:
+def test_a_map_survives_a_round_trip(given: dict[str, object]) -> None:
     back = meta_json.from_text(meta_json.to_text(given))
     assert back == given
     assert protocol.encode(protocol.update(meta=back)) == protocol.encode(protocol.update(meta=given))
 
 
-def test_nothing_is_the_empty_text() -> None:
+def test_an_empty_map_is_the_empty_text() -> None:
     assert meta_json.to_text({}) == ""
     assert meta_json.from_text("") == {}
 
@@ -60,11 +60,11 @@ def test_numbers_are_numbers_and_texts_are_texts() -> None:
     assert (parsed_number("-12"), parsed_number("9" * 20), parsed_number("٣")) == (-12, "9" * 20, "٣")
 
 
-@pytest.mark.parametrize(("text", "told"), [('{"a":1}', {"a": 1}), ('{"a"', '{"a"')])
-def test_metadata_is_data_and_damaged_metadata_is_text(text: str, told: object) -> None:
-    assert entry_values(Entry(0, "1-0", {"meta": text}))["meta"] == told
+@pytest.mark.parametrize(("text", "expected"), [('{"a":1}', {"a": 1}), ('{"a"', '{"a"')])
+def test_metadata_is_data_and_damaged_metadata_is_text(text: str, expected: object) -> None:
+    assert entry_values(Entry(0, "1-0", {"meta": text}))["meta"] == expected
 
 
-def test_a_gap_that_was_found_looks_like_one_that_was_written() -> None:
+def test_a_detected_gap_has_the_form_of_a_written_one() -> None:
     assert gap_entry(Gap(2, "5-1", "trimmed")) == Entry(2, "5-1", {"type": "gap", "reason": "trimmed"})
     assert entry_values(gap_entry(Gap(2, "5-1", "dropped", dropped=7)))["dropped"] == 7

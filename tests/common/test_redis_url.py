@@ -16,13 +16,13 @@ from presence.common.redis_url import database, is_cluster, parse, redacted
         ("rediss+cluster://a,b?ssl_ca_certs=/ca", [f"rediss://{host}?ssl_ca_certs=/ca" for host in "ab"]),
     ],
 )
-def test_a_url_names_the_servers_to_begin_with(url: str, seeds: list[str]) -> None:
+def test_a_url_names_the_first_servers(url: str, seeds: list[str]) -> None:
     assert parse(url).seeds == tuple(seeds)
     assert parse(url).is_cluster == is_cluster(url) == ("+cluster" in url)
-    assert not is_cluster(None), "of its own Redis"
+    assert not is_cluster(None), "the server's own Redis"
 
 
-def test_a_server_that_the_cluster_names_is_reached_with_the_same_password() -> None:
+def test_a_server_named_by_the_cluster_is_reached_with_the_same_password() -> None:
     address = parse("rediss+cluster://u:p%40ss@a:1,b:2?ssl_ca_certs=/ca.pem")
     assert address.for_server("10.0.0.7", 9) == "rediss://u:p%40ss@10.0.0.7:9?ssl_ca_certs=/ca.pem"
     assert parse("redis+cluster://a").for_server("::1", 9) == "redis://[::1]:9"

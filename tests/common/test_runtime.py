@@ -39,7 +39,7 @@ async def test_while_a_call_hangs_no_other_is_made_and_its_caller_can_be_cancell
     stuck.set()
 
 
-# Histograms, and calls that are timed
+# Histograms and timed calls
 
 
 @given(st.lists(st.floats(0, 1000)))

@@ -25,7 +25,7 @@ def problems(flags: dict[str, object] | None = None, environ: dict[str, str] | N
     return list(caught.value.problems)
 
 
-# What is no number, or beyond the bounds of one, is another test's; these have forms of their own.
+# Numbers and their bounds are in another test; these settings have forms of their own.
 BAD = {
     "host": ["a b", "a\x1bb"],
     "port": ["80.5", "tcp://10.0.0.1:7400"],
@@ -278,7 +278,7 @@ def test_password_of_an_invalid_url_is_not_reported(url: str) -> None:
     assert "s3cret" not in "".join(problems({"redis": url}))
 
 
-# What is open to strangers
+# Exposure
 
 KEYS, CERT = Path("keys.json"), Path("cert.pem")
 ANY_USER, BY_PROXY, IN_THE_CLEAR = "reaches this server", "a proxy lets in", "over plain TCP"
@@ -286,7 +286,7 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({}, []),
         ({"host": "localhost", "token_keys": KEYS}, []),
@@ -305,17 +305,17 @@ OPERATORS_IN_THE_CLEAR = "over plain HTTP"
         ({"admin": "0.0.0.0:7480", "no_admin": True}, []),
     ],
 )
-def test_exposures_are_reported(given: dict[str, Any], told: list[str]) -> None:
+def test_exposures_are_reported(given: dict[str, Any], expected: list[str]) -> None:
     found = list(exposures(Settings(**given)))
-    assert len(found) == len(told)
-    for text, part in zip(found, told, strict=True):
+    assert len(found) == len(expected)
+    for text, part in zip(found, expected, strict=True):
         assert part in text
 
 
 def test_settings_that_nodes_should_share_are_listed_by_name() -> None:
-    told = dict(pair.split("=") for pair in Settings(lease=12.5, max_sessions=3).shared.split())
-    assert told.keys() <= FIELDS.keys()
-    assert told.items() >= {"lease": "12.5", "max_sessions": "3", "session_policy": "oldest"}.items()
+    expected = dict(pair.split("=") for pair in Settings(lease=12.5, max_sessions=3).shared.split())
+    assert expected.keys() <= FIELDS.keys()
+    assert expected.items() >= {"lease": "12.5", "max_sessions": "3", "session_policy": "oldest"}.items()
 
 
 # Rules of follow-ups

@@ -40,8 +40,8 @@ def test_a_crowd_that_obeys_retry_times_is_served_at_the_rate() -> None:
         else:
             due.append(now + bucket.retry_after())
     least = (crowd - 200) / rate
-    assert served[-1] < 4 * least, "nobody waits much longer than the rate demands"
-    assert attempts < 4 * crowd, "and few knock in vain more than once or twice"
+    assert served[-1] < 4 * least, "no client waits much longer than the rate demands"
+    assert attempts < 4 * crowd, "few clients are refused more than twice"
     waves = [sum(second <= at < second + 1 for at in served[200:]) for second in range(1, int(least))]
     assert max(waves) <= 2 * rate + 200
 
@@ -73,7 +73,7 @@ def test_connections_of_one_address_are_bounded_without_effect_on_others() -> No
 
 
 def logins(admission: Admission, count: int, address: str, uid: str, now: float = 0.0) -> list[Refusal]:
-    """Log in so often; return the refusals."""
+    """Log in that often; return the refusals."""
     answers = [admission.admit_login(now, address, uid) for _ in range(count)]
     return [each for each in answers if each is not None]
 
@@ -140,7 +140,7 @@ def test_tables_are_empty_again_when_all_buckets_are_full() -> None:
     assert (statistics.address_logins_kept, statistics.uid_logins_kept) == (0, 0)
 
 
-# Buckets by key
+# KeyedRateLimiter
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.integers(1, 4)), max_size=200)
@@ -157,7 +157,7 @@ def test_a_key_is_granted_what_a_single_bucket_grants(
         tokens[key] = min(burst, tokens[key] + (now - at[key]) * rate)
         at[key] = now
         if 1e-12 < abs(tokens[key] - wanted) < 1e-6:
-            continue  # a matter of rounding
+            continue  # rounding
         granted = tokens[key] >= wanted - 1e-12
         assert buckets.has(key, now, wanted) is granted
         assert buckets.take(key, now, wanted) is granted
@@ -226,5 +226,5 @@ def test_the_table_is_bounded_and_drops_the_least_recently_used() -> None:
         buckets.take(-1, 0.0)  # refused from the third time on
     assert len(buckets) <= 100
     assert buckets.forgotten >= 900
-    assert not buckets.has(-1, 0.0), "whoever keeps asking is not"
-    assert buckets.has(0, 0.0, 2), "it was forgotten, and is full"
+    assert not buckets.has(-1, 0.0), "a key that keeps asking is kept"
+    assert buckets.has(0, 0.0, 2), "it was forgotten, and is full again"

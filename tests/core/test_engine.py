@@ -25,7 +25,7 @@ def world() -> World:
 
 
 def test_a_lost_connection_leaves_no_bytes_behind(world: World) -> None:
-    """Or somebody who comes and goes would have memory here that no limit of connections counts."""
+    """Otherwise a client that reconnects would use memory that no limit of connections counts."""
     for end in (
         world.sockets.close,
         lambda _: world.engine.terminator.say_goodbye_all([world.session()], lambda: b""),
@@ -38,7 +38,7 @@ def test_a_lost_connection_leaves_no_bytes_behind(world: World) -> None:
 
 
 def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: World) -> None:
-    """Keepalives are counted after the whole batch was read, and by then their sender may be gone."""
+    """Keepalives are counted after the whole batch was read, when their sender may have gone."""
     old, lost, ended_ = world.login(), world.login("bob"), world.login("eve")
     senders = [world.session(uid) for uid in ("ada", "bob", "eve")]
     world.pass_time(10)
@@ -52,16 +52,16 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
     assert world.session().last_seen == START + 10
     world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
-    assert world.registry.has_user("ada"), "silent for less than it was granted"
+    assert world.registry.has_user("ada"), "silent for less than its idle time-out"
     assert sum(world.engine.sessions.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))) == 1, (
         "no deadline without a session"
     )
 
 
 def test_an_end_has_the_time_of_the_last_packet_and_keepalives_are_counted(world: World) -> None:
-    usual, patient = world.login(), world.login("bob", idle_timeout=60)
+    default, longer = world.login(), world.login("bob", idle_timeout=60)
     world.pass_time(7.25)
-    world.beat(usual, patient)
+    world.beat(default, longer)
     world.pass_time(T + TICK)
     assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
@@ -87,25 +87,25 @@ def test_upcoming_expirations_are_by_slot_bounded_and_include_overdue_ones(
     world.pass_time(10.0)
     world.login("bob", idle_timeout=MAX_IDLE_TIMEOUT)
     world.login("eve")
-    outlook = world.engine.sessions.upcoming_expirations(world.now)
-    due = {n: size for n, size in enumerate(outlook["sizes"]) if size}
+    upcoming = world.engine.sessions.upcoming_expirations(world.now)
+    due = {n: size for n, size in enumerate(upcoming["sizes"]) if size}
     assert due == {round((T - 10.0) / SLOT) - 1: 1, round(T / SLOT) - 1: 1}
-    assert outlook["later"] == 1
-    assert 0 <= outlook["next_s"] <= outlook["slot_s"] == SLOT
+    assert upcoming["later"] == 1
+    assert 0 <= upcoming["next_s"] <= upcoming["slot_s"] == SLOT
     long = World(idle_timeout=10_000.0)
     long.login("bob")
     long.login(idle_timeout=MAX_IDLE_TIMEOUT)
     long.now += 3.0
-    outlook = long.engine.sessions.upcoming_expirations(long.now)
-    assert (outlook["next_s"], len(outlook["sizes"])) == (0.0, MAX_REPORTED_SLOTS)
-    assert (sum(outlook["sizes"]), outlook["later"]) == (1, 1)
+    upcoming = long.engine.sessions.upcoming_expirations(long.now)
+    assert (upcoming["next_s"], len(upcoming["sizes"])) == (0.0, MAX_REPORTED_SLOTS)
+    assert (sum(upcoming["sizes"]), upcoming["later"]) == (1, 1)
 
 
-# The last look
+# The poll before expiry
 
 
 def until_due(world: World) -> None:
-    """Let time pass until those that logged in at the start are due at the tick that comes now."""
+    """Let time pass until sessions from the start are due at the next tick."""
     world.pass_time(T - SLOT)
     world.now += SLOT
 
@@ -119,7 +119,7 @@ def test_an_unread_packet_rescues_its_session(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deed", "story"),
+    ("action", "changes"),
     [
         (lambda world: world.sockets.feed(0, protocol.KEEPALIVE), [LOGIN]),
         (lambda world: world.login(), [LOGIN, LOGIN]),
@@ -133,18 +133,18 @@ def test_an_unread_packet_rescues_its_session(world: World) -> None:
     ids=["keepalive", "login", "logout", "close, with no grace beyond the deadline", "displacement"],
 )
 def test_a_packet_read_during_expiry_rescues_its_session(
-    world: World, deed: Callable[[World], object], story: list[object]
+    world: World, action: Callable[[World], object], changes: list[object]
 ) -> None:
     world.login()
     until_due(world)
     world.sockets.needs_a_turn = True
 
-    def reader_has_its_turn() -> None:
+    def run_reader() -> None:
         assert world.engine.needs_reader_turn
-        deed(world)
+        action(world)
 
-    world.run_tick(between=reader_has_its_turn)
-    assert world.story() == story
+    world.run_tick(between=run_reader)
+    assert world.story() == changes
 
 
 def test_a_step_of_the_wall_clock_changes_no_time() -> None:
@@ -153,7 +153,7 @@ def test_a_step_of_the_wall_clock_changes_no_time() -> None:
     assert clock.seen_ms(6.0009) == clock.decided_ms(6.0) == 1_000_000_001_000
 
 
-# Very many at once
+# Mass expiry
 
 
 async def test_a_mass_expiry_lets_other_tasks_run() -> None:
@@ -168,14 +168,14 @@ async def test_a_mass_expiry_lets_other_tasks_run() -> None:
         before = users
         while len(world.registry):
             await trio.lowlevel.checkpoint()
-            assert before - len(world.registry) <= 2 * MAX_EXPIRED_PER_TURN, "they come in random order"
+            assert before - len(world.registry) <= 2 * MAX_EXPIRED_PER_TURN, "they expire in random order"
             before, turns = len(world.registry), turns + 1
         nursery.cancel_scope.cancel()
     assert [each.op for each in world.changes[users:]] == [Op.END] * users
     assert turns >= users / MAX_EXPIRED_PER_TURN / 2
 
 
-# Who comes back, and who stays too long
+# Returns and take-overs
 
 
 def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
@@ -234,10 +234,10 @@ def test_an_ended_session_is_not_in_any_table() -> None:
     assert world.registry.end(session, Code.CLOSED, world.now) is None
 
 
-# Registrations for a resync, and the farewell of a stop
+# Registrations for a resync, and the goodbye of a stop
 
 
-def test_registrations_made_later_are_those_of_one_moment(world: World) -> None:
+def test_registrations_that_are_read_later_have_the_same_time(world: World) -> None:
     handles = [world.login(uid) for uid in ("ada", "bob", "eve")]
     moment = int(world.changes[0].at_ms)
     registrations = world.engine.registration.registrations([*world.registry])
@@ -269,7 +269,7 @@ def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     world.beat(handle)
     world.run_tick()
     world.run_tick()
-    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "once"
+    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "one registration"
 
 
 def test_a_session_with_an_unread_packet_is_not_stale(world: World) -> None:

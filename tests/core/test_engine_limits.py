@@ -23,7 +23,7 @@ def logins(world: World, *devices: str) -> list[int]:
     return handles
 
 
-# How many sessions a user may have
+# The quota of sessions per user
 
 
 def test_the_oldest_session_ends_after_the_login() -> None:
@@ -36,7 +36,7 @@ def test_the_oldest_session_ends_after_the_login() -> None:
         ended(Code.SESSION_LIMIT, device="phone"),
     ]
     assert world.heard(desk)[-1][0] == Kind.OK
-    world.sockets.close(tablet)  # counts in its grace, and has nobody to tell
+    world.sockets.close(tablet)  # it counts during its grace, but gets no goodbye
     logins(world, "car")
     assert world.story()[5:] == [ended(Code.SESSION_LIMIT, device="tablet")]
     assert not world.is_hung_up(desk)
@@ -69,14 +69,14 @@ def test_a_session_beyond_the_cluster_wide_quota_ends_for_good() -> None:
     assert world.engine.terminator.limit(("ada", "phone"), name)
     assert world.heard(phone)[-1] == TOO_MANY
     assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
-    assert not world.engine.terminator.limit(("ada", "phone"), name), "it is gone"
+    assert not world.engine.terminator.limit(("ada", "phone"), name), "it has ended"
 
 
-# Who comes and goes
+# Reconnects
 
 
 def flap(world: World, times: int) -> int:
-    """Come and go so often; return one more connection."""
+    """Connect and disconnect that often; return another connection."""
     for _ in range(times):
         handle = world.login()
         world.pass_time(1.0)
@@ -123,10 +123,10 @@ def test_a_return_on_another_node_counts() -> None:
     assert world.changes[-1].grace_ms == 2 * GRACE * 1000
 
 
-# Floods of packets
+# Packet floods
 
 RATE, BURST = 10, 50
-KEEPALIVES = protocol.KEEPALIVE * 2  # together: one that comes alone is not for the core to count
+KEEPALIVES = protocol.KEEPALIVE * 2  # in one read; the engine does not count a single one
 
 
 def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -> None:
@@ -155,7 +155,7 @@ def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -
 
 
 def test_bytes_that_complete_no_packet_are_counted_too() -> None:
-    """Each read costs the server as much as a packet, however little it brings."""
+    """Each read costs the server as much as a packet, even if it has few bytes."""
     world = World(packet_rate=PacketRate(RATE, BURST))
     ada = world.login()
     packet = protocol.encode(protocol.message("bob", "x" * 2 * BURST))
@@ -165,7 +165,7 @@ def test_bytes_that_complete_no_packet_are_counted_too() -> None:
     assert world.engine.statistics().refused == {"rate_limited": 1}
 
 
-# How long who comes and goes may be gone
+# Flap damping
 
 
 def flapping(**others: int) -> FlapDamping:
@@ -173,7 +173,7 @@ def flapping(**others: int) -> FlapDamping:
 
 
 def graces(table: FlapDamping, times: int, *, every_s: float, begin: float = 0.0) -> list[float]:
-    """Lose the connection again and again, and come back half of the time later; return each grace."""
+    """Lose the connection repeatedly, and return after half of the interval; return each grace."""
     found = []
     for number in range(times):
         at = begin + number * every_s
@@ -192,9 +192,9 @@ def test_the_seventh_return_within_a_minute_doubles_the_next_grace_and_each_late
     assert graces(flapping(), times, every_s=every_s) == expected
 
 
-def test_each_quiet_minute_takes_a_doubling_back() -> None:
+def test_each_quiet_minute_halves_the_grace_again() -> None:
     table = flapping()
-    graces(table, 10, every_s=3.0)  # 20 s, and the next would be 40, but for the last return
+    graces(table, 10, every_s=3.0)  # 20 s; the next would be 40 s without the last return
     last_return = 9 * 3.0 + 1.5
     assert table.connection_lost("ada", last_return + 1) == MAX_GRACE
     table.reconnected("ada", last_return + 2)
@@ -222,11 +222,11 @@ def test_an_end_has_an_extended_grace_only() -> None:
     assert table.extended_grace_ms("ada") == 0
     table = flapping()
     graces(table, 7, every_s=3.0)
-    assert table.extended_grace_ms("ada") == 0, "it is here"
+    assert table.extended_grace_ms("ada") == 0, "it has returned"
     assert table.connection_lost("ada", 21.0) == 10.0
     assert table.extended_grace_ms("ada") == 10_000
     assert table.extended_grace_ms("bob") == 0
-    assert table.connection_lost(("ada", "phone"), 21.0) == GRACE, "another"
+    assert table.connection_lost(("ada", "phone"), 21.0) == GRACE, "another device"
     assert table.statistics().lengthened == 1
 
 
@@ -249,7 +249,7 @@ def test_the_table_is_bounded_and_drops_the_oldest_loss() -> None:
     table.connection_lost("joe", 43.0)
     assert table.statistics().known == 3
     assert table.statistics().forgotten == 1
-    assert table.connection_lost("ada", 44.0) > GRACE, "bob had to go"
+    assert table.connection_lost("ada", 44.0) > GRACE, "bob was dropped"
     for at, key in enumerate(["bob", "eve", "joe"]):
         table.connection_lost(key, 45.0 + at)
     assert table.connection_lost("ada", 48.0) == GRACE

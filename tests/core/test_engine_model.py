@@ -1,7 +1,7 @@
-"""The core against a naive model, under whatever clients, time and the ticker may do to it.
+"""The engine against a naive model, for any actions of clients, time and ticker.
 
-The model knows of each live session when its last packet could be read, when it was read, and what was
-credited since. From that alone it says what may end, and what must have ended.
+The model knows of each live session when its last packet could be read, when it was read, and the credits
+since then. From that alone it knows what may end, and what must have ended.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class Known:
 
 
 class CoreAgainstModel(RuleBasedStateMachine):
-    """Every rule does something to the core and tells the model; the changes must fit."""
+    """Each rule does something to the engine and the model; the changes must fit."""
 
     connections = Bundle("connections")
 
@@ -62,7 +62,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         key: SessionKey = (uid, device) if device else uid
         old = self.live.get(key)
         now = self.world.now
-        self.judge({Op.LOGIN})
+        self.check({Op.LOGIN})
         assert old is None or self.world.is_hung_up(old.handle)
         self.live[key] = Known(self.world.changes[-1].session, handle, timeout or T, now, now)
         self.handles[handle] = key
@@ -70,7 +70,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         return handle
 
     def of(self, handle: int) -> Known | None:
-        """Return the live session of a connection that is still there."""
+        """Return the live session of a connection that is still open."""
         known = self.live.get(self.handles[handle])
         return known if known and known.handle == handle and known.lost is None else None
 
@@ -80,7 +80,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
         unfinished = known is None or known.half_frame or self.world.sockets.waiting[handle]
         return None if unfinished else known
 
-    def heard(self, handle: int) -> None:
+    def packet_read(self, handle: int) -> None:
         if known := self.of(handle):
             known.readable = known.read = self.world.now
             known.credited = 0.0
@@ -89,16 +89,16 @@ class CoreAgainstModel(RuleBasedStateMachine):
     def beat_in_bytes(self, handle: int) -> None:
         if self.able(handle):
             self.world.sockets.feed(handle, BEAT)
-            self.heard(handle)
-            self.judge(set())
+            self.packet_read(handle)
+            self.check(set())
 
     @rule(handles=st.lists(connections, unique=True, min_size=1))
     def beat_in_a_batch(self, handles: list[int]) -> None:
         able = [each for each in handles if self.able(each)]
         self.world.beat(*able)
         for handle in able:
-            self.heard(handle)
-        self.judge(set())
+            self.packet_read(handle)
+        self.check(set())
 
     @rule(handle=connections)
     def half_a_frame(self, handle: int) -> None:
@@ -108,12 +108,12 @@ class CoreAgainstModel(RuleBasedStateMachine):
             return
         self.world.sockets.feed(handle, BEAT[3:] if known.half_frame else BEAT[:3])
         if known.half_frame:
-            self.heard(handle)
+            self.packet_read(handle)
         known.half_frame = not known.half_frame
-        self.judge(set())
+        self.check(set())
 
     @rule(handle=connections, whole=st.booleans())
-    def bytes_wait_in_the_socket(self, handle: int, whole: bool) -> None:
+    def bytes_arrive_unread(self, handle: int, whole: bool) -> None:
         if (known := self.able(handle)) is None:
             return
         self.world.sockets.arrive(handle, BEAT if whole else BEAT[:3])
@@ -127,7 +127,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             self.world.sockets.read(handle)
             self.was_read(self.live.get(key), handle)
         self.world.engine.keepalives_received([])
-        self.judge(set())
+        self.check(set())
 
     def was_read(self, known: Known | None, handle: int) -> None:
         if known is None or known.handle != handle or known.lost is not None:
@@ -146,31 +146,31 @@ class CoreAgainstModel(RuleBasedStateMachine):
         self.world.sockets.close(handle)
         if known:
             known.lost = self.world.now
-            known.readable = known.read  # what nobody has read is gone with a reset
+            known.readable = known.read  # a reset discards unread packets
             known.waiting.clear()
-        self.judge(set())
+        self.check(set())
 
     @rule(handle=consumes(connections), reason=st.sampled_from([Code.LOGOUT, Code.BACKGROUND]))
     def log_out(self, handle: int, reason: Code) -> None:
         if known := self.able(handle):
             self.world.sockets.feed(handle, protocol.encode(protocol.logout(reason.reason)))
-            self.judge({Op.END}, at_once=(known.session, reason))
+            self.check({Op.END}, immediate=(known.session, reason))
 
     @rule(handle=connections)
-    def its_transport_says_late_that_it_is_gone(self, handle: int) -> None:
-        """Of a connection that was hung up, or whose session was replaced: that ends nobody."""
+    def transport_reports_a_close_late(self, handle: int) -> None:
+        """After a hang-up, or after the session was replaced: no session ends."""
         if self.of(handle) is None:
             self.world.engine.closed(self.sessions[handle])
             self.world.engine.keepalives_received([self.sessions[handle]])
-            self.judge(set())
+            self.check(set())
 
     @rule(handle=connections)
-    def taken_over_elsewhere(self, handle: int) -> None:
+    def superseded_elsewhere(self, handle: int) -> None:
         key = self.handles[handle]
         if (known := self.live.get(key)) and known.handle == handle:
             assert self.world.engine.terminator.supersede(key, known.session)
-            self.judge({Op.END}, at_once=(known.session, Code.REPLACED))
-        self.judge(set())
+            self.check({Op.END}, immediate=(known.session, Code.REPLACED))
+        self.check(set())
 
     # Time
 
@@ -187,7 +187,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(1.1, 90.0), reads_first=st.booleans())
     def stall(self, seconds: float, reads_first: bool) -> None:
-        """The process stands still; afterwards connections or the ticker may come first."""
+        """The process stalls; afterwards connections or the ticker may run first."""
         self.world.now += seconds
         if reads_first:
             self.everything_is_read()
@@ -199,30 +199,30 @@ class CoreAgainstModel(RuleBasedStateMachine):
         while self.slice():
             pass
         self.world.engine.tick_done(self.world.now)
-        self.judge({Op.END})
-        self.nobody_is_overdue()
+        self.check({Op.END})
+        self.no_session_is_overdue()
 
     @rule(handle=connections)
-    def tick_while_a_packet_comes(self, handle: int) -> None:
-        """Between the look and the end of the silent: then the packet wins."""
+    def tick_while_a_packet_arrives(self, handle: int) -> None:
+        """A packet between the poll and the expiry rescues its session."""
         self.settle(self.world.begin_tick())
         while self.world.engine.collect_expired(self.world.tick):
-            self.looked()
+            self.polled()
             if (known := self.of(handle)) and not known.half_frame:
                 self.world.sockets.feed(handle, BEAT)
-                self.heard(handle)
+                self.packet_read(handle)
             self.world.engine.expire_idle(self.world.now)
-        self.judge({Op.END})
-        self.nobody_is_overdue()
+        self.check({Op.END})
+        self.no_session_is_overdue()
 
     def slice(self) -> bool:
         due = self.world.engine.collect_expired(self.world.tick)
-        self.looked()
+        self.polled()
         self.world.engine.expire_idle(self.world.now)
         return due
 
-    def looked(self) -> None:
-        """Find out who was read by the last look."""
+    def polled(self) -> None:
+        """Find out which connections the last poll has read."""
         for known in self.live.values():
             if known.waiting and not self.world.sockets.waiting[known.handle]:
                 self.was_read(known, known.handle)
@@ -233,10 +233,10 @@ class CoreAgainstModel(RuleBasedStateMachine):
             if known.lost is not None:
                 known.credited_since_lost += credit
 
-    # Judgement
+    # Checks
 
-    def judge(self, allowed: set[Op], at_once: tuple[str, Code] | None = None) -> None:
-        """Hold the new changes against what may happen now."""
+    def check(self, allowed: set[Op], immediate: tuple[str, Code] | None = None) -> None:
+        """Check that the new changes are allowed now."""
         fresh, self.judged = self.world.changes[self.judged :], len(self.world.changes)
         for change in fresh:
             assert change.op in allowed
@@ -245,10 +245,10 @@ class CoreAgainstModel(RuleBasedStateMachine):
             key: SessionKey = (change.uid, change.device) if change.device else change.uid
             assert change.session not in self.finished, "ended twice, or after it was replaced"
             known = self.live.pop(key)
-            assert change.session == known.session, "only the session that is current ends"
+            assert change.session == known.session, "only the current session ends"
             self.finished.add(change.session)
-            if at_once is not None:
-                assert (change.session, change.code) == at_once
+            if immediate is not None:
+                assert (change.session, change.code) == immediate
                 continue
             earliest = known.readable + known.timeout
             if change.code == Code.CLOSED:
@@ -263,8 +263,8 @@ class CoreAgainstModel(RuleBasedStateMachine):
             if old := self.live.get((login.uid, login.device) if login.device else login.uid):
                 self.finished.add(old.session)
 
-    def nobody_is_overdue(self) -> None:
-        """After a tick nobody is left whose deadline is more than a slot ago, credits apart."""
+    def no_session_is_overdue(self) -> None:
+        """After a tick no session is left whose deadline was more than a slot ago, apart from credits."""
         now = self.world.now
         for known in self.live.values():
             latest = known.read + known.timeout + known.credited
@@ -284,7 +284,7 @@ class CoreAgainstModel(RuleBasedStateMachine):
             assert (session.partial is not None) == unfinished
 
     def teardown(self) -> None:
-        """Everybody falls silent: in the end nobody is left."""
+        """All clients fall silent: in the end no session is left."""
         for _ in range(500):
             self.world.now += SLOT
             self.tick()

@@ -24,7 +24,7 @@ def shown(world: World) -> list[tuple[Op, int, Profile]]:
 
 
 def codes(world: World) -> list[int]:
-    """Return the codes of what followed the login."""
+    """Return the codes of the changes after the login."""
     return [each.code for each in world.changes[1:]]
 
 
@@ -40,7 +40,7 @@ def update(world: World, handle: int, **parts: Any) -> list[tuple[Kind, int | No
         ({"status": "online", "meta": {}}, PLAIN),
     ],
 )
-def test_a_login_sets_the_profile_and_a_registration_has_the_present_one(
+def test_a_login_sets_the_profile_and_a_registration_has_the_current_one(
     parts: dict[str, Any], profile: Profile
 ) -> None:
     world = World()
@@ -55,8 +55,8 @@ def test_a_login_sets_the_profile_and_a_registration_has_the_present_one(
 def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -> None:
     world = World()
     handle = world.login()
-    wishes: list[dict[str, Any]] = [{"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}]
-    for parts in wishes:
+    requests: list[dict[str, Any]] = [{"meta": APP}, {"status": "away"}, {"meta": {}}, {"status": "online"}]
+    for parts in requests:
         assert update(world, handle, **parts) == update(world, handle, **parts) == GRANTED
     assert update(world, handle) == GRANTED
     assert shown(world)[1:] == [
@@ -68,11 +68,11 @@ def test_updates_have_the_code_of_what_they_change_and_no_change_is_no_event() -
     assert world.engine.statistics().updates == 4
 
 
-def test_an_update_of_the_idle_timeout_is_refused_whole_and_the_connection_stays() -> None:
+def test_an_update_of_the_idle_timeout_is_refused_completely_and_the_connection_stays() -> None:
     world = World()
     handle = world.login()
-    wish = Packet(Kind.UPDATE, 7, {"idle_timeout": 300, "status": "away"})
-    assert world.say(handle, wish) == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
+    request = Packet(Kind.UPDATE, 7, {"idle_timeout": 300, "status": "away"})
+    assert world.say(handle, request) == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
     assert len(world.changes) == 1
     assert not world.is_hung_up(handle)
 
@@ -95,12 +95,12 @@ def test_too_many_updates_are_refused_and_the_connection_stays() -> None:
 
 def test_login_updates_and_logout_in_one_read_are_changes_in_order() -> None:
     world = World()
-    says = (protocol.update(status="away"), protocol.update(meta=APP), protocol.logout())
-    world.say(world.sockets.connect(), protocol.login("ada"), *says)
+    packets = (protocol.update(status="away"), protocol.update(meta=APP), protocol.logout())
+    world.say(world.sockets.connect(), protocol.login("ada"), *packets)
     assert codes(world) == [Code.AWAY, Code.UPDATED, Code.LOGOUT]
 
 
-# Away by itself
+# Auto-away
 
 
 def test_a_session_with_nothing_but_keepalives_becomes_away() -> None:
@@ -108,14 +108,14 @@ def test_a_session_with_nothing_but_keepalives_becomes_away() -> None:
     handle = world.login(meta=APP)
     began = world.now
     world.stay(handle, AWAY_AFTER / 2)
-    world.say(handle, protocol.keepalive(1))  # nor does one that wants an answer
+    world.say(handle, protocol.keepalive(1))  # nor does one that requests an answer
     world.stay(handle, AWAY_AFTER / 2 - 1)
     assert len(world.changes) == 1
     world.pass_time(2.0)
     assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))]
     assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
     world.stay(handle, 3 * AWAY_AFTER)
-    assert len(world.changes) == 2, "told once"
+    assert len(world.changes) == 2, "one change only"
     assert world.engine.statistics().away == 1
 
 
@@ -132,7 +132,7 @@ def test_any_other_packet_postpones_auto_away_and_ends_it_immediately(packet: Pa
         world.stay(handle, AWAY_AFTER - 5)
         world.say(handle, packet)
     world.stay(handle, AWAY_AFTER - 0.1)
-    world.sockets.arrive(handle, protocol.encode(packet))  # and lies there when the time is up
+    world.sockets.arrive(handle, protocol.encode(packet))  # still unread when the time is up
     world.stay(handle, AWAY_AFTER - 5)
     assert len(world.changes) == 1
     world.stay(handle, 10)
@@ -142,7 +142,7 @@ def test_any_other_packet_postpones_auto_away_and_ends_it_immediately(packet: Pa
 
 
 @pytest.mark.parametrize(
-    ("by_itself", "parts", "told"),
+    ("by_itself", "parts", "expected"),
     [
         (False, {"status": "away"}, [Code.AWAY]),
         (True, {"status": "away"}, [Code.AWAY]),
@@ -151,7 +151,7 @@ def test_any_other_packet_postpones_auto_away_and_ends_it_immediately(packet: Pa
     ids=["says so", "says so, too", "shows something else"],
 )
 def test_a_session_set_away_by_its_client_stays_away_when_it_sends(
-    by_itself: bool, parts: dict[str, Any], told: list[Code]
+    by_itself: bool, parts: dict[str, Any], expected: list[Code]
 ) -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login()
@@ -159,8 +159,8 @@ def test_a_session_set_away_by_its_client_stays_away_when_it_sends(
     update(world, handle, **parts)
     world.say(handle, Packet(9))
     world.stay(handle, AWAY_AFTER - 5)
-    assert codes(world) == told
-    assert world.engine.statistics().away == (told[-1] is Code.AWAY)
+    assert codes(world) == expected
+    assert world.engine.statistics().away == (expected[-1] is Code.AWAY)
     update(world, handle, status="online")
     world.stay(handle, AWAY_AFTER + TICK)
     assert codes(world)[-1] == Code.AWAY

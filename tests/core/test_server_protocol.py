@@ -1,4 +1,4 @@
-"""The server's side of the protocol, cell by cell of its table of states, and its effects on sessions."""
+"""The server's side of the protocol, cell by cell of its state table, and its effects on sessions."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     desk.answer = nobody_is_there
     handle = world.sockets.connect() if state is ConnectionState.CONNECTED else world.login()
     before = world.session() if state is ConnectionState.LOGGED_IN else None
-    heard = world.now
+    received_at = world.now
     world.sockets.answers(handle)
     world.now += 2.5
     world.sockets.feed(handle, frame)
@@ -42,7 +42,7 @@ def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     if reaction.then is not ConnectionState.CLOSING:
         assert world.is_guest(handle) == (reaction.then is ConnectionState.CONNECTED)
     if before is not None:
-        assert before.last_seen == (world.now if reaction.activity else heard)
+        assert before.last_seen == (world.now if reaction.activity else received_at)
         assert (before not in world.registry) == reaction.offline
     assert [each.op for each in world.changes].count(Op.END) == reaction.offline
 
@@ -83,7 +83,7 @@ def test_packets_after_a_logout_are_ignored(world: World) -> None:
 
 
 @pytest.mark.parametrize("excess", [0, 1])
-def test_the_limits_of_frames_are_seen_on_four_bytes(world: World, excess: int) -> None:
+def test_frame_limits_are_enforced_from_the_first_four_bytes(world: World, excess: int) -> None:
     guest, session = world.sockets.connect(), world.login()
     limits = protocol.FRAME_LIMIT_BEFORE_LOGIN_BYTES, protocol.FRAME_LIMIT_BYTES
     for handle, limit in zip((guest, session), limits, strict=True):
@@ -92,7 +92,7 @@ def test_the_limits_of_frames_are_seen_on_four_bytes(world: World, excess: int) 
     assert world.heard(guest) == [(Kind.ERROR, None, Code.TOO_LARGE)] * excess
 
 
-def test_pieces_of_every_size_make_the_same_packets() -> None:
+def test_frames_in_pieces_of_any_size_give_the_same_packets() -> None:
     data = LOGIN_ADA + protocol.encode(protocol.message("bob", b"x" * 300, id=2)) + protocol.KEEPALIVE
     expected = None
     for size in (len(data), *range(1, 40)):
@@ -109,10 +109,10 @@ def test_pieces_of_every_size_make_the_same_packets() -> None:
     assert expected[1] == (2, 1)
 
 
-# Faults
+# Ages of logins, and faults
 
 
-def test_a_logins_age_counts_from_its_arrival_and_one_that_is_too_old_is_refused(
+def test_the_age_of_a_login_counts_from_its_arrival_and_one_too_old_is_refused(
     world: World,
 ) -> None:
     world.sockets.lain_s = 5.1
@@ -126,7 +126,7 @@ def test_a_logins_age_counts_from_its_arrival_and_one_that_is_too_old_is_refused
     assert world.session().last_seen == world.now
 
 
-def test_of_two_unread_logins_the_later_wins_in_any_read_order(world: World) -> None:
+def test_the_later_of_two_unread_logins_wins_in_any_read_order(world: World) -> None:
     abandoned = world.sockets.connect()
     world.sockets.lain_s = 1.0
     present = world.login()
@@ -140,15 +140,16 @@ def test_of_two_unread_logins_the_later_wins_in_any_read_order(world: World) -> 
 
 
 @pytest.mark.parametrize(
-    ("lain_s", "told"), [((2.0, 2.01), Code.CLOSED), ((2.01, 2.0), Code.CLOSED), ((0.0, 0.0), Code.REPLACED)]
+    ("lain_s", "expected"),
+    [((2.0, 2.01), Code.CLOSED), ((2.01, 2.0), Code.CLOSED), ((0.0, 0.0), Code.REPLACED)],
 )
 def test_the_order_of_two_unread_logins_may_be_uncertain(
-    world: World, lain_s: tuple[float, float], told: Code
+    world: World, lain_s: tuple[float, float], expected: Code
 ) -> None:
     first, second = world.sockets.connect(), world.sockets.connect()
     for handle, world.sockets.lain_s in zip((first, second), lain_s, strict=True):
         world.sockets.feed(handle, LOGIN_ADA)
-    assert world.heard(first)[-1] == (Kind.GOODBYE, None, told)
+    assert world.heard(first)[-1] == (Kind.GOODBYE, None, expected)
     assert not world.is_hung_up(second)
 
 
@@ -156,7 +157,7 @@ def test_a_failure_after_a_login_in_the_same_read_ends_its_session(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = world.sockets.connect()
-    monkeypatch.setattr(protocol, "error", None)  # whatever needs an error now fails
+    monkeypatch.setattr(protocol, "error", None)  # every error reply fails
     world.sockets.feed(handle, LOGIN_ADA + protocol.encode(protocol.message("bob", 1)))
     assert len(world.sockets.failures) == 1
     assert world.is_hung_up(handle)
@@ -165,7 +166,7 @@ def test_a_failure_after_a_login_in_the_same_read_ends_its_session(
     assert len(world.registry) == 0
 
 
-def test_keepalives_are_counted_however_they_are_read() -> None:
+def test_keepalives_are_counted_in_reads_of_any_size() -> None:
     asking, query = protocol.encode(protocol.keepalive(7)), protocol.encode(protocol.query(["bob"], id=8))
     sent = protocol.KEEPALIVE * 2 + asking + query + protocol.KEEPALIVE
     for cut in range(len(sent) + 1):
@@ -175,7 +176,7 @@ def test_keepalives_are_counted_however_they_are_read() -> None:
         world.now += 3
         world.sockets.feed(handle, sent[:cut])
         if cut >= len(protocol.KEEPALIVE):
-            assert world.session().last_seen == world.now, "what came before the rest of a frame is activity"
+            assert world.session().last_seen == world.now, "packets before the rest of a frame are activity"
         world.sockets.feed(handle, sent[cut:])
         after = world.engine.statistics()
         assert (after.beats - before.beats, after.frames - before.frames) == (4, 1), cut

@@ -35,7 +35,7 @@ def login(world: World, token: str | None = "ada:60", uid: str | None = None, **
 
 
 def update(world: World, handle: int, **parts: Any) -> Packet:
-    """Send an update, and return what the server says."""
+    """Send an update, and return the answer."""
     world.sockets.answers(handle)
     world.sockets.feed(handle, protocol.encode(protocol.update(id=7, **parts)))
     (answer,) = world.sockets.answers(handle)
@@ -46,7 +46,9 @@ def update(world: World, handle: int, **parts: Any) -> Packet:
 
 
 @pytest.mark.parametrize("uid", ["ada", None])
-def test_the_user_is_the_tokens(world: World, authenticator: WordAuthenticator, uid: str | None) -> None:
+def test_the_user_is_the_one_of_the_token(
+    world: World, authenticator: WordAuthenticator, uid: str | None
+) -> None:
     assert world.heard(login(world, uid=uid))[0][0] == Kind.OK
     assert world.story() == [LOGIN]
     assert authenticator.addresses == ["127.0.0.1"]
@@ -102,7 +104,7 @@ def test_without_an_authenticator_tokens_are_ignored_and_renewals_not_supported(
     assert not world.is_hung_up(handle)
 
 
-# The end of a token
+# Expiry
 
 
 @pytest.mark.parametrize("seconds", [1, 7, 60, 4000, 10_000])
@@ -129,16 +131,16 @@ def test_without_a_grace_the_session_ends_with_its_token(authenticator: WordAuth
     assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
-def test_a_stall_extends_no_token(world: World) -> None:
+def test_a_stall_does_not_extend_a_token(world: World) -> None:
     handle = login(world, "ada:20")
     world.now += 25.0
-    assert world.begin_tick() > 0, "deadlines of silence are put off"
+    assert world.begin_tick() > 0, "idle deadlines are extended"
     world.run_tick()
     assert world.is_hung_up(handle)
     assert world.story() == [LOGIN]
 
 
-def test_a_lost_connection_keeps_the_grace_that_it_has(world: World) -> None:
+def test_a_lost_connection_keeps_its_own_grace(world: World) -> None:
     world.sockets.close(login(world, "ada:3"))
     world.pass_time(GRACE - SLOT_S)
     assert world.story() == [LOGIN]
@@ -158,7 +160,7 @@ def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -
     assert gone == [MAX_EXPIRED_PER_TURN, 2 * MAX_EXPIRED_PER_TURN, len(handles)]
 
 
-# A fresh token
+# Renewal
 
 
 def test_a_new_token_extends_the_session(world: World) -> None:

@@ -10,8 +10,8 @@ START = 1000.0
 HOUR = HORIZON_SLOTS * SLOT_S
 
 
-def taken(expiries: TokenExpiry[str], now: float, limit: int = 100) -> list[str]:
-    """Return all that is due at a moment."""
+def pop_due(expiries: TokenExpiry[str], now: float, limit: int = 100) -> list[str]:
+    """Return all keys that are due at a time."""
     keys, more = expiries.pop_expired(now, limit)
     while more:
         next_keys, more = expiries.pop_expired(now, limit)
@@ -25,23 +25,23 @@ def test_a_token_ends_at_its_time_or_a_slot_later(at: float) -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", at)
     now, step = START, 7 * HOUR / 4
-    while now + step < at:  # whoever drives it comes by now and then
+    while now + step < at:  # as often as its caller ticks
         now += step
-        assert taken(expiries, now) == []
-    assert taken(expiries, at - 1e-6) == []
-    assert taken(expiries, at + SLOT_S) == ["ann"]
+        assert pop_due(expiries, now) == []
+    assert pop_due(expiries, at - 1e-6) == []
+    assert pop_due(expiries, at + SLOT_S) == ["ann"]
     assert len(expiries) == 0
 
 
 @pytest.mark.parametrize("second", [20.0, 3 * HOUR])
 @pytest.mark.parametrize("first", [10.0, 30.0, 3 * HOUR, 4 * HOUR])
-def test_a_fresh_token_takes_the_place_of_the_one_before(first: float, second: float) -> None:
+def test_a_fresh_token_replaces_the_previous_one(first: float, second: float) -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", START + first)
     expiries.set("ann", START + second)
-    assert taken(expiries, START + second - 1) == []
-    assert taken(expiries, START + second + SLOT_S) == ["ann"]
-    assert taken(expiries, START + 5 * HOUR) == []
+    assert pop_due(expiries, START + second - 1) == []
+    assert pop_due(expiries, START + second + SLOT_S) == ["ann"]
+    assert pop_due(expiries, START + 5 * HOUR) == []
 
 
 def test_a_discarded_key_does_not_expire() -> None:
@@ -50,20 +50,20 @@ def test_a_discarded_key_does_not_expire() -> None:
         expiries.set(key, START + at)
         expiries.discard(key)
         assert key not in expiries
-    expiries.discard("nobody")
-    assert taken(expiries, START + 20 * HOUR) == []
+    expiries.discard("absent")
+    assert pop_due(expiries, START + 20 * HOUR) == []
 
 
-def test_keys_that_are_armed_again_do_not_hide_due_ones() -> None:
+def test_keys_armed_again_do_not_hide_due_ones() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     for number in range(600):
         expiries.set(str(number), START + 2 * HOUR)
     expiries.set("due", START + HOUR)
-    assert taken(expiries, START + HOUR + SLOT_S, 100) == ["due"]
+    assert pop_due(expiries, START + HOUR + SLOT_S, 100) == ["due"]
     assert len(expiries) == 600
 
 
-def test_a_year_ahead_takes_no_slots_for_a_year() -> None:
+def test_a_token_of_a_year_needs_no_slots_for_a_year() -> None:
     expiries: TokenExpiry[str] = TokenExpiry(START)
     expiries.set("ann", START + 365 * 86_400)
     assert len(expiries._wheel._ring) <= 2 * HORIZON_SLOTS + 1

@@ -11,7 +11,7 @@ AHEAD = st.one_of(st.integers(-3, 40), st.integers(0, 500))
 
 
 class WheelAgainstDict(RuleBasedStateMachine):
-    """Every operation is done to the wheel and to a dict of key to tick; they must agree."""
+    """Every operation is applied to the wheel and to a dict of key to tick; they must agree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ WheelAgainstDict.TestCase.settings = settings(stateful_step_count=60, deadline=N
 TestWheelAgainstDict = WheelAgainstDict.TestCase
 
 
-def test_an_emptied_slot_gives_its_memory_back() -> None:
+def test_an_emptied_slot_frees_its_memory() -> None:
     wheel: TimingWheel[int] = TimingWheel()
     wheel.touch_all(range(10_000), 1)
     wheel.pop_due(1, limit=10_000)

@@ -28,7 +28,7 @@ def offline(code: int, at: float) -> TimelineEvent:
         (Action.LOGS_OUT, [online(), offline(100, 100.01)]),
     ],
 )
-def test_what_is_told_as_it_was_agrees(action: Action, events: list[TimelineEvent]) -> None:
+def test_true_events_agree(action: Action, events: list[TimelineEvent]) -> None:
     result = compare([client(action)], events, BOUNDS)
     assert result.differences == []
     assert sum(row.clients for row in result.rows) == 1
@@ -55,6 +55,6 @@ def test_every_difference_is_named(action: Action, events: list[TimelineEvent], 
     assert words in difference
 
 
-def test_a_login_that_failed_is_named() -> None:
+def test_a_failed_login_is_named() -> None:
     refused = DemoClient("ann", Action.STAYS_ALIVE)
     assert compare([refused], [], BOUNDS).differences == ["ann could not log in"]

@@ -1,4 +1,4 @@
-"""What is said about metrics beside the code: alerts, the dashboard, the page for operators."""
+"""Alerts, the dashboard and the operators' page match the metrics of the code."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def alerts() -> list[Alert]:
 
 
 def queries() -> list[str]:
-    """Return what the dashboard asks Prometheus for."""
+    """Return the dashboard's queries."""
     return list(_queries(DASHBOARD))
 
 
@@ -64,8 +64,8 @@ def _queries(part: Any) -> Iterator[str]:
         yield from _queries(each)
 
 
-def strangers(expression: str) -> list[str]:
-    """Return what an expression names that no metric has: names, and labels in braces."""
+def unknown_names(expression: str) -> list[str]:
+    """Return unknown names in an expression: metrics, and labels in braces."""
     found = []
     for name, selectors in _SELECTOR.findall(expression):
         metric = METRICS.get(name) or METRICS.get(re.sub(r"_(bucket|sum|count)$", "", name))
@@ -91,15 +91,15 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_the_configuration_is_one() -> None:
+def test_the_prometheus_configuration_is_valid() -> None:
     promtool("check", "config", "scrape.yml")
 
 
 @pytest.mark.needs("promtool")
-def test_the_figures_of_a_server_are_as_prometheus_likes_them(redis_server: EmbeddedRedis) -> None:
+def test_a_servers_metrics_pass_promtool(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, *ADMIN) as server:
         wait_for(lambda: answers(url_of(server)))
-        # The process that serves operators answers before it has heard from the server.
+        # The admin process answers before it has heard from the server.
         wait_for(lambda: "presence_connections " in get(url_of(server), "metrics"))
         text = get(url_of(server), "metrics")
     assert text.count("\n") > 300
@@ -110,14 +110,14 @@ def test_alerts_are_found() -> None:
     assert len(alerts()) == ALERTS.count("- alert:") > 20
 
 
-def test_every_alert_is_tested_firing_and_at_rest_and_says_where_to_read_on() -> None:
+def test_every_alert_is_tested_firing_and_silent_and_links_to_the_documentation() -> None:
     for alert in alerts():
         (test,) = re.findall(
             rf"^  - name: {alert.name}\n(.*?)(?=^  - name: |\Z)", TESTS, re.MULTILINE | re.DOTALL
         )
         assert "exp_alerts: []" in test, alert.name
         assert "- exp_labels:" in test, alert.name
-        assert strangers(alert.expression) == []
+        assert unknown_names(alert.expression) == []
         assert alert.summary
         path, _, anchor = alert.runbook.partition("#")
         headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE)
@@ -125,35 +125,35 @@ def test_every_alert_is_tested_firing_and_at_rest_and_says_where_to_read_on() ->
         assert anchor == alert.name.lower()
 
 
-def test_names_that_no_metric_has_are_noticed() -> None:
-    assert strangers("rate(presence_logins_total[1m])") == []
-    assert strangers("rate(presence_logins[1m])") == ["presence_logins"]
-    assert strangers("presence_logins_bucket") == ["presence_logins_bucket"]
-    assert strangers('presence_logins_total{job="a", uid="ann"}') == ["presence_logins_total{uid}"]
-    assert strangers('presence_tick_lag_seconds_bucket{le="1"}') == []
+def test_unknown_names_are_noticed() -> None:
+    assert unknown_names("rate(presence_logins_total[1m])") == []
+    assert unknown_names("rate(presence_logins[1m])") == ["presence_logins"]
+    assert unknown_names("presence_logins_bucket") == ["presence_logins_bucket"]
+    assert unknown_names('presence_logins_total{job="a", uid="ann"}') == ["presence_logins_total{uid}"]
+    assert unknown_names('presence_tick_lag_seconds_bucket{le="1"}') == []
 
 
-def test_the_page_says_what_each_metric_is() -> None:
+def test_the_page_describes_each_metric() -> None:
     for name, kind, labels, _ in (found := ROW.findall(PAGE)):
         assert kind == METRICS[name].kind, name
         assert labels == ", ".join(f"`{label}`" for label in METRICS[name].labels), name
     assert [name for name, *_ in found] == [metric.name for metric in TABLE]
 
 
-def test_each_metric_is_of_use() -> None:
-    """An alert or a panel has it, or the pages say what for, beside the table of what there is."""
+def test_each_metric_is_used() -> None:
+    """An alert or a panel uses it, or a page mentions it outside the table of metrics."""
     prose = (ROW.sub("", PAGE), OPERATIONS, SECURITY)
     uses = "\n".join([*(alert.expression for alert in alerts()), str(DASHBOARD), *prose])
     for name in METRICS:
         assert re.search(rf"\b{name}(_bucket)?\b", uses), name
 
 
-def test_every_query_is_of_metrics_that_there_are() -> None:
+def test_every_query_uses_existing_metrics() -> None:
     assert len(queries()) > 60
-    assert [found for query in queries() for found in strangers(query)] == []
+    assert [found for query in queries() for found in unknown_names(query)] == []
 
 
-def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
+def test_every_panel_uses_the_selected_data_source() -> None:
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     for panel in PANELS:
@@ -162,12 +162,12 @@ def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
             assert all(target["datasource"] == DATASOURCE for target in panel["targets"])
 
 
-def test_every_variable_of_a_query_is_there() -> None:
+def test_every_variable_of_a_query_exists() -> None:
     given = {each["name"] for each in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
     assert {name for query in queries() for name in re.findall(r"\$(\w+)", query)} <= given
 
 
-def test_panels_have_ids_of_their_own_and_a_title_and_queries() -> None:
+def test_panels_have_unique_ids_a_title_and_queries() -> None:
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     for panel in PANELS:
         assert panel["title"]
@@ -176,7 +176,7 @@ def test_panels_have_ids_of_their_own_and_a_title_and_queries() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_prometheus_understands_every_query(tmp_path: Path) -> None:
+def test_prometheus_accepts_every_query(tmp_path: Path) -> None:
     chosen = {"$__rate_interval": "1m", "$job": "presence", "$instance": ".*"}
     lines = ["groups:", "  - name: dashboard", "    rules:"]
     for n, query in enumerate(queries()):

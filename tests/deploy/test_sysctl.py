@@ -1,4 +1,4 @@
-"""The file for sysctl: names that kernels have, and numbers that agree with the server and its unit."""
+"""The sysctl file: names that kernels have, and values that agree with the server and its unit."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ FILE = DEPLOY / "sysctl" / "60-presence.conf"
 LINES = dict(re.findall(r"^-?([\w./-]+) = (.+)$", FILE.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_the_numbers_are_those_of_the_server_and_its_unit() -> None:
+def test_the_values_are_those_of_the_server_and_its_unit() -> None:
     assert int(LINES["net.core.somaxconn"]) >= BACKLOG
     assert int(LINES["fs.nr_open"]) >= int(value("LimitNOFILE"))
     ours = Settings()
@@ -23,7 +23,7 @@ def test_the_numbers_are_those_of_the_server_and_its_unit() -> None:
 
 
 @pytest.mark.needs("sysctl")
-def test_each_name_is_one_that_kernels_have() -> None:
+def test_each_name_exists_in_the_kernel() -> None:
     known = set()
     for name in LINES:
         run = subprocess.run(
@@ -31,4 +31,4 @@ def test_each_name_is_one_that_kernels_have() -> None:
         )
         known |= {name} if run.returncode == 0 else set()
     missing = LINES.keys() - known
-    assert missing <= {"net.netfilter.nf_conntrack_max"}, "no firewall here, but the rest has to be there"
+    assert missing <= {"net.netfilter.nf_conntrack_max"}, "no firewall here, but the rest has to exist"

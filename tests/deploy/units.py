@@ -1,4 +1,4 @@
-"""A unit of systemd as a test needs it: its lines, and a process locked in as it says."""
+"""A systemd unit for tests: its lines, and a process restricted as it says."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ _NO_NEW_PRIVILEGES, _NO_NEW_CODE = 38, 65  # linux/prctl.h: PR_SET_NO_NEW_PRIVS,
 
 
 def values(name: str) -> list[str]:
-    """Return what the unit gives a name, one for each line of it."""
+    """Return the unit's values of a name, one for each line."""
     return re.findall(rf"^{name}=(.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -47,20 +47,20 @@ def _calls(name: str) -> set[str]:
 
 
 def locked_in() -> Callable[[], None]:
-    """Return what a child calls before it runs a program: no calls but the unit's, no new rights or code."""
+    """Return a hook for a child: only the unit's system calls, no new rights or code."""
     seccomp = ctypes.CDLL("libseccomp.so.2")
     seccomp.seccomp_init.restype = ctypes.c_void_p
     seccomp.seccomp_init.argtypes = [ctypes.c_uint32]
     rules = ctypes.c_void_p(seccomp.seccomp_init(_REFUSE | _EPERM))
     for call in allowed_calls():
         number = seccomp.seccomp_syscall_resolve_name(call.encode())
-        if number >= 0:  # others are of other processors
+        if number >= 0:  # others are of other architectures
             assert seccomp.seccomp_rule_add(rules, ctypes.c_uint32(_ALLOW), number, 0) == 0, call
     prctl = ctypes.CDLL(None).prctl
 
     def lock_in() -> None:
         prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        prctl(_NO_NEW_CODE, 1, 0, 0, 0)  # of Linux 6.3 and newer; older ones refuse
+        prctl(_NO_NEW_CODE, 1, 0, 0, 0)  # Linux 6.3 and newer; older ones refuse
         if seccomp.seccomp_load(rules):
             os._exit(99)
 

@@ -1,7 +1,7 @@
-"""Commands as the pages have them, in place of the installed ones: what runs for ever is ended once it works.
+"""Stand-ins for the installed commands of the pages: a command that runs forever is ended once it works.
 
-Run as a program, with the name of a command and its words: the commands of a stage lead to `main` here. It
-stays light, for it is started with every command of every page.
+Run as a program with the name of a command and its arguments; the commands of a stage call `main` here. It
+has few imports, because it starts with every command of every page.
 """
 
 import contextlib
@@ -14,9 +14,9 @@ from pathlib import Path
 
 PATIENCE_S = 25.0
 FAILED = 1
-# Words that begin a command which runs for ever, and how the line begins by which it says that it works;
-# "": whatever it prints, for it prints nothing before it works.
-FOR_EVER = {
+# Commands that run forever, by their first words, and how the line begins that shows that they work;
+# "": any output, because they print nothing before they work.
+ENDLESS = {
     ("serve",): "ready ",
     ("timers", "run"): "ready ",
     ("followups", "run"): "presence: followups: running",
@@ -27,7 +27,7 @@ SUBSCRIBING = ("SUBSCRIBE", "PSUBSCRIBE", "MONITOR")
 
 
 def install(folder: Path, redis_url: str) -> None:
-    """Put the commands into a folder that is to be first in PATH."""
+    """Install the commands in a folder, which is to be first in PATH."""
     for name in ("presence", "redis-cli", "curl"):
         path = folder / name
         words = f"{sys.executable} -I -S {Path(__file__)} {name} {redis_url.removeprefix('unix://')}"
@@ -49,30 +49,32 @@ def main(name: str, redis_socket: str, words: list[str]) -> int:
 
 
 def presence(words: list[str]) -> int:
-    """Run a command of the server's; return its exit status."""
+    """Run a command of `presence`; return its exit status."""
     command = [sys.executable, "-m", "presence", *words]
     if words[:1] == ["serve"]:
         operators = ("--admin", "127.0.0.1:0") if "--admin" in words else ("--no-admin",)
         command += ["--port", "0", "--tls-port", "0", *operators]
     if words[:1] == ["client"]:
-        said = "/who\n/quit\n"
-        return subprocess.run(command, input=said, text=True, check=False, timeout=PATIENCE_S).returncode
+        commands_typed = "/who\n/quit\n"
+        return subprocess.run(
+            command, input=commands_typed, text=True, check=False, timeout=PATIENCE_S
+        ).returncode
     if words[:1] == ["doctor"]:
         return max(
             0, subprocess.call(command) - FAILED
-        )  # what it finds on this machine is no fault of the page
-    for beginning, sign in FOR_EVER.items():
+        )  # problems of this machine are no mistake of the page
+    for beginning, sign in ENDLESS.items():
         if tuple(words[: len(beginning)]) == beginning and "--help" not in words:
             return run_for_a_while(command, sign)
     return subprocess.call(command)
 
 
 def run_for_a_while(command: list[str], sign: str) -> int:
-    """Run a command until it has said that it works, then ask it to end; return its exit status.
+    """Run a command until it works, then ask it to end; return its exit status.
 
     Args:
-        command: whose output is looked at, line by line.
-        sign: how the line begins; "": any line of standard output will do.
+        command: the command, whose output is read line by line.
+        sign: how the line begins; "": any line of standard output.
     """
     errors = subprocess.STDOUT if sign else None
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -88,11 +90,11 @@ def run_for_a_while(command: list[str], sign: str) -> int:
     patience.cancel()
     if not works:
         return status or FAILED  # it ended by itself, which it should not
-    return 0 if status == -signal.SIGTERM and not sign else status  # redis-cli and curl end so
+    return 0 if status == -signal.SIGTERM and not sign else status  # how redis-cli and curl end
 
 
 def _elsewhere(name: str) -> str:
-    """Return the installed program of that name, which is behind ours in PATH."""
+    """Return the installed program of that name, which is later in PATH."""
     ours = Path(sys.argv[0]).name
     for folder in os.environ["PATH"].split(os.pathsep)[1:]:
         if os.access(path := os.path.join(folder, name), os.X_OK):

@@ -1,4 +1,4 @@
-"""Servers on which the page on Redis is tried: the embedded one, and that of PATH."""
+"""Servers for the page on Redis: the embedded one, and the one in PATH."""
 
 import tempfile
 from collections.abc import Iterator

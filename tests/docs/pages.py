@@ -1,4 +1,4 @@
-"""All pages of the project, as they are read: headings, links, fenced blocks."""
+"""All pages of the project: headings, links, fenced blocks."""
 
 import re
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ class Block(NamedTuple):
     """A fenced block.
 
     Attributes:
-        page: whose it is, by its path from the top.
-        line: of its first line.
-        language: as the fence says.
-        text: what it holds.
+        page: its page, by path from the top.
+        line: the number of its first line.
+        language: from the fence.
+        text: its content.
     """
 
     page: str
@@ -64,12 +64,12 @@ def prose(text: str) -> str:
 
 
 def links(text: str) -> list[str]:
-    """Return where a page's links and pictures lead."""
+    """Return the targets of a page's links and pictures."""
     return LINK.findall(re.sub(r"`[^`\n]*`", "", prose(text)))
 
 
 def anchors(text: str) -> set[str]:
-    """Return the names of a page's headings, as they stand behind a `#`."""
+    """Return the anchors of a page's headings, without `#`."""
     found: set[str] = set()
     for heading in re.findall(r"^#{1,6} (.+)$", prose(text), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()

@@ -1,4 +1,4 @@
-"""The whole work of each kind of program that uses Redis, as a user of Redis that may do nothing else."""
+"""All work of each kind of program that uses Redis, as a Redis user with its permissions only."""
 
 import re
 import shlex
@@ -40,8 +40,7 @@ from presence.store.script_runner import Scripting
 from presence.store.shard_clients import ShardClients
 from presence.store.watch_reads import StoredStates
 from presence.subscriber.connection import RedisConnections
-from presence.subscriber.events import Entry, Gap
-from presence.subscriber.events import Item as Told
+from presence.subscriber.events import Entry, Gap, Item
 from presence.subscriber.follower import Follower
 from presence.subscriber.group import ConsumerOptions, GroupConsumer
 from presence.subscriber.snapshot import Snapshot, SnapshotFollower
@@ -65,9 +64,9 @@ class Stage:
     """An empty Redis.
 
     Attributes:
-        url: as the user whose permissions are tried.
-        admin: a client that may do everything.
-        hand: a node that may, too; it has its lease.
+        url: for the user whose permissions are tested.
+        admin: a client with all permissions.
+        hand: a node with all permissions and a lease.
     """
 
     url: str
@@ -76,9 +75,9 @@ class Stage:
 
 
 def serve(stage: Stage) -> None:
-    """What servers do: batches, probes, pending logins, resyncs, fences, sweeps, leases, messages, watches.
+    """Servers: batches, probes, pending logins, resyncs, fences, sweeps, leases, messages, watches.
 
-    And answers to what operators ask.
+    And answers to operators.
     """
     channel = ControlChannel(stage.url, KEYS)
     with closing(RedisStore(stage.url, SHAPE)) as store, closing(channel):
@@ -128,7 +127,7 @@ def serve(stage: Stage) -> None:
 
 
 def show(stage: Stage) -> None:
-    """What the admin process asks: the number of users online, and the events of the live page."""
+    """Requests of the admin process: the number of users online, and the events of the live page."""
     with ShardClients(stage.url) as clients:
         assert count_online(clients, KEYS) == 2
     pages = EventHistory(stage.url, KEYS.prefix)
@@ -139,11 +138,11 @@ def show(stage: Stage) -> None:
         assert fetched(follower, 1)
         while follower.next():
             pass
-        follower.fetch()  # waits in vain
+        follower.fetch()  # nothing to read
 
 
 def watch(stage: Stage, hand: Hand) -> None:
-    """What servers do for clients who watch users and ask about them."""
+    """The work of servers for clients who watch and query users."""
     states = StoredStates(stage.url, KEYS)
     try:
         assert {uid: state.status for uid, state in states.read(["ann", "cy"]).items()} == {
@@ -171,7 +170,7 @@ def watch(stage: Stage, hand: Hand) -> None:
 
 
 def read(stage: Stage) -> None:
-    """What `PresenceReader` and the commands `status` and `nodes` do."""
+    """The work of `PresenceReader` and the commands `status` and `nodes`."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     with PresenceReader(stage.url) as reader:
@@ -183,7 +182,7 @@ def read(stage: Stage) -> None:
 
 
 def follow(stage: Stage) -> None:
-    """What subscribers without a group do: a snapshot, events as they come, and why some are missing."""
+    """The work of subscribers without a group: a snapshot, live events, and the reason of gaps."""
     stage.hand.apply(login("ann", "s1"))
     snapshots = SnapshotFollower(RedisConnections(stage.url), KEYS.prefix)
     with closing(snapshots):
@@ -194,7 +193,7 @@ def follow(stage: Stage) -> None:
     follower = Follower(RedisConnections(stage.url), KEYS.prefix, "0")
     with closing(follower):
         (entry,) = fetched(follower, 1)
-        follower.fetch()  # waits in vain
+        follower.fetch()  # nothing to read
         stage.admin.xdel(KEYS.events(0), entry.id)
         stage.hand.apply(end("ann", "s1"))
         gap, offline = fetched(follower, 2)
@@ -203,13 +202,13 @@ def follow(stage: Stage) -> None:
 
 
 def share(stage: Stage) -> None:
-    """What subscribers with a group do: reading, acknowledging, claiming and giving up."""
+    """The work of subscribers with a group: reading, acknowledging, claiming and giving up."""
     link, options = (
         RedisConnections(stage.url),
         ConsumerOptions("g", "c1", max_deliveries=2, claim_idle_s=0.001, prefetch=10),
     )
     with closing(GroupConsumer(link, KEYS.prefix, options, "0")) as consumer:
-        consumer.fetch()  # makes the group, and finds nothing
+        consumer.fetch()  # creates the group, and reads nothing
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
         assert fetched(consumer, 1)
         consumer.ack()
@@ -229,7 +228,7 @@ def pending(stage: Stage) -> int:
 
 
 def operate(stage: Stage) -> None:
-    """What the commands `kick`, `forget` and `explain` do beside what readers do."""
+    """The work of the commands `kick`, `forget` and `explain` beyond that of readers."""
     stage.hand.apply(login("ann", "s1"), login("bob", "s2"))
     stage.hand.apply(end("bob", "s2"))
     stage.admin.xgroup_create(KEYS.events(0), "g", "0")
@@ -246,9 +245,9 @@ def operate(stage: Stage) -> None:
         assert reader.state("ann")["status"] == "online"
         assert [each.node for each in reader.nodes()] == ["seed"]
         with Explainer(stage.url, wait_s=0.01) as explainer:
-            told = [explainer.explain(uid) for uid in ("ann", "bob")]
-            assert [each["redis"] for each in told] == [None, None]
-            assert [each["event"]["type"] for each in told] == ["online", "offline"]
+            explanations = [explainer.explain(uid) for uid in ("ann", "bob")]
+            assert [each["redis"] for each in explanations] == [None, None]
+            assert [each["event"]["type"] for each in explanations] == ["online", "offline"]
         plan(stage.admin, "bob")
         forgotten = eraser.forget(["ann", "bob"])
         assert (forgotten.online, forgotten.last_seen, forgotten.events) == (["ann"], 1, 2)
@@ -257,7 +256,7 @@ def operate(stage: Stage) -> None:
 
 
 def act_in_time(stage: Stage) -> None:
-    """What programs do that share a `DelayQueue` or a `RingTimer`."""
+    """The work of programs that share a `DelayQueue` or a `RingTimer`."""
     with closing(Scripting(stage.url)) as scripting:
         use(DelayQueue(scripting, KEYS.timer("acl"), Leasing(attempts_max=1), events_max=2))
         ring = RingTimer(scripting, KEYS.timer("acl ring"), tick_s=0.001)
@@ -265,8 +264,8 @@ def act_in_time(stage: Stage) -> None:
         assert ring.done(taken(ring, 1)) == 1
 
 
-def hear(stage: Stage) -> None:
-    """What programs do that share an `ExpiryTimer`."""
+def listen_for_expiry(stage: Stage) -> None:
+    """The work of programs that share an `ExpiryTimer`."""
     stage.admin.config_set(SETTING, "")
     leasing = Leasing(attempts_max=1)
     with closing(Scripting(stage.url)) as scripting:
@@ -277,12 +276,12 @@ def hear(stage: Stage) -> None:
             except NotificationsOff as error:
                 raise AssertionError(str(error)) from error
             found: Any = stage.admin.config_get(SETTING)
-            assert found[SETTING], "it has the server tell"
+            assert found[SETTING], "it enables notifications"
             use(timer)
 
 
 def touch(stage: Stage) -> None:
-    """What front ends do that share a `RedisWheel`."""
+    """The work of front ends that share a `RedisWheel`."""
     with closing(RedisWheel(stage.url, "acl", idle_timeout_s=0.01, tick_s=0.005, shards=1)) as wheel:
         assert wheel.touch_many(["ann", "bob"]) == ["ann", "bob"]
         assert not wheel.touch("ann")
@@ -294,7 +293,7 @@ def touch(stage: Stage) -> None:
 
 
 def use(timer: SharedTimer) -> None:
-    """Do all that can be done with a timer of two events at most and one attempt."""
+    """Use every call of a timer of at most two events and one attempt."""
     assert timer.schedule_many([Event("a", 0.0), Event("b", 9.0)]) == 2
     assert not timer.schedule(Event("a", 0.0))
     assert timer.reschedule("b", 0.0)
@@ -309,7 +308,7 @@ def use(timer: SharedTimer) -> None:
 
 
 def taken(timer: SharedTimer, count: int) -> list[Due]:
-    """Take so many events."""
+    """Take that many events."""
     dues: list[Due] = []
     while len(dues) < count:
         dues += timer.due()
@@ -317,8 +316,8 @@ def taken(timer: SharedTimer, count: int) -> list[Due]:
 
 
 def plan(admin: Redis, uid: str) -> None:
-    """Let a follow-up wait, as the scripts write it."""
-    work, due, *_, of, _state, _events, _online, _seen, _told = script_keys(KEYS, 0)
+    """Write a pending follow-up, as the scripts do."""
+    work, due, *_, of, _state, _events, _online, _seen, _followups = script_keys(KEYS, 0)
     item = [NOW_MS, 0, "", uid, "mail", 0, "0-0", "", 0, "", 0, 0]
     admin.hset(work, "x", msgpack.packb(item))
     admin.zadd(due, {"x": NOW_MS})
@@ -326,36 +325,36 @@ def plan(admin: Redis, uid: str) -> None:
 
 
 def follow_up(stage: Stage) -> None:
-    """What turning does: planning, cancelling, telling, and looking for whom missing events were about.
+    """The work of the scheduler: planning, cancelling, delivering, and finding users of missing events.
 
-    And what `FollowUps` does.
+    And that of `FollowUps`.
     """
     with (
         closing(FollowUpScheduler(stage.url, rules=[Rule("mail", 0)], shards=1)) as scheduler,
         FollowUps(stage.url) as followups,
     ):
 
-        def turn() -> None:
+        def run() -> None:
             scheduler._due.clear()
             scheduler.run_once()
             if scheduler.failure:
                 raise scheduler.failure
 
-        turn()
+        run()
         stage.hand.apply(login("ann", "s1"), login("bob", "s2"), login("cy", "s3"))
         stage.hand.apply(end("ann", "s1"), end("bob", "s2"))
-        turn()
+        run()
         stage.hand.apply(login("bob", "s4"))
-        turn()
+        run()
         give_up = time.monotonic() + 5
         while not stage.admin.xlen(KEYS.followups(0)) and time.monotonic() < give_up:
-            turn()  # it is due a moment later
+            run()  # it is due a moment later
         assert stage.admin.xlen(KEYS.followups(0)) == 1
         stage.hand.apply(end("cy", "s3"))
         stage.admin.xtrim(KEYS.events(0), maxlen=0, approximate=False)
         stage.hand.apply(login("dee", "s5"))
-        turn()
-        turn()
+        run()
+        run()
         assert scheduler.counters.holes == 1
         added = followups.add("ann", after=60, name="x")
         assert [each.name for each in followups.of("ann")] == ["x"]
@@ -364,9 +363,9 @@ def follow_up(stage: Stage) -> None:
         assert followups.cancel(added.id)
 
 
-def fetched(source: Follower | GroupConsumer, count: int) -> list[Told]:
-    """Take so many items."""
-    items: list[Told] = []
+def fetched(source: Follower | GroupConsumer, count: int) -> list[Item]:
+    """Take that many items."""
+    items: list[Item] = []
     while len(items) < count:
         if (item := source.next()) is None:
             source.fetch()
@@ -383,7 +382,7 @@ ROLES: dict[str, Callable[[Stage], None]] = {
     "followups": follow_up,
     "operator": operate,
     "timers": act_in_time,
-    "expiry": hear,
+    "expiry": listen_for_expiry,
     "wheel": touch,
 }
 

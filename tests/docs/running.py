@@ -1,4 +1,4 @@
-"""Running one fenced block, and saying what is wrong with it."""
+"""Runs one fenced block and reports what is wrong with it."""
 
 import re
 import subprocess
@@ -10,9 +10,9 @@ from tests.docs.pages import Block
 from tests.docs.stage import PYTHON, Stage
 
 TIME_LIMIT_S = 90.0
-SAID_CHARS = 1500
+OUTPUT_CHARS = 1500
 TIME = re.compile(r"\s(\d{13})?$")  # at the end of a line, in milliseconds
-SLEEPS = {"sleep(12)": "sleep(0.3)"}  # of a device that beats as it should: the server here is quick
+SLEEPS = {"sleep(12)": "sleep(0.3)"}  # between keepalives of a device: the server of the tests is quicker
 
 
 def problem_of(
@@ -21,10 +21,10 @@ def problem_of(
     """Run a block; return what is wrong with it, or None.
 
     Args:
-        block: of one of the languages that are run.
-        stage: where.
-        until: for a program that runs for ever, what it prints once it has worked.
-        printed: all lines of one that ends, without times at their ends; None: it may print anything.
+        block: in one of the languages that are run.
+        stage: where it runs.
+        until: for a program that runs forever, what it prints once it has worked.
+        printed: all lines of one that ends, without times at their ends; None: any output.
     """
     text = stage.real(block.text)
     _keep(text, stage.folder)
@@ -36,11 +36,11 @@ def problem_of(
         for slow, quick in SLEEPS.items():
             text = text.replace(slow, quick)
         return _outcome([*PYTHON, "-c", text], stage, printed, until)
-    return f"nobody knows how to run {block.language}"
+    return f"no way to run {block.language}"
 
 
 def _keep(text: str, folder: Path) -> None:
-    """Write a block whose first line is a comment with the name of a file into that file."""
+    """Write a block whose first line is a comment with a file name to that file."""
     name = text.partition("\n")[0].removeprefix("# ")
     if text.startswith("# ") and name.endswith((".py", ".toml")) and "/" not in name:
         (folder / name).write_text(text)
@@ -59,7 +59,7 @@ def _toml(text: str, folder: Path) -> str | None:
 def _outcome(
     command: list[str], stage: Stage, printed: list[str] | None = None, until: str | None = None
 ) -> str | None:
-    """Run a program to its end, or until it prints some words; return what is wrong with it."""
+    """Run a program to its end, or until it prints certain words; return what is wrong with it."""
     program = subprocess.Popen(
         command,
         cwd=stage.folder,
@@ -71,10 +71,10 @@ def _outcome(
     )
     timer = threading.Timer(TIME_LIMIT_S, program.kill)
     timer.start()
-    said: list[str] = []
+    lines_printed: list[str] = []
     try:
         for line in program.stdout or ():
-            said.append(line)
+            lines_printed.append(line)
             if until and until in line:
                 return None
         status = program.wait()
@@ -82,10 +82,10 @@ def _outcome(
         timer.cancel()
         program.kill()
         program.communicate()
-    text = "".join(said)
+    text = "".join(lines_printed)
     if until:
-        return f"it never says {until!r}: {text[-SAID_CHARS:]}"
+        return f"it never says {until!r}: {text[-OUTPUT_CHARS:]}"
     if status:
-        return f"status {status}: {text[-SAID_CHARS:]}"
-    lines = [TIME.sub("", line.rstrip("\n")) for line in said]
+        return f"status {status}: {text[-OUTPUT_CHARS:]}"
+    lines = [TIME.sub("", line.rstrip("\n")) for line in lines_printed]
     return f"it prints {lines}" if printed is not None and lines != printed else None

@@ -1,7 +1,7 @@
-"""Where the snippets of a page run: a Redis, a server on which somebody comes and goes, files that they name.
+"""The environment of a page's snippets: a Redis, a server with a user who comes and goes, named files.
 
-Documented addresses stand for the real ones: `redis://localhost:6379`, ports 7400 and 7443, and for operators
-`http://127.0.0.1:7480`. What runs for ever is ended once it has shown that it works; see `commands.py`.
+Documented addresses are replaced by real ones: `redis://localhost:6379`, ports 7400 and 7443, and
+`http://127.0.0.1:7480` for operators. Programs that run forever are ended once they work; see `commands.py`.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ from tests.transports import certificates
 QUICK = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0")
 REDIS, PORT, TLS_PORT, OPERATORS = "redis://localhost:6379", "7400", "7443", "http://127.0.0.1:7480"
 ASKS_A_SERVER = (PORT, OPERATORS, "presence.followups")
-SOMEBODY = "zoe"
+VISITOR = "zoe"
 PYTHON = (sys.executable, "-u", "-W", "error")
-RULES = '[[followups]]\nname = "we-miss-you"\nafter = 0.1\npayload = "mail template 7"\n'  # and not an hour
+RULES = '[[followups]]\nname = "we-miss-you"\nafter = 0.1\npayload = "mail template 7"\n'  # not 1 h
 HANDLER = "def send(due):\n    print(due.payload)\n"
 
 
 class Stage:
-    """Where the snippets of one page run.
+    """The environment of one page's snippets.
 
     Attributes:
-        folder: the working directory of all of them.
-        environment: of all of them.
+        folder: their working directory.
+        environment: their environment variables.
     """
 
     def __init__(self, folder: Path, redis_url: str, places: dict[str, str]) -> None:
@@ -52,12 +52,12 @@ class Stage:
         }
 
     def settle(self) -> None:
-        """Wait until nobody is online whom an earlier snippet left behind."""
+        """Wait until the users of earlier snippets are offline."""
         with PresenceReader(self._places[REDIS]) as reader:
-            wait_for(lambda: not reader.page(size=100).states.keys() - {SOMEBODY})
+            wait_for(lambda: not reader.page(size=100).states.keys() - {VISITOR})
 
     def real(self, text: str) -> str:
-        """Return a snippet with the addresses that hold here."""
+        """Return a snippet with the real addresses."""
         for documented, real in self._places.items():
             text = text.replace(documented, real)
         return text
@@ -65,7 +65,7 @@ class Stage:
 
 @contextlib.contextmanager
 def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[Stage]:
-    """Set up what a page needs; its servers only if it names their ports, or if something is to happen."""
+    """Set up what a page needs; servers only if it names their ports, or `is_live`."""
     _write_files(folder)
     with contextlib.ExitStack() as cleanup:
         redis = cleanup.enter_context(embedded_redis())
@@ -75,7 +75,7 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
             operators = ("--admin", "127.0.0.1:0") if OPERATORS in text else ("--no-admin",)
             rules = ("--config", str(folder / "quick.toml")) if "due_sync" in text else ()
             server = cleanup.enter_context(running_server("--redis", redis.url, *QUICK, *operators, *rules))
-            cleanup.enter_context(_somebody(server.address))
+            cleanup.enter_context(_user_who_comes_and_goes(server.address))
             places[PORT] = str(server.address[1])
             if OPERATORS in text:
                 wait_for(lambda: answers(url_of(server)))
@@ -89,7 +89,7 @@ def open_stage(folder: Path, text: str, *, is_live: bool = False) -> Iterator[St
 
 
 def _write_files(folder: Path) -> None:
-    """Write the files that commands on the pages name, as their reader would have them."""
+    """Write the files that a page's commands name."""
     (folder / "bin").mkdir(parents=True)
     (folder / "shop").mkdir()
     (folder / "shop" / "mails.py").write_text(HANDLER)
@@ -104,15 +104,15 @@ def _write_files(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _somebody(address: tuple[str, int]) -> Iterator[None]:
-    """Let zoe log in and fall silent, again and again: who waits for an event gets one."""
+def _user_who_comes_and_goes(address: tuple[str, int]) -> Iterator[None]:
+    """Let zoe log in and fall silent repeatedly, so that a program that waits for an event gets one."""
     over = threading.Event()
 
     def come_and_go() -> None:
         while not over.is_set():
             with contextlib.suppress(OSError), contextlib.closing(Phone(address)) as silent:
                 silent.socket.settimeout(5.0)
-                silent.send(protocol.encode(protocol.login(SOMEBODY)))
+                silent.send(protocol.encode(protocol.login(VISITOR)))
                 silent.read_to_end()
             over.wait(0.3)
 

@@ -20,7 +20,7 @@ from presence.config.loading import FIELDS
 TOP = Path(presence.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 MAX_WORDS = 6  # of a log event
-NAMES = {"Redis", "Valkey"}  # and what is in capitals, such as HTTP
+NAMES = {"Redis", "Valkey"}  # besides acronyms such as HTTP
 PLACEHOLDER = re.compile(r"%[srd]")
 AVOIDED = re.compile(
     r"\b(whoever|nobody|somebody|he|him|his|at once|(?:is|are) told|had better|ever so"
@@ -30,7 +30,7 @@ AVOIDED = re.compile(
 
 
 def log_events(source: str) -> Iterator[tuple[int, str]]:
-    """Give the line and the text of each log event, as far as it is a constant or made of some."""
+    """Yield the line and the text of each log event, as far as it is made of constants."""
     tree = ast.parse(source)
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
@@ -53,7 +53,7 @@ def events_of(call: ast.Call) -> list[ast.expr]:
 
 
 def constants(event: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> Iterator[str]:
-    """Give the texts that an expression may have; a part that is known only at run time is one word."""
+    """Yield the texts that an expression may have; a part known only at run time is one word."""
     match event:
         case ast.Constant(value=str(text)) if text:
             yield text
@@ -72,7 +72,7 @@ def constants(event: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> Iterat
 def faults_of_event(event: str) -> list[str]:
     """Return what is wrong with a log event.
 
-    Lines of the libraries, which use `logging`, have their details in the text and may be longer.
+    The libraries use `logging`; their lines have details in the text and may be longer.
     """
     capitals = [word for word in re.findall(r"\w+", event) if not word.islower() and not word.isdigit()]
     found = {
@@ -94,7 +94,7 @@ def faults_of_language(text: str) -> list[str]:
 
 
 def help_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Give each argument's name and its help, of subcommands too, and their descriptions."""
+    """Yield each argument's name and help, of subcommands too, and their descriptions."""
     for action in parser._actions:
         if action.help and action.help is not argparse.SUPPRESS:
             yield f"{parser.prog} {'/'.join(action.option_strings) or action.dest}", action.help
@@ -168,7 +168,7 @@ def test_wrong_help_is_found(text: str) -> None:
     assert faults_of_help(text)
 
 
-def test_events_are_found_where_they_are_written() -> None:
+def test_events_are_found_in_source_code() -> None:
     source = """
 LOST = "control channel lost"
 outage = Outage(log, away="Redis unreachable", refused=LOST, back="")

@@ -1,4 +1,4 @@
-"""What pages name is there: files, headings, modules, commands with their words, tests, settings, codes."""
+"""Names on pages exist: files, headings, modules, commands with arguments, tests, settings, codes."""
 
 import contextlib
 import io
@@ -21,23 +21,23 @@ PAGES = pages()
 OUTSIDE = re.compile(r"https?://|mailto:")
 PATHS = re.compile(r"`((?:presence|protocol|tests|loadtest|deploy)/[\w./-]*)`")
 MODULES = re.compile(r"`python\s-m\s((?:presence|loadtest|tests)[\w.]*)([^`]*)`")
-INCOMPLETE = ("are required", "expected one argument")  # of a command that is named and not shown whole
+INCOMPLETE = ("are required", "expected one argument")  # of a command that is named without its arguments
 HELP = """
 import contextlib, io, json, runpy, sys
-told = {}
+help_texts = {}
 for module in sys.argv[1:]:
     sys.argv = [module, "--help"]
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         try:
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         except SystemExit as ended:
-            told[module] = said.getvalue() if not ended.code else ""
-print(json.dumps(told))
+            help_texts[module] = output.getvalue() if not ended.code else ""
+print(json.dumps(help_texts))
 """
 
 
 def broken_links(page: str, text: str) -> list[str]:
-    """Return the links of a page that lead nowhere."""
+    """Return the broken links of a page."""
     found = []
     for link in links(text):
         if OUTSIDE.match(link):
@@ -66,35 +66,35 @@ def commands_in(text: str) -> list[str]:
 
 
 def complaint(command: str) -> str | None:
-    """Return what the command line says against some words, if anything."""
-    said = io.StringIO()
+    """Return the command line's error about some arguments, or None."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             argument_parser(words := shlex.split(command)).parse_args(words)
     except SystemExit as stop:
-        line = said.getvalue().splitlines()[-1]
+        line = output.getvalue().splitlines()[-1]
         return None if stop.code in {0, None} or any(words in line for words in INCOMPLETE) else line
     return None
 
 
 def helped(modules: list[str]) -> dict[str, str]:
-    """Return what each module prints that is run with --help; one process, as all load much the same."""
-    seed = {"PYTHONHASHSEED": "0"}  # the simulation begins anew with another
+    """Return each module's output for --help; in one process, because they share most imports."""
+    seed = {"PYTHONHASHSEED": "0"}  # the simulation re-executes itself with another
     command = [sys.executable, "-W", "ignore::RuntimeWarning:runpy", "-c", HELP, *modules]
     run = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, **seed}
     )
-    told: dict[str, str] = json.loads(run.stdout)
-    return told
+    help_texts: dict[str, str] = json.loads(run.stdout)
+    return help_texts
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_paths_and_commands_of_a_page_are_right(page: str) -> None:
+def test_links_paths_and_commands_of_a_page_are_valid(page: str) -> None:
     text = PAGES[page]
     assert broken_links(page, text) == []
     assert [path for path in PATHS.findall(prose(text)) if not (ROOT / path).exists()] == []
-    told = {command: complaint(command) for command in commands_in(text)}
-    assert {command: line for command, line in told.items() if line} == {}
+    complaints = {command: complaint(command) for command in commands_in(text)}
+    assert {command: line for command, line in complaints.items() if line} == {}
 
 
 @pytest.mark.parametrize("link", ["nowhere.md", "docs/timers.md#no-such-heading", "#nor-this-one"])
@@ -113,20 +113,21 @@ def test_the_readme_names_every_page() -> None:
     assert sorted(set(PAGES) - named - {"README.md"}) == []
 
 
-def test_every_module_that_is_to_be_run_is_there_and_knows_its_words() -> None:
+def test_every_module_that_is_run_exists_and_has_the_named_arguments() -> None:
     named = [(name, words.split()) for text in PAGES.values() for name, words in MODULES.findall(text)]
     modules = {name for name, _ in named}
     places = [ROOT.joinpath(*name.split(".")) for name in modules]
     assert [place for place in places if not (place.with_suffix(".py").is_file() or place.is_dir())] == []
     page = PAGES["docs/reliability.md"]
     commands = [(name, words.split()) for name, words in MODULES.findall(page)]
-    told = helped(sorted({name for name, _ in commands}))
-    assert len(told) > 8
+    help_texts = helped(sorted({name for name, _ in commands}))
+    assert len(help_texts) > 8
     unknown = [
         (name, word)
         for name, words in commands
         for word in words
-        if not re.fullmatch(r"[\d.]+", word) and not re.search(rf"(?<![\w-]){word}(?![\w-])", told[name])
+        if not re.fullmatch(r"[\d.]+", word)
+        and not re.search(rf"(?<![\w-]){word}(?![\w-])", help_texts[name])
     ]
     assert unknown == []
 
@@ -140,12 +141,12 @@ def test_codes_have_their_names() -> None:
     assert [(code, name) for code, name in named if Code(code).reason != name] == []
 
 
-def test_settings_of_apps_have_their_defaults_and_those_of_reliability_are_there() -> None:
+def test_settings_on_the_pages_for_apps_and_reliability_exist_with_their_defaults() -> None:
     page = PAGES["docs/apps.md"]
     cells = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and row.count("|") == 4]
     named = [each for cell in cells for each in re.findall(r"`(\w+)` (\d+|oldest)\b", cell)]
     assert len(named) >= 9
     assert [(name, str(FIELDS[name].default).removesuffix(".0")) for name, _ in named] == named
     quoted = re.findall(r"`([a-z_]+)`", PAGES["docs/reliability.md"])
-    fields = {"code", "gap", "since_id", "at_ms"}  # of an event, and the word of the page itself
+    fields = {"code", "gap", "since_id", "at_ms"}  # fields of an event, and a word of the page itself
     assert {*quoted} - {*FIELDS} - {code.reason for code in Code} - fields == set()

@@ -1,4 +1,4 @@
-"""The tables of the pages are those of the code: settings, constants, metrics, events, attacks."""
+"""The tables of the pages match the code: settings, constants, metrics, events, attacks."""
 
 import ast
 import dataclasses
@@ -49,7 +49,7 @@ CONSTANTS = {
 
 
 def settings_table() -> str:
-    """Return the table of settings that the page must hold."""
+    """Return the table of settings that the page must have."""
     rows = ["| setting | default | unit | what it does |", "| --- | --- | --- | --- |"]
     group = None
     for spec in FIELDS.values():
@@ -65,17 +65,17 @@ def settings_table() -> str:
 
 
 def constants_table() -> str:
-    """Return the table of what is no setting, which the page must hold too."""
+    """Return the table of constants that the page must have."""
     rows = [f"| `{name}` | {pkgutil.resolve_name(name):,} | {text} |" for name, text in CONSTANTS.items()]
     return "\n".join(["| constant | value | what it is |", "| --- | --- | --- |", *rows])
 
 
-def test_the_page_on_settings_has_the_tables_as_they_are() -> None:
+def test_the_page_on_settings_has_the_current_tables() -> None:
     for table in (settings_table(), constants_table()):
         assert table in PAGES["settings"], f"the page must hold:\n{table}"
 
 
-def test_every_setting_is_on_a_page_of_those_who_meet_it() -> None:
+def test_every_setting_is_on_a_page_for_its_users() -> None:
     others = "".join(text for name, text in pages().items() if not name.endswith("settings.md"))
     absent = {
         name
@@ -85,7 +85,7 @@ def test_every_setting_is_on_a_page_of_those_who_meet_it() -> None:
     assert absent == set()
 
 
-def test_the_bounds_of_turns_are_those_of_the_code() -> None:
+def test_the_documented_limits_per_turn_are_those_of_the_code() -> None:
     bounds = re.findall(r"`((?:presence|protocol)[.\w]*\.[A-Z_]+)` = ([\d.]+)", PAGES["architecture"])
     assert len(bounds) > 20
     assert [each for each in bounds if pkgutil.resolve_name(each[0]) != float(each[1])] == []
@@ -106,7 +106,7 @@ def is_defined(path: Path, name: str) -> bool:
     return any(isinstance(each, FUNCTIONS) and each.name == function for each in functions)
 
 
-def test_each_step_of_the_walk_to_redis_is_a_function_of_that_module() -> None:
+def test_each_step_from_bytes_to_redis_is_a_function_of_that_module() -> None:
     steps = WALK.findall(PAGES["architecture"])
     assert len(steps) > 10
     assert len(steps) == len(re.findall(r"^ (?:presence|protocol)/", PAGES["architecture"], re.MULTILINE))
@@ -114,11 +114,11 @@ def test_each_step_of_the_walk_to_redis_is_a_function_of_that_module() -> None:
 
 
 @pytest.mark.parametrize("name", ["Engine.receive_bytes", "Registry.received", "nowhere"])
-def test_a_wrong_step_of_the_walk_is_found(name: str) -> None:
+def test_a_wrong_step_is_noticed(name: str) -> None:
     assert not is_defined(TOP / "core" / "engine.py", name)
 
 
-def test_every_package_has_a_place_in_the_architecture() -> None:
+def test_every_package_is_in_the_architecture() -> None:
     packages = {path.parent for path in TOP.glob("*/__init__.py") if not path.parent.is_symlink()}
     assert len(packages) > 8
     assert [each.name for each in packages if f"`presence/{each.name}/`" not in PAGES["architecture"]] == []
@@ -128,7 +128,7 @@ def test_every_package_has_a_place_in_the_architecture() -> None:
 
 
 def section(page: str, heading: str) -> str:
-    """Return what stands below a heading of a page."""
+    """Return the text below a heading of a page."""
     text = PAGES[page].partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     assert text, heading
     return text
@@ -139,12 +139,12 @@ def quoted(text: str) -> list[str]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of all tables there, their heads left out."""
+    """Return the cells of all tables in a text, without headings."""
     lines = re.findall(r"^\| ?(.+) \|\n(?!\| ---)", text, re.MULTILINE)
     return [re.split(r" ?\| ?", line) for line in lines if not line.startswith("---")]
 
 
-def test_each_metric_that_is_named_is_one_with_that_label() -> None:
+def test_each_named_metric_exists_with_that_label() -> None:
     metrics = {metric.name: metric for metric in TABLE}
     pages_of_operators = PAGES["operations"] + PAGES["metrics"]
     named = [text for text in quoted(pages_of_operators) if re.match(r"presence_\w+", text)]
@@ -161,14 +161,14 @@ def test_each_metric_that_is_named_is_one_with_that_label() -> None:
             assert value in values, text
 
 
-def test_what_is_to_be_changed_after_a_refusal_are_settings() -> None:
+def test_remedies_for_refusals_are_settings() -> None:
     cells = [row[3] for row in rows(section("operations", "Refusals"))]
     names = {name for text in cells for name in quoted(text) if re.fullmatch(r"[a-z_]+", name)}
     assert len(names) > 15
     assert names <= set(FIELDS)
 
 
-def test_each_line_of_the_log_that_is_explained_is_written() -> None:
+def test_each_documented_log_event_is_in_the_code() -> None:
     sources = "\n".join(path.read_text("utf-8") for path in TOP.rglob("*.py"))
     events = [event for row in rows(section("operations", "The log")) for event in quoted(row[0])]
     assert len(events) > 15
@@ -182,7 +182,7 @@ SETTINGS = re.findall(r"^\| `([a-z-]+) ([^` ]+)` \|", PAGES["redis"], re.MULTILI
 OF_TLS = {name for name, _ in SETTINGS if name.startswith("tls-")}
 
 
-def test_settings_of_redis_take_their_values(server: Server) -> None:
+def test_settings_of_redis_accept_their_values(server: Server) -> None:
     plain = [(name, value) for name, value in SETTINGS if name not in OF_TLS]
     assert len(plain) > 8
     for name, value in plain:
@@ -191,7 +191,7 @@ def test_settings_of_redis_take_their_values(server: Server) -> None:
 
 @pytest.mark.parametrize("server", ["redis-server"], indirect=True)
 @pytest.mark.needs("redis-server")  # the embedded one has no TLS
-def test_settings_of_tls_of_redis_are_known(server: Server) -> None:
+def test_tls_settings_of_redis_are_known(server: Server) -> None:
     assert OF_TLS
     assert all(ask(server.client, "CONFIG", "GET", name) for name in OF_TLS)
 
@@ -202,16 +202,16 @@ def test_settings_of_tls_of_redis_are_known(server: Server) -> None:
 ATTACKS = [row for row in rows(section("security", "Attacks, and what bounds them")) if len(row) > 1]
 
 
-def test_settings_of_attacks_are_those_that_bound_strangers() -> None:
+def test_settings_of_attacks_are_those_that_limit_clients() -> None:
     assert len(ATTACKS) > 20
     assert [row for row in ATTACKS if len(row) != 5 or not all((row[0], row[1], row[3], row[4]))] == []
     assert {name for row in ATTACKS for name in quoted(row[2])} <= set(FIELDS)
     bounding = {name for name, spec in FIELDS.items() if spec.group in {"limits", "authentication", "tls"}}
-    served = {"tls_cert", "tls_key", "tls_port", "tls_only"}  # where TLS is served, and no bound of anything
+    served = {"tls_cert", "tls_key", "tls_port", "tls_only"}  # where TLS is served; no limit
     assert bounding - served <= {*quoted(section("security", "Attacks, and what bounds them"))}
 
 
-def test_what_tries_an_attack_is_there_and_every_case_of_strangers_is_on_the_page() -> None:
+def test_tests_of_attacks_exist_and_every_attack_program_is_on_the_page() -> None:
     for each in {name for row in ATTACKS for name in quoted(row[3])} - set(CASES):
         if each.startswith("python -m "):
             assert importlib.util.find_spec(each.split()[2]) is not None, each
@@ -224,7 +224,7 @@ def test_what_tries_an_attack_is_there_and_every_case_of_strangers_is_on_the_pag
 # Apps, subscribers and timers
 
 
-def test_types_of_the_client_are_there_and_have_their_codes() -> None:
+def test_client_types_exist_and_have_their_codes() -> None:
     page = PAGES["apps"]
     names = re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", page)
     assert [name for name in names if not hasattr(presence.client, name)] == []
@@ -235,7 +235,7 @@ def test_types_of_the_client_are_there_and_have_their_codes() -> None:
 
 
 @pytest.mark.parametrize("name", ["Online", "Offline", "Away", "Updated", "Gap"])
-def test_each_event_has_a_row_with_fields_that_it_has(name: str) -> None:
+def test_each_event_has_a_row_with_its_fields(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}`.*$", PAGES["subscribers"], re.MULTILINE)
     known = {field.name for field in dataclasses.fields(getattr(subscriber, name))}
     named = set(re.findall(r"`([a-z_]+)`", row)) - {code.reason for code in Code}

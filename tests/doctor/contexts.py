@@ -1,4 +1,4 @@
-"""Facts of a machine and a Redis to which nothing is wanting, to be spoilt by tests."""
+"""Facts of a machine and a Redis without problems, which tests modify."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +48,6 @@ NODE = NodeState(
 
 
 def cluster(*slots: tuple[int, int, int], servers: Sequence[RedisServer] = (SERVER,)) -> RedisFacts:
-    """Return a cluster: of each range of slots the first, the last, and how many replicas there are."""
+    """Return a cluster: the first and last slot of each range, and its number of replicas."""
     rows = [Slots(*each) for each in slots]
     return RedisFacts(url="redis+cluster://a", is_cluster=True, failure="", servers=servers, slots=rows)

@@ -17,7 +17,7 @@ def found(check: str, settings: Settings, *handlers: str) -> CheckResult:
     return next(each for each in results if each.check == check)
 
 
-def test_without_problems_and_files_nothing_is_wanting() -> None:
+def test_valid_settings_without_files_pass() -> None:
     results = [*configuration.settings([]), *configuration.files(Settings(), [])]
     assert {each.status for each in results} == {CheckStatus.OK}
 
@@ -30,15 +30,15 @@ def test_without_problems_and_files_nothing_is_wanting() -> None:
         ("certificate", "tls_cert", "correct the file"),
     ],
 )
-def test_a_file_that_cannot_be_used_fails(check: str, setting: str, fix: str, tmp_path: Path) -> None:
+def test_an_unusable_file_fails(check: str, setting: str, fix: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no such thing")
     (tmp_path / "file").chmod(0o600)
-    result = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # as named
+    result = found(check, Settings(**{setting: tmp_path / "file"}))  # type: ignore[arg-type] # by name
     assert result.status is CheckStatus.FAIL
     assert fix in result.fix
 
 
-def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> None:
+def test_a_certificate_is_a_warning_two_weeks_before_it_expires(tmp_path: Path) -> None:
     cert, key = certificates.write(tmp_path)
     settings = Settings(tls_cert=cert, tls_key=key)
     ends_at = datetime.strptime(
@@ -51,7 +51,7 @@ def test_a_certificate_is_renewed_two_weeks_before_it_ends(tmp_path: Path) -> No
         assert result.fix.startswith("" if status is CheckStatus.OK else f"renew {cert}, then SIGHUP")
 
 
-def test_rules_without_a_handler_and_what_is_open_to_strangers_are_told_with_what_helps() -> None:
+def test_rules_without_a_handler_and_exposures_are_reported_with_their_fix() -> None:
     result = found("handlers", Settings(followups=(Rule("mail", 60),)))
     assert result.status is CheckStatus.NOT_TRIED
     assert "--handler" in result.fix

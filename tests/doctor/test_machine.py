@@ -1,4 +1,4 @@
-"""Platform, clocks, files, memory and ports beside what a server needs."""
+"""Platform, clocks, files, memory and ports compared with what a server needs."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ OK, WARN, FAIL, NOT_TRIED = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL, 
         (STARTS_REDIS, {}, OK, ""),
     ],
 )
-def test_what_is_wanting_is_told_with_what_mends_it(
+def test_a_problem_is_reported_with_its_fix(
     check: Callable[[MachineFacts], CheckResult], changed: dict[str, Any], status: CheckStatus, fix: str
 ) -> None:
     result = check(replace(MACHINE, **changed))
@@ -57,7 +57,7 @@ def test_what_is_wanting_is_told_with_what_mends_it(
         (961, 1024, FAIL, "LimitNOFILE=1025 "),
     ],
 )
-def test_the_file_limit_is_held_against_the_connections_that_are_wanted(
+def test_the_file_limit_is_compared_with_the_wanted_connections(
     max_connections: int, hard: int, status: CheckStatus, fix: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
@@ -66,7 +66,7 @@ def test_the_file_limit_is_held_against_the_connections_that_are_wanted(
     assert result.fix.startswith(fix)
 
 
-def test_memory_is_reckoned_for_all_workers() -> None:
+def test_needed_memory_is_the_sum_over_all_workers() -> None:
     one = needed_memory(settings := Settings(max_connections=10_000, no_admin=True), wanted(settings, 0))
     assert one.sessions == 60_000_000 + 10_000 * 4696
     assert one.outbox == 512 * 100_000
@@ -89,7 +89,7 @@ def test_memory_is_reckoned_for_all_workers() -> None:
         (600_000_000, 0, WARN, "max_connections = "),
     ],
 )
-def test_memory_is_held_against_what_is_there(
+def test_needed_memory_is_compared_with_the_available(
     there: int, max_connections: int, status: CheckStatus, fix: str
 ) -> None:
     settings = Settings(max_connections=max_connections)
@@ -97,7 +97,7 @@ def test_memory_is_held_against_what_is_there(
     result = machine.memory(settings, here, wanted(settings, 105_264))
     assert result.status is status
     assert result.fix.startswith(fix)
-    if fix.startswith("max_connections"):  # what it names is enough
+    if fix.startswith("max_connections"):  # the suggested value is enough
         fixed = Settings(max_connections=int(result.fix.removeprefix(fix).partition(",")[0]))
         assert machine.memory(fixed, here, wanted(fixed, 0)).status is OK
 
@@ -121,7 +121,9 @@ def test_the_tightest_control_group_counts(tmp_path: Path) -> None:
         (errno.EADDRNOTAVAIL, FAIL, "use an address of this machine"),
     ],
 )
-def test_a_port_that_cannot_be_had_is_told_with_what_helps(code: int, status: CheckStatus, fix: str) -> None:
+def test_a_port_that_cannot_be_bound_is_reported_with_its_fix(
+    code: int, status: CheckStatus, fix: str
+) -> None:
     port = Port("port", "127.0.0.1", 7400)
     here = replace(MACHINE, unbound={port: OSError(code, os.strerror(code))})
     first, admin = machine.ports(Settings(), here)
@@ -144,7 +146,7 @@ def test_ports_and_addresses_are_tried() -> None:
     ]
 
 
-def test_a_directory_is_sound_if_it_can_be_made(tmp_path: Path) -> None:
+def test_a_directory_that_can_be_created_passes(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     folders = {"a/b": "", "file": f"{tmp_path / 'file'} is not a directory"}
     for name, problem in folders.items():

@@ -1,4 +1,4 @@
-"""What a Redis tells of itself beside what servers need, and what servers share in it."""
+"""Facts about a Redis compared with what servers need, and what servers share in it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,7 +41,7 @@ REPLICA = {"role": "slave", "master_host": "h", "master_port": 6379}
 
 
 @pytest.mark.parametrize(
-    ("check", "told", "status", "fix"),
+    ("check", "facts", "status", "fix"),
     [
         (checks.version, {"redis_version": "6.2.0"}, OK, ""),
         (checks.version, {"redis_version": "10.0.1"}, OK, ""),
@@ -65,10 +65,10 @@ REPLICA = {"role": "slave", "master_host": "h", "master_port": 6379}
         (checks.replicas, one_replica("online", 11), WARN, "log and network"),
     ],
 )
-def test_what_is_wanting_is_told_with_what_mends_it(
-    check: Callable[[dict[str, Any]], CheckResult], told: dict[str, Any], status: CheckStatus, fix: str
+def test_a_problem_is_reported_with_its_fix(
+    check: Callable[[dict[str, Any]], CheckResult], facts: dict[str, Any], status: CheckStatus, fix: str
 ) -> None:
-    result = check({**INFO, **told})
+    result = check({**INFO, **facts})
     assert result.status is status
     assert fix in result.fix
 
@@ -77,17 +77,17 @@ def test_what_is_wanting_is_told_with_what_mends_it(
     ("pings", "status"),
     [([0.1, 9.9, 700.0], OK), ([9.0, 11.0, 12.0], WARN), ([501.0, 600.0, 0.1], FAIL)],
 )
-def test_the_median_of_pings_is_what_counts(pings: list[float], status: CheckStatus) -> None:
+def test_the_median_of_pings_counts(pings: list[float], status: CheckStatus) -> None:
     assert checks.latency(replace(SERVER, pings_ms=pings)).status is status
 
 
-def test_one_that_tells_nothing_of_itself_is_no_failure_and_the_right_is_named() -> None:
+def test_a_server_that_refuses_facts_is_no_failure_and_the_permission_is_named() -> None:
     results = checked(replace(SERVER, info=Unknown("no permissions to run the 'info' command")))
     assert [each.check for each in results if each.status is not NOT_TRIED] == ["redis latency"]
     assert all("'+info'" in each.fix for each in results if each.status is NOT_TRIED)
 
 
-def test_of_several_each_is_named_and_has_its_share() -> None:
+def test_each_of_several_servers_is_named_and_has_its_share() -> None:
     other = replace(SERVER, name="redis-b:6379", info=INFO | {"role": "slave"})
     results = checked(SERVER, other, settings=Settings(shards=16))
     (replica,) = [each for each in results if each.status is FAIL]
@@ -106,7 +106,7 @@ def nodes_settings(found: RedisFacts) -> CheckResult:
 
 
 def other(**changed: Any) -> dict[str, Any]:
-    """Return the nodes of a sound Redis, and another one beside them."""
+    """Return the nodes of a valid Redis, and another one with these changes."""
     return {"nodes": [NODE, replace(NODE, node="b", **changed)]}
 
 
@@ -145,7 +145,7 @@ def other(**changed: Any) -> dict[str, Any]:
         (nodes_settings, {"nodes": Unknown("no permissions")}, NOT_TRIED, ""),
     ],
 )
-def test_what_servers_share_is_judged(
+def test_data_that_servers_share_are_checked(
     check: Callable[[RedisFacts], CheckResult], changed: dict[str, Any], status: CheckStatus, words: str
 ) -> None:
     result = check(replace(SOUND, **changed))

@@ -1,4 +1,4 @@
-"""One examination: every check has its place, and what fails keeps others from being tried."""
+"""A whole run: every check is in the catalogue, and a failure skips the checks that depend on it."""
 
 from pathlib import Path
 
@@ -19,19 +19,19 @@ def sources(**others: str) -> dict[str, str]:
     return {"admin": "default", **others}
 
 
-def test_every_check_has_its_place_in_the_catalogue_and_every_place_a_check(tmp_path: Path) -> None:
-    told = run_checks(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
-    told += redis(Settings(), cluster((0, 16383, 1)), ConnectionCounts(1, 1, is_asked=True))
-    assert {each.check for each in told} == set(CHECKS)
+def test_the_catalogue_has_every_check_and_no_other(tmp_path: Path) -> None:
+    results = run_checks(CheckContext(lambda: Loaded(Settings(), sources()), root=tmp_path))
+    results += redis(Settings(), cluster((0, 16383, 1)), ConnectionCounts(1, 1, is_asked=True))
+    assert {each.check for each in results} == set(CHECKS)
 
 
-def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(tmp_path: Path) -> None:
+def test_a_failure_skips_dependent_checks_and_all_are_reported(tmp_path: Path) -> None:
     def bad() -> Loaded:
         raise ConfigError(["tick: must be …"])
 
-    told = run_checks(CheckContext(bad, root=tmp_path))
-    assert {each.check for each in told} == set(CHECKS)
-    assert told[0].status is CheckStatus.FAIL
+    results = run_checks(CheckContext(bad, root=tmp_path))
+    assert {each.check for each in results} == set(CHECKS)
+    assert results[0].status is CheckStatus.FAIL
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_fails_keeps_the_rest_from_being_tried_and_nothing_is_left_unsaid(t
         ("TLS with h:1: its certificate is refused: self-signed", "?ssl_ca_certs=FILE"),
     ],
 )
-def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: str, fix: str) -> None:
+def test_a_redis_that_does_not_answer_is_one_failure_with_its_fix(failure: str, fix: str) -> None:
     away = RedisFacts(url="redis://a", is_cluster=False, failure=failure)
     first, *others = redis(Settings(redis="redis://a"), away, ConnectionCounts(1, 1, is_asked=True))
     assert (first.check, first.status) == ("redis", CheckStatus.FAIL)
@@ -52,22 +52,22 @@ def test_a_redis_that_does_not_answer_is_one_failure_and_help_is_told(failure: s
     assert {each.status for each in others} == {CheckStatus.NOT_TRIED}
 
 
-def test_a_sound_redis_and_its_nodes_are_found_so() -> None:
+def test_a_valid_redis_and_its_nodes_pass() -> None:
     sound = RedisFacts(
         url="redis://a", is_cluster=False, failure="", servers=[SERVER], data=("2", "1"), nodes=[NODE]
     )
-    told = list(redis(Settings(redis="redis://a"), sound, ConnectionCounts(9, 9, is_asked=True)))
-    assert worst(told) is CheckStatus.OK
+    results = list(redis(Settings(redis="redis://a"), sound, ConnectionCounts(9, 9, is_asked=True)))
+    assert worst(results) is CheckStatus.OK
 
 
-def test_the_worst_counts_and_what_is_not_tried_is_better_than_a_warning() -> None:
+def test_the_worst_status_counts_and_not_tried_is_better_than_a_warning() -> None:
     rising = [CheckResult("ports", status, "", "") for status in CheckStatus]
     assert list(CheckStatus) == [CheckStatus.OK, CheckStatus.NOT_TRIED, CheckStatus.WARN, CheckStatus.FAIL]
     for count, status in enumerate(CheckStatus, 1):
         assert worst(rising[:count][::-1]) is status
 
 
-def test_help_lists_what_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {name:<20}  {about}\n" in out for name, about in CHECKS.items())

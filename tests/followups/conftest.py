@@ -31,7 +31,7 @@ def client(url: str) -> Iterator[Redis]:
 
 @pytest.fixture
 def shard(client: Redis, url: str) -> Shard:
-    """A shard that has begun, with one rule: a minute after any offline event."""
+    """A shard that the scheduler has started on, with one rule: a minute after any offline event."""
     shard = Shard(client, url, [Rule("mail", 60.0, payload="template")])
     shard.run_scheduler()
     return shard

@@ -1,4 +1,4 @@
-"""Reading what is due in a group: at least once, and what fails again and again is put aside."""
+"""Reading due follow-ups in a group: at least once, and one that keeps failing becomes a dead letter."""
 
 import itertools
 from typing import Any
@@ -19,11 +19,11 @@ def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(shard: Shard) -> Shard:
-    """A shard where two follow-ups have been told."""
-    event = shard.goes("ann")
+def shard(shard: Shard) -> Shard:
+    """A shard where two follow-ups have been delivered."""
+    event = shard.go_offline("ann")
     assert event
-    shard.goes("bob")
+    shard.go_offline("bob")
     shard.run_scheduler()
     shard.run_scheduler(after_ms=MINUTE_MS * 2)
     return shard
@@ -33,7 +33,7 @@ def users(some: list[Any]) -> list[str]:
     return [each.uid for each in some if isinstance(each, FollowUp)]
 
 
-def test_a_group_begins_with_all_that_is_kept_and_goes_on_where_it_was(told: Shard, url: str) -> None:
+def test_a_group_begins_with_all_kept_follow_ups_and_resumes_where_it_stopped(shard: Shard, url: str) -> None:
     with due_sync(url, group="g", consumer="c") as followups:
         first, second = itertools.islice(followups, 2)
         followups.acknowledge()
@@ -45,21 +45,21 @@ def test_a_group_begins_with_all_that_is_kept_and_goes_on_where_it_was(told: Sha
         assert followups.poll() is None
     with due_sync(url, group="late", consumer="c", after=None) as followups:
         assert followups.poll() is None
-    assert told.client.xlen(told.keys.followups(0)) == 2
+    assert shard.client.xlen(shard.keys.followups(0)) == 2
 
 
-def test_what_fails_again_and_again_is_put_aside_with_what_went_wrong(told: Shard, url: str) -> None:
+def test_a_follow_up_that_keeps_failing_becomes_a_dead_letter_with_its_error(shard: Shard, url: str) -> None:
     with due_sync(url, group="g", consumer="c", max_deliveries=2, claim_idle_s=0.001) as followups:
-        while not told.client.xlen("presence:{0}:followups:dead"):
+        while not shard.client.xlen("presence:{0}:followups:dead"):
             if (followup := followups.poll()) and users([followup]) == ["ann"]:
                 followups.fail("no such address")
-    letters: Any = told.client.xrange("presence:{0}:followups:dead")
+    letters: Any = shard.client.xrange("presence:{0}:followups:dead")
     ((_, letter),) = letters
     assert (letter[b"uid"], letter[b"error"], letter[b"group"]) == (b"ann", b"no such address", b"g")
-    assert not told.client.exists("presence:{0}:dead"), "which is for events"
+    assert not shard.client.exists("presence:{0}:dead"), "that stream is for events"
 
 
-async def test_the_same_with_trio(told: Shard, url: str) -> None:
+async def test_the_trio_consumer_reads_the_same_follow_ups(shard: Shard, url: str) -> None:
     with trio.fail_after(10):
         async with due(url, group="g", consumer="c") as followups:
-            assert users([await anext(followups) for _ in range(2)]) == told.told_to()
+            assert users([await anext(followups) for _ in range(2)]) == shard.delivered_to()

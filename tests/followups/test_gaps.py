@@ -1,4 +1,4 @@
-"""What becomes of follow-ups when events are missing: trimmed, erased, or lost with all the rest."""
+"""Follow-ups when events are missing: trimmed, erased, or lost with all other data."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -15,17 +15,17 @@ MINUTE_MS = 60_000
 
 @pytest.fixture
 def recent(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> Shard:
-    """The shard, where users are last seen by a clock as servers have one."""
+    """The shard, where users are last seen by the real clock."""
     monkeypatch.setattr(shard, "_seen_ms", shard.now_ms)
-    shard.goes("first")
+    shard.go_offline("first")
     shard.run_scheduler()
     return shard
 
 
 def trim(shard: Shard) -> None:
-    """Remove all events, and let one more come."""
+    """Remove all events, then add one."""
     empty(shard)
-    shard.comes("other")
+    shard.come_online("other")
 
 
 def empty(shard: Shard) -> None:
@@ -33,70 +33,74 @@ def empty(shard: Shard) -> None:
 
 
 def replace(shard: Shard) -> None:
-    """Put another stream in the place of the one."""
+    """Replace the stream by another one."""
     shard.client.delete(shard.keys.events(0))
-    shard.goes("bob")
+    shard.go_offline("bob")
 
 
-@pytest.mark.parametrize("hole", [trim, empty, replace])
-def test_who_went_in_a_hole_is_found_and_gets_what_is_for_all_reasons(
-    recent: Shard, hole: Callable[[Shard], None]
+@pytest.mark.parametrize("gap", [trim, empty, replace])
+def test_a_user_whose_offline_event_is_missing_gets_the_rules_for_all_reasons(
+    recent: Shard, gap: Callable[[Shard], None]
 ) -> None:
-    recent.goes("ann")
-    hole(recent)
+    recent.go_offline("ann")
+    gap(recent)
     assert recent.run_scheduler(times=2).counters.holes == 1
     recent.run_scheduler()
     recent.run_scheduler(after_ms=MINUTE_MS * 2, times=2)
-    assert sorted(recent.told_to()) == ["ann", *(["bob"] if hole is replace else []), "first"]
-    (told,) = [each for each in recent.told() if each["uid"] == "ann"]
-    assert (told["offline_id"], told["reason"], told["offline_at_ms"]) == ("", "", "0")
+    assert sorted(recent.delivered_to()) == ["ann", *(["bob"] if gap is replace else []), "first"]
+    (followup,) = [each for each in recent.delivered() if each["uid"] == "ann"]
+    assert (followup["offline_id"], followup["reason"], followup["offline_at_ms"]) == ("", "", "0")
     assert recent.run_scheduler().counters.holes == 0
 
 
-def test_who_wished_for_a_long_time_out_is_found_too(recent: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_with_a_long_idle_timeout_is_found_after_a_gap(
+    recent: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recent, "_seen_ms", recent.now_ms - 300_000)
-    recent.goes("ann")
+    recent.go_offline("ann")
     trim(recent)
     recent.run_scheduler(times=2)
     recent.run_scheduler(after_ms=MINUTE_MS * 2)
-    assert sorted(recent.told_to()) == ["ann", "first"]
+    assert sorted(recent.delivered_to()) == ["ann", "first"]
 
 
-def test_who_came_back_in_a_hole_is_left_in_peace(recent: Shard) -> None:
-    recent.comes("first")
+def test_a_return_within_a_gap_cancels_the_follow_up(recent: Shard) -> None:
+    recent.come_online("first")
     trim(recent)
     recent.run_scheduler()
     recent.run_scheduler(after_ms=MINUTE_MS * 2)
-    assert recent.told() == []
+    assert recent.delivered() == []
     assert recent.counts()["dropped"] == 1
 
 
-def test_who_came_and_went_in_a_hole_waits_anew(recent: Shard) -> None:
+def test_a_return_and_another_end_within_a_gap_restart_the_delay(recent: Shard) -> None:
     recent.pass_time(MINUTE_MS // 2)
-    recent.comes("first")
-    recent.goes("first")
+    recent.come_online("first")
+    recent.go_offline("first")
     trim(recent)
     recent.run_scheduler(times=2)
     recent.run_scheduler(after_ms=MINUTE_MS // 2 + 1)
-    assert recent.told() == []
+    assert recent.delivered() == []
     recent.run_scheduler(after_ms=MINUTE_MS)
-    assert recent.told_to() == ["first"]
+    assert recent.delivered_to() == ["first"]
 
 
-def test_who_went_again_unseen_does_not_get_what_was_for_the_first_time(
+def test_a_second_unseen_end_drops_the_follow_up_of_the_first(
     recent: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "_seen_ms", 5)  # of so long ago that he is not looked for
-    recent.comes("first")
-    recent.goes("first")
+    monkeypatch.setattr(recent, "_seen_ms", 5)  # so long ago that the scan does not cover it
+    recent.come_online("first")
+    recent.go_offline("first")
     trim(recent)
     recent.run_scheduler(after_ms=MINUTE_MS * 2, times=2)
-    assert recent.told() == []
+    assert recent.delivered() == []
     assert recent.counts()["dropped"] == 1
 
 
-def test_what_was_added_for_a_user_keeps_nothing_from_him_that_a_hole_hid(recent: Shard, url: str) -> None:
-    recent.goes("ann")
+def test_a_follow_up_added_for_a_user_does_not_replace_those_of_a_missed_event(
+    recent: Shard, url: str
+) -> None:
+    recent.go_offline("ann")
     with FollowUps(url) as followups:
         added = followups.add("ann", after=90, name="x")
     trim(recent)
@@ -106,44 +110,44 @@ def test_what_was_added_for_a_user_keeps_nothing_from_him_that_a_hole_hid(recent
         assert followups.of("ann")[0].due_ms == added.due_ms
 
 
-def test_trimmed_events_that_were_read_are_no_hole(recent: Shard) -> None:
+def test_trimmed_events_that_were_read_are_no_gap(recent: Shard) -> None:
     trim(recent)
     assert recent.run_scheduler().counters.holes == 0
 
 
-def test_many_who_are_looked_for_come_in_slices_and_once(client: Redis, url: str) -> None:
+def test_many_users_found_after_a_gap_are_planned_in_slices_and_once(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule(f"r{n}", 0) for n in range(20)])
     shard.run_scheduler()
     shard._seen_ms = shard.now_ms
-    shard.comes("first")
+    shard.come_online("first")
     shard.run_scheduler()
     users = [f"u{n}" for n in range(60)]
     for uid in users:
-        shard.goes(uid)
+        shard.go_offline(uid)
     trim(shard)
     with closing(shard.scheduler()) as scheduler:
-        shard.anybody()
+        shard.release_runner()
         plans = []
         while scheduler.run_once() == 0:
             plans.append(scheduler.counters.planned)
             scheduler._due.clear()
         scheduler._due.clear()
         scheduler.run_once()
-    assert plans[:2] == [500, 1000], "a user at a time"
-    while len(shard.told()) < 1200:
+    assert plans[:2] == [500, 1000], "one user at a time"
+    while len(shard.delivered()) < 1200:
         shard.run_scheduler()
     shard.run_scheduler()
-    assert sorted(shard.told_to()) == sorted(users * 20)
+    assert sorted(shard.delivered_to()) == sorted(users * 20)
 
 
-def test_a_redis_that_lost_all_is_read_from_its_beginning(client: Redis, url: str) -> None:
+def test_after_redis_lost_all_data_the_stream_is_read_from_its_start(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule("mail", 0)])
     with closing(shard.scheduler()) as scheduler:
         scheduler.run_once()
         client.flushall()
-        shard.goes("ann")
+        shard.go_offline("ann")
         scheduler._due.clear()
         scheduler.run_once()
         assert scheduler.counters.holes == 1
     shard.run_scheduler()
-    assert shard.told_to() == ["ann"]
+    assert shard.delivered_to() == ["ann"]

@@ -1,4 +1,4 @@
-"""Follow-ups of single users: added, cancelled, looked at."""
+"""Follow-ups of single users: added, cancelled, listed."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def followups(url: str) -> Iterator[FollowUps]:
         yield followups
 
 
-def test_for_who_is_offline_the_time_counts_from_now(shard: Shard, followups: FollowUps) -> None:
+def test_for_an_offline_user_the_delay_counts_from_now(shard: Shard, followups: FollowUps) -> None:
     before = shard.now_ms
     added = followups.add("ann", after=60, name="cart", payload="order 17 ✓")
     assert added.is_new
@@ -28,42 +28,45 @@ def test_for_who_is_offline_the_time_counts_from_now(shard: Shard, followups: Fo
     (pending,) = followups.of("ann")
     assert (pending.id, pending.due_ms, pending.payload) == (added.id, added.due_ms, "order 17 ✓")
     shard.run_scheduler(after_ms=MINUTE_MS * 2)
-    (told,) = shard.told()
-    assert (told["id"], told["name"], told["payload"]) == (added.id, "cart", "order 17 ✓")
-    assert (told["offline_id"], told["reason"], told["last_seen_ms"]) == ("", "", "0")
+    (followup,) = shard.delivered()
+    assert (followup["id"], followup["name"], followup["payload"]) == (added.id, "cart", "order 17 ✓")
+    assert (followup["offline_id"], followup["reason"], followup["last_seen_ms"]) == ("", "", "0")
 
 
-def test_for_who_is_online_it_waits_until_he_goes(shard: Shard, followups: FollowUps) -> None:
-    shard.comes("ann")
+def test_for_an_online_user_the_delay_counts_from_their_offline_event(
+    shard: Shard, followups: FollowUps
+) -> None:
+    shard.come_online("ann")
     assert followups.add("ann", after=60, name="cart").due_ms is None
     shard.run_scheduler()
     shard.pass_time(MINUTE_MS * 2)
-    event = shard.goes("ann")
+    event = shard.go_offline("ann")
     shard.run_scheduler(times=2)
-    assert shard.told() == []
+    assert shard.delivered() == []
     shard.run_scheduler(after_ms=MINUTE_MS * 2)
-    assert [(told["name"], told["offline_id"]) for told in shard.told()] == [("cart", event), ("mail", event)]
+    assert [(followup["name"], followup["offline_id"]) for followup in shard.delivered()] == [
+        ("cart", event),
+        ("mail", event),
+    ]
 
 
-def test_it_is_for_once(shard: Shard, followups: FollowUps) -> None:
-    shard.comes("ann")
+def test_an_added_follow_up_applies_once(shard: Shard, followups: FollowUps) -> None:
+    shard.come_online("ann")
     followups.add("ann", after=60, name="cart")
-    shard.goes("ann")
+    shard.go_offline("ann")
     shard.run_scheduler()
-    shard.comes("ann")
+    shard.come_online("ann")
     shard.run_scheduler()
     assert followups.of("ann") == []
 
 
-def test_what_the_stream_had_before_it_was_added_does_not_concern_it(
-    shard: Shard, followups: FollowUps
-) -> None:
-    shard.comes("ann")
-    shard.goes("ann")
+def test_events_before_a_follow_up_was_added_do_not_affect_it(shard: Shard, followups: FollowUps) -> None:
+    shard.come_online("ann")
+    shard.go_offline("ann")
     followups.add("ann", after=60, name="a")
-    shard.comes("bob", is_told=True)
-    shard.goes("bob")
-    shard.comes("bob")
+    shard.come_online("bob", has_event=True)
+    shard.go_offline("bob")
+    shard.come_online("bob")
     followups.add("bob", after=60, name="b")
     shard.run_scheduler()
     assert {(each.uid, each.name) for each in followups.earliest()} == {
@@ -75,18 +78,18 @@ def test_what_the_stream_had_before_it_was_added_does_not_concern_it(
     assert armed.due_ms is None
 
 
-def test_a_call_with_a_key_may_be_made_again(shard: Shard, followups: FollowUps) -> None:
+def test_adding_again_with_the_same_key_adds_nothing(shard: Shard, followups: FollowUps) -> None:
     first = followups.add("ann", after=60, name="cart", key="17")
     again = followups.add("ann", after=90, name="cart", key="17")
     assert (first.id, first.is_new, again.is_new) == ("cart:ann:17", True, False)
     assert again.due_ms == first.due_ms
-    assert followups.add("ann", after=60, name="cart").is_new, "equal ones without a key are two"
+    assert followups.add("ann", after=60, name="cart").is_new, "without a key each call adds one"
     assert shard.counts()["scheduled"] == 2
 
 
-def test_one_is_cancelled_or_all_of_a_user(shard: Shard, followups: FollowUps) -> None:
-    shard.goes("a:b")
-    shard.comes("bob")
+def test_a_single_follow_up_or_all_of_a_user_can_be_cancelled(shard: Shard, followups: FollowUps) -> None:
+    shard.go_offline("a:b")
+    shard.come_online("bob")
     shard.run_scheduler()
     added = followups.add("a:b", after=60, name="x")
     followups.add("bob", after=60, name="armed")
@@ -98,8 +101,8 @@ def test_one_is_cancelled_or_all_of_a_user(shard: Shard, followups: FollowUps) -
     assert not shard.client.exists("presence:{0}:followup:of")
 
 
-def test_all_are_listed_the_earliest_first_and_the_armed_last(shard: Shard, followups: FollowUps) -> None:
-    shard.comes("armed")
+def test_follow_ups_are_listed_by_due_time_with_armed_ones_last(shard: Shard, followups: FollowUps) -> None:
+    shard.come_online("armed")
     for uid, after in (("late", 90), ("armed", 1), ("soon", 30)):
         followups.add(uid, after=after, name="x")
     assert [each.uid for each in followups.earliest()] == ["soon", "late", "armed"]
@@ -120,15 +123,15 @@ def test_all_are_listed_the_earliest_first_and_the_armed_last(shard: Shard, foll
         ("u" * 512, {"after": 1, "name": "x"}, "longer than 512 bytes"),
     ],
 )
-def test_what_breaks_a_limit_is_refused(
+def test_invalid_follow_ups_are_refused(
     shard: Shard, followups: FollowUps, uid: str, what: dict[str, object], words: str
 ) -> None:
     with pytest.raises(TimerError, match=words):
-        followups.add(uid, **what)  # type: ignore[arg-type] # that is what is tried
+        followups.add(uid, **what)  # type: ignore[arg-type] # wrong types are the test
     assert shard.counts() == {}
 
 
-def test_there_are_bounds_for_one_user_and_for_all(
+def test_pending_follow_ups_are_limited_per_user_and_per_shard(
     shard: Shard, followups: FollowUps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MAX_PENDING_PER_USER", 1)
@@ -136,14 +139,14 @@ def test_there_are_bounds_for_one_user_and_for_all(
     followups.add("ann", after=1, name="x", key="1")
     with pytest.raises(TimerFull, match="1 follow-ups"):
         followups.add("ann", after=1, name="x", key="2")
-    assert not followups.add("ann", after=1, name="x", key="1").is_new, "what is known needs no room"
+    assert not followups.add("ann", after=1, name="x", key="1").is_new, "an existing one needs no room"
     followups.add("bob", after=1, name="x")
     with pytest.raises(TimerFull, match="2 follow-ups"):
         followups.add("cy", after=1, name="x")
     assert shard.counts() == {"scheduled": 2, "refused": 2}
 
 
-def test_nothing_can_be_added_before_a_server_has_said_how_many_shards_there_are(
+def test_nothing_can_be_added_before_a_server_has_stored_the_number_of_shards(
     client: Redis, followups: FollowUps
 ) -> None:
     with pytest.raises(StoreError, match="no server has written there yet"):

@@ -1,4 +1,4 @@
-"""What a turn plans, cancels and tells, on a real Valkey."""
+"""What a run plans, cancels and delivers, on a real Valkey."""
 
 from contextlib import closing
 from typing import Any
@@ -14,57 +14,59 @@ from tests.followups.shards import Shard
 MINUTE_MS = 60_000
 
 
-def test_what_follows_an_offline_event_is_told_once_when_it_is_due(shard: Shard) -> None:
-    event = shard.goes("ann")
+def test_a_follow_up_is_delivered_once_when_it_is_due(shard: Shard) -> None:
+    event = shard.go_offline("ann")
     shard.run_scheduler(times=2)
-    assert shard.told() == []
+    assert shard.delivered() == []
     shard.run_scheduler(after_ms=MINUTE_MS + 1, times=2)
-    (told,) = shard.told()
+    (followup,) = shard.delivered()
     at_ms = int(event.partition("-")[0]) + 1
-    assert {**told, "at_ms": ""} == {
+    assert {**followup, "at_ms": ""} == {
         **{"v": "1", "id": "mail:ann:1001", "name": "mail", "uid": "ann", "payload": "template"},
         **{"reason": "idle_timeout", "code": "201", "offline_id": event, "offline_at_ms": str(at_ms)},
         **{"last_seen_ms": "1001", "due_ms": str(at_ms + MINUTE_MS), "at_ms": ""},
     }
-    assert shard.client.keys("*:followup:work") == [], "and nothing is left of it"
+    assert shard.client.keys("*:followup:work") == [], "nothing of it remains"
     assert not shard.client.exists("presence:{0}:followup:of")
 
 
-def test_two_periods_that_look_the_same_are_two(shard: Shard) -> None:
-    shard.goes("ann")
-    shard.comes("ann")
-    shard._seen_ms -= 1  # last seen in the very same millisecond
-    second = shard.goes("ann")
+def test_offline_periods_with_equal_times_are_distinct(shard: Shard) -> None:
+    shard.go_offline("ann")
+    shard.come_online("ann")
+    shard._seen_ms -= 1  # last seen in the same millisecond
+    second = shard.go_offline("ann")
     shard.run_scheduler()
     shard.run_scheduler(after_ms=MINUTE_MS * 2)
-    assert [told["offline_id"] for told in shard.told()] == [second]
+    assert [followup["offline_id"] for followup in shard.delivered()] == [second]
 
 
-def test_what_is_due_comes_in_bounded_slices(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_follow_ups_are_delivered_in_bounded_slices(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(keys, "MAX_DUE_PER_RUN", 2)
     for uid in "abcde":
-        shard.goes(uid)
+        shard.go_offline(uid)
     shard.run_scheduler()
     shard.pass_time(MINUTE_MS * 2)
-    for told in (2, 4, 5):
+    for count in (2, 4, 5):
         shard.run_scheduler()
-        assert len(shard.told()) == told
-    assert shard.told_to() == list("abcde")
+        assert len(shard.delivered()) == count
+    assert shard.delivered_to() == list("abcde")
 
 
-def test_a_call_ends_early_where_rules_are_many(client: Redis, url: str) -> None:
+def test_a_run_with_many_rules_stops_early(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule(f"r{n}", 60) for n in range(64)])
     shard.run_scheduler()
     for n in range(20):
-        shard.goes(f"u{n}")
+        shard.go_offline(f"u{n}")
     assert [shard.run_scheduler().counters.planned for _ in range(3)] == [512, 512, 256]
     for n in range(20):
-        shard.comes(f"u{n}")
+        shard.come_online(f"u{n}")
     assert [shard.run_scheduler().counters.cancelled for _ in range(3)] == [512, 512, 256]
     assert client.hlen("presence:{0}:followup:work") == 0
 
 
-def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None:
+def test_each_rule_has_its_own_reasons_and_delay(client: Redis, url: str) -> None:
     rules = [
         Rule("all", 10.0),
         Rule("lost", 20.0, ("idle_timeout", "node_down")),
@@ -72,11 +74,11 @@ def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None
     ]
     shard = Shard(client, url, rules)
     shard.run_scheduler()
-    shard.goes("ann", "idle_timeout")
-    shard.goes("bob", "logout")
+    shard.go_offline("ann", "idle_timeout")
+    shard.go_offline("bob", "logout")
     shard.run_scheduler()
     shard.run_scheduler(after_ms=MINUTE_MS)
-    assert [(told["name"], told["uid"]) for told in shard.told()] == [
+    assert [(followup["name"], followup["uid"]) for followup in shard.delivered()] == [
         ("gone", "bob"),
         ("all", "ann"),
         ("all", "bob"),
@@ -84,39 +86,39 @@ def test_each_rule_has_its_reasons_and_its_time(client: Redis, url: str) -> None
     ]
 
 
-def test_history_is_no_news_to_the_first_turn(client: Redis, url: str) -> None:
+def test_the_first_run_ignores_earlier_events(client: Redis, url: str) -> None:
     shard = Shard(client, url, [Rule("mail", 0)])
-    shard.goes("ann")
+    shard.go_offline("ann")
     shard.run_scheduler(times=2)
-    shard.goes("bob")
+    shard.go_offline("bob")
     shard.run_scheduler(times=2)
-    assert shard.told_to() == ["bob"]
+    assert shard.delivered_to() == ["bob"]
 
 
 @pytest.mark.parametrize(
-    ("rules", "planned"), [((), 0), (None, 1)], ids=["are gone", "are those of the last"]
+    ("rules", "planned"), [((), 0), (None, 1)], ids=["no rules", "rules of the last scheduler"]
 )
-def test_what_was_planned_is_told_whatever_the_rules_are_now(
+def test_planned_follow_ups_are_delivered_even_if_the_rules_have_changed(
     shard: Shard, url: str, rules: tuple[Rule, ...] | None, planned: int
 ) -> None:
-    shard.goes("ann")
+    shard.go_offline("ann")
     shard.run_scheduler()
     shard.pass_time(MINUTE_MS * 2)
-    shard.anybody()
+    shard.release_runner()
     with closing(FollowUpScheduler(url, rules=rules, shards=1)) as scheduler:
         scheduler.run_once()
-        shard.goes("bob")
+        shard.go_offline("bob")
         scheduler._due.clear()
         scheduler.run_once()
-    assert shard.told_to() == ["ann"]
+    assert shard.delivered_to() == ["ann"]
     assert scheduler.counters.planned == planned
 
 
-def test_another_who_turns_waits_while_the_first_lives(shard: Shard) -> None:
+def test_a_second_scheduler_waits_while_the_first_is_alive(shard: Shard) -> None:
     with closing(shard.scheduler()) as first, closing(shard.scheduler()) as second:
-        shard.anybody()
+        shard.release_runner()
         first.run_once()
-        shard.goes("ann")
+        shard.go_offline("ann")
         assert 0 < second.run_once() <= 1.8
         assert (second.counters.busy, second.counters.events) == (1, 0)
         first._due.clear()
@@ -124,26 +126,26 @@ def test_another_who_turns_waits_while_the_first_lives(shard: Shard) -> None:
         assert first.counters.planned == 1
 
 
-def test_there_is_a_bound_beyond_which_plans_are_refused_and_counted(
+def test_plans_beyond_the_limit_are_refused_and_counted(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MAX_PENDING_PER_SHARD", 2)
     for uid in "abc":
-        shard.goes(uid)
+        shard.go_offline(uid)
     assert shard.run_scheduler().counters.refused == 1
     assert shard.counts() == {"scheduled": 2, "refused": 1}
 
 
-def test_a_damaged_entry_stops_nobody(shard: Shard) -> None:
-    shard.goes("ann")
-    shard.goes("bob")
+def test_a_damaged_entry_does_not_stop_the_others(shard: Shard) -> None:
+    shard.go_offline("ann")
+    shard.go_offline("bob")
     shard.run_scheduler()
     base = shard.keys.followup_queue(0)
     shard.client.hset(f"{base}:work", "mail:ann:1001", "no MessagePack")
     shard.client.hset(f"{base}:of", "bob", "nor this")
     shard.client.zadd(f"{base}:due", {"of nothing": 1})
     shard.run_scheduler(after_ms=MINUTE_MS * 2, times=2)
-    assert shard.told_to() == ["bob"]
+    assert shard.delivered_to() == ["bob"]
     assert shard.client.zcard(f"{base}:due") == 0
 
 

@@ -1,4 +1,4 @@
-"""The script against a model of a few lines: users come and go at random, time passes, runners take turns."""
+"""The script against a small model: users come and go at random, time passes, schedulers alternate."""
 
 from collections import Counter
 from contextlib import closing
@@ -24,12 +24,12 @@ STEPS = st.lists(
 
 
 class Model:
-    """What is to be told: a follow-up waits from the read of an offline event to that of the return."""
+    """What is to be delivered: a follow-up waits from the read of an offline event to that of the return."""
 
     def __init__(self) -> None:
         self.unread: list[tuple[str, str]] = []  # users, and the ids of their offline events; "" for online
-        self.waiting: dict[str, tuple[str, int]] = {}  # users: the event, and the time that is left
-        self.told: Counter[str] = Counter()
+        self.waiting: dict[str, tuple[str, int]] = {}  # by user: the event, and the time that is left
+        self.delivered: Counter[str] = Counter()
 
     def turn(self, online: set[str]) -> None:
         read, self.unread = self.unread[:EVENTS_A_TURN], self.unread[EVENTS_A_TURN:]
@@ -45,7 +45,7 @@ class Model:
         for uid in due:
             if uid in self.waiting and self.waiting[uid][1] <= 0:
                 assert uid not in online
-                self.told[self.waiting.pop(uid)[0]] += 1
+                self.delivered[self.waiting.pop(uid)[0]] += 1
 
     def pass_time(self) -> None:
         self.waiting = {uid: (event, left_ms - STEP_MS) for uid, (event, left_ms) in self.waiting.items()}
@@ -53,18 +53,20 @@ class Model:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: list[tuple[str, Any]]) -> None:
+def test_the_script_delivers_what_the_model_does(
+    client: Redis, url: str, steps: list[tuple[str, Any]]
+) -> None:
     client.flushall()
     shard, model, online = Shard(client, url, [Rule("mail", AFTER_MS / 1000)]), Model(), set(USERS)
-    size, keys.MAX_EVENTS_PER_RUN = keys.MAX_EVENTS_PER_RUN, EVENTS_A_TURN  # type: ignore[misc] # put back
+    size, keys.MAX_EVENTS_PER_RUN = keys.MAX_EVENTS_PER_RUN, EVENTS_A_TURN  # type: ignore[misc] # restored below
     try:
         with closing(shard.scheduler()) as one, closing(shard.scheduler()) as other:
             one.run_once()
             for number, (step, uid) in enumerate(steps):
                 if step == "moves":
-                    event = "" if uid not in online else shard.goes(uid)
+                    event = "" if uid not in online else shard.go_offline(uid)
                     if not event:
-                        shard.comes(uid)
+                        shard.come_online(uid)
                     online ^= {uid}
                     model.unread.append((uid, event))
                 elif step == "time":
@@ -72,13 +74,15 @@ def test_what_is_told_is_what_the_model_says(client: Redis, url: str, steps: lis
                     model.pass_time()
                 else:
                     scheduler = (one, other)[number % 2]
-                    shard.anybody()
+                    shard.release_runner()
                     scheduler._due.clear()
                     scheduler.run_once()
                     assert scheduler.failure is None
                     model.turn(online)
-                    assert Counter(told["offline_id"] for told in shard.told()) == model.told
+                    assert (
+                        Counter(followup["offline_id"] for followup in shard.delivered()) == model.delivered
+                    )
     finally:
-        keys.MAX_EVENTS_PER_RUN = size  # type: ignore[misc] # as above
+        keys.MAX_EVENTS_PER_RUN = size  # type: ignore[misc] # see above
     waiting: Any = client.hlen("presence:{0}:followup:work")
     assert waiting == len(model.waiting) == client.zcard("presence:{0}:followup:due")

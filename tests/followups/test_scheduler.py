@@ -1,4 +1,4 @@
-"""When turns are made: for each shard of its own, and again after an outage."""
+"""When the scheduler runs: for each shard at its own interval, and again after an outage."""
 
 from contextlib import closing
 
@@ -23,21 +23,21 @@ from tests.followups.shards import Shard
 from tests.support.waiting import until
 
 
-def test_a_quiet_shard_is_looked_at_once_a_second(shard: Shard) -> None:
+def test_a_quiet_shard_is_polled_once_a_second(shard: Shard) -> None:
     with closing(shard.scheduler()) as scheduler:
-        shard.anybody()
+        shard.release_runner()
         assert POLL_INTERVAL_S - 0.5 < scheduler.run_once() <= POLL_INTERVAL_S
         scheduler.run_once()
-        assert scheduler.counters.turns == 1, "nor sooner when it is asked to"
+        assert scheduler.counters.turns == 1, "an earlier call does nothing"
 
 
-def test_a_short_rule_is_looked_for_more_often(shard: Shard) -> None:
+def test_a_rule_with_a_short_delay_is_polled_more_often(shard: Shard) -> None:
     with closing(shard.scheduler([Rule("soon", 0.2)])) as scheduler:
-        shard.anybody()
+        shard.release_runner()
         assert scheduler.run_once() <= 0.1
 
 
-def test_all_shards_are_turned(client: Redis, url: str) -> None:
+def test_all_shards_are_scheduled(client: Redis, url: str) -> None:
     keys = Keys(shards=16)
     client.hset(keys.meta, "shards", 16)
     with closing(FollowUpScheduler(url, rules=[Rule("x", 0)])) as scheduler:
@@ -51,7 +51,7 @@ def test_all_shards_are_turned(client: Redis, url: str) -> None:
     assert {client.xlen(keys.followups(shard)) for shard in range(16)} == {1}
 
 
-def test_shards_are_waited_for_until_a_server_has_stored_how_many(client: Redis, url: str) -> None:
+def test_the_scheduler_waits_until_a_server_has_stored_the_number_of_shards(client: Redis, url: str) -> None:
     with closing(FollowUpScheduler(url)) as scheduler:
         assert scheduler.run_once() == META_POLL_INTERVAL_S
         assert client.dbsize() == 0
@@ -60,24 +60,24 @@ def test_shards_are_waited_for_until_a_server_has_stored_how_many(client: Redis,
         assert scheduler.counters.turns == 2
 
 
-def test_an_outage_is_waited_for_ever_longer_and_told_once() -> None:
+def test_retries_during_an_outage_back_off_and_it_is_logged_once() -> None:
     scheduler, outage = FollowUpScheduler("unix:///nowhere/redis.sock", shards=1), SchedulerOutage()
-    waits, told = [], []
+    delays, messages = [], []
     for _ in range(6):
         scheduler._due.clear()
-        waits.append(scheduler.run_once())
-        told.append(outage.log_message(scheduler.failure))
+        delays.append(scheduler.run_once())
+        messages.append(outage.log_message(scheduler.failure))
     assert isinstance(scheduler.failure, StoreUnavailable)
-    assert 0 < waits[0] <= 0.1
-    assert 1 < waits[-1] <= 2
-    assert [bool(each) for each in told] == [True, False, False, False, False, False]
+    assert 0 < delays[0] <= 0.1
+    assert 1 < delays[-1] <= 2
+    assert [bool(each) for each in messages] == [True, False, False, False, False, False]
     assert outage.log_message(None) == "follow-ups resumed"
 
 
-async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_task_continues_after_an_outage(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "RETRY_MAX_S", 0.02)
-    shard.goes("ann")
-    shard.anybody()
+    shard.go_offline("ann")
+    shard.release_runner()
     shard.client.rename("presence:{0}:events", "elsewhere")
     shard.client.set("presence:{0}:events", "no stream")
     task = SchedulerTask(shard.scheduler())
@@ -95,7 +95,9 @@ async def test_the_task_goes_on_through_an_outage(shard: Shard, monkeypatch: pyt
     assert task.report()["planned"] == 1
 
 
-async def test_what_nobody_expected_ends_no_server(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_does_not_end_the_server(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(task_room, "RETRY_MAX_S", 0.01)
     scheduler, failures = shard.scheduler(), iter([ZeroDivisionError])
     real = scheduler.run_once
@@ -106,8 +108,8 @@ async def test_what_nobody_expected_ends_no_server(shard: Shard, monkeypatch: py
         return real()
 
     monkeypatch.setattr(scheduler, "run_once", run_once)
-    shard.goes("ann")
-    shard.anybody()
+    shard.go_offline("ann")
+    shard.release_runner()
     task = SchedulerTask(scheduler)
     with trio.fail_after(10), structlog.testing.capture_logs() as lines:
         async with trio.open_nursery() as nursery:

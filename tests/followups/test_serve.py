@@ -1,4 +1,4 @@
-"""Follow-ups inside ``presence serve``: a server with rules turns the wheel, and says what it did."""
+"""Follow-ups inside ``presence serve``: a server with rules runs the scheduler and reports what it did."""
 
 import socket
 from pathlib import Path
@@ -13,24 +13,26 @@ from tests.support.waiting import wait_for
 DEADLINE_S = 40.0
 
 
-def test_a_server_with_rules_tells_what_follows_a_logout_and_reports_it(
+def test_a_server_with_rules_delivers_a_follow_up_and_reports_it(
     module_redis: EmbeddedRedis, client: Redis, tmp_path: Path
 ) -> None:
     config = tmp_path / "presence.toml"
     config.write_text('[[followups]]\nname = "bye"\nafter = 0.2\nreasons = ["logout"]\n')
     state, shard = "presence:{0}:followup:state", Shard(client, module_redis.url)
     with running_server("--redis", module_redis.url, "--config", str(config)) as server:
-        wait_for(lambda: client.exists(state), DEADLINE_S)  # what went before the first turn is history
+        wait_for(lambda: client.exists(state), DEADLINE_S)  # events before the first run are ignored
         with socket.create_connection(server.address) as ann:
             ann.sendall(protocol.encode(protocol.login("ann")))
             assert ann.recv(4096)
             ann.sendall(protocol.encode(protocol.logout()))
-            ann.recv(4096)  # the server hangs up
-        wait_for(shard.told, DEADLINE_S)
-        turned = client.hget(state, "until_ms")
-        wait_for(lambda: client.hget(state, "until_ms") != turned, DEADLINE_S)  # the answer was read before
-    (told,) = shard.told()
-    assert (told["name"], told["uid"], told["reason"]) == ("bye", "ann", "logout")
-    assert int(told["at_ms"]) >= int(told["due_ms"]) == int(told["offline_at_ms"]) + 200
+            ann.recv(4096)  # until the server hangs up
+        wait_for(shard.delivered, DEADLINE_S)
+        ran_until_ms = client.hget(state, "until_ms")
+        wait_for(
+            lambda: client.hget(state, "until_ms") != ran_until_ms, DEADLINE_S
+        )  # the script's answer came before
+    (followup,) = shard.delivered()
+    assert (followup["name"], followup["uid"], followup["reason"]) == ("bye", "ann", "logout")
+    assert int(followup["at_ms"]) >= int(followup["due_ms"]) == int(followup["offline_at_ms"]) + 200
     report = server.report["followups"]
     assert (report["planned"], report["told"]) == (1, 1)

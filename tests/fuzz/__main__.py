@@ -1,9 +1,9 @@
 """``python -m tests.fuzz codec|session --runs N``: coverage-guided fuzzing, by atheris.
 
-Inputs come from the corpus in `tests/fuzz/corpus`, and whatever takes a new way through the code is mutated
-further. The first input that fails ends it, with a traceback and a status that is not 0, and is left in the
-directory of findings. ``--replay`` tries the inputs of the corpora only; under ``coverage run --branch`` that
-shows what they reach. The exit status is 2 without atheris (the ``dev`` extra, on Linux).
+Inputs come from the corpus in `tests/fuzz/corpus`, and an input that takes a new path through the code is
+mutated further. The first input that fails ends the run, with a traceback and a status other than 0, and is
+left in the directory of findings. ``--replay`` tries the inputs of the corpora only; under ``coverage run
+--branch`` that shows what they reach. The exit status is 2 without atheris (the ``dev`` extra, on Linux).
 """
 
 import argparse
@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 
 class FuzzTarget(NamedTuple):
-    """What is fuzzed.
+    """The target of fuzzing.
 
     Attributes:
         watched: the package whose branches guide the fuzzer.
-        bytes_max: of an input: more packets, or a longer story, take more time and seldom another way.
+        bytes_max: of an input: longer ones take more time and seldom another path.
     """
 
     watched: str
@@ -33,15 +33,15 @@ class FuzzTarget(NamedTuple):
 TARGETS: Final = {"codec": FuzzTarget("presence.protocol", 1024), "session": FuzzTarget("presence", 128)}
 SEEDS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "corpus"
 FINDINGS: Final = Path(tempfile.gettempdir()) / "fuzz-findings"
-HANG_S: Final = 20  # a run of a millisecond that takes so long does not end, whatever else the machine does
-GARBAGE: Final = 500_000  # objects; stories break their own circles, and looking for more takes a tenth
+HANG_S: Final = 20  # a run of a millisecond that takes so long hangs, however busy the machine is
+GARBAGE: Final = 500_000  # objects; runs break their own cycles, and frequent searches would take a tenth
 
 
 def inputs(corpora: Iterable[Path]) -> list[bytes]:
     """Return the inputs of some corpora, without duplicates, shortest first.
 
     Args:
-        corpora: folders with one file per input, as the fuzzer writes them, or files with an input a line, as
+        corpora: folders with one file per input, like the fuzzer's, or files with one input per line, as
             hexadecimal digits.
     """
     found: set[bytes] = set()
@@ -55,21 +55,21 @@ def inputs(corpora: Iterable[Path]) -> list[bytes]:
 
 def fuzz(target: str, arguments: list[str]) -> None:
     """Fuzz, with arguments of libFuzzer. Does not return: atheris ends the process."""
-    import atheris  # noqa: PLC0415 - it is for Linux
+    import atheris  # noqa: PLC0415 - Linux only
 
     with atheris.instrument_imports(include=[TARGETS[target].watched]):
         module = importlib.import_module(f"tests.fuzz.{target}")
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
-    # A merge runs this again, as the shell does.
+    # A merge runs this again, in the shell's way.
     program = f"{sys.executable} -m tests.fuzz {target} --seeds {os.devnull}"
     atheris.Setup([program, *arguments], module.run)
     atheris.Fuzz()
 
 
 def play(given: argparse.Namespace, folder: Path, more: list[str]) -> int:
-    """Fuzz in a process of its own, or find the fewest inputs that reach as much; return how that ended."""
+    """Fuzz in a new process, or find the fewest inputs with the same coverage; return its status."""
     corpora = [given.corpus or folder / "corpus", folder / "seeds"]
     for each in (*corpora, folder / "kept", given.findings):
         each.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def play(given: argparse.Namespace, folder: Path, more: list[str]) -> int:
 
 
 def parse(words: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options, and those that are libFuzzer's own."""
+    """Return the options, and those of libFuzzer."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     add = parser.add_argument
     add("target", choices=TARGETS)

@@ -1,4 +1,4 @@
-"""Decisions out of bytes: what a fuzzer mutates becomes what a target does."""
+"""Decisions from bytes: mutations of the input become actions of a target."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 class Choices:
-    """Reads one decision after the other; where the bytes are used up every decision is the first one.
+    """Reads one decision after the other; after the last byte every decision is the first option.
 
     Args:
-        data: at whose beginning the first decision lies.
+        data: the bytes, which begin with the first decision.
     """
 
     __slots__ = ("_at", "_data", "_size")
@@ -25,7 +25,7 @@ class Choices:
         return self._at < self._size
 
     def below(self, bound: int) -> int:
-        """Return a number from 0 to `bound`, which it stays below; at most 256."""
+        """Return a number from 0 up to but not including `bound`, which is at most 256."""
         at = self._at
         if at >= self._size:
             return 0
@@ -37,11 +37,11 @@ class Choices:
         return options[self.below(len(options))]
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes, or what there is of them."""
+        """Return the next `count` bytes, or the remaining ones."""
         at = self._at
         self._at = at + count
         return self._data[at : at + count]
 
     def rest(self) -> bytes:
-        """Return all bytes that are left."""
+        """Return all remaining bytes."""
         return self.take(self._size)

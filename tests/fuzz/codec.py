@@ -1,7 +1,7 @@
-"""The codec under fuzzing: whatever the bytes, it says what the second decoder says, or raises its one error.
+"""The codec under fuzzing: for any bytes it agrees with the second decoder, or raises its one error.
 
-The first byte says what the others are: a frame's body, or a stream that is cut into pieces. An exception out
-of `run` is a finding.
+The first byte selects what the others are: a frame's body, or a stream that is cut into pieces. An
+exception from `run` is a finding.
 """
 
 from typing import Any, Final
@@ -29,14 +29,14 @@ LIMITS: Final = (
     16,
 )
 BODY, STREAM = range(2)
-Found = Taken | Refused | int  # the int: bytes of a frame that is not all there
+Found = Taken | Refused | int  # the int: bytes of an incomplete frame
 
 
 def run(data: bytes) -> None:
     """Try one input.
 
     Raises:
-        Exception: any; the codec is wrong, or the second decoder.
+        Exception: any; the codec or the second decoder is wrong.
     """
     choices = Choices(data)
     if choices.below(2) == BODY:
@@ -46,12 +46,12 @@ def run(data: bytes) -> None:
 
 
 def exact(kind: int, id: int | None, payload: Any) -> str:
-    """Return text that differs wherever two packets do: plain equality holds 1, 1.0 and True for the same."""
+    """Return text that differs for different packets: plain equality treats 1, 1.0 and True as equal."""
     return f"{int(kind)} {id!r} {dict(payload)!r}"
 
 
 def _found(body: bytes) -> Taken | Refused:
-    """Return what the codec says of a body, in the second decoder's terms."""
+    """Return the codec's result for a body, in the second decoder's terms."""
     try:
         packet = decode(body)
     except ProtocolError as error:
@@ -66,7 +66,7 @@ def _refused(error: ProtocolError) -> Refused:
 
 
 def _agree(found: Found, expected: Found) -> None:
-    """Hold the codec's word against the second decoder's."""
+    """Compare the codec's result with the second decoder's."""
     if isinstance(found, Refused) and isinstance(expected, Refused):
         assert found.codes <= expected.codes, f"{found} is not {expected}"
         assert found[1:] == expected[1:], f"{found} is not {expected}"
@@ -89,11 +89,11 @@ def _body(body: bytes) -> None:
         again = encode(Packet(*expected))
         assert exact(*decode(again[4:])) == exact(*expected)
         if (expected.kind, expected.payload) == (Kind.KEEPALIVE, {}) and expected.id is not None:
-            assert keepalive_answer(again), "a keepalive as short as it can be is not known at once"
+            assert keepalive_answer(again), "the shortest form of a keepalive has no direct answer"
 
 
 def _stream(choices: Choices) -> None:
-    """Feed a stream in pieces, and hold what comes out against the whole."""
+    """Feed a stream in pieces, and compare the packets with those of the whole."""
     limit = choices.of(LIMITS)
     sizes = [choices.below(32) for _ in range(choices.below(5))]
     data = choices.rest()
@@ -122,7 +122,7 @@ def _next(decoder: Decoder) -> Taken | Refused | None:
 
 
 def _first_refusal(found: list[Found]) -> list[Found]:
-    """Return what was found up to the first refusal, which each later piece meets again."""
+    """Return the results up to the first refusal, which each later piece repeats."""
     for number, each in enumerate(found):
         if isinstance(each, Refused):
             assert all(later == each for later in found[number:])
@@ -131,7 +131,7 @@ def _first_refusal(found: list[Found]) -> list[Found]:
 
 
 def _whole(data: bytes, limit: int) -> list[Found]:
-    """Return what the second decoder reads in a stream, a refusal last; and try `frame_end` on the way."""
+    """Return what the second decoder reads in a stream, with a refusal last; test `frame_end` on the way."""
     expected: list[Found] = []
     start = 0
     while True:

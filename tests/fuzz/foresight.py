@@ -1,4 +1,4 @@
-"""What a server has to answer to bytes of one connection: the specification's table, and a second decoder."""
+"""The required answers to the bytes of one connection: the specification's table and a second decoder."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -27,16 +27,16 @@ _LIMITS: Final = {
     ConnectionState.CONNECTED: FRAME_LIMIT_BEFORE_LOGIN_BYTES,
     ConnectionState.LOGGED_IN: FRAME_LIMIT_BYTES,
 }
-_REMEMBERED: Final = 20_000  # bodies and answers; most inputs hold the same ones
+_REMEMBERED: Final = 20_000  # bodies and answers; most inputs have the same ones
 
 
 class AnsweredBytes(NamedTuple):
-    """What the bytes were, once the server has answered them.
+    """The result of comparing the answers to some bytes.
 
     Attributes:
         signs: how many of the packets were signs of life.
-        login: what the first packet asked for, if it was a login.
-        answer: to that.
+        login: the payload of the first packet, if it was a login.
+        answer: the answer to that.
     """
 
     signs: int
@@ -45,7 +45,7 @@ class AnsweredBytes(NamedTuple):
 
 
 def packets(data: bytes | bytearray) -> Sequence[Packet]:
-    """Return what a client reads; a server's own mistake is a `ProtocolError` here, and so a finding."""
+    """Return what a client reads; a server's own mistake raises `ProtocolError` here, and so is a finding."""
     return _packets(bytes(data)) if data else ()
 
 
@@ -62,12 +62,12 @@ _judged: Final = lru_cache(_REMEMBERED)(judge)
 def compare(
     data: bytes, was: ConnectionState, outcome: Outcome, packets_counted: int, *, served: bool
 ) -> AnsweredBytes:
-    """Hold an outcome against the table.
+    """Compare an outcome with the table.
 
     Args:
-        data: the unfinished frame of before, and what was read.
+        data: the earlier incomplete frame, and the bytes that were read.
         was: the connection's state before.
-        outcome: what the server made of it.
+        outcome: the server's result.
         packets_counted: how many valid packets the server counted in it.
         served: whether requests are answered.
     """
@@ -99,26 +99,28 @@ def compare(
         state = _answered(state, verdict, answers)
     last = next(answers, None)
     if state is ConnectionState.LOGGED_IN and outcome.end_code == Code.RATE_LIMITED:
-        assert last is not None, "nobody is told of the flood"
+        assert last is not None, "no goodbye was sent"
         assert (last.kind, last.payload["code"]) == (Kind.GOODBYE, Code.RATE_LIMITED)
         assert last.payload["retry_after"] > 0
         state, requests, last = ConnectionState.CLOSING, 0, next(answers, None)
-    assert last is None, "an answer to nothing"
+    assert last is None, "an unexpected answer"
     assert packets_counted == signs
     assert len(outcome.requests or ()) == requests
     assert (outcome.end_code is not None) == (state is ConnectionState.CLOSING)
     if state is not ConnectionState.CLOSING:
         assert isinstance(outcome.peer, Session if state is ConnectionState.LOGGED_IN else Guest)
     rest = b"" if state is ConnectionState.CLOSING else data[at:]
-    assert (outcome.peer.partial or b"") == rest, "another rest is kept than has come"
+    assert (outcome.peer.partial or b"") == rest, (
+        "the kept incomplete frame differs from the bytes that arrived"
+    )
     return AnsweredBytes(signs, login, replies[0] if replies else None)
 
 
 def _answered(state: ConnectionState, verdict: Taken | Refused, answers: Iterator[Packet]) -> ConnectionState:
-    """Take the answer to one packet and return the state after it."""
+    """Check the answer to one packet and return the state after it."""
     reaction = TABLE[state, _trigger(verdict)]
     if isinstance(verdict, Taken) and verdict.kind in REQUEST_KINDS and state is ConnectionState.LOGGED_IN:
-        reaction = TABLE[state, Other.UNKNOWN]  # an older server has not heard of them
+        reaction = TABLE[state, Other.UNKNOWN]  # like an older server, which does not know them
     if reaction.answer is ServerAnswer.NOTHING or (
         reaction.answer is ServerAnswer.OK_IF_ID and verdict.id is None
     ):
@@ -144,7 +146,7 @@ def _answered(state: ConnectionState, verdict: Taken | Refused, answers: Iterato
 
 
 def _is_named(answer: Packet, reaction: Reaction, verdict: Taken | Refused) -> None:
-    """The answer says what is wrong."""
+    """Check that the answer names the error."""
     code = answer.payload["code"]
     expected = verdict.codes if isinstance(verdict, Refused) and reaction.code is None else {reaction.code}
     assert code in expected, f"{code} is not one of {expected}"

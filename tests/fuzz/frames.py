@@ -1,4 +1,4 @@
-"""What clients of a fuzzed session send: a table of packets, and ways to spoil one."""
+"""The packets of clients in a fuzzed session, and ways to damage one."""
 
 import struct
 from functools import cache
@@ -20,7 +20,7 @@ _WISHES: Final = (None, 2.0, 4.0, 2**63, 1e-9)
 
 
 def _packets() -> list[Packet]:
-    """Return one of each kind and more of those that a session answers by what it has seen before."""
+    """Return one packet of each kind, and more of those whose answer depends on earlier ones."""
     uids = [["bob"], [], ["ada", "bob", "eve"] * 20]
     return [
         Packet(Kind.KEEPALIVE),
@@ -53,7 +53,7 @@ PACKETS: Final = tuple(protocol.encode(packet) for packet in _packets())
 
 
 def login(choices: Choices) -> bytes:
-    """Return a login of one of few users on one of few devices."""
+    """Return a login of one of a few users on one of a few devices."""
     uid, device, shown = choices.of((*UIDS, None)), choices.of(DEVICES), choices.below(len(_SHOWN))
     wish, token = choices.of(_WISHES), choices.of((*TOKENS, None))
     return _login(uid if token else uid or UIDS[0], device, wish, token, shown)
@@ -65,8 +65,8 @@ def _login(uid: str | None, device: str | None, wish: float | None, token: str |
     return protocol.encode(packet)
 
 
-def spoilt(frame: bytes, choices: Choices) -> bytes:
-    """Return a frame with a fault: one bit or byte another, cut short, longer, or of another length."""
+def damaged(frame: bytes, choices: Choices) -> bytes:
+    """Return a damaged frame: one bit or byte changed, truncated, extended, or with another length."""
     body = bytearray(frame[4:])
     at = choices.below(256) % len(body)
     match choices.below(5):

@@ -1,4 +1,4 @@
-"""The gate of a fuzzed session: the real one, with keys that are known here, and tokens made with them."""
+"""The authenticator of a fuzzed session: the real one, with known keys and tokens made with them."""
 
 import base64
 import hashlib
@@ -15,17 +15,17 @@ from presence.common.clock import Clock
 from presence.core import token_expiry
 from presence.core.authenticator import AuthResult, Granted
 
-WALL_S: Final = 1_700_000_000.0  # Unix time at which each story begins
+WALL_S: Final = 1_700_000_000.0  # Unix time at which each run begins
 AUDIENCE: Final = "presence"
 UIDS: Final = ("ada", "bob", "eve")
-CHECKS_LEFT: Final = 1  # that a stranger is granted where the budget is all but spent
+CHECKS_LEFT: Final = 1  # that an anonymous client is granted when the budget is nearly exhausted
 
-# An hour of slots takes milliseconds to make, and no story is so long.
+# An hour of slots takes milliseconds to make, and no run is that long.
 vars(token_expiry)["REACH_SLOTS"] = 12
 
 
 class Made(NamedTuple):
-    """What a token was made of: the key's name, the user, and Unix seconds of its end."""
+    """The parts of a token: the key's name, the user, and its expiry in Unix seconds."""
 
     kid: str
     uid: str
@@ -80,7 +80,7 @@ TOKENS: Final = (*GOOD, *_BAD)
 
 
 class RecordingAuthenticator(TokenAuthenticator):
-    """Remembers what it granted last."""
+    """Records its last grant."""
 
     granted: Granted | None = None
 
@@ -96,12 +96,12 @@ class RecordingAuthenticator(TokenAuthenticator):
         return result
 
 
-def make_gate(clock: Clock, *, is_poor: bool) -> RecordingAuthenticator:
-    """Return the gate of a story.
+def make_authenticator(clock: Clock, *, is_poor: bool) -> RecordingAuthenticator:
+    """Return the authenticator of a run.
 
     Args:
-        clock: the story's.
-        is_poor: whether the budget for checks is all but spent.
+        clock: the clock of the run.
+        is_poor: whether the budget for checks is nearly exhausted.
     """
     budget = budget_of(1e-9, clock.now())
     if is_poor:
@@ -117,7 +117,7 @@ def _cost_s() -> float:
 
 
 def is_good(token: object, uid: str | None, authenticator: TokenAuthenticator, wall: float) -> bool:
-    """Whether a token is to be let in, as `uid` if that is given."""
+    """Whether a token has to be accepted, as `uid` if that is given."""
     made = GOOD.get(token) if isinstance(token, str) else None
     return (
         made is not None

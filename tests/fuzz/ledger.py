@@ -1,8 +1,8 @@
-"""What Redis would have on record after the changes of a fuzzed core: each change must fit what was before.
+"""The records in Redis after the changes of a fuzzed engine: each change must fit the records before it.
 
-So for each (uid, device) logins and ends take turns, but for a login that takes the place of another; an end
-or an update names the session on record and no other; nothing ends twice, nor after it was replaced. Users
-come and go with the first and the last of their sessions, so their transitions take turns as well.
+So for each (uid, device) logins and ends alternate, except for a login that replaces another; an end or an
+update names the session on record; no session ends twice, or after it was replaced. Users come online and go
+offline with the first and the last of their sessions, so their transitions alternate as well.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class LedgerEntry:
 
 
 class Ledger:
-    """Takes changes as the outbox does.
+    """Takes changes like the outbox.
 
     Attributes:
         entries: the sessions on record, by user and device.
@@ -40,16 +40,16 @@ class Ledger:
         self._seen: set[str] = set()
 
     def append(self, change: Change) -> None:
-        """Take one change."""
-        assert change.op in _OPS, f"{change.op} is never told by a core"
+        """Check one change and apply it."""
+        assert change.op in _OPS, f"{change.op} never comes from the engine"
         assert change.at_ms >= change.last_seen_ms
         key = (change.uid, change.device)
         entry = self.entries.get(key)
         if change.op is Op.LOGIN:
             self._login(key, entry, change)
             return
-        assert entry is not None, f"{change.op} of a device that is not here"
-        assert entry.session == change.session, f"{change.op} of a session that is not the device's any more"
+        assert entry is not None, f"{change.op} of a device without a session"
+        assert entry.session == change.session, f"{change.op} of a session that is no longer the device's"
         if change.op is Op.END:
             self._end(key, change)
         elif change.op is Op.UPDATE:

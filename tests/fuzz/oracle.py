@@ -1,8 +1,8 @@
-"""A second decoder of the protocol, written from `protocol/SPEC.md` alone: what both must agree about.
+"""A second decoder of the protocol, written from `protocol/SPEC.md` alone: both must agree.
 
-It imports nothing of the first one, not even its numbers, and neither msgpack: a mistake in a table or in a
-library must not be in both. It reads one value after the other and builds it, where the first one walks the
-shape before anything is built. It is slow, and no limit of memory is its business beyond the frame's own.
+It imports nothing from the first one, not even its numbers, and not msgpack either: a mistake in a table or
+a library must not be in both. It reads and builds one value after the other, while the first one checks the
+shape before anything is built. It is slow, and limits no memory beyond the frame's own size.
 """
 
 import math
@@ -11,19 +11,19 @@ from typing import Any, Final, NamedTuple
 
 from tests.fuzz.oracle_schema import MALFORMED, TOO_LARGE, complaints
 
-NESTED_MAX: Final = 12  # containers inside each other, the payload the first; the frame lies around it
+NESTED_MAX: Final = 12  # nested containers, including the payload but not the frame
 _CONSTANTS: Final = {0xC0: None, 0xC2: False, 0xC3: True}
 _FORMS: Final = {0xCA: "!f", 0xCB: "!d", 0xCC: "!B", 0xCD: "!H", 0xCE: "!I", 0xCF: "!Q"}
 _FORMS_SIGNED: Final = {0xD0: "!b", 0xD1: "!h", 0xD2: "!i", 0xD3: "!q"}
 _NUMBERS: Final = {tag: struct.Struct(form) for tag, form in {**_FORMS, **_FORMS_SIGNED}.items()}
-_BINARIES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # by the tag, how many bytes tell the length
+_BINARIES: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}  # by the tag, the number of bytes of the length
 _STRINGS: Final = {0xD9: 1, 0xDA: 2, 0xDB: 4}
 _ARRAYS: Final = {0xDC: 2, 0xDD: 4}
 _MAPS: Final = {0xDE: 2, 0xDF: 4}
 
 
 class Taken(NamedTuple):
-    """The body holds this packet; `payload` is empty where it has none."""
+    """The body is this packet; `payload` is empty if it has none."""
 
     kind: int
     id: int | None
@@ -31,10 +31,10 @@ class Taken(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """It breaks a rule.
+    """The body breaks a rule.
 
     Attributes:
-        codes: of every rule that is seen to be broken; a decoder may name any of them.
+        codes: of every broken rule; a decoder may name any of them.
         kind: the packet's kind as far as it can be read; None: a malformed frame.
         id: the request's, likewise.
     """
@@ -45,11 +45,11 @@ class Refused(NamedTuple):
 
 
 class _Broken(Exception):
-    """The bytes are no value that the protocol allows."""
+    """The bytes are not a value that the protocol allows."""
 
 
 def length_of(data: bytes, start: int, limit: int) -> int | Refused:
-    """Return how many bytes of `data` the frame at `start` takes, 0 while they are not all there."""
+    """Return the length in bytes of the frame at `start`, or 0 if it is incomplete."""
     if len(data) < start + 4:
         return 0
     length = int.from_bytes(data[start : start + 4], "big")
@@ -61,7 +61,7 @@ def length_of(data: bytes, start: int, limit: int) -> int | Refused:
 
 
 def judge(body: bytes) -> Taken | Refused:
-    """Say what a frame's body holds."""
+    """Return the packet of a frame's body, or the broken rules."""
     kind = id = None
     payload: Any = {}
     reader = _Reader(body)
@@ -87,14 +87,14 @@ def _uint(value: object) -> int:
 
 
 class _Reader:
-    """Reads values of MessagePack; `room` is how many containers may lie inside each other."""
+    """Reads values of MessagePack; `room` is how many levels of containers are allowed."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.at = 0
 
     def frame(self) -> int:
-        """Return how many elements the frame's array has."""
+        """Return the number of elements of the frame's array."""
         tag = self._uint(1)
         count = self._uint(_ARRAYS[tag]) if tag in _ARRAYS else tag - 0x90
         if count in (1, 2, 3):
@@ -128,12 +128,12 @@ class _Reader:
             return self._array(self._uint(_ARRAYS[tag]), room)
         if tag in _MAPS:
             return self._map(self._uint(_MAPS[tag]), room)
-        raise _Broken  # extension types, and the one byte that is never used
+        raise _Broken  # extension types, and the one unused byte
 
     def _array(self, count: int, room: int) -> list[Any]:
         values = []
-        for _ in range(count):  # whatever it claims: the bytes are used up before long
-            values.append(self.value(room - 1))  # noqa: PERF401 - it ends where the bytes do
+        for _ in range(count):  # whatever it claims: the bytes end soon
+            values.append(self.value(room - 1))  # noqa: PERF401 - it ends with the bytes
         return values
 
     def _map(self, count: int, room: int) -> dict[str, Any]:

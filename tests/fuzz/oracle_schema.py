@@ -1,6 +1,6 @@
-"""What a payload may hold, written from `protocol/SPEC.md` alone; see `tests.fuzz.oracle`.
+"""The rules for payloads, written from `protocol/SPEC.md` alone; see `tests.fuzz.oracle`.
 
-A rule here names everything that is wrong with a value, where the first checker stops at what it sees first.
+A rule here names all errors of a value, while the first checker stops at the first one.
 """
 
 import math
@@ -15,7 +15,7 @@ META_NESTED_MAX: Final = 8
 
 Rule = Callable[[Any], Iterator[int]]
 
-# The Unicode property White_Space, as PropList.txt has it.
+# The Unicode property White_Space, from PropList.txt.
 _WHITE: Final = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029}
 _FORBIDDEN: Final = frozenset(
     map(
@@ -23,7 +23,7 @@ _FORBIDDEN: Final = frozenset(
         {*_WHITE, 0x202F, 0x205F, 0x3000, *range(0x20), *range(0x7F, 0xA0), ord("{"), ord("}")},
     )
 )
-# The largest integers of each size in MessagePack's shortest encoding: bytes, least, most.
+# The ranges of MessagePack's shortest encodings of integers: bytes, least, most.
 _INTEGERS: Final = (
     (1, -32, 127),
     (2, -(2**7), 2**8 - 1),
@@ -107,14 +107,14 @@ def _meta(value: Any) -> Iterator[int]:
 
 
 def _nesting(value: Any) -> int:
-    """Return how many containers lie inside each other, this one counted."""
+    """Return the number of nested containers, including this one."""
     if type(value) is dict:
         return 1 + max(map(_nesting, value.values()), default=0)
     return 1 + max(map(_nesting, value), default=0) if type(value) is list else 0
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of MessagePack's shortest encoding, floats as float64."""
+    """Return the size of MessagePack's shortest encoding, with floats as float64."""
     if value is None or type(value) is bool:
         return 1
     if type(value) is int:
@@ -166,7 +166,7 @@ _RULES: Final[dict[str, Rule]] = {
 
 
 def _payload(table: str) -> tuple[dict[str, Rule], set[str]]:
-    """Return a payload's rules by key, and the keys that must be there: those with a `!`."""
+    """Return a payload's rules by key, and the required keys: those with a `!`."""
     rules, required = {}, set()
     for word in table.split():
         key, _, rule = word.rstrip("!").partition("=")
@@ -194,7 +194,7 @@ _PAYLOADS: Final = {
 
 
 def complaints(kind: int, payload: dict[str, Any]) -> frozenset[int]:
-    """Return the codes of all that is wrong with a payload; of a kind that is not known nothing is."""
+    """Return the codes of all errors of a payload; none for an unknown kind."""
     rules, required = _PAYLOADS.get(kind, ({}, set()))
     if kind == 1 and "token" in payload:
         required = set()

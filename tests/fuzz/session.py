@@ -1,8 +1,8 @@
-"""Whole sessions under fuzzing: the bytes are a story of clients, time, other nodes and an operator.
+"""Whole sessions under fuzzing: the bytes are actions of clients, time, other nodes and an operator.
 
-The first bytes say how the server is set, each further one what happens next, with a few behind it for the
-particulars. After each step the answers were held against the specification and the core's parts against
-each other. An exception out of `run` is a finding.
+The first bytes select the server's settings, each further one the next action, with a few after it for its
+parameters. After each step the answers have been compared with the specification, and the engine's parts with
+each other. An exception from `run` is a finding.
 """
 
 from collections.abc import Callable
@@ -26,26 +26,26 @@ _GOODBYE: Final = encode_packet(goodbye(Code.SERVER_DRAIN))
 
 
 def run(data: bytes) -> None:
-    """Play one story.
+    """Run one input.
 
     Raises:
-        Exception: any; the server is wrong, or what it is held against.
+        Exception: any; the server or a check is wrong.
     """
     choices = Choices(data)
-    story = Story(choices)
+    scripted = ScriptedRun(choices)
     try:
         for _ in range(STEPS_MAX):
             if not choices:
                 break
-            choices.of(STEPS)(story)
-            invariants.check(story.stage)
-        story.end()
+            choices.of(STEPS)(scripted)
+            invariants.check(scripted.stage)
+        scripted.end()
     finally:
-        story.stage.leave()
+        scripted.stage.leave()
 
 
-class Story:
-    """What happens on a stage, and who decides it."""
+class ScriptedRun:
+    """The actions on a stage, chosen by the bytes."""
 
     def __init__(self, choices: Choices) -> None:
         flags = choices.below(256)
@@ -66,13 +66,13 @@ class Story:
     # Clients
 
     def connection(self) -> int:
-        """Return one of the open connections; a new one if there is none, or if the bytes say so."""
+        """Return one of the open connections, or a new one if there is none or the bytes say so."""
         handles = list(self.stage.peers)
         number = self.choices.below(CONNECTIONS_MAX)
         return handles[number % len(handles)] if handles and number < CONNECTIONS_MAX - 1 else self.fresh()
 
     def fresh(self) -> int:
-        """Return a new connection; in place of the oldest if there are many."""
+        """Return a new connection, which replaces the oldest if there are many."""
         if len(self.stage.peers) >= CONNECTIONS_MAX:
             self.stage.lose(next(iter(self.stage.peers)))
         return self.stage.connect()
@@ -86,32 +86,32 @@ class Story:
         self.arrives(self.connection(), self.choices.of(frames.PACKETS))
 
     def send_login(self) -> None:
-        """A client logs in on a connection that was there."""
+        """A client logs in on an existing connection."""
         self.arrives(self.connection(), frames.login(self.choices))
 
-    def send_spoilt(self) -> None:
-        """A client sends a packet with a fault."""
+    def send_damaged(self) -> None:
+        """A client sends a damaged packet."""
         is_login = self.choices.below(2)
         frame = frames.login(self.choices) if is_login else self.choices.of(frames.PACKETS)
-        self.arrives(self.connection(), frames.spoilt(frame, self.choices))
+        self.arrives(self.connection(), frames.damaged(frame, self.choices))
 
     def send_bytes(self) -> None:
-        """A client sends whatever the input holds."""
+        """A client sends bytes of the input."""
         self.arrives(self.connection(), self.choices.take(self.choices.below(64)))
 
     def send_some(self) -> None:
-        """A client sends several packets together, the last one in part."""
+        """A client sends several packets together, the last one incomplete."""
         count = self.choices.below(5)
         data = b"".join(self.choices.of(frames.PACKETS) for _ in range(count))
         self.arrives(self.connection(), data[: len(data) - self.choices.below(8)])
 
     def send_large(self) -> None:
-        """A client begins a frame that is as long as one may be, and goes on with zeros."""
+        """A client begins a frame of maximum length, and continues with zeros."""
         length = self.choices.of((1024, 16_384, 16_385, 1025, 2000))
         self.arrives(self.connection(), length.to_bytes(4, "big") + bytes(self.choices.below(256) * 64))
 
     def arrives(self, handle: int, data: bytes) -> None:
-        """Bytes reach the server and are usually read immediately; or only a part of them, or none."""
+        """Bytes reach the server and are usually read immediately; or only some of them, or none."""
         arrived, how = self.stage.arrived, self.choices.below(8)
         if how == 7:
             arrived[handle] += data
@@ -131,7 +131,7 @@ class Story:
                 self.stage.read(handle)
 
     def beat(self) -> None:
-        """Some clients beat, in one batch."""
+        """Some clients send keepalives, in one batch."""
         chosen = self.choices.below(256)
         able = [handle for handle, peer in self.stage.peers.items() if isinstance(peer, Session)]
         self.stage.beat([handle for n, handle in enumerate(able) if not chosen >> n & 1])
@@ -159,7 +159,7 @@ class Story:
         invariants.check_after_tick(self.stage)
 
     def interrupted_tick(self) -> None:
-        """Between the look and the end of the silent something else happens."""
+        """Something else happens between the poll and the expiry."""
         self.stage.begin_tick()
         if self.stage.collect_expired():
             self.choices.of(INTERRUPTIONS)(self)
@@ -168,14 +168,14 @@ class Story:
         invariants.check_after_tick(self.stage)
 
     def lag(self) -> None:
-        """The next reads find bytes that have lain for long; a look finds a reader that needs a turn."""
+        """The next reads find bytes that arrived long ago; a poll finds a reader that needs a turn."""
         self.stage.lain_s = self.choices.of((0.0, 0.01, 0.5, 3.0, 6.0))
         self.stage.needs_a_turn = bool(self.choices.below(2))
 
     # Other nodes, Redis, the operator
 
     def session(self) -> tuple[SessionKey, str] | None:
-        """Return a session's key and id, or that key with another's id."""
+        """Return a session's key and id, or that key with another session's id."""
         sessions = list(self.stage.registry)
         if not sessions:
             return None
@@ -184,12 +184,12 @@ class Story:
         return session.key, "boot-0" if wrong else self.stage.registry.session_id(session)
 
     def displace(self) -> None:
-        """Another node has the device now."""
+        """The device logs in on another node."""
         if (named := self.session()) is not None:
             self.stage.engine.terminator.supersede(*named, self.choices.of((Code.REPLACED, Code.CLOSED)))
 
     def end_for_good(self) -> None:
-        """An operator, or the limit over all nodes, ends a session."""
+        """An operator or the cluster-wide quota ends a session."""
         if (named := self.session()) is not None:
             (
                 self.stage.engine.terminator.kick
@@ -198,7 +198,7 @@ class Story:
             )(*named)
 
     def register(self) -> None:
-        """A resync goes on by a few registrations, or begins."""
+        """A resync begins, or continues by a few registrations."""
         for _ in range(self.choices.below(4)):
             change = next(self.registering, None)
             if change is None:
@@ -216,7 +216,7 @@ class Story:
         engine.count_refusal(self.choices.of((Code.BUSY, Code.LOGIN_TIMEOUT)))
 
     def drain(self) -> None:
-        """The server stops: first it takes no logins any more, then it hangs up."""
+        """The server stops: first it refuses logins, then it hangs up."""
         if not self.choices.below(3):
             self.stage.engine.refuse_logins(lambda: 2.5)
         elif self.choices.below(2):
@@ -230,7 +230,7 @@ class Story:
             self.stage.authenticator.keyring = self.choices.of(KEYRINGS)
 
     def answer(self) -> None:
-        """The desk answers the oldest requests, or says that a connection is drained."""
+        """The request handler answers the oldest requests, or reports that a connection is drained."""
         waiting = self.stage.request_handler.waiting
         for _ in range(min(len(waiting), self.choices.below(4))):
             session, request = waiting.pop(0)
@@ -249,7 +249,7 @@ class Story:
         for handle in list(stage.peers):
             if handle in stage.peers:
                 stage.lose(handle)
-        # T was credited for what came before, perhaps, and is credited for this.
+        # T may have been credited for the past, and is credited for this.
         stage.now += MAX_IDLE_TIMEOUT_S + 2 * IDLE_TIMEOUT_S + 2 * SLOT_S
         stage.run_tick()
         invariants.check_after_tick(stage)
@@ -258,21 +258,53 @@ class Story:
         assert not stage.ledger.online
 
 
-Step = Callable[[Story], None]
+Step = Callable[[ScriptedRun], None]
 STEPS: Final[tuple[Step, ...]] = (
-    *(Story.log_in, Story.log_in, Story.send, Story.send, Story.send, Story.send_login, Story.send_spoilt),
-    *(Story.send_bytes, Story.send_some, Story.send_large, Story.read, Story.beat, Story.lose, Story.lose),
-    *(Story.wait, Story.wait, Story.tick, Story.live, Story.live, Story.interrupted_tick, Story.lag),
     *(
-        Story.displace,
-        Story.end_for_good,
-        Story.register,
-        Story.survey,
-        Story.drain,
-        Story.answer,
-        Story.rotate,
+        ScriptedRun.log_in,
+        ScriptedRun.log_in,
+        ScriptedRun.send,
+        ScriptedRun.send,
+        ScriptedRun.send,
+        ScriptedRun.send_login,
+        ScriptedRun.send_damaged,
+    ),
+    *(
+        ScriptedRun.send_bytes,
+        ScriptedRun.send_some,
+        ScriptedRun.send_large,
+        ScriptedRun.read,
+        ScriptedRun.beat,
+        ScriptedRun.lose,
+        ScriptedRun.lose,
+    ),
+    *(
+        ScriptedRun.wait,
+        ScriptedRun.wait,
+        ScriptedRun.tick,
+        ScriptedRun.live,
+        ScriptedRun.live,
+        ScriptedRun.interrupted_tick,
+        ScriptedRun.lag,
+    ),
+    *(
+        ScriptedRun.displace,
+        ScriptedRun.end_for_good,
+        ScriptedRun.register,
+        ScriptedRun.survey,
+        ScriptedRun.drain,
+        ScriptedRun.answer,
+        ScriptedRun.rotate,
     ),
 )
 INTERRUPTIONS: Final[tuple[Step, ...]] = (
-    *(Story.read, Story.beat, Story.send, Story.log_in, Story.lose, Story.displace, Story.end_for_good),
+    *(
+        ScriptedRun.read,
+        ScriptedRun.beat,
+        ScriptedRun.send,
+        ScriptedRun.log_in,
+        ScriptedRun.lose,
+        ScriptedRun.displace,
+        ScriptedRun.end_for_good,
+    ),
 )

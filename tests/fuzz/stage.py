@@ -1,7 +1,7 @@
-"""A real core, registry and wheel, and around them what is made of bytes: time, sockets, the outbox, a desk.
+"""A real engine with registry and wheel, driven by bytes: time, sockets, outbox, requests.
 
-It does by itself what a transport and the ticker do, holds each answer against the specification, and notes
-when whom was heard, so that an end that comes early is seen.
+It does the work of a transport and the ticker, compares each answer with the specification, and records the
+last activity of sessions, so that an early end is noticed.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from presence.core.slots import SLOTS_PER_TICK, SlotClock
 from presence.core.stall_guard import StallGuard
 from presence.protocol import Code, ConnectionState, Kind, Packet
 from tests.fuzz import foresight
-from tests.fuzz.gate import GOOD, WALL_S, is_good, make_gate
+from tests.fuzz.gate import GOOD, WALL_S, is_good, make_authenticator
 from tests.fuzz.ledger import Ledger
 
 # Short times: the wheel's ring is small, and few decisions lead from one deadline to the next.
@@ -48,28 +48,28 @@ FEW_LOGINS: Final = AdmissionLimits(
     uid_login_burst=2.0,
 )
 FEW_PACKETS: Final = (1.0, 6.0)  # per second, and burst
-ROUNDING_S: Final = 0.000501  # changes tell whole milliseconds
+ROUNDING_S: Final = 0.000501  # changes have whole milliseconds
 ADDRESSES: Final = ("192.0.2.1", "2001:db8::/64", "")
 
 FEW_EXPIRED: Final = 2  # sessions in a batch: so few that some have to wait for the next one
 
 
 class Scene(NamedTuple):
-    """How the server is set."""
+    """The settings of the server."""
 
     grace: bool = True
     away: bool = False
     limit: SessionQuota = NO_LIMIT
     returns: int = 0
     served: bool = True
-    is_tight: bool = False  # a few logins and packets are too many, and few tokens are checked
+    is_tight: bool = False  # low limits of logins, packets and token checks
     authenticator: bool = False
     credit: bool = True
 
 
 @dataclass
 class LastActivity:
-    """Of a live session: its last sign of life, the credits given until then, and when it was lost."""
+    """The last sign of life of a live session, the credits until then, and when it was lost."""
 
     at: float
     credited: float
@@ -77,8 +77,8 @@ class LastActivity:
     expires_at: float | None = None
 
 
-class Desk:
-    """Takes requests, and remembers the sessions that asked until they are answered."""
+class FakeRequestHandler:
+    """Takes requests, and keeps them with their sessions until they are answered."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Session, Request]] = []
@@ -95,21 +95,21 @@ class Desk:
 
     def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
-        assert session.number not in self.left_by, "a session leaves twice"
+        assert session.number not in self.left_by, "a session disconnects twice"
         self.left_by.add(session.number)
 
 
 class ServerUnderTest(Link):
-    """The server, and the connections that it has: numbers, at which bytes wait until they are read.
+    """The server and its connections: numbers, each with bytes that are not read yet.
 
     Args:
-        scene: how it is set.
+        scene: its settings.
 
     Attributes:
         peers: of the open connections.
         arrived: bytes that were not read yet.
-        needs_a_turn, lain_s: what `poll_now` and `receive_queue_age_s` say.
-        heard: what is known of live sessions, by id.
+        needs_a_turn, lain_s: the results of `poll_now` and `receive_queue_age_s`.
+        activity: the last activity of live sessions, by id.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -120,18 +120,20 @@ class ServerUnderTest(Link):
         self.guard = StallGuard(TICK_S, IDLE_TIMEOUT_S, self.now)
         self.registry = Registry("boot", self.clock)
         self.ledger = Ledger()
-        self.request_handler = Desk()
+        self.request_handler = FakeRequestHandler()
         self.peers: dict[int, Peer] = {}
         self.arrived: dict[int, bytes] = {}
         self.opened = 0
         self.needs_a_turn = False
         self.lain_s = 0.0
-        self.heard: dict[str, LastActivity] = {}
+        self.activity: dict[str, LastActivity] = {}
         self.credited = 0.0
         self.tick = self.ticks.at_or_before(self.now)
         limits = FEW_LOGINS if scene.is_tight else AdmissionLimits()
         grace = GRACE_S if scene.grace else 0.0
-        self.authenticator = make_gate(self.clock, is_poor=scene.is_tight) if scene.authenticator else None
+        self.authenticator = (
+            make_authenticator(self.clock, is_poor=scene.is_tight) if scene.authenticator else None
+        )
         self.engine = Engine(
             Sessions(
                 self.registry,
@@ -160,32 +162,32 @@ class ServerUnderTest(Link):
             self.engine.request_handler = self.request_handler
 
     def collect_expired(self) -> bool:
-        """Collect a small batch of what is due."""
+        """Collect a small batch of due sessions."""
         with mock.patch.object(expiry, "MAX_EXPIRED_PER_TURN", FEW_EXPIRED):
             return self.engine.collect_expired(self.tick)
 
     # The outbox
 
     def append(self, change: Change) -> None:
-        """Take a change, and see that it does not come early."""
+        """Take a change, and check that it is not early."""
         if change.op is Op.END:
             self._ends(change)
         elif change.op is Op.LOGIN and (entry := self.ledger.entries.get((change.uid, change.device))):
-            del self.heard[entry.session]
+            del self.activity[entry.session]
         self.ledger.append(change)
         if change.op is Op.LOGIN:
-            self.heard[change.session] = LastActivity(self.now, self.credited)
+            self.activity[change.session] = LastActivity(self.now, self.credited)
 
     def _ends(self, change: Change) -> None:
-        heard = self.heard.pop(change.session)
+        last = self.activity.pop(change.session)
         entry = self.ledger.entries[change.uid, change.device]
         if change.code == Code.IDLE_TIMEOUT:
-            assert heard.lost_at is None
-            assert self.now >= heard.at + entry.timeout_s - ROUNDING_S, "ended as silent before its time"
+            assert last.lost_at is None
+            assert self.now >= last.at + entry.timeout_s - ROUNDING_S, "ended as idle too early"
         elif change.code in (Code.CLOSED, Code.AUTH_EXPIRED) and self.scene.grace:
-            assert heard.lost_at is not None
-            earliest = min(heard.at + entry.timeout_s, heard.lost_at + GRACE_S)
-            assert self.now >= earliest - ROUNDING_S, "ended within its grace"
+            assert last.lost_at is not None
+            earliest = min(last.at + entry.timeout_s, last.lost_at + GRACE_S)
+            assert self.now >= earliest - ROUNDING_S, "ended within its grace period"
 
     # Link
 
@@ -193,7 +195,7 @@ class ServerUnderTest(Link):
         """See `presence.core.registry.Link`."""
         (goodbye,) = foresight.packets(farewell)
         assert goodbye.kind == Kind.GOODBYE
-        # Whose server stops has no grace but all the time of its silence to come back, here or elsewhere.
+        # A session of a stopping server has no grace period but its whole idle time-out to return.
         self._gone(handle, is_lost=goodbye.payload["code"] != Code.SERVER_DRAIN)
 
     def send(self, handle: int, data: bytes) -> None:
@@ -220,7 +222,7 @@ class ServerUnderTest(Link):
         """See `presence.core.registry.Link`."""
         return ADDRESSES[handle % len(ADDRESSES)]
 
-    # What a transport does by itself
+    # The work of a transport
 
     def connect(self) -> int:
         """Accept a connection."""
@@ -231,7 +233,7 @@ class ServerUnderTest(Link):
         return handle
 
     def read(self, handle: int) -> None:
-        """Read what has arrived, and do what comes of it."""
+        """Read what has arrived, and process it."""
         data, self.arrived[handle] = self.arrived[handle], b""
         if not data:
             return
@@ -244,80 +246,80 @@ class ServerUnderTest(Link):
         outcome = self.engine.received(peer, data)
         if outcome.failure is not None:
             raise outcome.failure
-        told = foresight.compare(
+        compared = foresight.compare(
             before + data, was, outcome, self._packets() - packets, served=self.scene.served
         )
         self.peers[handle] = outcome.peer
-        self._note(outcome, told)
+        self._note(outcome, compared)
         if outcome.end_code is not None:
             self._gone(handle)
         self.engine.dispatch_requests(outcome)
 
-    def _note(self, outcome: Outcome, told: foresight.AnsweredBytes) -> None:
-        """Remember a sign of life."""
-        if told.login is not None and told.answer is not None:
-            self._judge(told.login, told.answer, outcome.peer)
-        heard = self._heard(outcome.peer)
-        if heard is None:
+    def _note(self, outcome: Outcome, compared: foresight.AnsweredBytes) -> None:
+        """Record a sign of life."""
+        if compared.login is not None and compared.answer is not None:
+            self._check_login(compared.login, compared.answer, outcome.peer)
+        last = self._activity_of(outcome.peer)
+        if last is None:
             return
-        if told.signs:
-            heard.at, heard.credited = self.now, self.credited
+        if compared.signs:
+            last.at, last.credited = self.now, self.credited
         if self.authenticator is not None and self.authenticator.granted is not None:
-            heard.expires_at = self.authenticator.granted.expires_at
+            last.expires_at = self.authenticator.granted.expires_at
 
     def _packets(self) -> int:
         """Return how many valid packets the engine has counted."""
         counters = self.engine.statistics()
         return counters.beats + counters.frames
 
-    def _judge(self, login: Mapping[str, Any], answer: Packet, peer: Peer) -> None:
-        """An admitted client had a good token, where one is required; no good one is refused."""
+    def _check_login(self, login: Mapping[str, Any], answer: Packet, peer: Peer) -> None:
+        """Check that valid tokens, and no others, are admitted if tokens are required."""
         token, uid = login.get("token"), login.get("uid")
         wall = WALL_S + (self.now - START_S)
         is_proved = (
             uid is not None if self.authenticator is None else is_good(token, uid, self.authenticator, wall)
         )
         if isinstance(peer, Session):
-            assert is_proved, "let in without proof of who it is"
+            assert is_proved, "admitted without a valid token"
             assert peer.uid == (GOOD[str(token)].uid if uid is None else uid)
         elif answer.payload["code"] == Code.AUTH_FAILED:
-            assert not is_proved, "a good token is refused"
+            assert not is_proved, "a valid token is refused"
 
-    def _heard(self, peer: Peer) -> LastActivity | None:
-        return self.heard.get(self.registry.session_id(peer)) if isinstance(peer, Session) else None
+    def _activity_of(self, peer: Peer) -> LastActivity | None:
+        return self.activity.get(self.registry.session_id(peer)) if isinstance(peer, Session) else None
 
     def _gone(self, handle: int, *, is_lost: bool = True) -> None:
         peer = self.peers.pop(handle)
         del self.arrived[handle]
-        if is_lost and (heard := self._heard(peer)) is not None:
-            heard.lost_at = self.now
+        if is_lost and (last := self._activity_of(peer)) is not None:
+            last.lost_at = self.now
 
     def lose(self, handle: int) -> None:
         """The client's end of the connection was read."""
         peer = self.peers[handle]
-        if (heard := self._heard(peer)) is not None:
-            heard.lost_at = self.now  # before the end that it may cause immediately
+        if (last := self._activity_of(peer)) is not None:
+            last.lost_at = self.now  # before the end that it may cause immediately
         self.engine.closed(peer)
         self._gone(handle)
 
     def beat(self, handles: list[int]) -> None:
-        """Hand on plain keepalives of those who can have sent one."""
+        """Deliver plain keepalives of the connections that can have sent one."""
         able: list[Any] = [self.peers[handle] for handle in handles if not self.arrived[handle]]
         able = [peer for peer in able if peer.partial is None]
         self.engine.keepalives_received(able)
         for peer in able:
-            heard = self._heard(peer)
-            assert heard is not None
-            heard.at, heard.credited = self.now, self.credited
+            last = self._activity_of(peer)
+            assert last is not None
+            last.at, last.credited = self.now, self.credited
 
     def leave(self) -> None:
-        """Release everything, so that the garbage collector finds no cycles, a large part of the work."""
+        """Release everything: collecting the cycles would take much of the time."""
         vars(self).clear()
 
-    # What the ticker does
+    # The work of the ticker
 
     def begin_tick(self) -> None:
-        """Do what comes before anything ends."""
+        """Do the work before sessions are ended."""
         self.guard.loop_ran(self.now)
         credit = self.guard.take_credit(self.now) if self.scene.credit else 0.0
         self.ticks.credit(credit)

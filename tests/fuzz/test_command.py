@@ -1,4 +1,4 @@
-"""The command itself, for a moment."""
+"""The command itself, run briefly."""
 
 import importlib.util
 import subprocess
@@ -21,7 +21,7 @@ sys.exit(command.main())
 
 
 def run(*words: str, program: Sequence[str] = ("-m", "tests.fuzz")) -> tuple[int, str]:
-    """Return the status and what was said."""
+    """Return the exit status and the output."""
     command = [sys.executable, *program, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout
@@ -30,28 +30,28 @@ def run(*words: str, program: Sequence[str] = ("-m", "tests.fuzz")) -> tuple[int
 @linux
 @pytest.mark.parametrize(("target", "runs"), [("codec", 600), ("session", 350)])
 def test_a_short_run_finds_nothing(target: str, runs: int, tmp_path: Path) -> None:
-    status, said = run(target, "--runs", str(runs), "--findings", str(tmp_path))
-    assert status == 0, said
-    assert f"Done {runs} runs" in said
+    status, output = run(target, "--runs", str(runs), "--findings", str(tmp_path))
+    assert status == 0, output
+    assert f"Done {runs} runs" in output
     assert not [*tmp_path.iterdir()]
 
 
 @linux
 def test_an_input_that_fails_is_kept_and_fails_the_command(tmp_path: Path) -> None:
-    status, said = run("codec", "--runs", "100000", "--findings", str(tmp_path), program=("-c", FAULT))
+    status, output = run("codec", "--runs", "100000", "--findings", str(tmp_path), program=("-c", FAULT))
     assert status == 1
-    assert "ZeroDivisionError" in said
+    assert "ZeroDivisionError" in output
     assert [path.read_bytes()[:1] for path in tmp_path.glob("crash-*")] == [b"f"]
 
 
 @linux
-def test_the_fewest_inputs_that_reach_as_much_are_kept(tmp_path: Path) -> None:
+def test_the_fewest_inputs_with_the_same_coverage_are_kept(tmp_path: Path) -> None:
     kept = tmp_path / "kept.hex"
     assert run("codec", "--keep", str(kept), "--findings", str(tmp_path / "f"))[0] == 0
     assert 50 < len(inputs([kept])) < len(inputs([SEEDS / "codec.hex"]))
 
 
-def test_without_atheris_the_command_says_so(
+def test_without_atheris_the_command_reports_that(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""The corpus of the fuzzer, played again: whatever once took a way of its own, or failed, is right now."""
+"""The fuzzer's corpus, replayed: each input that took a new path, or failed once, passes now."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ BYTES_MAX = 200_000
 
 
 @pytest.mark.parametrize(("name", "run", "least"), [("codec", codec.run, 60), ("session", session.run, 60)])
-def test_every_input_is_right(name: str, run: Callable[[bytes], None], least: int) -> None:
+def test_every_input_passes(name: str, run: Callable[[bytes], None], least: int) -> None:
     corpus = inputs([SEEDS / f"{name}.hex"])
     assert len(corpus) >= least
     for data in corpus:

@@ -1,4 +1,4 @@
-"""The second decoder against the test vectors: it must know the protocol before it judges the first one."""
+"""The second decoder with the test vectors: it must know the protocol before it judges the first one."""
 
 from tests.fuzz.codec import exact
 from tests.fuzz.oracle import Refused, Taken, judge, length_of
@@ -12,7 +12,7 @@ def read(frame: bytes, limit_bytes: int) -> Taken | Refused | None:
     return judge(frame[4:length]) if length else None
 
 
-def test_good_vectors_are_taken_and_bad_ones_refused() -> None:
+def test_good_vectors_are_accepted_and_bad_ones_refused() -> None:
     for good in GOOD:
         found = read(good.frame, good.limit_bytes)
         assert isinstance(found, Taken), good.name
@@ -24,5 +24,5 @@ def test_good_vectors_are_taken_and_bad_ones_refused() -> None:
         assert (found.kind, found.id) == (bad.kind, bad.id), bad.name
 
 
-def test_an_unfinished_frame_is_neither() -> None:
+def test_an_incomplete_frame_is_neither_accepted_nor_refused() -> None:
     assert read(b"\0\0\0\x02\x91", 16) is None

@@ -1,4 +1,4 @@
-"""Faults that are planted into the server: a fuzzer that finds none of them proves nothing by its silence."""
+"""Faults planted in the server: a fuzzer that finds none of them would prove nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,18 +21,18 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def finds(run: Callable[[bytes], None], name: str) -> bool:
-    """Whether one input of the corpus at least fails."""
+    """Whether at least one input of the corpus fails."""
     frames = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
     bodies = [bytes([codec.BODY]) + frame[4:] for frame in frames]
     for data in [*inputs([SEEDS / f"{name}.hex"]), *bodies]:
         try:
             run(data)
-        except Exception:  # whatever the planted fault leads to
+        except Exception:  # any consequence of the planted fault
             return True
     return False
 
 
-def depth_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def depth_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol_codec, "DEPTH_MAX", 40)
 
 
@@ -40,7 +40,7 @@ def a_number_may_be_infinite(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scan, "_end_of_float", lambda body, at, form: at + form.size)
 
 
-def the_schema_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def the_schema_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(protocol_codec, "check_payload", lambda kind, payload: None)
 
 
@@ -50,7 +50,7 @@ def a_bool_is_a_number(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "plant",
-    [depth_is_not_looked_at, a_number_may_be_infinite, the_schema_is_not_looked_at, a_bool_is_a_number],
+    [depth_is_not_checked, a_number_may_be_infinite, the_schema_is_not_checked, a_bool_is_a_number],
 )
 def test_a_fault_of_the_codec_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
@@ -61,7 +61,7 @@ def a_device_stays_in_the_index(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Registry, "_remove_device", lambda self, uid, device: None)
 
 
-def a_session_id_is_used_again(patch: pytest.MonkeyPatch) -> None:
+def a_session_id_is_reused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Registry, "session_id", lambda self, session: f"boot-{session.number % 2}")
 
 
@@ -113,7 +113,7 @@ def a_handler_fails(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         a_device_stays_in_the_index,
-        a_session_id_is_used_again,
+        a_session_id_is_reused,
         an_end_leaves_its_key_in_the_wheel,
         a_profile_outlives_its_session,
         the_wheel_fires_a_slot_early,

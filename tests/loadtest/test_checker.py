@@ -1,4 +1,4 @@
-"""The rules that the simulation and chaos share: each fault is found by its rule, what is right by none."""
+"""The rules shared by the simulation and chaos: each fault breaks its rule, and correct events break none."""
 
 import pytest
 
@@ -35,7 +35,7 @@ PROMISED = Promised(idle_timeout=5.0, grace=1.0)
         (Code.KICKED, Given(9.0, 9.0, True, True), False),
     ],
 )
-def test_an_end_needs_a_reason_that_the_client_gave(code: Code, given: Given, founded: bool) -> None:
+def test_an_end_needs_a_reason_from_the_client(code: Code, given: Given, founded: bool) -> None:
     assert is_justified(code, given, PROMISED) is founded
 
 
@@ -45,7 +45,7 @@ def test_an_end_needs_a_reason_that_the_client_gave(code: Code, given: Given, fo
         (Claim(1.0, 1.5, 9.0), True),
         (Claim(2.5, 2.6, 9.0), False),  # it logged in after the decision
         (Claim(1.0, 4.0, 9.0), False),  # Redis need not know of it yet
-        (Claim(1.0, 1.5, 2.0), False),  # it was gone by then
+        (Claim(1.0, 1.5, 2.0), False),  # it had ended by then
         (NO_CLAIM, False),
     ],
 )
@@ -66,20 +66,20 @@ CAME, WENT = RemainingEvent("ann", "online", "1-0", ""), RemainingEvent("ann", "
         ([WENT], set(), ["doubled"]),
     ],
 )
-def test_what_is_left_fits_the_records(
+def test_live_sessions_match_the_records(
     entries: list[RemainingEvent], online: set[str], rules: list[str]
 ) -> None:
     assert [each.rule for each in check_last_events(entries, online)] == rules
 
 
-def test_a_session_that_one_account_lacks_is_named() -> None:
+def test_a_session_missing_on_one_side_is_named() -> None:
     assert differences("both", {("ann", ""): "s1"}, {("ann", ""): "s1"}) == []
     (broken,) = differences("both", {("ann", ""): "s1"}, {})
     assert broken.rule == "converged"
     assert "ann" in broken.text
 
 
-Event = tuple[str, str, str, str]  # type, session, id, since_id; the id begins with its moment
+Event = tuple[str, str, str, str]  # type, session, id, since_id; the id begins with its time
 ON: Event = ("online", "s1", "1-0", "")
 OFF: Event = ("offline", "s1", "2-0", "1-0")
 
@@ -109,11 +109,11 @@ def broken_by(periods: Periods, *events: Event) -> list[str]:
         ([("online", "s1", "2-0", ""), ("offline", "s1", "1-9", "2-0")], ["disorder"]),
     ],
 )
-def test_periods_alternate_in_order_and_ends_are_ends(events: list[Event], rules: list[str]) -> None:
+def test_periods_alternate_in_order_and_sessions_end_once(events: list[Event], rules: list[str]) -> None:
     assert broken_by(Periods(), *events) == rules
 
 
-def test_what_redis_forgets_is_forgotten_and_it_may_go_back_to_what_it_had() -> None:
+def test_redis_may_lose_its_data_or_go_back_to_an_earlier_state() -> None:
     periods = Periods()
     broken_by(periods, ON)
     kept = periods.snapshot()
@@ -139,14 +139,14 @@ OUT: Fields = {"type": "offline", "since_id": "1-0"}
 
 
 def shown_by(showing: Showing, *entries: Fields) -> list[str]:
-    """What is broken by these entries of one user, 1-0, 2-0 and so on."""
+    """Return the rules broken by these entries of one user, 1-0, 2-0 and so on."""
     broken = []
     for number, fields in enumerate(entries, 1):
         broken += showing.check_entry(f"{number}-0", {"uid": "ann", **fields})
     return [each.rule for each in broken]
 
 
-def test_how_a_user_shows_himself_is_followed_and_forgotten_with_redis() -> None:
+def test_states_of_a_user_are_followed_and_forgotten_with_redis() -> None:
     showing = Showing()
     assert shown_by(showing, IN, AWAY, SAID, BACK) == []
     assert showing.shown["ann"] == ("online", "9", "x", "4-0", "1-0")
@@ -174,5 +174,5 @@ def test_how_a_user_shows_himself_is_followed_and_forgotten_with_redis() -> None
         ({**IN, "status": "away"}, AWAY),
     ],
 )
-def test_what_is_no_change_or_of_no_period_is_found(entries: tuple[Fields, ...]) -> None:
+def test_an_entry_without_a_change_or_a_period_is_found(entries: tuple[Fields, ...]) -> None:
     assert shown_by(Showing(), *entries)[-1:] == ["shown"]

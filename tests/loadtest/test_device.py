@@ -1,4 +1,4 @@
-"""What a device does reaches the judge, and what is amiss the report."""
+"""A device's actions reach the judge, and its failures the report."""
 
 import itertools
 import socket
@@ -22,7 +22,7 @@ GRANTED = {"session": "s-1", "idle_timeout": T_S, "keepalive": 0.02, "time_ms": 
 
 
 class World:
-    """A device that does one thing again and again, and a server that does what the test says."""
+    """A device that repeats one action, and a server that does what the test says."""
 
     def __init__(self, listener: socket.socket, action: str) -> None:
         self.listener = listener
@@ -35,7 +35,7 @@ class World:
         self.uids = (f"device-{number}" for number in itertools.count())
         self.peers: list[str] = []
         self.reported: list[tuple[str, str | None]] = []
-        self.device = Device(self)  # type: ignore[arg-type] # all that a device needs of a run
+        self.device = Device(self)  # type: ignore[arg-type] # all of a run that a device needs
         self.device.start(0.0)
 
     def record_time(self, name: str, _seconds: float | None = None) -> None:
@@ -48,7 +48,7 @@ class World:
         assert self.loop.run(TIMEOUT_S, lambda: (name, failure) in self.reported), self.reported
 
     def accept(self, *packets: protocol.Packet) -> socket.socket:
-        """Take the login, and answer it."""
+        """Accept the login, and answer it."""
         assert self.loop.run(TIMEOUT_S, lambda: self.device._login is not None)
         server, _ = self.listener.accept()
         server.settimeout(TIMEOUT_S)
@@ -70,7 +70,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             yield found
 
 
-def test_a_device_beats_and_every_third_beat_asks(world: World) -> None:
+def test_a_device_sends_keepalives_and_every_third_requests_an_answer(world: World) -> None:
     with world.accept() as server:
         world.wait_for_report("login")
         server.sendall(protocol.encode(protocol.ok(2)) * 20)
@@ -91,7 +91,7 @@ def test_a_refused_login_is_a_failure_unless_the_server_is_busy(
     world.accept().close()
 
 
-def test_a_connection_that_breaks_is_a_failure_and_nobody_need_tell_of_it(world: World) -> None:
+def test_a_broken_connection_is_a_failure_without_a_deadline_for_the_event(world: World) -> None:
     world.accept().close()
     world.wait_for_report("connection lost", "closed by the server")
     assert world.session.closed
@@ -99,7 +99,7 @@ def test_a_connection_that_breaks_is_a_failure_and_nobody_need_tell_of_it(world:
 
 
 @pytest.mark.parametrize("world", ["silence"], indirect=True)
-def test_who_falls_silent_must_be_ended_and_comes_back(world: World) -> None:
+def test_a_silent_device_must_be_ended_and_reconnects(world: World) -> None:
     with world.accept() as server:
         assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.is_silent)
         assert world.session.offline_due == pytest.approx(world.session.last_packet().end + T_S + 0.2)
@@ -120,7 +120,7 @@ def test_a_logout_that_was_answered_ends_the_session(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["away", "flap", "storm"], indirect=True)
-def test_who_loses_its_connection_comes_back(world: World) -> None:
+def test_a_device_that_loses_its_connection_reconnects(world: World) -> None:
     with world.accept():
         assert world.loop.run(TIMEOUT_S, lambda: world.session and world.session.closed)
     world.accept().close()

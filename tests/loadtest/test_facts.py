@@ -1,4 +1,4 @@
-"""The load generator's idea of the server's clock."""
+"""The load generator's estimate of the server's clock."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_bounds_widen_with_the_drift_of_clocks() -> None:
     assert high > 3.1
 
 
-def test_another_servers_clock_takes_the_place_of_the_first() -> None:
+def test_another_servers_clock_replaces_the_first() -> None:
     clock = ServerClock()
     clock.sample(asked=2.0, answered=2.1, server_ms=52_000)
     clock.sample(asked=3.0, answered=3.1, server_ms=7_000)

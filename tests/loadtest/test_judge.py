@@ -1,4 +1,4 @@
-"""What the load test calls a broken promise, and what it does not, for each thing that a device does."""
+"""Which events the load test counts as broken promises, and which not, for each action of a device."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from loadtest.users.judge import OVERTAKEN_S, DeviceFinding, DeviceJudge, EventDeadlines, JudgedSession, Sent
 
 T, TICK, GRACE, SLACK = 10.0, 1.0, 5.0, 0.5
-SERVER_MS = 5_000_000  # what the server's clock shows at 0 s of the test's
+SERVER_MS = 5_000_000  # the server's clock at 0 s of the test's
 TOO_EARLY, TOO_LATE = "offline event too early", "offline event too late"
 MISSING = "no offline event in time"
 OVERTAKEN = "logout overtaken by a login"
@@ -16,10 +16,10 @@ Step = tuple[Any, ...]
 
 
 class World:
-    """One device, and a server whose clock is known but for the width of a login's round trip.
+    """One device, and a server whose clock is known to within the round trip of a login.
 
-    The device has logged in at 0 s, and the stream says so. What it does is done by its latest session.
-    Whatever the judge finds is returned: what is broken, None where nothing is.
+    The device has logged in at 0 s, and the stream has the event. Its actions are those of its latest
+    session. The judge's findings are returned: broken promises, or None for each correct event.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
         ([("silent",), ("idle", T + TICK + SLACK)], [TOO_LATE]),
         ([("silent",), ("overdue", T + TICK + SLACK - 0.1)], []),
         ([("silent",), ("overdue", T + TICK + SLACK + 0.1)], [MISSING]),
-        ([("silent",), ("overdue", T + TICK + SLACK + 0.1), ("overdue", 60.0)], []),  # told once
+        ([("silent",), ("overdue", T + TICK + SLACK + 0.1), ("overdue", 60.0)], []),  # one finding only
         ([("beat", 4.0), ("idle", T + 0.5)], ["offline event for a device that beats"]),
         ([("silent",), ("beat", T + 0.45), ("idle", T + 0.5)], [None]),  # while the end was decided
         ([("silent",), ("beat", 8.0), ("overdue", 60.0)], []),
@@ -133,7 +133,7 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
                 *[("log_out", 3.0), ("logged_out",), ("log_in", 3.01, "t-1"), ("overdue", 60.0)],
                 *[("silent",), ("idle", 3.01 + T + 0.5, "t-1")],
             ],
-            [None],  # it ends what the first login began
+            [None],  # it ends the period of the first login
         ),
         (
             [
@@ -144,7 +144,7 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
         ),
         (
             [("log_out", 3.0), ("logged_out",), ("log_in", 3.01, "t-1"), ("left", 3.005), ("overdue", 60.0)],
-            ["no online event in time"],  # both are told, or neither
+            ["no online event in time"],  # both have an event, or neither
         ),
         ([("log_out", 3.0), ("left", 3.005), ("logged_out",), ("overdue", 60.0)], []),
         # Events that do not fit
@@ -153,14 +153,14 @@ def broken(findings: list[DeviceFinding]) -> list[str | None]:
         ([("idle", T + 0.5, "s-9")], ["offline of a session that is not the device's"]),
     ],
 )
-def test_what_a_device_does_is_held_against_events(steps: list[Step], found: list[str | None]) -> None:
+def test_a_devices_actions_are_compared_with_events(steps: list[Step], found: list[str | None]) -> None:
     world, last = World(), None
     for name, *given in steps:
         last = getattr(world, name)(*given)
     assert last == found
 
 
-def test_the_delay_is_counted_from_the_last_packet_and_from_what_was_due() -> None:
+def test_the_delay_counts_from_the_last_packet_and_from_the_deadline() -> None:
     world = World()
     world.beat(4.0)
     world.silent()
@@ -174,7 +174,7 @@ def test_an_offline_event_names_the_online_event_that_it_ends() -> None:
     assert world.idle(T + 0.5, since_id="77-7") == ["since_id names another online event"]
 
 
-def test_a_login_must_be_told_be_it_before_its_answer() -> None:
+def test_a_login_must_have_an_event_even_one_before_its_answer() -> None:
     judge = DeviceJudge(EventDeadlines(TICK, GRACE, SLACK))
     session = judge.login_sent("ann", Sent(0.0, 0.0))
     judge.login_answered(session, 0.002, "s-1", T, SERVER_MS)
@@ -184,7 +184,7 @@ def test_a_login_must_be_told_be_it_before_its_answer() -> None:
     assert broken(world.event("online", 1, "login", 0.001, "b-1", uid="bob")) == [None]
 
 
-def test_a_gap_is_told_and_other_peoples_devices_are_passed_over() -> None:
+def test_a_gap_is_reported_and_other_devices_are_ignored() -> None:
     judge = World().judge
     assert broken(judge.judge_event("1-0", {"type": "gap", "dropped": "3"}, 1.0)) == ["a gap in the stream"]
     assert judge.judge_event("1-0", {"type": "offline", "uid": "bob"}, 1.0) == []

@@ -1,4 +1,4 @@
-"""Measures say when they were themselves at fault; techniques are held against what users did."""
+"""Measurements report their own faults; techniques are compared with what users did."""
 
 import dataclasses
 import math
@@ -18,33 +18,35 @@ FINE = GeneratorReport(wanted=1000, sent=1000, answers=1000, rate=1000.0, core_s
     ("changed", "kind", "word"),
     [
         ({}, ANSWERED, ""),
-        ({"answers": 0}, UNANSWERED, ""),  # nobody asked for any
+        ({"answers": 0}, UNANSWERED, ""),  # none was requested
         ({"answers": 980}, ANSWERED, "unanswered"),
         ({"core_share": 0.71}, ANSWERED, "of a core"),
         ({"late_max_s": 0.2}, ANSWERED, "late"),
         ({"rate": 980.0}, ANSWERED, "late"),
     ],
 )
-def test_a_generator_that_was_the_bottleneck_says_so(changed: dict[str, Any], kind: str, word: str) -> None:
+def test_a_generator_that_was_the_bottleneck_reports_it(
+    changed: dict[str, Any], kind: str, word: str
+) -> None:
     complaints = dataclasses.replace(FINE, **changed).complaints(kind)
     assert bool(complaints) is bool(word)
     assert all(word in each for each in complaints)
 
 
 @pytest.mark.parametrize(
-    ("looks", "worst_s"),
+    ("samples", "worst_s"),
     [
-        ([[50.0, 7.0]], 0.0),  # what was taken before does not count
-        ([[50.0, 7.0], [50.1, 7.3]], 0.3),  # the processor that lost most does
+        ([[50.0, 7.0]], 0.0),  # time stolen earlier does not count
+        ([[50.0, 7.0], [50.1, 7.3]], 0.3),  # the CPU that lost most counts
         ([[0.02 * sample] for sample in range(5 * WINDOW_SAMPLES)], 0.02 * WINDOW_SAMPLES),
     ],
 )
-def test_what_the_hypervisor_took_in_the_worst_second_is_told(
-    looks: list[list[float]], worst_s: float
+def test_the_cpu_time_stolen_in_the_worst_second_is_reported(
+    samples: list[list[float]], worst_s: float
 ) -> None:
-    samples = iter(looks)
-    stolen = Stolen(lambda: next(samples))
-    for _ in looks:
+    remaining = iter(samples)
+    stolen = Stolen(lambda: next(remaining))
+    for _ in samples:
         stolen.sample()
     assert stolen.worst_s == pytest.approx(worst_s)
 
@@ -53,22 +55,22 @@ T = 10.0
 
 
 @pytest.mark.parametrize(
-    ("samples", "early", "false", "missed", "max_ms"),
+    ("reports", "early", "false", "missed", "max_ms"),
     [
         ([Telling(0, 15.1, T + 0.1), Telling(1, 18.3, T + 0.3)], 0, 0, 0, 300.0),
         ([Telling(1, 18.3, T + 0.3)], 0, 0, 1, 300.0),
         ([Telling(0, 14.9, T - 0.1)], 1, 0, 1, -100.0),
-        ([Telling(0, 15.0, T - 0.0005)], 0, 0, 1, -0.5),  # as exact as Redis counts
+        ([Telling(0, 15.0, T - 0.0005)], 0, 0, 1, -0.5),  # within the precision of Redis
         ([Telling(2, 25.0, T)], 0, 1, 2, math.nan),
-        ([Telling(1, 6.0, T)], 0, 1, 2, math.nan),  # before the last beat
+        ([Telling(1, 6.0, T)], 0, 1, 2, math.nan),  # before the last keepalive
         ([Telling(0, 15.0, T), Telling(0, 20.0, T + 5)], 0, 0, 1, 0.0),
     ],
 )
-def test_tellings_are_held_against_what_users_did(
-    samples: list[Telling], early: int, false: int, missed: int, max_ms: float
+def test_offline_reports_are_compared_with_what_users_did(
+    reports: list[Telling], early: int, false: int, missed: int, max_ms: float
 ) -> None:
     schedule = Schedule(array("d"), array("L"), array("d", [5.0, 8.0, math.inf]))
     row = CompareRow(ComparePlan("wheel", 3, idle_timeout_s=T, seconds=30.0))
-    judge(row, schedule, samples)
+    judge(row, schedule, reports)
     assert (row.early, row.false, row.missed) == (early, false, missed)
     assert row.max_ms == pytest.approx(max_ms, nan_ok=True)

@@ -1,4 +1,4 @@
-"""What the load test takes as a host, and what makes a run fail beside a broken promise."""
+"""Which hosts the load test accepts, and what makes a run fail besides a broken promise."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -19,12 +19,12 @@ from loadtest.users.options import exceeded_limits
         ("[::1]", ("::1", 7400)),
     ],
 )
-def test_a_host_may_be_written_so(host: str, address: tuple[str, int]) -> None:
+def test_forms_of_a_host(host: str, address: tuple[str, int]) -> None:
     assert parse_host(host) == address
 
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1:99", "10.0.0.1:http"])
-def test_a_host_that_is_none_is_refused(host: str) -> None:
+def test_an_invalid_host_is_refused(host: str) -> None:
     with pytest.raises(ValueError, match=r"tcp://|not a port"):
         parse_host(host)
 

@@ -1,4 +1,4 @@
-"""That the exit status of a run at scale would tell."""
+"""The exit status of a run at scale reports its failures."""
 
 from collections import Counter
 
@@ -24,11 +24,11 @@ from loadtest.scale.verdict import Ends
         (end_failures("end", Ends(first_to_last_s=5.01), 5.0), "end: 5.01 s from first to last event"),
     ],
 )
-def test_what_is_broken_is_told(broken: list[str], words: str) -> None:
+def test_broken_promises_are_reported(broken: list[str], words: str) -> None:
     assert broken == ([words] if words else [])
 
 
 @pytest.mark.parametrize("beats", [("12", "30"), ("28.5", "2")])
-def test_a_beat_no_oftener_than_the_time_out_is_refused(beats: tuple[str, str]) -> None:
+def test_keepalives_no_more_frequent_than_the_time_out_are_refused(beats: tuple[str, str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--beat", *beats, "--idle-timeout", "30", "--last-beat", "2"])

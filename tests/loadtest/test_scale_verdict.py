@@ -1,4 +1,4 @@
-"""What the verdict on a period would notice: events that are doubled, lost, false, late or another's."""
+"""What the verdict on a period notices: events that are duplicated, lost, false, late or of another user."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def online(truth: LastPacket, at: float = 50.0) -> StreamEvent:
 
 
 def offline(truth: LastPacket, at: float) -> StreamEvent:
-    """An event that was decided at that moment, stood 20 ms later, and was read after another 10."""
+    """An event decided at that time, written 20 ms later, and read after another 10 ms."""
     known = (truth.uid, truth.session, 201, 0, f"50-{truth.uid}")
     return StreamEvent(
         f"{at:.0f}-{truth.uid}-off", "offline", *known, at + 0.02, at + 0.03, (at, at + ROUNDING_S)
@@ -30,7 +30,7 @@ def verdict_on(*events: StreamEvent) -> Ends:
     return judge([ANN, BOB], events, ScaleDeadlines())
 
 
-def test_a_period_in_which_all_is_right() -> None:
+def test_a_correct_period_has_no_findings() -> None:
     verdict = verdict_on(*RIGHT)
     assert (verdict.offline, verdict.clients, verdict.counts.total()) == (2, 2, 0)
     assert sorted(verdict.read_s) == pytest.approx([30.33, 30.43])
@@ -62,27 +62,27 @@ def test_each_broken_promise_is_noticed(events: list[StreamEvent], broken: str) 
     assert verdict.examples[0].startswith(tuple(verdict.counts))
 
 
-def test_an_end_for_an_older_silence_is_true_though_a_beat_is_on_its_way() -> None:
-    """The last beat left after the decision; before it the client had been silent for T."""
+def test_an_end_for_an_earlier_silence_is_true_even_if_a_keepalive_is_on_its_way() -> None:
+    """The last keepalive was sent after the decision; before it the client had been silent for T."""
     late = ANN._replace(sent_at=120.0, previous_at=88.0)
     verdict = judge([late], [online(late), offline(late, 118.3)], ScaleDeadlines())
     assert (verdict.offline, verdict.counts.total()) == (1, 0)
 
 
-def test_an_end_of_a_client_that_beats_is_false() -> None:
+def test_an_end_of_a_client_that_sends_keepalives_is_false() -> None:
     beating = ANN._replace(sent_at=132.0, previous_at=120.0)
     verdict = judge([beating], [online(beating), offline(beating, 130.5)], ScaleDeadlines())
     assert verdict.counts["false offline event"] == 1
 
 
-def test_a_step_of_the_wall_clock_makes_nothing_false() -> None:
+def test_a_step_of_the_wall_clock_makes_no_event_false() -> None:
     stepped = offline(ANN, 129.8)._replace(
         decided_between=(129.8, 130.3)
-    )  # the clock of the start, or of now
+    )  # by the clock at the start, or now
     assert judge([ANN], [online(ANN), stepped], ScaleDeadlines()).counts.total() == 0
 
 
-def test_what_is_too_late_depends_on_what_was_promised() -> None:
+def test_lateness_depends_on_the_promise() -> None:
     events = [online(ANN), offline(ANN, 134.0)]
     for slack, right in ((1.0, 0), (5.0, 1)):
         promise = replace(ScaleDeadlines(), slack=slack)

@@ -1,4 +1,4 @@
-"""The guards that a run can switch off are still there to be switched off."""
+"""The guards that a run can switch off still exist."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from loadtest.unguarded import GUARDS, SCRIPTS, missing_texts
 
 
 @pytest.mark.parametrize("guard", SCRIPTS)
-def test_the_scripts_have_what_a_guard_consists_of(guard: str) -> None:
+def test_the_scripts_have_the_code_of_each_guard(guard: str) -> None:
     assert missing_texts(guard) == []
 
 

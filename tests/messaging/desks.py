@@ -1,4 +1,4 @@
-"""A message router with everything around it replaced by small fakes: sessions, Redis, threads."""
+"""A message router whose environment is replaced by small fakes: sessions, Redis, threads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ CALL_S = 0.001
 
 
 class Wire(Line):
-    """One transport of all connections; keeps each write, with its handle."""
+    """One transport for all connections; records each write with its handle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Wire(Line):
         self.writes.append((handle, data))
 
     def packets_of(self, handle: Any) -> list[Packet]:
-        """Return all that was sent on a connection."""
+        """Return all packets sent on a connection."""
         self.taken += b"".join(data for to, data in self.writes if to == handle)
         return self.packets()
 
@@ -47,11 +47,11 @@ class FakeBus:
     Attributes:
         records: uid -> node -> devices.
         deaf: nodes that receive nothing.
-        failure: what the next calls fail with, those before the first that works.
+        failures: the errors of the next calls, up to the first that works.
         calls: the uids of each call.
-        sent: (node, devices, frame) of all that was published.
-        here: what the last call said of the node's own sessions.
-        during: called while a call is under way.
+        sent: (node, devices, frame) of all published messages.
+        here: the node's own sessions in the last call.
+        during: called during each call.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class FakeBus:
 
 
 class InlineRuntime(TrioRuntime):
-    """Calls take a moment of the mock clock and no thread."""
+    """Calls take a moment of the mock clock, and no thread."""
 
     def __init__(self, bus: FakeBus) -> None:
         self._bus = bus
@@ -100,8 +100,8 @@ class InlineRuntime(TrioRuntime):
         return blocking()
 
 
-class Office:
-    """The router of a node, with sessions and their connections; run it in a nursery."""
+class RouterHarness:
+    """A node's router, with sessions and their connections; run it in a nursery."""
 
     def __init__(self, bounds: QueueBounds | None = None, *, shards: int = 1) -> None:
         self.wire = Wire()
@@ -123,33 +123,33 @@ class Office:
         )
 
     def log_in(self, uid: str, device: str = "") -> Session:
-        """A session whose handle is (uid, device); Redis does not know of it."""
+        """Return a session whose handle is (uid, device); Redis does not know of it."""
         guest = Guest(self.wire, (uid, device))
         now = self.clock.now()
         return self.registry.login(guest, (uid, device) if device else uid, 30.0, now, now).session
 
-    def part(self, session: Session) -> None:
-        """Its connection is lost; it has its grace."""
+    def disconnect(self, session: Session) -> None:
+        """Lose the session's connection; it has its grace period."""
         session.link = session.handle = None
 
     def end(self, session: Session) -> None:
-        self.part(session)
+        self.disconnect(session)
         self.registry.end(session, protocol.Code.LOGOUT, self.clock.now())
 
-    def say(self, sender: Session, to: str, body: Any = "hello", id: int | None = 1) -> None:
+    def send(self, sender: Session, to: str, body: Any = "hello", id: int | None = 1) -> None:
         self.router.submit(sender, Message(id, to, body))
 
     def packets(self, uid: str, device: str = "") -> list[Packet]:
         return self.wire.packets_of((uid, device))
 
     def bodies(self, uid: str, device: str = "") -> list[Any]:
-        """Return what was delivered to a device, in order."""
+        """Return the bodies delivered to a device, in order."""
         return [
             each.payload["body"] for each in self.packets(uid, device) if each.kind == protocol.Kind.DELIVER
         ]
 
     def answers(self, uid: str) -> list[tuple[int | None, int | str]]:
-        """Return the answers to a sender: id, and how many it was handed to or the reason why not."""
+        """Return the answers to a sender: id, and the number of deliveries or the reason of the refusal."""
         return [
             (each.id, each.payload["delivered"] if each.kind == protocol.Kind.OK else each.payload["reason"])
             for each in self.packets(uid)

@@ -34,7 +34,7 @@ MOVES = 8
 
 
 class Pair:
-    """Two servers, each with its way to Redis, and a client of Redis."""
+    """Two servers, each with its own path to Redis, and a client of Redis."""
 
     def __init__(self, urls: Sequence[str], client: Redis) -> None:
         self.redis = client
@@ -42,7 +42,7 @@ class Pair:
         self._clients: list[Client] = []
 
     def listeners(self, number: int) -> int:
-        """How many have subscribed to the control channel of a server."""
+        """Return the number of subscribers of a server's control channel."""
         answer: Any = self.redis.pubsub_numsub(KEYS.control_channel(self.servers[number].node.relay.node))
         count: int = answer[0][1]
         return count
@@ -54,13 +54,13 @@ class Pair:
         return present is not None and present["node"] == self.servers[number].node.relay.node
 
     async def log_in(self, number: int, uid: str, device: str = "") -> Client:
-        """Log in at a server; return once Redis knows."""
+        """Log in on a server; return when Redis has the record."""
         client = await self.connect(number, uid, device)
         await until(lambda: self.is_on_record(uid, device, number))
         return client
 
     async def connect(self, number: int, uid: str, device: str = "") -> Client:
-        """Log in at a server; Redis knows of it later."""
+        """Log in on a server; Redis has the record later."""
         client = Client(await trio.open_tcp_stream(*self.addresses[number]))
         self._clients.append(client)
         await client.login(uid, device or None)
@@ -83,7 +83,7 @@ class Pair:
 async def serving(
     redis_server: EmbeddedRedis, first: str | None = None, second: str | None = None
 ) -> AsyncIterator[Pair]:
-    """Run two servers; `first` and `second` are their ways to Redis."""
+    """Run two servers; `first` and `second` are the URLs of their Redis."""
     with open_client(redis_server.url) as client:
         pair = Pair([first or redis_server.url, second or redis_server.url], client)
         async with pair.serving():
@@ -98,13 +98,13 @@ async def received(client: Client) -> Packet:
 
 
 async def outcome(client: Client) -> tuple[int | None, int | str]:
-    """The answer that comes next: its id, and how many were handed the message or why none was."""
+    """Return the next answer: its id, and the number of deliveries or the reason of the refusal."""
     answer = await received(client)
     assert answer.kind in (Kind.OK, Kind.ERROR), answer
     return answer.id, answer.payload["delivered"] if answer.kind == Kind.OK else answer.payload["reason"]
 
 
-async def test_who_has_just_moved_is_found_where_he_is(redis_server: EmbeddedRedis) -> None:
+async def test_a_recipient_who_has_just_moved_is_found(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
         await pair.log_in(1, "bob")
         await trio.sleep(0.05)
@@ -132,22 +132,22 @@ async def test_a_recipient_within_its_grace_is_waited_for(redis_server: Embedded
                 assert (await received(back)).payload["body"] == "when you are back"
 
 
-async def test_a_server_that_has_said_goodbye_is_sent_nothing_any_more(redis_server: EmbeddedRedis) -> None:
+async def test_a_server_that_has_sent_goodbyes_gets_no_more_messages(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair, trio.open_nursery() as nursery:
         ann, bob = await pair.log_in(0, "ann"), await pair.log_in(1, "bob")
         nursery.start_soon(pair.servers[1].stop)
         assert (await received(bob)).kind == Kind.GOODBYE
         await until(lambda: not pair.listeners(1))
-        assert not pair.servers[1].stopped, "bob has not closed his connection yet"
+        assert not pair.servers[1].stopped, "bob has not closed the connection yet"
         await ann.send(protocol.message("bob", "hello", id=1))
         assert await outcome(ann) == (1, "busy")
 
 
-# While replies of Redis get lost, connections to it break, and recipients move
+# While replies of Redis are lost, connections to it break, and recipients move
 
 
 class Ledger:
-    """What senders were told, and what recipients got, in order."""
+    """The answers to senders, and the messages to recipients, in order."""
 
     def __init__(self) -> None:
         self.outcomes: dict[tuple[str, int], str] = {}
@@ -155,7 +155,7 @@ class Ledger:
         self.received: dict[str, list[list[tuple[str, int]]]] = defaultdict(list)  # over each connection
 
     async def read(self, uid: str, client: Client) -> None:
-        """Note all that comes on a connection, until it ends or is closed here."""
+        """Record all packets of a connection, until it ends or is closed here."""
         received: list[tuple[str, int]] = []
         self.received[uid].append(received)
         while True:
@@ -176,14 +176,14 @@ class Ledger:
 
 async def send(ledger: Ledger, client: Client, uid: str, chance: random.Random) -> None:
     for number in range(1, MESSAGES + 1):
-        to = chance.choice([*RECIPIENTS, "nobody"])
+        to = chance.choice([*RECIPIENTS, "unknown"])
         ledger.sent_to[uid, number] = to
         await client.send(protocol.message(to, number, id=number))
         await trio.sleep(0.015 * chance.random())
 
 
 async def move(ledger: Ledger, pair: Pair, chance: random.Random, nursery: trio.Nursery) -> None:
-    """Let each recipient come in again at the other server now and then."""
+    """Log recipients in on the other server now and then."""
     for number in range(MOVES):
         uid = chance.choice(RECIPIENTS)
         for server in (number % 2, 1 - number % 2):
@@ -201,7 +201,7 @@ async def disturb(proxies: list[Proxy], chance: random.Random) -> None:
             chance.choice(proxies).reset(0.5)
 
 
-async def test_nothing_is_delivered_twice_or_out_of_order_and_nobody_is_told_wrong(
+async def test_no_message_is_duplicated_or_out_of_order_and_no_answer_is_wrong(
     redis_server: EmbeddedRedis,
 ) -> None:
     ledger, chance = Ledger(), random.Random(8)
@@ -218,7 +218,7 @@ async def test_nothing_is_delivered_twice_or_out_of_order_and_nobody_is_told_wro
                 senders.start_soon(move, ledger, pair, chance, nursery)
                 senders.start_soon(disturb, [first, second], chance)
             await until(lambda: len(ledger.outcomes) == len(SENDERS) * MESSAGES)
-            await trio.sleep(0.3)  # for what is on its way
+            await trio.sleep(0.3)  # for messages on their way
             dropped = first.injected.replies_dropped + second.injected.replies_dropped
             nursery.cancel_scope.cancel()
     print(Counter(ledger.outcomes.values()), "replies dropped:", dropped)

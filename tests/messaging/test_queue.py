@@ -47,7 +47,7 @@ def taken(waiting: MessageQueue, now: float = NOW) -> list[tuple[str, int | None
         (QueueBounds(sender_items=2), [1, 1], True),
     ],
 )
-def test_each_bound_holds_until_what_went_out_is_answered(
+def test_each_limit_holds_until_messages_in_flight_are_answered(
     bounds: QueueBounds, sizes: list[int], others_may: bool
 ) -> None:
     full = waiting(*(pending(size=size) for size in sizes), bounds=bounds)
@@ -57,14 +57,14 @@ def test_each_bound_holds_until_what_went_out_is_answered(
     assert full.has_room(ANN)
 
 
-def test_a_call_takes_so_much_and_leaves_the_rest() -> None:
+def test_a_call_takes_a_bounded_batch_and_leaves_the_rest() -> None:
     queue = waiting(*(pending() for _ in range(MAX_ITEMS_PER_CALL + 1)), bounds=MANY)
     assert [len(queue.next_batch(NOW)) for _ in range(3)] == [MAX_ITEMS_PER_CALL, 1, 0]
     queue = waiting(*(pending(size=MAX_BYTES_PER_CALL // 4) for _ in range(6)))
     assert [len(queue.next_batch(NOW)) for _ in range(2)] == [4, 2]
 
 
-def test_a_call_that_is_full_keeps_what_was_put_off_in_order() -> None:
+def test_deferred_messages_beyond_a_full_call_stay_in_order() -> None:
     queue = waiting(*(pending("x", id=id) for id in range(MAX_ITEMS_PER_CALL)), bounds=MANY)
     queue.retry_later(queue.next_batch(NOW), NOW)
     queue.add(pending("x", id=MAX_ITEMS_PER_CALL, sender=BOB))
@@ -80,7 +80,7 @@ def answer(queue: MessageQueue, some: Iterable[PendingMessage]) -> list[tuple[Se
 
 
 @given(st.lists(st.sampled_from(["ann", "bob", "found", "missed", "pass"]), max_size=60), st.data())
-def test_whatever_happens_each_goes_out_until_it_is_answered_and_in_order(
+def test_each_message_is_sent_until_it_is_answered_and_in_order(
     steps: list[str], data: st.DataObject
 ) -> None:
     queue, now, sent, out = MessageQueue(QueueBounds()), NOW, 0, []

@@ -1,4 +1,4 @@
-"""What is said about a user: why he is what he is, and what does not fit together about him."""
+"""The text about a user: the reason of its state, and what is inconsistent."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def offline(code: int, **other: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("last", "text"),
     [
         (offline(201), f"nothing was received from it for 30.3 s: {ENDED}, deadline 22:13:50.300, ended "),
         (
@@ -43,15 +43,15 @@ def offline(code: int, **other: Any) -> dict[str, Any]:
         (offline(200, grace_ms=40_000), "by node n1; its grace period was extended to 40.0 s because "),
     ],
 )
-def test_an_end_has_its_cause_and_its_times(told: dict[str, Any], said: str) -> None:
-    text = why(OFFLINE, told, None, None, None, end={"deadline_ms": SEEN_MS + 30_000})
-    assert text.startswith("offline since 2023-11-14 22:13:50.600 UTC because ")
-    assert said in text
+def test_an_end_is_explained_with_cause_and_times(last: dict[str, Any], text: str) -> None:
+    explanation = why(OFFLINE, last, None, None, None, end={"deadline_ms": SEEN_MS + 30_000})
+    assert explanation.startswith("offline since 2023-11-14 22:13:50.600 UTC because ")
+    assert text in explanation
 
 
-def test_each_reason_of_an_end_has_its_words() -> None:
-    said = {why(OFFLINE, offline(code), None, None, None) for code in _ENDS}
-    assert len(said) == len(_ENDS) >= 16
+def test_each_reason_of_an_end_has_its_own_text() -> None:
+    texts = {why(OFFLINE, offline(code), None, None, None) for code in _ENDS}
+    assert len(texts) == len(_ENDS) >= 16
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,12 @@ def test_each_reason_of_an_end_has_its_words() -> None:
         ("redis", None, "Redis could not be asked for the event"),
     ],
 )
-def test_why_an_event_is_missing_is_told(missing: str, begins_ms: int | None, because: str) -> None:
-    said = why(OFFLINE, None, None, missing, begins_ms)
-    assert said.startswith(f"offline, last seen {AT}; the reason is unknown: ")
-    assert because in said
+def test_the_reason_of_a_missing_event_is_explained(
+    missing: str, begins_ms: int | None, because: str
+) -> None:
+    text = why(OFFLINE, None, None, missing, begins_ms)
+    assert text.startswith(f"offline, last seen {AT}; the reason is unknown: ")
+    assert because in text
     assert because in why(shown("online"), None, None, missing, begins_ms)
 
 
@@ -75,42 +77,47 @@ def shown(status: str) -> dict[str, Any]:
     return {"status": status, "since_ms": SEEN_MS, "last_seen_ms": None, "id": "5-0", "sessions": []}
 
 
-CAME = f"device phone at node n1 logged in at {AT}"
-LOGIN = event("online", 1)
+LOGGED_IN = f"device phone at node n1 logged in at {AT}"
+LOGIN_EVENT = event("online", 1)
 
 
 @pytest.mark.parametrize(
-    ("status", "last", "began", "said"),
+    ("status", "last", "began", "text"),
     [
-        ("online", LOGIN, None, CAME),
+        ("online", LOGIN_EVENT, None, LOGGED_IN),
         ("online", event("online", 2), None, "device phone at node n1 was registered again, after a sweep"),
-        ("away", event("away", 3), LOGIN, f"set by device phone at node n1; {CAME}"),
-        ("online", event("away", 4), LOGIN, f"back, set by device phone at node n1; {CAME}"),
-        ("online", event("update", 5), LOGIN, CAME),
+        ("away", event("away", 3), LOGIN_EVENT, f"set by device phone at node n1; {LOGGED_IN}"),
+        ("online", event("away", 4), LOGIN_EVENT, f"back, set by device phone at node n1; {LOGGED_IN}"),
+        ("online", event("update", 5), LOGIN_EVENT, LOGGED_IN),
         ("away", event("away", 3), None, "device phone at node n1; the online event is unknown"),
-        ("unknown", LOGIN, None, f"({CAME}), but the leases of all nodes with sessions have expired"),
+        (
+            "unknown",
+            LOGIN_EVENT,
+            None,
+            f"({LOGGED_IN}), but the leases of all nodes with sessions have expired",
+        ),
     ],
 )
-def test_who_is_there_has_come_somehow(
-    status: str, last: dict[str, Any], began: dict[str, Any] | None, said: str
+def test_an_online_user_is_explained_with_the_login(
+    status: str, last: dict[str, Any], began: dict[str, Any] | None, text: str
 ) -> None:
-    told = why(shown(status), last, began, None, None)
-    assert told.startswith(f"{status}: online" if status == "unknown" else f"{status} since {AT}: ")
-    assert said in told
+    explanation = why(shown(status), last, began, None, None)
+    assert explanation.startswith(f"{status}: online" if status == "unknown" else f"{status} since {AT}: ")
+    assert text in explanation
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(119.94, "119.9 s"), (120, "2.0 min"), (7200, "2.0 h"), (172_800, "2.0 days")]
+    ("seconds", "text"), [(119.94, "119.9 s"), (120, "2.0 min"), (7200, "2.0 h"), (172_800, "2.0 days")]
 )
-def test_spans_have_the_unit_that_people_use(seconds: float, said: str) -> None:
-    assert span(seconds) == said
+def test_spans_use_the_natural_unit(seconds: float, text: str) -> None:
+    assert span(seconds) == text
 
 
-# What does not fit together
+# Inconsistencies
 
 
 def state(*sessions: tuple[str, str, str]) -> dict[str, Any]:
-    """Return a state that names sessions: device, session, node."""
+    """Return a state with these sessions: device, session, node."""
     return {"sessions": [{"device": d, "session": s, "node": n} for d, s, n in sessions]}
 
 
@@ -124,15 +131,15 @@ LOST = session("n1", "s1", link="lost", due_in_s=3.25, ends_as={"code": 200, "re
 
 
 @pytest.mark.parametrize("known", [ON_RECORD, None])
-def test_what_fits_together_or_is_not_known_needs_no_note(known: dict[str, Any] | None) -> None:
-    told = {"n1": answer("n1", HERE)}
-    assert notes(known, told, [row("n1"), row("n2", "alive", "not_asked")]) == []
-    assert not disagree(known, told)
+def test_consistent_or_unknown_sessions_need_no_note(known: dict[str, Any] | None) -> None:
+    answers = {"n1": answer("n1", HERE)}
+    assert notes(known, answers, [row("n1"), row("n2", "alive", "not_asked")]) == []
+    assert not disagree(known, answers)
     assert is_on_record(known, HERE) is (None if known is None else True)
 
 
 @pytest.mark.parametrize(
-    ("known", "told", "disagrees", "note"),
+    ("known", "report", "disagrees", "note"),
     [
         (state(), answer("n1", HERE, waiting=12), True, "it is not written to Redis yet; 12"),
         (
@@ -151,16 +158,16 @@ def test_what_fits_together_or_is_not_known_needs_no_note(known: dict[str, Any] 
         (ON_RECORD, answer("n1", HERE, more=3), False, "node n1 has 3 more sessions of this user"),
     ],
 )
-def test_what_does_not_fit_is_told(
-    known: dict[str, Any], told: dict[str, Any], disagrees: bool, note: str
+def test_inconsistencies_are_noted(
+    known: dict[str, Any], report: dict[str, Any], disagrees: bool, note: str
 ) -> None:
-    (said,) = notes(known, {"n1": told}, [row("n1")])
-    assert note in said
-    assert disagree(known, {"n1": told}) is disagrees
+    (text,) = notes(known, {"n1": report}, [row("n1")])
+    assert note in text
+    assert disagree(known, {"n1": report}) is disagrees
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "because"),
+    ("status", "outcome", "because"),
     [
         ("dead", "no_answer", "it is dead"),
         ("left", "no_answer", "it has drained and ended"),
@@ -173,7 +180,7 @@ def test_what_does_not_fit_is_told(
         ),
     ],
 )
-def test_who_did_not_answer_and_why(status: str, said: str, because: str) -> None:
+def test_nodes_that_did_not_answer_are_noted_with_the_reason(status: str, outcome: str, because: str) -> None:
     known = state(("", "s1", "n2"), ("tv", "s2", "n2"), ("car", "s3", "n3"))
-    (note,) = notes(known, {}, [row("n2", status, said)])
+    (note,) = notes(known, {}, [row("n2", status, outcome)])
     assert note.startswith(f"node n2, which has the default device, device tv, did not answer: {because}")

@@ -1,6 +1,6 @@
-"""What waits for a shard goes in slices, and a resync makes nothing before it is asked for.
+"""A shard's queued changes are sent in slices, and a resync makes nothing before it is needed.
 
-In which order, and what is held back, is seen in `tests/simulation`.
+The order, and which changes are held back, are tested in `tests/simulation`.
 """
 
 import math
@@ -67,13 +67,13 @@ def test_ends_are_held_back_in_slices_and_a_login_behind_them_is_sent() -> None:
     backlog = Backlog(0, outbox, lambda shard: ())
     for _ in range(3):
         assert taken(outbox, backlog, settled=False) == []
-        assert backlog.is_planning, "it is to be called again before long"
+        assert backlog.is_planning, "it has to be called again soon"
         backlog.continue_planning()
     assert taken(outbox, backlog, settled=False) == [(Op.LOGIN, "a")]
     assert not backlog.is_planning
 
 
-def test_a_shard_is_taken_once_and_scanned_no_further_than_needed() -> None:
+def test_items_are_split_by_shard_once_and_read_no_further_than_needed() -> None:
     found = iter(range(100))
     parted = ByShard(found, lambda number: number % 2, 2)
     assert len(list(islice(parted.items_of(1), 5))) == 5
@@ -82,18 +82,18 @@ def test_a_shard_is_taken_once_and_scanned_no_further_than_needed() -> None:
 
 
 def test_a_pending_update_is_covered_by_a_registration() -> None:
-    came = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
-    ops = ((Op.UPDATE, "stands"), *came, (Op.UPDATE, "gone"), (Op.END, "gone"))
+    logged_in = ((Op.LOGIN, "came"), (Op.UPDATE, "came"))
+    ops = ((Op.UPDATE, "stands"), *logged_in, (Op.UPDATE, "gone"), (Op.END, "gone"))
     waiting = [Item(change(*each)) for each in ops]
     live = [change(Op.REGISTER, "stands"), change(Op.REGISTER, "came")]
     planned = Plan(waiting, lambda _limit: [], live, lost=False, skipped_from=math.inf)
     assert planned.work() == (True, [item.change for item in (waiting[3], waiting[0])])
     assert [each.change.uid for each in planned.registrations() if each] == ["stands"]
-    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [*came, ops[-1]]
+    assert [(each.change.op, each.change.uid) for each in planned.replayed] == [*logged_in, ops[-1]]
 
 
-def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() -> None:
-    """Planned in one go, the changes of a long outage would stop the loop for a third of a second."""
+def test_a_plan_is_made_in_slices_and_loses_nothing_if_it_is_abandoned() -> None:
+    """Planned in one go, the changes of a long outage would block the loop for a third of a second."""
     waiting = [Item(change(Op.LOGIN, f"w{n}")) for n in range(MAX_PLANNED_PER_CALL)]
     queued = [Item(change(Op.END, f"q{n}")) for n in range(3 * MAX_PLANNED_PER_CALL)]
     asked: list[int] = []
@@ -108,7 +108,7 @@ def test_a_plan_is_made_a_slice_at_a_time_and_loses_nothing_if_it_is_given_up() 
     while not planned.work()[0]:
         calls += 1
         taken = [*waiting, *queued[: sum(asked)]]
-        assert planned.unsent == taken, "whoever begins anew finds all of it"
+        assert planned.unsent == taken, "a new plan would find all of it"
     assert calls >= 2 * (len(waiting) + len(queued)) // MAX_PLANNED_PER_CALL - 1
     assert max(asked) <= MAX_PLANNED_PER_CALL
     assert [*planned.replayed] == waiting + queued
@@ -124,12 +124,12 @@ Step = Callable[[PeerBarrier], object]
 
 
 def resync(at: float) -> Step:
-    """It begins anew for its own sake."""
+    """It resyncs on its own account."""
     return lambda barrier: barrier.start(at, {"b": BEFORE}, first=False, concerns_all=False)
 
 
 def loss(at: float, history: str = "", **others: PeerTrace) -> Step:
-    """It begins anew because Redis has lost data, or goes on with another history."""
+    """It resyncs because Redis has lost data, or continues with another replication id."""
     return lambda barrier: barrier.start(at, others, first=False, concerns_all=True, history=history)
 
 
@@ -139,7 +139,7 @@ def back(at: float) -> Step:
 
 
 def see(at: float, **others: PeerTrace) -> Step:
-    """A probe finds all well here, and this of the others."""
+    """A probe finds no problem here, and these traces of peers."""
 
     def saw(barrier: PeerBarrier) -> None:
         barrier.others = others
@@ -152,25 +152,25 @@ def see(at: float, **others: PeerTrace) -> Step:
     ("steps", "at"),
     [
         ([resync(5)], 5 + SETTLE_TIMEOUT_S),
-        ([resync(5), see(6, b=REGISTERED)], 5 + SETTLE_TIMEOUT_S),  # its own is waited out
-        ([resync(5), resync(12)], 5 + SETTLE_TIMEOUT_S),  # another one during a wait does not begin it anew
+        ([resync(5), see(6, b=REGISTERED)], 5 + SETTLE_TIMEOUT_S),  # its own wait runs out
+        ([resync(5), resync(12)], 5 + SETTLE_TIMEOUT_S),  # another one during a wait does not restart it
         ([resync(5), resync(12), resync(16)], 16 + SETTLE_TIMEOUT_S),
         ([resync(5), loss(12)], 12 + SETTLE_TIMEOUT_S),  # a loss does
-        ([loss(5)], 5 + SETTLE_TIMEOUT_S),  # those are waited for whom Redis has forgotten
+        ([loss(5)], 5 + SETTLE_TIMEOUT_S),  # peers that Redis has forgotten are waited for
         ([loss(5), see(6, b=BEFORE)], 5 + SETTLE_TIMEOUT_S),
         ([loss(5), see(6, b=REGISTERING)], 5 + SETTLE_TIMEOUT_S),
         ([loss(5), see(6, b=FENCED)], 5 + SETTLE_TIMEOUT_S),
-        ([loss(5), see(6, b=REGISTERED)], 6),  # the wait is over when all have registered anew
-        # After a restart only what was registered since counts: Redis may have gone back to a later moment.
+        ([loss(5), see(6, b=REGISTERED)], 6),  # the wait ends when all have registered again
+        # After a restart only later registrations count: Redis may have gone back to a later state.
         ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "new"))], 6),
         ([loss(5, "new"), see(6, b=PeerTrace(7, True, False, "old"))], 5 + SETTLE_TIMEOUT_S),
         ([back(50)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
         (
             [back(50), see(51, b=REGISTERED)],
             50 + RECOVERY_SETTLE_TIMEOUT_S,
-        ),  # that does not say that nothing waits
+        ),  # that does not mean that nothing is queued
         ([back(50), loss(50.1, b=REGISTERED), see(50.5, b=REGISTERED)], 50 + RECOVERY_SETTLE_TIMEOUT_S),
-        ([see(2), loss(5)], 5 + RECOVERY_SETTLE_TIMEOUT_S),  # who was swept may be on its way back
+        ([see(2), loss(5)], 5 + RECOVERY_SETTLE_TIMEOUT_S),  # users who were swept may be reconnecting
     ],
 )
 def test_with_a_live_peer(steps: list[Step], at: float) -> None:
@@ -193,7 +193,7 @@ def test_the_first_generation_does_not_wait() -> None:
     assert barrier.open_at == -math.inf
 
 
-def test_a_peer_with_nothing_but_a_lease_is_waited_for_even_if_the_lease_was_lost() -> None:
+def test_a_peer_with_only_a_lease_is_waited_for_even_if_the_lease_was_lost() -> None:
     leases = ["c"]
     barrier = PeerBarrier(lambda _node: True, lambda: leases)
     barrier.observe(1.0)

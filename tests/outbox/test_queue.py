@@ -1,4 +1,4 @@
-"""The outbox: order, bounds, skipping, notification."""
+"""The outbox: order, limits, skipping, notification."""
 
 import random
 import sys
@@ -59,15 +59,15 @@ def test_it_notifies_once_when_enough_is_queued() -> None:
     assert rung == []
     outbox.append(change("1a"))
     outbox.append(change("1a"))
-    outbox.notify_at(3, lambda: rung.append("at once"))
-    assert rung == ["two", "at once"]
+    outbox.notify_at(3, lambda: rung.append("immediately"))
+    assert rung == ["two", "immediately"]
     outbox.notify_at(4, lambda: rung.append("four"))
     outbox.notify_at(0, lambda: rung.append("never"))
     outbox.append(change("0a"))
     assert len(rung) == 2
 
 
-def test_bytes_are_a_bound_too() -> None:
+def test_bytes_are_limited_too() -> None:
     outbox = Outbox(lambda _uid: 0, 1, max_items=100, max_bytes=2 * size_of(change("0a")))
     outbox.extend(change("0a") for _ in range(3))
     assert (outbox.pending, outbox.statistics().dropped_total) == (2, 1)
@@ -75,15 +75,15 @@ def test_bytes_are_a_bound_too() -> None:
     assert outbox.statistics().held_bytes == 0
 
 
-def test_the_size_of_a_change_is_about_what_it_takes() -> None:
+def test_the_declared_size_of_a_change_is_close_to_its_real_size() -> None:
     each = change("0a" * 20)
-    texts = (each.uid, each.session)  # the empty text of the default device is one for all
+    texts = (each.uid, each.session)  # the empty text of the default device is shared
     numbers = (each.at, each.at_ms, each.last_seen_ms, each.idle_timeout_ms)
     assert size_of(each) == pytest.approx(sum(map(sys.getsizeof, (each, *texts, *numbers))), rel=0.1)
 
 
 class Waiting:
-    """An outbox of one shard whose time is set by hand."""
+    """An outbox of one shard whose time is set by the test."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -97,17 +97,17 @@ class Waiting:
         return each
 
 
-def test_ages_are_counted_when_redis_has_them() -> None:
+def test_ages_are_counted_when_redis_has_the_changes() -> None:
     waiting = Waiting()
     for _ in range(4):
         waiting.append()
         waiting.now_ms += 500
     waiting.outbox.acknowledge(0, waiting.outbox.take_batch(0, 3))
-    waiting.outbox.release(0, waiting.outbox.take_batch(0, 1))  # forgotten only
+    waiting.outbox.release(0, waiting.outbox.take_batch(0, 1))  # dropped without an answer
     assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 2], "sum": 4.5}
 
 
-def test_the_oldest_age_is_right_in_any_order_of_removal() -> None:
+def test_the_oldest_age_is_correct_in_any_order_of_removal() -> None:
     waiting, rng = Waiting(), random.Random(7)
     held: list[Change] = []
     for _ in range(2000):
@@ -121,7 +121,7 @@ def test_the_oldest_age_is_right_in_any_order_of_removal() -> None:
         assert oldest_s <= waiting.ages.oldest_s() <= oldest_s + STEP_MS / 1000
 
 
-# What Redis told
+# Event counts
 
 
 def test_counts_add_up_by_type_and_reason_including_unknown_codes() -> None:

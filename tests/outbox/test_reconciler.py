@@ -39,7 +39,7 @@ def named(uid: str) -> SessionName:
 
 
 class Sessions:
-    """What a node has."""
+    """The sessions of a node."""
 
     def __init__(self, count: int = 0) -> None:
         self.live = {f"u{n}": named(f"u{n}") for n in range(count)}
@@ -69,7 +69,7 @@ def test_a_walk_covers_all_sessions_and_continues_where_it_stopped() -> None:
     assert asked == [(n, str(turn)) for turn, n in enumerate((0, MAX_SESSIONS_PER_TURN, 1) * 2)]
 
 
-def test_a_difference_counts_when_it_is_confirmed() -> None:
+def test_a_difference_counts_once_it_is_confirmed() -> None:
     compared, writer = comparison(Sessions(2))
     compared.next([writer])
     (step,) = compared.next([writer])
@@ -88,7 +88,7 @@ def test_sessions_of_a_busy_shard_are_compared_later() -> None:
     outbox = Outbox(shards.__getitem__, 2, max_items=10)
     busy, idle = (ShardWriter(shard, "a", outbox, lambda _shard: []) for shard in (0, 1))
     compared.next([idle])
-    assert compared.next([]) == [], "the walk waits"
+    assert compared.next([]) == [], "the walk pauses"
     assert [len(step.sessions) for step in compared.next([idle])] == [10]
     assert [len(step.sessions) for step in compared.next([busy, idle])] == [10, 0]
 
@@ -107,7 +107,7 @@ def test_an_urgent_walk_has_larger_turns_and_is_repeated_if_more_was_missed() ->
             compared.run_soon()
     assert asked == [MAX_URGENT_SESSIONS_PER_TURN, MAX_SESSIONS_PER_TURN, 0] * 2
     steps = compared.next([writer])
-    compared.unanswered(steps)  # what was answered too late is asked again
+    compared.unanswered(steps)  # sessions without an answer are asked about again
     (again,) = compared.next([writer])
     assert set(steps[0].sessions) < set(again.sessions)
 
@@ -122,11 +122,11 @@ def server() -> Iterator[Server]:
         server.close()
 
 
-class Mending:
-    """A relay on a real server, whose comparison has little time between turns."""
+class ReconcilingNode:
+    """A relay on a real server, with short pauses between comparisons."""
 
     def __init__(self, server: Server, node: str = "a") -> None:
-        self.told: set[str] = set()  # whose sessions other nodes have taken over
+        self.superseded: set[str] = set()  # users whose sessions other nodes have taken over
         self.sessions = Sessions()
         self.outbox = Outbox(KEYS.shard, 1, max_items=1000)
         self.store = RedisStore(server.url, Shape(KEYS, maxlen=1000, seen_retention_ms=10**9))
@@ -150,43 +150,45 @@ class Mending:
         self.sessions.live[uid] = each
         self.outbox.append(self.change(Op.LOGIN, each))
 
-    def gone(self, told: Sequence[NodeNotice | Superseded]) -> None:
-        for each in told:
-            self.told.add(each.uid)
+    def gone(self, superseded: Sequence[NodeNotice | Superseded]) -> None:
+        for each in superseded:
+            self.superseded.add(each.uid)
             self.sessions.live.pop(each.uid, None)
 
 
 @pytest.fixture
-async def mending(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mending]:
+async def reconciling(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ReconcilingNode]:
     monkeypatch.setattr(comparison_module, "COMPARE_INTERVAL_S", 0.05)
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
-    mending = Mending(server)
-    await mending.relay.start()
+    reconciling = ReconcilingNode(server)
+    await reconciling.relay.start()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(mending.relay.run)
+        nursery.start_soon(reconciling.relay.run)
         for n in range(20):
-            mending.login(f"u{n}")
-        assert await mending.relay.drain(5) == 0
-        yield mending
+            reconciling.login(f"u{n}")
+        assert await reconciling.relay.drain(5) == 0
+        yield reconciling
         nursery.cancel_scope.cancel()
-    mending.store.close()
+    reconciling.store.close()
 
 
-@pytest.mark.parametrize("what", ["records deleted", "shown otherwise", "a ghost"])
-async def test_records_that_differ_are_written_again(mending: Mending, server: Server, what: str) -> None:
-    sessions = mending.sessions
+@pytest.mark.parametrize("what", ["records deleted", "changed states", "a ghost"])
+async def test_records_that_differ_are_written_again(
+    reconciling: ReconcilingNode, server: Server, what: str
+) -> None:
+    sessions = reconciling.sessions
     await trio.sleep(0.3)
-    statistics = mending.relay.statistics()
-    assert (statistics.resyncs, statistics.differences) == (0, 0), "where nothing differs nothing is done"
+    statistics = reconciling.relay.statistics()
+    assert (statistics.resyncs, statistics.differences) == (0, 0), "without differences nothing is done"
     if what == "records deleted":
         server.client.delete(KEYS.online(0))
-    elif what == "shown otherwise":  # and the update was lost
+    elif what == "changed states":  # and the update was lost
         sessions.profiles |= {"u7": Profile(away=True, meta='{"mood":"busy"}'), "u8": Profile(away=True)}
-    else:  # gone, and nobody was told
+    else:  # ended without notice
         del sessions.live["u7"]
     await until(lambda: online_sessions(server.client) == {tuple(each) for each in sessions.live.values()})
-    await until(lambda: mending.relay.statistics().differences)
-    assert mending.relay.statistics().differences >= {"records deleted": 20, "shown otherwise": 2}.get(
+    await until(lambda: reconciling.relay.statistics().differences)
+    assert reconciling.relay.statistics().differences >= {"records deleted": 20, "changed states": 2}.get(
         what, 1
     )
 
@@ -194,7 +196,7 @@ async def test_records_that_differ_are_written_again(mending: Mending, server: S
         session = record(server.client, uid)["sessions"][""]
         return session.get("away"), session.get("meta")
 
-    if what == "shown otherwise":
+    if what == "changed states":
         await until(lambda: (shown("u7"), shown("u8")) == ((True, '{"mood":"busy"}'), (True, None)))
         assert shown("u6") == (None, None)
     if what == "a ghost":
@@ -208,7 +210,7 @@ async def test_supersessions_dropped_from_the_inbox_are_found_soon(
 ) -> None:
     monkeypatch.setattr(relay_module, "PROBE_INTERVAL_S", 0.05)
     monkeypatch.setattr(comparison_module, "COMPARE_INTERVAL_S", 1000.0)
-    here, there = Mending(server), Mending(server, node="b")
+    here, there = ReconcilingNode(server), ReconcilingNode(server, node="b")
     await here.relay.start()
     await there.relay.start()
     async with trio.open_nursery() as nursery:
@@ -219,7 +221,7 @@ async def test_supersessions_dropped_from_the_inbox_are_found_soon(
         assert await here.relay.drain(5) == 0
         for n in range(INBOX_LIMIT + 10):
             there.login(f"u{n}", f"elsewhere-{n}")
-        await until(lambda: here.told == {f"u{n}" for n in range(INBOX_LIMIT + 10)})
+        await until(lambda: here.superseded == {f"u{n}" for n in range(INBOX_LIMIT + 10)})
         nursery.cancel_scope.cancel()
     here.store.close()
     there.store.close()

@@ -1,4 +1,4 @@
-"""The relay against a small fake store, in mock time, and once against a real server."""
+"""The relay with a small fake store, in mock time, and once with a real server."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -26,8 +26,8 @@ class FakeStore:
     """Counters and applied items in memory.
 
     Attributes:
-        fail: what all calls come to while it is set.
-        away, refusing: shards whose calls come to nothing, and to a refusal.
+        fail: the error of all calls while it is set.
+        away, refusing: shards whose calls fail, or are refused.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class FakeStore:
         self.away: set[int] = set()
         self.refusing: set[int] = set()
         self.meta_away = False
-        self.answers: list[StoreUnavailable | StoreError] = []  # stand for the next steps
+        self.answers: list[StoreUnavailable | StoreError] = []  # for the next steps
         self.counters: dict[int, Counter] = {}
         self.fenced: set[str] = set()
         self.applied: list[Change] = []
@@ -118,7 +118,7 @@ class Relaying:
         self.relay = Relay(self.outbox, self.fake, **usual | more)
 
     async def run(self, nursery: trio.Nursery) -> "Relaying":
-        """Let it run; return once all shards are opened."""
+        """Run it; return when all shards are opened."""
         nursery.start_soon(self.relay.run)
         await until(lambda: len(self.fake.counters) == 3)
         return self
@@ -139,7 +139,7 @@ def clock() -> MockClock:
 
 @pytest.fixture
 async def relaying(nursery: trio.Nursery) -> Relaying:
-    """A relay that runs, a second after all shards were opened."""
+    """A running relay, a second after all shards were opened."""
     relaying = await Relaying().run(nursery)
     await trio.sleep(1)
     return relaying
@@ -176,7 +176,7 @@ async def test_a_start_needs_one_shard_and_no_refusal(clock: MockClock, nursery:
     await until(lambda: len(fake.applied) == 2)
 
 
-# What goes together, and when
+# Batches
 
 
 @pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
@@ -203,7 +203,7 @@ async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relay
     assert len(relaying.fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
 
 
-# Verdicts
+# Fences
 
 
 async def test_a_fenced_node_continues_under_a_new_id(
@@ -239,7 +239,7 @@ async def test_an_unreachable_shard_does_not_delay_others(clock: MockClock, rela
     await trio.sleep(10)
     fake.probed.clear()
     await trio.sleep(10 * PROBE_INTERVAL_S)
-    assert 9 <= fake.probed.count(0) <= 11, "the others are probed as ever"
+    assert 9 <= fake.probed.count(0) <= 11, "the others are probed as usual"
     relaying.outbox.append(login("v0"))
     began = trio.current_time()
     await until(lambda: len(fake.applied) == 3)
@@ -291,13 +291,13 @@ async def test_each_refusal_is_logged_once_and_its_step_is_sent_again(
         fake.answers = [StoreError("WRONGTYPE")]
         relaying.outbox.append(login("u"))
         await until(lambda: fake.applied)
-    told = [(line["log_level"], line["error"]) for line in lines if line["event"] == "Redis refused"]
-    assert sorted(told) == [("error", "NOPERM in 0"), ("error", "NOPERM in 1"), ("error", "WRONGTYPE")]
+    refusals = [(line["log_level"], line["error"]) for line in lines if line["event"] == "Redis refused"]
+    assert sorted(refusals) == [("error", "NOPERM in 0"), ("error", "NOPERM in 1"), ("error", "WRONGTYPE")]
     assert relaying.applied == ["u"]
 
 
-class LateBell(TrioWakeEvent):
-    """Wakes half a second late, as on a machine without time to run."""
+class LateWakeEvent(TrioWakeEvent):
+    """Wakes half a second late, as on an overloaded machine."""
 
     async def wait(self, timeout_s: float) -> bool:
         rung = await super().wait(timeout_s)
@@ -305,18 +305,18 @@ class LateBell(TrioWakeEvent):
         return rung
 
 
-class Late(InlineCallsRuntime):
-    """The same."""
+class LateRuntime(InlineCallsRuntime):
+    """Sleeps as late."""
 
     def wake_event(self) -> TrioWakeEvent:
-        return LateBell()
+        return LateWakeEvent()
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds + (0.5 if seconds else 0.0))
 
 
 async def test_a_loop_that_is_always_late_still_sends_ends(clock: MockClock, nursery: trio.Nursery) -> None:
-    relaying = Relaying(lease_holders=lambda: ("second",), runtime=Late())
+    relaying = Relaying(lease_holders=lambda: ("second",), runtime=LateRuntime())
     nursery.start_soon(relaying.relay.run)
     relaying.outbox.append(login("u1"))
     await until(lambda: relaying.applied)
@@ -336,10 +336,10 @@ async def test_with_peers_an_end_after_an_idle_time_waits_for_their_logins(
     await trio.sleep(PROBE_INTERVAL_S + 1.0)
     relaying.outbox.extend([end("u1"), login("u2")])
     began = trio.current_time()
-    told: dict[str, float] = {}
-    while len(told) < 2:
-        told |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(told) :]}
+    applied_s: dict[str, float] = {}
+    while len(applied_s) < 2:
+        applied_s |= {uid: trio.current_time() - began for uid in relaying.applied[1 + len(applied_s) :]}
         await trio.sleep(0.001)
-    assert told["u2"] < 0.1
-    assert (told["u1"] >= SETTLE_DELAY_S) == bool(peers)
-    assert told["u1"] < SETTLE_DELAY_S + 0.1
+    assert applied_s["u2"] < 0.1
+    assert (applied_s["u1"] >= SETTLE_DELAY_S) == bool(peers)
+    assert applied_s["u1"] < SETTLE_DELAY_S + 0.1

@@ -17,7 +17,7 @@ PATIENCE_S = 20.0
 
 
 class Line:
-    """Both ends of a line, and how often files were to be read again."""
+    """Both ends of the pipe, and the number of reloads."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -41,32 +41,32 @@ def line() -> Iterator[Line]:
 
 
 async def test_each_reload_before_a_drain_reads_files_again(line: Line) -> None:
-    async with line.worker.stop_requests(line.reload) as told:
+    async with line.worker.stop_requests(line.reload) as requests:
         line.ours.send(control_pipe.RELOAD + control_pipe.RELOAD)
         await line.reloaded(2)
         line.ours.send(control_pipe.DRAIN + control_pipe.RELOAD + control_pipe.END)
         with trio.fail_after(PATIENCE_S):
-            await anext(told)
-            await anext(told)
-    assert line.reloads == 2, "whoever drains has no use for it"
+            await anext(requests)
+            await anext(requests)
+    assert line.reloads == 2, "a draining worker ignores it"
 
 
 async def test_retire_is_called_before_a_worker_with_a_successor_drains(line: Line) -> None:
     retired: list[None] = []
-    async with line.worker.stop_requests(line.reload, lambda: retired.append(None)) as told:
+    async with line.worker.stop_requests(line.reload, lambda: retired.append(None)) as requests:
         line.ours.send(control_pipe.RETIRE)
         with trio.fail_after(PATIENCE_S):
-            await anext(told)
+            await anext(requests)
     assert retired
 
 
 async def test_sighup_does_not_drain(line: Line) -> None:
-    async with line.worker.stop_requests(line.reload) as told:
+    async with line.worker.stop_requests(line.reload) as requests:
         os.kill(os.getpid(), signal.SIGHUP)
         await line.reloaded(1)
         os.kill(os.getpid(), signal.SIGTERM)
         with trio.fail_after(PATIENCE_S):
-            await anext(told)
+            await anext(requests)
 
 
 async def test_worker_without_files_leaves_sighup_alone(line: Line) -> None:
@@ -79,22 +79,22 @@ async def test_worker_without_files_leaves_sighup_alone(line: Line) -> None:
 # Silence
 
 
-TIMEOUT_S = 40.0  # longer than what a start may take
+TIMEOUT_S = 40.0  # longer than a start may take
 
 
-def looked_at(watch: SilenceWatch, begin: float, end: float) -> list[float]:
-    """Look each interval; return when it was found to hang."""
+def hangs_found(watch: SilenceWatch, begin: float, end: float) -> list[float]:
+    """Check at each interval; return the times at which it was found to hang."""
     times = [begin + n * interval_s(TIMEOUT_S) for n in range(1, math.ceil(end - begin) + 1)]
     return [now for now in times if watch.is_hung(now)]
 
 
 def test_silence_longer_than_the_timeout_after_a_heartbeat_is_a_hang() -> None:
     watch = SilenceWatch(TIMEOUT_S, 0.0)
-    assert not looked_at(watch, 0.0, TIMEOUT_S - 1)
+    assert not hangs_found(watch, 0.0, TIMEOUT_S - 1)
     watch.heartbeat()
     now = TIMEOUT_S - 1
-    assert not looked_at(watch, now, now + TIMEOUT_S)
-    assert looked_at(watch, now + TIMEOUT_S, now + 2 * TIMEOUT_S)[0] <= now + TIMEOUT_S + 2 * interval_s(
+    assert not hangs_found(watch, now, now + TIMEOUT_S)
+    assert hangs_found(watch, now + TIMEOUT_S, now + 2 * TIMEOUT_S)[0] <= now + TIMEOUT_S + 2 * interval_s(
         TIMEOUT_S
     )
 
@@ -104,7 +104,7 @@ def test_pause_of_the_watcher_is_no_silence() -> None:
     watch.heartbeat()
     assert not watch.is_hung(1.0)
     assert not watch.is_hung(10_000.0)
-    assert not looked_at(watch, 10_000.0, 10_000.0 + TIMEOUT_S - 5)
+    assert not hangs_found(watch, 10_000.0, 10_000.0 + TIMEOUT_S - 5)
 
 
 def test_starting_process_has_time_to_load_its_modules() -> None:

@@ -23,20 +23,20 @@ def notifier(manager: Manager, **others: str) -> Notifier:
 
 
 def test_service_states_are_notified(manager: Manager) -> None:
-    told, before_us = notifier(manager), time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-    told.ready("ready\n127.0.0.1:7400")
+    service, before_us = notifier(manager), time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    service.ready("ready\n127.0.0.1:7400")
     assert manager.receive() == {"READY": "1", "STATUS": "ready 127.0.0.1:7400"}, "one line each"
-    told.reloading()
+    service.reloading()
     message = manager.receive()
     assert message["RELOADING"] == "1"
     now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
     assert before_us <= int(message["MONOTONIC_USEC"]) <= now_us
-    told.stopping("draining")
+    service.stopping("draining")
     assert manager.receive() == {"STOPPING": "1", "STATUS": "draining"}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux names sockets so")
-def test_a_socket_may_have_no_name_in_the_file_system() -> None:
+def test_an_abstract_socket_is_supported() -> None:
     with Manager() as manager:
         notifier(manager).ping()
         assert manager.receive() == {"WATCHDOG": "1"}
@@ -64,19 +64,19 @@ def test_other_addresses_are_left_alone(address: str) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_watchdog_interval_applies_to_the_process_that_is_meant(
+def test_the_watchdog_interval_applies_to_the_named_process(
     manager: Manager, others: dict[str, str], ping_interval_s: float | None
 ) -> None:
     assert notifier(manager, **others).ping_interval_s == ping_interval_s
 
 
-def test_manager_that_is_gone_or_reads_nothing_blocks_nothing(tmp_path: Path, manager: Manager) -> None:
-    gone = Notifier(str(tmp_path / "nobody"), 1.0)
+def test_a_manager_that_is_gone_or_does_not_read_blocks_nothing(tmp_path: Path, manager: Manager) -> None:
+    gone = Notifier(str(tmp_path / "missing"), 1.0)
     gone.ready("x")
     gone.ping()
     SILENT.ready("x")
     tells, began = notifier(manager), time.monotonic()
-    for _ in range(2000):  # more than the kernel keeps for a reader
+    for _ in range(2000):  # more than the kernel queues
         tells.ping()
     assert time.monotonic() - began < 10
     assert manager.receive() == {"WATCHDOG": "1"}

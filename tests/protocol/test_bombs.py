@@ -8,14 +8,14 @@ import pytest
 
 from presence.protocol import ProtocolError, decode
 
-# 1,000 arrays inside each other: each alone claims fewer elements than the frame has bytes.
+# 1,000 nested arrays: each alone claims fewer elements than the frame has bytes.
 NESTED_CLAIMS = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\xdc\x0f\xff" * 1000 + b"\x00" * 8000
 MAPS_OF_CLAIMS = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\xde\x0f\xff\xa1k" * 1000 + b"\x00" * 8000
 DEEP = b"\x93\x02\x04\x82\xa2to\xa3bob\xa4body" + b"\x91" * 16_000 + b"\xc0"
 
 
 def _peak_bytes(call: Callable[[bytes], object], body: bytes) -> int:
-    """Return the most memory that a refused call held at once."""
+    """Return the peak memory of a refused call."""
     tracemalloc.start()
     try:
         with pytest.raises((ProtocolError, ValueError)):

@@ -1,4 +1,4 @@
-"""Frames, the ways to fail, what encode refuses to send, and the answers that are made without it."""
+"""Frames, errors, what encode refuses to send, and the answers that are packed without it."""
 
 import struct
 from typing import Any
@@ -55,7 +55,7 @@ def test_a_packet_without_payload_shares_one_that_cannot_change() -> None:
     packet = decode(b"\x91\x03")
     assert packet.payload is NO_PAYLOAD
     with pytest.raises(TypeError):
-        packet.payload["x"] = 1  # type: ignore[index]  # that it is refused is the point
+        packet.payload["x"] = 1  # type: ignore[index]  # the refusal is the test
 
 
 def _nested(depth: int) -> Any:
@@ -73,7 +73,7 @@ NO_BODIES = [
 
 
 @pytest.mark.parametrize("body", NO_BODIES, ids=lambda body: type(body).__name__)
-def test_a_body_that_no_peer_may_see_is_not_sent(body: Any) -> None:
+def test_a_body_that_no_peer_accepts_is_not_sent(body: Any) -> None:
     with pytest.raises(EncodeError):
         encode(message("bob", body))
 
@@ -110,16 +110,16 @@ def test_a_refused_secret_is_not_repeated() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-# Answers that are made without encoding or decoding
+# Answers made without encoding or decoding
 
 
 @given(st.integers(0, 2**64 - 1) | st.sampled_from([127, 128, 2**8, 2**16, 2**32, 2**64 - 1]))
-def test_every_id_gets_the_ok_that_carries_it(number: int) -> None:
+def test_every_id_gets_the_ok_with_that_id(number: int) -> None:
     assert keepalive_answer(encode(keepalive(number))) == encode(ok(number))
 
 
 @given(st.one_of(st.binary(max_size=16), st.binary(max_size=9).map(lambda tail: b"\x92\x03" + tail)))
-def test_whatever_is_answered_is_a_keepalive_with_that_id(body: bytes) -> None:
+def test_only_keepalives_with_an_id_are_answered_directly(body: bytes) -> None:
     answer = keepalive_answer(struct.pack("!I", len(body)) + body)
     if answer:
         asked = decode(body)
@@ -135,7 +135,7 @@ def test_whatever_is_answered_is_a_keepalive_with_that_id(body: bytes) -> None:
         assert asked.kind != Kind.KEEPALIVE or asked.id is None or body != minimal
 
 
-def test_two_frames_and_half_a_frame_are_left_to_the_decoder() -> None:
+def test_other_input_than_one_keepalive_is_left_to_the_decoder() -> None:
     frame = encode(keepalive(7))
     assert (
         keepalive_answer(frame + frame) == keepalive_answer(frame[:-1]) == keepalive_answer(KEEPALIVE) == b""
@@ -144,7 +144,7 @@ def test_two_frames_and_half_a_frame_are_left_to_the_decoder() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 500])
 @pytest.mark.parametrize("id", [None, 0, 300])
-def test_an_answer_is_the_same_packed_beforehand(count: int, id: int | None) -> None:
+def test_a_prepacked_answer_equals_an_encoded_one(count: int, id: int | None) -> None:
     states = {f"user-{number}": ONLINE if number % 3 else OFFLINE for number in range(count)}
     packed = {uid: pack_state(state) for uid, state in states.items()}
     assert states_answer(id, packed) == encode(ok(id, presence=states))
@@ -156,12 +156,12 @@ def test_a_state_that_no_answer_may_hold_is_refused(wrong: dict[str, object]) ->
         pack_state({**ONLINE, **wrong})
 
 
-def test_what_is_too_long_is_refused() -> None:
+def test_values_that_are_too_long_are_refused() -> None:
     with pytest.raises(EncodeError):
         states_answer(1, {f"user-{number}": b"\xc0" * 1000 for number in range(500)})
 
 
-# The incremental reader: limits that change, failure that stays, a buffer that is bounded
+# The incremental reader: changing limits, permanent failure, a bounded buffer
 
 
 def _failed() -> Decoder:
@@ -197,7 +197,7 @@ def test_failure_keeps_kind_and_id() -> None:
         assert (caught.value.kind, caught.value.id) == (3, 7)
 
 
-def test_failure_raised_often_does_not_grow() -> None:
+def test_a_failure_that_is_raised_repeatedly_does_not_grow() -> None:
     decoder = _failed()
     tracebacks = set()
     for _ in range(3):
@@ -207,14 +207,14 @@ def test_failure_raised_often_does_not_grow() -> None:
     assert len(tracebacks) == 1
 
 
-def test_feeding_without_reading_is_the_callers_mistake() -> None:
+def test_feeding_without_reading_is_an_error() -> None:
     decoder = Decoder(FRAME_LIMIT_BEFORE_LOGIN_BYTES)
     decoder.feed(KEEPALIVE * 200)
     with pytest.raises(BufferError):
         decoder.feed(KEEPALIVE)
 
 
-def test_feeding_while_one_frame_is_unfinished_is_not() -> None:
+def test_feeding_while_one_frame_is_unfinished_is_allowed() -> None:
     decoder = Decoder(2000 + 20)
     for at in range(len(LARGE)):
         assert decoder.next() is None

@@ -1,4 +1,4 @@
-"""Whatever arrives, the only exception is `ProtocolError`."""
+"""For any input the only exception is `ProtocolError`."""
 
 import random
 import struct
@@ -10,12 +10,12 @@ from tests.protocol.vectors import BAD, GOOD
 FRAMES = 100_000
 FRAMES_KNOWN = [*(vector.frame for vector in GOOD), *(vector.frame for vector in BAD)]
 BODIES = [frame[4:] for frame in FRAMES_KNOWN if 4 < len(frame) < 2048]
-# First bytes that begin something interesting: containers, strings with lengths, ext, floats, unused.
+# First bytes of interesting values: containers, strings with lengths, ext, floats, unused.
 TAGS = bytes((*range(0x80, 0xA4), *range(0xC0, 0xE0)))
 
 
 def hostile_frame(rng: random.Random) -> bytes:
-    """Return a spoilt vector, or bytes by chance; nine in ten have a right length prefix."""
+    """Return a damaged vector, or random bytes; nine in ten have a correct length prefix."""
     body = bytearray(rng.choice(BODIES) if rng.randrange(4) else rng.randbytes(rng.randint(1, 40)))
     for _ in range(rng.randint(0, 3)):
         at = rng.randrange(len(body) + 1)

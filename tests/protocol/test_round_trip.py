@@ -1,4 +1,4 @@
-"""What encode accepts, decode gives back; in any mixture and through any split."""
+"""What encode accepts, decode returns; in any mixture and through any split."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.protocol.vectors import exact
 UINTS = st.integers(0, 2**64 - 1)
 IDS = st.none() | UINTS
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-# Letters of one to four bytes, and no control character, white space or brace among them.
+# Letters of one to four bytes, without control characters, white space or braces.
 UIDS = st.text(st.sampled_from("abz09-._~:@/é€😀"), min_size=1, max_size=32)
 SCALARS = (
     st.none()
@@ -72,13 +72,13 @@ ANY = st.one_of(*PACKETS.values(), UNKNOWN)
 
 @settings(max_examples=500, deadline=None)
 @given(ANY)
-def test_decode_gives_back_what_encode_took(packet: Packet) -> None:
+def test_decode_returns_what_encode_accepted(packet: Packet) -> None:
     assert exact(decode(encode(packet)[4:])) == exact(packet)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(ANY, max_size=6), st.integers(1, 64))
-def test_a_stream_in_pieces_gives_back_every_packet(packets: list[Packet], piece_bytes: int) -> None:
+def test_a_stream_in_pieces_yields_every_packet(packets: list[Packet], piece_bytes: int) -> None:
     stream = b"".join(map(encode, packets))
     decoder = Decoder()
     read = []

@@ -1,4 +1,4 @@
-"""The numbers that every client in the field relies on; and that SPEC.md says what the tables say."""
+"""The numbers that every client relies on; and SPEC.md agrees with the tables."""
 
 import re
 from importlib.resources import files
@@ -22,7 +22,7 @@ from presence.protocol import constants as limits
 from presence.protocol.schema import SCHEMA
 
 SPEC = (files("presence.protocol") / "SPEC.md").read_text("utf-8")
-# As the contract with clients words it; `r` marks those after which a client may come back.
+# From the contract with clients; `r` marks codes after which a client may return.
 CODES = """
 1 login · 2 returned · 3 away · 4 back · 5 updated · 100 logout · 101 background · 200 closed r ·
 201 idle_timeout r · 202 slow_consumer r ·
@@ -45,7 +45,7 @@ def _section(heading: str) -> str:
 
 
 def _rows(text: str) -> list[list[str]]:
-    """Return the cells of the table in a text, without its head."""
+    """Return the cells of the table in a text, without its heading."""
     table = text.partition("\n| ---")[2].splitlines()[1:]
     return [line.strip("| ").split(" | ") for line in table if line.startswith("|")]
 

@@ -1,4 +1,4 @@
-"""Every vector, whole and however the network cuts it; and that the vectors cover what they promise to."""
+"""Every vector, whole and cut anywhere by the network; and the vectors cover what they promise."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ from presence.protocol import (
 )
 from tests.protocol.vectors import BAD, GOOD, Bad, Good, exact
 
-CUTS_MAX = 400  # of one vector; those of a large frame lie apart
+CUTS_MAX = 400  # of one vector; those of a large frame are spread
 
 
 def read(limit_bytes: int, *pieces: bytes) -> list[Packet]:
@@ -30,7 +30,7 @@ def read(limit_bytes: int, *pieces: bytes) -> list[Packet]:
 
 
 def each_way(frame: bytes) -> Iterable[list[bytes]]:
-    """The frame whole, byte by byte, and in two pieces, behind a keepalive."""
+    """Yield the frame whole, byte by byte, and in two pieces after a keepalive."""
     stream = KEEPALIVE + frame
     yield [stream]
     yield [stream[at : at + 1] for at in range(len(stream))]
@@ -49,7 +49,7 @@ def test_good_vector_decodes_to_its_packet_and_survives_an_encoder(vector: Good)
 
 
 @pytest.mark.parametrize("vector", BAD, ids=lambda vector: vector.name)
-def test_bad_vector_is_refused_as_it_says(vector: Bad) -> None:
+def test_bad_vector_is_refused_with_its_code(vector: Bad) -> None:
     for pieces in each_way(vector.frame):
         with pytest.raises(ProtocolError) as caught:
             read(vector.limit_bytes, *pieces)

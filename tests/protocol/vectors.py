@@ -1,4 +1,4 @@
-"""Reads `protocol/vectors.json` the way any client's tests would."""
+"""Reads `protocol/vectors.json` like the tests of any client."""
 
 import json
 from importlib.resources import files
@@ -78,6 +78,6 @@ GOOD, BAD = _load()
 
 
 def exact(packet: Packet) -> str:
-    """Text that differs wherever two packets do; plain equality holds 1, 1.0 and True for the same."""
+    """Return text that differs for different packets; plain equality treats 1, 1.0 and True as equal."""
     kind, id, payload = packet
     return f"{int(kind)} {id!r} {dict(payload)!r}"

@@ -1,4 +1,4 @@
-"""The control channel between two real servers on one Redis, and what holds without it."""
+"""The control channel between two real servers on one Redis, and what works without it."""
 
 import json
 import threading
@@ -28,11 +28,11 @@ from tests.support.waiting import until
 from tests.transports.harness import Client
 
 KEYS = Keys()
-AT_ONCE_S = 1.0  # the inbox tells after 2.5 s
+AT_ONCE_S = 1.0  # the inbox notifies after 2.5 s
 
 
 class Pair:
-    """Two servers, and what a test does to them."""
+    """Two servers, and the test's actions on them."""
 
     def __init__(self, redis_url: str, client: Redis) -> None:
         settings = Settings(port=0, redis=redis_url, idle_timeout=20)
@@ -43,7 +43,7 @@ class Pair:
     def channel(self, number: int) -> str:
         return KEYS.control_channel(self.servers[number].node.relay.node)
 
-    def hears(self, number: int) -> bool:
+    def is_subscribed(self, number: int) -> bool:
         """Whether a server has subscribed to the channel of its id."""
         answer: Any = self.client.pubsub_numsub(self.channel(number))
         return bool(answer[0][1])
@@ -53,7 +53,7 @@ class Pair:
         return json.loads(text)["sessions"][""] if text else {}
 
     async def log_in(self, number: int) -> Client:
-        """Log ann in at a server; return once Redis knows."""
+        """Log ann in on a server; return when Redis has the record."""
         server = self.servers[number]
         client = Client(await trio.open_tcp_stream(*self.addresses[number]))
         self._clients.append(client)
@@ -62,9 +62,9 @@ class Pair:
         return client
 
     async def displace(self, first: Client) -> float:
-        """Log in elsewhere; return the seconds from then until the first device was told goodbye 300.
+        """Log in on the other server; return the seconds until the first device got goodbye 300.
 
-        Ann is made to have logged in long ago: the goodbye is for good then.
+        Ann's record is made to say that the login was long ago, so that the goodbye is final.
         """
         text: Any = self.client.hget(KEYS.online(0), "ann")
         record = json.loads(text)
@@ -72,10 +72,10 @@ class Pair:
             record["sessions"][""][name] -= 60_000
         self.client.hset(KEYS.online(0), "ann", json.dumps(record, separators=(",", ":")))
         await self.log_in(1)
-        begun = time.monotonic()
+        started = time.monotonic()
         (goodbye,) = await first.rest()
         assert goodbye.payload["code"] == Code.REPLACED
-        return time.monotonic() - begun
+        return time.monotonic() - started
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -95,17 +95,17 @@ async def serving(redis_server: EmbeddedRedis) -> AsyncIterator[Pair]:
             yield pair
 
 
-async def test_login_elsewhere_ends_the_old_connection_although_the_channel_was_cut_and_renamed(
+async def test_a_login_elsewhere_ends_the_old_connection_after_the_channel_was_cut_and_renamed(
     redis_server: EmbeddedRedis,
 ) -> None:
     async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0))
+        await until(lambda: pair.is_subscribed(0))
         first, node, old = await pair.log_in(0), pair.servers[0].node, pair.channel(0)
         pair.client.client_kill_filter(_type="pubsub")
-        assert not pair.hears(0)
-        await until(lambda: pair.hears(0))
+        assert not pair.is_subscribed(0)
+        await until(lambda: pair.is_subscribed(0))
         node.relay.mark_fenced(node.relay.node)
-        await until(lambda: pair.channel(0) != old and pair.hears(0))
+        await until(lambda: pair.channel(0) != old and pair.is_subscribed(0))
         await until(lambda: pair.record()["node"] == node.relay.node)
         answer: Any = pair.client.pubsub_numsub(old)
         assert answer[0][1] == 0, "it listens to its new channel only"
@@ -113,20 +113,20 @@ async def test_login_elsewhere_ends_the_old_connection_although_the_channel_was_
 
 
 class FakeNode:
-    """What `ControlListener` needs of a node."""
+    """The parts of a node that `ControlListener` uses."""
 
     def __init__(self) -> None:
         self.renamed = TrioRuntime().wake_event()
         self.relay = SimpleNamespace(node="n1")
-        self.told: list[NodeNotice] = []
+        self.notices: list[NodeNotice] = []
         self.faults = Faults()
 
-    def apply_notices(self, news: Iterable[NodeNotice]) -> None:
-        self.told += news
+    def apply_notices(self, some: Iterable[NodeNotice]) -> None:
+        self.notices += some
 
 
 class FakeChannel:
-    """A channel that gives what the test says, a batch a call."""
+    """A channel that returns the test's messages, one batch per call."""
 
     def __init__(self, *batches: Sequence[NodeNotice | Delivery | Question]) -> None:
         self._batches = [*batches]
@@ -172,10 +172,10 @@ async def test_messages_are_dispatched_by_kind_in_slices_and_errors_are_containe
     async with trio.open_nursery() as nursery:
         nursery.start_soon(control.run)
         await until(lambda: len(delivered) == 3)
-        control.stop()  # in the moment in which it lets more of them gather
-    assert (node.told, asked, delivered) == ([KICK], [QUESTION], [1, MAX_DELIVERIES_PER_TURN, 1])
+        control.stop()  # while it collects more of them
+    assert (node.notices, asked, delivered) == ([KICK], [QUESTION], [1, MAX_DELIVERIES_PER_TURN, 1])
     assert node.faults.counts == {"control channel": 1, "delivery": 1}
-    assert channel._closed.is_set(), "who has stopped listens no more"
+    assert channel._closed.is_set(), "a stopped listener is unsubscribed"
 
 
 KICKED = {"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "return_allowed": False}
@@ -202,12 +202,12 @@ HOSTILE = [
 
 async def test_no_control_message_ends_a_server(redis_server: EmbeddedRedis) -> None:
     async with serving(redis_server) as pair:
-        await until(lambda: pair.hears(0))
+        await until(lambda: pair.is_subscribed(0))
         await pair.log_in(0)
         for message in HOSTILE:
             assert pair.client.publish(pair.channel(0), message) == 1
         kick = KICKED | {"uid": "ann", "session": pair.record()["session"]}
-        pair.client.publish(pair.channel(0), json.dumps(kick))  # is heard after them
+        pair.client.publish(pair.channel(0), json.dumps(kick))  # received after them
         engine = pair.servers[0].node.engine
         await until(lambda: not engine.registry.has_user("ann"))
         assert (engine.statistics().ended, pair.servers[0].node.faults.counts) == ({"kicked": 1}, {})

@@ -51,7 +51,7 @@ def test_without_files_there_is_no_authenticator_and_no_certificate() -> None:
     assert problems(Settings()) == []
 
 
-def test_tokens_are_checked_as_the_settings_say(tmp_path: Path) -> None:
+def test_tokens_are_checked_by_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(key_set([entry("HS256")]))
     path.chmod(0o600)
@@ -71,9 +71,9 @@ def test_missing_file_is_reported_with_its_setting(setting: str, tmp_path: Path)
     cert, key = certificates.write(tmp_path)
     away = tmp_path / "away"
     files: dict[str, Any] = {"tls_cert": cert, "tls_key": key, setting: away}
-    (said,) = problems(Settings(**files))
-    assert said.startswith(f"{setting}: {away}: ")
-    assert said.endswith("No such file or directory")
+    (problem,) = problems(Settings(**files))
+    assert problem.startswith(f"{setting}: {away}: ")
+    assert problem.endswith("No such file or directory")
     with pytest.raises(CredentialsError, match=f"^{setting}: "):
         opened(Settings(**files))
 

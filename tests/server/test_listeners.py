@@ -23,7 +23,7 @@ Open = Callable[..., Listeners]
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    """Open ports, to be closed when the test is over."""
+    """Open listeners, closed after the test."""
     with ExitStack() as stack:
         yield lambda settings, **options: stack.enter_context(
             closing(listeners.open_listeners(settings, **options))
@@ -66,7 +66,7 @@ def test_tls_port_in_use_is_reported_and_the_plain_port_is_released(opened: Open
     opened(Settings(port=port))
 
 
-# Which addresses are in a network, and which count as one client's
+# Networks, and the addresses that count as one client's
 
 
 LOOPBACK = ("127.0.0.1", "127.9.9.9", "::1", "::1%lo", "::ffff:127.0.0.1", "localhost", "LOCALHOST.")

@@ -26,7 +26,7 @@ def test_sighup_reloads_files_reports_settings_that_need_a_restart_and_drops_no_
             file.write_text("tick = 0.4")
             os.kill(server.process.pid, signal.SIGHUP)
             wait_for(lambda: len(server.logged("files reloaded")) == workers)
-            if workers > 1:  # as a service manager does that signals every process
+            if workers > 1:  # like a service manager that signals every process
                 os.kill(server.workers()[1], signal.SIGHUP)
                 wait_for(lambda: len(server.logged("files reloaded")) == workers + 1)
             assert not any(client.is_closed for client in swarm.clients)

@@ -1,4 +1,4 @@
-"""`presence serve` as its users meet it: start, stop, and what happens when something is in the way."""
+"""`presence serve` for its users: start, stop, and obstacles."""
 
 import os
 import signal
@@ -30,14 +30,14 @@ FAST = ("--idle-timeout", "1", "--tick", "0.1", "--disconnect-grace", "0.3")
 def failed_start(
     *flags: str, files: int = 0, environment: Mapping[str, str] | None = None
 ) -> tuple[int, str, float]:
-    """Run a server that cannot start; return its status, what it said, and the seconds that it took.
+    """Run a server that cannot start; return its status, its output, and the seconds that it took.
 
     Args:
         flags: of `presence serve`.
         files: the limit of open files; 0: that of this process.
-        environment: variables beside those of this process that are no settings.
+        environment: additional variables that are no settings.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     operators = [] if "--admin" in flags else ["--no-admin"]
     serve = [sys.executable, "-m", "presence", "serve", *operators, "--port", "0", *flags]
     run = subprocess.run(
@@ -49,31 +49,31 @@ def failed_start(
         env={name: value for name, value in os.environ.items() if not name.startswith("PRESENCE_")}
         | {**(environment or {})},
     )
-    return run.returncode, run.stderr, time.monotonic() - begun
+    return run.returncode, run.stderr, time.monotonic() - started
 
 
 def test_all_invalid_settings_are_reported() -> None:
     bad = dict.fromkeys((spec.variable for spec in FIELDS.values()), "")
-    status, said, _ = failed_start(environment=bad)
+    status, output, _ = failed_start(environment=bad)
     assert status == 2
-    assert [name for name in bad if name in said] == list(bad)
+    assert [name for name in bad if name in output] == list(bad)
 
 
 def test_too_low_open_file_limit_is_reported() -> None:
-    status, said, _ = failed_start("--max-connections", "900", files=256)
+    status, output, _ = failed_start("--max-connections", "900", files=256)
     assert status == 2
-    assert "max_connections: 900 does not fit" in said
-    assert "256" in said
+    assert "max_connections: 900 does not fit" in output
+    assert "256" in output
 
 
 def test_other_number_of_shards_refuses_to_start(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, "--shards", "2"):
         pass
-    status, said, _ = failed_start("--redis", redis_server.url, "--shards", "3")
+    status, output, _ = failed_start("--redis", redis_server.url, "--shards", "3")
     assert status == 1
-    assert "shards" in said
-    assert "2" in said
-    assert "3" in said
+    assert "shards" in output
+    assert "2" in output
+    assert "3" in output
 
 
 def test_data_of_version_1_is_converted_before_clients_are_accepted(redis_server: EmbeddedRedis) -> None:
@@ -105,17 +105,17 @@ def test_data_of_another_version_refuses_to_start(
     with open_client(redis_server.url) as client:
         write_version_1(lambda _key: client)
         client.execute_command(*words)
-    status, said, _ = failed_start("--redis", redis_server.url, "--shards", "2")
+    status, output, _ = failed_start("--redis", redis_server.url, "--shards", "2")
     assert status == 1
-    assert refusal in said
+    assert refusal in output
 
 
 def test_port_in_use_is_reported(redis_server: EmbeddedRedis) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        status, said, _ = failed_start("--redis", redis_server.url, "--port", str(port))
+        status, output, _ = failed_start("--redis", redis_server.url, "--port", str(port))
     assert status == 1
-    assert str(port) in said
+    assert str(port) in output
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
@@ -151,10 +151,10 @@ def test_second_signal_exits_immediately() -> None:
                 server.process.terminate()
                 time.sleep(0.5)
                 assert server.process.poll() is None
-                begun = time.monotonic()
+                started = time.monotonic()
                 server.process.terminate()
                 assert server.process.wait(5) == 1
-                assert time.monotonic() - begun < 1.5
+                assert time.monotonic() - started < 1.5
         finally:
             server.stop()
             redis.close()

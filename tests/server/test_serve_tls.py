@@ -16,7 +16,7 @@ from tests.transports import certificates
 
 
 def peer(phone: Phone) -> bytes | None:
-    """The certificate that a connection was shown."""
+    """Return the certificate that the server presented."""
     assert isinstance(phone.socket, ssl.SSLSocket)
     return phone.socket.getpeercert(binary_form=True)
 

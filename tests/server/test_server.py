@@ -88,7 +88,7 @@ async def test_proxy_header_is_required_from_proxies_and_gives_the_client_addres
         assert report["transport"]["proxy_headers_refused"] == 1
 
 
-async def test_sample_has_the_current_figures(redis_server: EmbeddedRedis) -> None:
+async def test_sample_has_the_current_counters(redis_server: EmbeddedRedis) -> None:
     given = {"idle_timeout": 1.0, "min_idle_timeout": 0.5, "tick": 0.2, "lease": 2.0, "disconnect_grace": 0.3}
     async with served(redis_server, **given) as (server, address):
 
@@ -115,7 +115,7 @@ async def test_sample_has_the_current_figures(redis_server: EmbeddedRedis) -> No
 
 
 class Stub:
-    """A way to Redis that this test never goes."""
+    """A Redis connection that this test never uses."""
 
     def close(self) -> None: ...
 
@@ -128,7 +128,7 @@ def node_of(settings: Settings) -> tuple[Node, FakeSockets]:
 
 
 def exchange(writer: ShardWriter) -> tuple[Item, ...]:
-    """Send what a shard has next to a Redis that takes everything, and return it."""
+    """Send a shard's next batch to a Redis that accepts everything, and return it."""
     while (step := writer.next_step(1.0)) is None and writer.is_planning:
         pass
     assert isinstance(step, Batch)
@@ -148,7 +148,7 @@ def test_registration_includes_an_update_made_after_another_shard_began_its_resy
             exchange(writer)
         writer.resync()
     exchange(first)
-    assert len(exchange(first)) == BATCH_ITEMS, "looked for among the sessions of both"
+    assert len(exchange(first)) == BATCH_ITEMS, "found among the sessions of both"
     uid = next(uid for uid in uids if node.keys.shard(uid) == second.shard)
     sockets.feed(uids.index(uid), protocol.encode(protocol.update(meta={"mood": "busy"}, id=1)))
     exchange(second)

@@ -116,7 +116,9 @@ def test_lost_connection_reports_the_rest_of_the_grace(world: World) -> None:
     assert session["ends_as"] == {"code": 200, "reason": "closed"}
     world.login("bob")
     (bob,) = explain(world, "bob", connected=lambda _: None)["sessions"]
-    assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), "nothing is told"
+    assert (bob["link"], bob["address"], bob["transport"]) == ("connected", None, None), (
+        "without a connection nothing is known"
+    )
 
 
 def test_session_that_is_ending_has_no_slot(world: World) -> None:
@@ -141,7 +143,7 @@ def test_report_has_away_time_and_token_expiry() -> None:
     assert (only(world)["status"], only(world)["away_in_s"]) == ("away", None)
 
 
-def test_session_too_silent_to_be_registered_is_not_vouched_for(world: World) -> None:
+def test_session_too_silent_to_be_registered_is_reported_as_such(world: World) -> None:
     world.login()
     world.now += T + 2 * TICK
     list(world.engine.registration.registrations([*world.registry]))
@@ -149,19 +151,19 @@ def test_session_too_silent_to_be_registered_is_not_vouched_for(world: World) ->
 
 
 @pytest.mark.parametrize(
-    "said",
+    "meta_value",
     [
         "\x01" * (META_MAX_BYTES - 6),
         b"\xff" * (META_MAX_BYTES - 6),  # as hex
-        [b""] * ((META_MAX_BYTES - 6) // 2),  # {"$bin": ""} for each: nothing takes more room
+        [b""] * ((META_MAX_BYTES - 6) // 2),  # {"$bin": ""} for each: the largest form
         [{"$": 1}] * ((META_MAX_BYTES - 6) // 4),
     ],
     ids=["text", "binary", "empty binaries", "maps"],
 )
-def test_largest_answer_fits_a_datagram(world: World, said: object) -> None:
+def test_largest_answer_fits_a_datagram(world: World, meta_value: object) -> None:
     uid, node = "u" * UID_MAX_BYTES, "n" * 64
     for n in range(MAX_SESSIONS_REPORTED + 2):
-        world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": said})
+        world.login(uid, device=f"{n:0{DEVICE_MAX_BYTES}}", meta={"x": meta_value})
     answer = explain(
         world,
         uid,
@@ -175,7 +177,7 @@ def test_largest_answer_fits_a_datagram(world: World, said: object) -> None:
     assert len(msgpack.packb([1, answer])) < min(60_000, ANSWER_BYTES)
 
 
-# What ended recent_ends
+# Recent ends
 
 NOW = 1000.0
 
@@ -204,7 +206,7 @@ def test_ends_are_passed_on_and_kept_without_client_data(world: World) -> None:
     ]
 
 
-def test_ends_are_kept_in_bounded_number_and_time_the_latest_first(world: World) -> None:
+def test_ends_are_kept_in_bounded_number_and_time_with_the_latest_first(world: World) -> None:
     recent_ends = RecentEnds(world)
     for n in range(MAX_ENDS_KEPT + 5):
         recent_ends.append(change(Op.END, f"user-{n}", f"s{n}"))

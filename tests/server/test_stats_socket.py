@@ -41,18 +41,18 @@ async def test_failing_stats_requests_are_rate_limited_in_the_log_and_end_no_tas
             for number in range(20):
                 await line.send(question(number, "fail", {}))
             unknown, wrong = question(20, "nothing", {}), question(21, "work", {"a": 1})
-            for said in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, question(22, "work", {})):
-                await line.send(said)
+            for question_bytes in (b"", b"\xc1", b"\x91" * 2_000, unknown, wrong, question(22, "work", {})):
+                await line.send(question_bytes)
             with trio.fail_after(WAIT_S):
                 assert msgpack.unpackb(await line.recv(100)) == [22, 7]
             nursery.cancel_scope.cancel()
     assert responder.asked == 26
     assert {line["event"] for line in logs} == {"stats request failed"}
-    assert len(logs) < 10, "one a second"
+    assert len(logs) < 10, "one line a second"
 
 
-class Desk:
-    """An answering with time by hand, and a mailbox that may be slow, or fail."""
+class ResponderHarness:
+    """An explain responder with manual time, and a mailbox that may be slow, or fail."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -60,12 +60,12 @@ class Desk:
         self.failures: list[Exception] = []
         self.go_on = threading.Event()
         self.go_on.set()
-        self.begun = self.closed = 0
+        self.writes_started = self.closed = 0
         clock = Clock(lambda: self.now)
         self.answering = ExplainResponder(self.explain, self, clock, TrioRuntime(), node=lambda: "n1")
 
     def write(self, question: Question, node: str, answer: bytes) -> None:
-        self.begun += 1
+        self.writes_started += 1
         self.go_on.wait(WAIT_S)
         if self.failures:
             raise self.failures.pop()
@@ -87,55 +87,55 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(nursery: trio.Nursery) -> Desk:
-    desk = Desk()
-    nursery.start_soon(desk.answering.run)
-    return desk
+async def harness(nursery: trio.Nursery) -> ResponderHarness:
+    harness = ResponderHarness()
+    nursery.start_soon(harness.answering.run)
+    return harness
 
 
-async def test_question_is_answered_and_the_connection_closed(desk: Desk) -> None:
-    desk.answering.enqueue([ANN, ANN])
-    await desk.settled()
-    await until(lambda: desk.closed)
-    assert desk.written == [(ANN, "n1", {"uid": "ann"})] * 2
+async def test_question_is_answered_and_the_connection_closed(harness: ResponderHarness) -> None:
+    harness.answering.enqueue([ANN, ANN])
+    await harness.settled()
+    await until(lambda: harness.closed)
+    assert harness.written == [(ANN, "n1", {"uid": "ann"})] * 2
 
 
-async def test_questions_beyond_the_rate_are_dropped(desk: Desk) -> None:
+async def test_questions_beyond_the_rate_are_dropped(harness: ResponderHarness) -> None:
     for _ in range(int(MAX_QUESTIONS_PER_S) + 20):
-        desk.answering.enqueue([ANN])
-        await desk.settled()
-    assert desk.figures() == (120, 100, 20, 0)
-    desk.now += 0.1
-    desk.answering.enqueue([ANN] * 20)
-    await desk.settled()
-    assert desk.figures() == (140, 110, 30, 0)
+        harness.answering.enqueue([ANN])
+        await harness.settled()
+    assert harness.figures() == (120, 100, 20, 0)
+    harness.now += 0.1
+    harness.answering.enqueue([ANN] * 20)
+    await harness.settled()
+    assert harness.figures() == (140, 110, 30, 0)
 
 
-async def test_slow_redis_bounds_the_queue_and_drops_old_questions(desk: Desk) -> None:
-    desk.go_on.clear()
-    desk.answering.enqueue([ANN])
-    await until(lambda: desk.begun)
+async def test_slow_redis_bounds_the_queue_and_drops_old_questions(harness: ResponderHarness) -> None:
+    harness.go_on.clear()
+    harness.answering.enqueue([ANN])
+    await until(lambda: harness.writes_started)
     for _ in range(3):
-        desk.now += 1
-        desk.answering.enqueue([ANN] * MAX_QUEUED_QUESTIONS)
-    assert desk.figures() == (301, 0, 200, 0)
-    desk.now += ANSWER_TIMEOUT_S + 0.1
-    desk.go_on.set()
-    await desk.settled()
-    assert desk.figures() == (301, 1, 300, 0)
+        harness.now += 1
+        harness.answering.enqueue([ANN] * MAX_QUEUED_QUESTIONS)
+    assert harness.figures() == (301, 0, 200, 0)
+    harness.now += ANSWER_TIMEOUT_S + 0.1
+    harness.go_on.set()
+    await harness.settled()
+    assert harness.figures() == (301, 1, 300, 0)
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), StoreError("refused")])
 async def test_failed_answers_are_counted_and_rate_limited_in_the_log_and_end_no_task(
-    desk: Desk, failure: Exception
+    harness: ResponderHarness, failure: Exception
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        desk.answering.enqueue([BROKEN] * 50)
-        await desk.settled()
-        desk.failures = [failure]
-        desk.answering.enqueue([ANN, ANN])
-        await desk.settled()
-    assert desk.figures() == (52, 1, 0, 51)
-    told = [line for line in logs if line["log_level"] != "debug"]
-    assert 1 <= len(told) < 10, "one a second"
-    assert {line["event"] for line in told} == {"explain request failed"}
+        harness.answering.enqueue([BROKEN] * 50)
+        await harness.settled()
+        harness.failures = [failure]
+        harness.answering.enqueue([ANN, ANN])
+        await harness.settled()
+    assert harness.figures() == (52, 1, 0, 51)
+    failures = [line for line in logs if line["log_level"] != "debug"]
+    assert 1 <= len(failures) < 10, "one line a second"
+    assert {line["event"] for line in failures} == {"explain request failed"}

@@ -1,4 +1,4 @@
-"""Slots and the stall policy, without a loop; then the ticker itself under a clock that jumps."""
+"""Slots and the stall policy, without a loop; then the ticker itself with a clock that jumps."""
 
 import pytest
 import trio
@@ -22,9 +22,9 @@ def test_a_slot_is_the_first_at_or_after_a_deadline_and_the_last_begun(
     origin: float, slot_s: float, after_s: float
 ) -> None:
     ticks, at = SlotClock(slot_s, origin), origin + after_s
-    due, begun = ticks.at_or_after(at), ticks.at_or_before(at)
+    due, last_started = ticks.at_or_after(at), ticks.at_or_before(at)
     assert ticks.start_of(due - 1) < at <= ticks.start_of(due)
-    assert ticks.start_of(begun) <= at < ticks.start_of(begun + 1)
+    assert ticks.start_of(last_started) <= at < ticks.start_of(last_started + 1)
     assert ticks.at_or_before(ticks.start_of(due)) == due
 
 
@@ -36,7 +36,7 @@ def test_credit_delays_existing_deadlines_and_not_later_ones() -> None:
     assert ticks.start_of(ticks.at_or_after(20.0)) == 20.0
 
 
-def test_stall_is_credited_independent_of_who_notices_it_first() -> None:
+def test_a_stall_is_credited_no_matter_which_part_notices_it_first() -> None:
     guard = StallGuard(tick_s=1.0, idle_timeout=30.0, last=0.0)
     guard.loop_ran(1.0)
     guard.loop_ran(8.0)  # a transport ran before the ticker did
@@ -59,7 +59,7 @@ def test_at_most_t_is_credited_and_once_per_t() -> None:
 
 
 class Ticking:
-    """A ticker of which nothing is due, and when its ticks were done."""
+    """A ticker without due sessions, and the times of its ticks."""
 
     needs_reader_turn = False
 
@@ -95,7 +95,7 @@ async def test_ticks_have_absolute_deadlines_and_time_before_the_first_is_no_sta
     assert statistics.overrun_max_s < 1e-6
 
 
-async def test_credit_does_not_put_the_ticker_to_sleep(autojump_clock: MockClock) -> None:
+async def test_credit_does_not_delay_the_ticker(autojump_clock: MockClock) -> None:
     ticking = Ticking()
     guard, now = ticking.guard, trio.current_time()
     guard.loop_ran(now + 20.0)

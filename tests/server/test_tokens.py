@@ -60,7 +60,7 @@ def test_unusable_files_refuse_to_start_and_are_reported(tmp_path: Path) -> None
     short.chmod(0o600)
     files = {"token-keys": bad, "tls-cert": away, "admin-tokens": short}
     flags = [word for name, file in files.items() for word in (f"--{name}", str(file))]
-    status, said, _ = failed_start("--admin", "127.0.0.1:0", *flags)
+    status, output, _ = failed_start("--admin", "127.0.0.1:0", *flags)
     assert status == 2
     for name, file in files.items():
-        assert f"{name.replace('-', '_')}: {file}: " in said
+        assert f"{name.replace('-', '_')}: {file}: " in output

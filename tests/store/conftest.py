@@ -63,7 +63,7 @@ def a(store: RedisStore) -> Hand:
 
 @pytest.fixture
 def b(store: RedisStore) -> Hand:
-    """Another one."""
+    """A second such node."""
     hand = Hand(store, "b")
     assert hand.open().status is ReplyStatus.OK
     return hand

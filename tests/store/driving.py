@@ -1,4 +1,4 @@
-"""Nodes driven by hand by tests, and what they read back from Redis."""
+"""Nodes driven by tests, and readers of what they wrote to Redis."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ from presence.outbox.steps import (
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 
-NOW_S = 1000.0  # monotonic, of every sending here
+NOW_S = 1000.0  # monotonic; the send time of all batches here
 NOW_MS = 1_700_000_000_000
 
 
@@ -108,7 +108,7 @@ class Hand:
 
 
 def probed(store: RedisStore, node: str, inbox_read: int = 0) -> Probe:
-    """How shard 0 stands to a node."""
+    """Return the probe of shard 0 by a node."""
     probe = store.probe(node, {0: inbox_read})[0]
     assert isinstance(probe, Probe), probe
     return probe
@@ -118,20 +118,20 @@ Event = dict[str, str]
 
 
 def events(client: "redis.Redis", shard: int = 0) -> list[Event]:
-    """The stream's entries, oldest first, with their ids."""
+    """Return the stream's entries, oldest first, with their ids."""
     entries: Any = client.xrange(Keys(shards=16).events(shard))
     return [
         {"id": i.decode(), **{k.decode(): v.decode() for k, v in fields.items()}} for i, fields in entries
     ]
 
 
-def story(client: "redis.Redis", shard: int = 0) -> list[tuple[str, str, str]]:
-    """The stream as (type, uid, reason)."""
+def brief_events(client: "redis.Redis", shard: int = 0) -> list[tuple[str, str, str]]:
+    """Return the stream as (type, uid, reason)."""
     return [(e["type"], e["uid"], e["reason"]) for e in events(client, shard)]
 
 
 def written(stream: Iterable[Event]) -> dict[str, dict[str, int]]:
-    """Count a stream as `Transitions` does."""
+    """Return the counts of a stream, in the form of `Transitions.report`."""
     counts: dict[str, dict[str, int]] = {type: {} for type in TYPES}
     for event in stream:
         reasons, reason = counts[event["type"]], event.get("reason", event["type"])
@@ -145,7 +145,7 @@ def record(client: "redis.Redis", uid: str, shard: int = 0) -> Any:
 
 
 def online_sessions(client: "redis.Redis", shard: int = 0) -> set[tuple[str, str, str]]:
-    """Every (uid, device, session) on record."""
+    """Return every (uid, device, session) on record."""
     raw: Any = client.hgetall(Keys(shards=16).online(shard))
     return {
         (uid.decode(), device, entry["session"])
@@ -155,15 +155,15 @@ def online_sessions(client: "redis.Redis", shard: int = 0) -> set[tuple[str, str
 
 
 def owned(client: "redis.Redis", node: str, shard: int = 0) -> set[tuple[str, str, str]]:
-    """Every (uid, device, session) that a node owns."""
+    """Return every (uid, device, session) that a node owns."""
     raw: Any = client.hgetall(Keys(shards=16).sessions(shard, node))
     return {(*field.decode().split(" "), value.decode().split(" ")[1]) for field, value in raw.items()}
 
 
 def check_alternation(stream: Iterable[Event]) -> set[str]:
-    """Assert that each user's events alternate and each offline names its online; return who is online.
+    """Assert that each user's events alternate and each offline names its online; return the users online.
 
-    What tells how a user online shows himself has to be of the period that lasts.
+    Events that change a user's state have to belong to the current online period.
     """
     last: dict[str, Event] = {}
     for event in stream:
@@ -198,7 +198,7 @@ def write_version_1(client_of: Callable[[str], Any]) -> None:
 
 
 def listen(client: "redis.Redis", *channels: str) -> Any:
-    """A pub/sub listener whose subscriptions stand."""
+    """Return a pub/sub listener with confirmed subscriptions."""
     listener = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]  # redis-py's
     listener.subscribe(*channels)
     for _ in channels:
@@ -207,7 +207,7 @@ def listen(client: "redis.Redis", *channels: str) -> Any:
 
 
 def a_change(text: str) -> Change:
-    """``login u s1 phone``, and what else is not usual: ``age`` in s; ``at``, ``seen``: ms after NOW_MS."""
+    """Parse ``login u s1 phone`` with options: ``age`` in s; ``at``, ``seen`` in ms after NOW_MS."""
     op, uid, session, *more = text.split()
     device = next((word for word in more if "=" not in word), "")
     options = dict(word.split("=") for word in more if "=" in word)
@@ -229,7 +229,7 @@ def a_change(text: str) -> Change:
 
 
 def play(hands: dict[str, Hand], step: str) -> Reply:
-    """Let a node tell something; ``a login u s1 & end u s1`` is a batch of `a`."""
+    """Apply one step of a row; ``a login u s1 & end u s1`` is a batch of `a`."""
     name, verb, *rest = step.split()
     match verb, *rest:
         case ["anew"]:
@@ -247,9 +247,9 @@ def play(hands: dict[str, Hand], step: str) -> Reply:
 
 
 def rows(text: str) -> list[tuple[str, str, str]]:
-    """The rows of a table: a name, and indented what is played and what becomes of it.
+    """Parse a table: each row has a name, then indented steps and the expected outcome.
 
-    That is the last line, or all from the one on that begins with ``->``.
+    The outcome is the last line, or starts at the line that begins with ``->``.
     """
     found: list[list[str]] = []
     for line in text.strip().splitlines():

@@ -1,4 +1,4 @@
-"""A whole node without its tasks: sessions, outbox and writers, stepped by hand in virtual time."""
+"""A whole node without its tasks: sessions, outbox and writers, stepped by a test in virtual time."""
 
 from collections import Counter as Tally
 from collections.abc import Callable
@@ -18,7 +18,7 @@ START_MS = 1_700_000_000_000
 
 
 class Loss(Enum):
-    """What becomes of a call."""
+    """What happens to a call."""
 
     NONE = "none"
     REQUEST = "request"  # never reaches Redis
@@ -26,7 +26,7 @@ class Loss(Enum):
 
 
 class ManualNode:
-    """A node as the relay runs it. `truth` is the naive model: what each user's transitions were."""
+    """A node as the relay runs it. `truth` is the naive model: the transitions of each user."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ManualNode:
         self.node = node
         self.now = 1000.0
         self.live: dict[tuple[str, str], Change] = {}
-        self.unheard: set[str] = set()  # users whose sessions are too silent to be vouched for
+        self.unheard: set[str] = set()  # users whose sessions have been silent too long to be registered
         self.truth: list[tuple[str, str]] = []
         self.superseded: list[Superseded] = []
         self.transitions = Transitions()
@@ -90,7 +90,7 @@ class ManualNode:
         self.outbox.append(self._change(Op.END, uid, device, present.session, code))
 
     def round(self, loss: Loss = Loss.NONE) -> bool:
-        """One exchange; returns whether there was anything to send."""
+        """Make one exchange; return whether there was anything to send."""
         planned = [(w, step) for w in self.writers if (step := self._next(w)) is not None]
         if not planned:
             return False
@@ -119,7 +119,7 @@ class ManualNode:
             writer.accept_probe(probe, self.now)
 
     def settle(self) -> None:
-        """Probe and exchange until nothing is left to send, passing the time that writers wait for."""
+        """Probe and exchange until nothing is left to send, passing the time that the writers wait."""
         for _ in range(4):
             self.probe()
             while self.round():

@@ -16,7 +16,7 @@ BINARIES: dict[str, Callable[[], str | None]] = {
 
 
 class Server(LocalRedis):
-    """A server in `folder`; with `keep` its data survives a kill. `extra`: its arguments."""
+    """A server in `folder`; with `keep` its data survive a kill. `extra`: its arguments."""
 
     client: Redis
 

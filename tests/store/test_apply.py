@@ -1,4 +1,4 @@
-"""What the scripts write and answer besides the rules of test_rules.py: fields, numbers, inboxes, hints."""
+"""What the scripts write and answer, beyond the rules of test_rules.py: fields, numbers, inboxes, hints."""
 
 import json
 import time
@@ -50,7 +50,7 @@ KEYS = Keys()
 AWAY, META = Profile(away=True), Profile(meta='{"v":"é \\" 1"}')
 AWAY_META = Profile(away=True, meta='{"v":2}')
 
-# What is told, see test_rules.py; and what stands in each event, all of it where `v` is named. ``+9``: ms
+# Steps as in test_rules.py, and the fields of each event, all of them if `v` is named. ``+9``: ms
 # after NOW_MS; ``#0``: the id of the first event.
 FIELDS = r"""
 an online event and the offline one that names it
@@ -63,31 +63,31 @@ an away event
     -> type=online meta="é\"1"
     | v=1 type=away uid=u code=3 reason=away node=a session=s1 device=phone since_ms=+0 since_id=#0 at_ms=+9
     last_seen_ms=+9 status=away status_ms=+9 meta="é\"1"
-who is back has another status since then
+a return from away starts a new status
     a login u s1 & update u s1 as=away & update u s1 at=5
     -> type=online | type=away | code=4 reason=back status=online status_ms=+5 at_ms=+5
-another meta leaves the status as old as it is
+new meta does not change the time of the status
     a login u s1 & update u s1 as=away at=5 & update u s1 as=away,m at=9
     -> type=online | type=away | code=5 status=away status_ms=+5 at_ms=+9
-a first update leaves it as old as the period
+a first update keeps the time of the login
     a login u s1 & update u s1 as=m at=5
     -> type=online | status=online status_ms=+0
-a device that comes or goes changes what the user shows
+a login or an end of another device changes the user's state
     a login u s1 phone age=9 & update u s1 phone as=away & login u s2 desk at=3 as=m;
     a end u s2 desk at=8 seen=4
     -> type=online | type=away | reason=back meta="m" session=s2 device=desk at_ms=+3
     | reason=away session=s2 device=desk at_ms=+8
-a lengthened grace is told with the end that it led to
+an extended grace period is in the event of the end
     a login u s1 & end u s1 grace=12 & login w s2 x & login w s3 y & end w s2 x grace=24 & end w s3 y grace=48
     -> type=online | grace_ms=12 | type=online | grace_ms=48
-# The two times of a node are rounded apart, and those of two nodes are by two clocks.
-nobody was last seen before coming, or went before being seen
+# The two times of a node are rounded separately, and times of two nodes come from two clocks.
+no user was last seen before the login or ended before being seen
     a login u s1 & end u s1 seen=-1 & login u s2 & end u s2 at=-90 seen=-100
     -> type=online | since_ms=+0 last_seen_ms=+0 at_ms=+0 | type=online | since_ms=+0 last_seen_ms=+0 at_ms=+0
-an end that restores tells the period that Redis lost
+a restoring end writes the period that Redis lost
     a restoring end u s1 at=9 seen=0
     -> reason=returned | reason=logout since_id=#0 since_ms=+0
-a retirement says when they were seen at the latest
+a retirement gives the latest time at which sessions were seen
     a login u s1; a anew; a retires 1234
     -> type=online | reason=node_down last_seen_ms=+1234
 """
@@ -99,12 +99,12 @@ def meaning(text: str, stream: list[Event]) -> str:
     return stream[int(text[1:])]["id"] if text.startswith("#") else text
 
 
-@pytest.mark.parametrize(("name", "told", "outcome"), rows(FIELDS))
-def test_fields_of_events(a: Hand, server: Server, name: str, told: str, outcome: str) -> None:
-    for step in told.split("; "):
+@pytest.mark.parametrize(("name", "steps", "outcome"), rows(FIELDS))
+def test_fields_of_events(a: Hand, server: Server, name: str, steps: str, outcome: str) -> None:
+    for step in steps.split("; "):
         assert play({"a": a}, step).status is ReplyStatus.OK
-    stream, wanted = events(server.client), outcome.removeprefix("-> ").split(" | ")
-    for event, text in zip(stream, wanted, strict=True):
+    stream, expected = events(server.client), outcome.removeprefix("-> ").split(" | ")
+    for event, text in zip(stream, expected, strict=True):
         fields = dict(each.split("=") for each in text.split())
         meant = {field: meaning(value, stream) for field, value in fields.items()}
         assert {field: event.get(field) for field in meant} == meant
@@ -118,7 +118,7 @@ def test_an_opening_writes_the_gap(a: Hand, server: Server) -> None:
     assert event == {**gap, "id": event["id"]}
 
 
-def test_a_plain_record_has_its_form_to_the_byte(a: Hand, server: Server) -> None:
+def test_a_plain_record_has_its_exact_bytes(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1", "phone", age_s=7))
     a.apply(
         update("u", "s1", "phone", profile=PLAIN), register("u", "s1", "phone"), login("u", "s1", "phone")
@@ -130,19 +130,19 @@ def test_a_plain_record_has_its_form_to_the_byte(a: Hand, server: Server) -> Non
         f'"node":"a","generation":1,"login_ms":{its["login_ms"]},"arrived_ms":{its["arrived_ms"]},'
         '"idle_timeout_ms":30000}}}'
     )
-    assert its["arrived_ms"] - its["login_ms"] == 7000, "the login is dated by its age"
+    assert its["arrived_ms"] - its["login_ms"] == 7000, "the login time is computed from its age"
     assert abs(its["arrived_ms"] / 1000 - time.time()) < 60
     assert len(events(server.client)) == 1
 
 
-def test_the_record_names_the_entry_that_led_to_what_is_shown(a: Hand, server: Server) -> None:
+def test_the_record_names_the_entry_that_set_the_state(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1"), update("u", "s1", profile=AWAY, at_ms=NOW_MS + 5))
     a.apply(update("u", "s1", profile=AWAY_META, at_ms=NOW_MS + 9))
     entry_id = events(server.client)[-1]["id"]
     assert record(server.client, "u")["state"] == {"id": entry_id, "since_ms": NOW_MS + 5}
 
 
-def test_a_record_in_another_spelling_is_the_same(a: Hand, server: Server) -> None:
+def test_a_record_with_other_white_space_is_equivalent(a: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     text: Any = server.client.hget(KEYS.online(0), "u")
     server.client.hset(KEYS.online(0), "u", text.replace(b":", b": "))
@@ -165,16 +165,16 @@ def test_stream_and_last_seen_are_capped(server: Server) -> None:
     assert 100 <= server.client.xlen(KEYS.events(0)) < 400
 
 
-# What is published
+# Publishing
 
 
-def published(server: Server) -> int:
+def publish_calls(server: Server) -> int:
     stats = server.client.info("commandstats")
     return int(stats.get("cmdstat_publish", {}).get("calls", 0))
 
 
-def heard(listener: Any, count: int) -> list[tuple[str, Any]]:
-    """The channel and the content of so many messages; no more come."""
+def received(listener: Any, count: int) -> list[tuple[str, Any]]:
+    """Return channel and content of that many messages; assert that no more arrive."""
     messages = [listener.get_message(timeout=1) for _ in range(count)]
     assert None not in messages
     assert listener.get_message(timeout=0.05) is None
@@ -189,37 +189,37 @@ def test_events_are_published_with_their_entry_id(a: Hand, server: Server, *, pa
         listener.psubscribe("presence:*line")
         listener.get_message(timeout=1)
     a.apply(login("u", "s1"), end("u", "s1"))
-    (first, online), (second, offline) = heard(listener, 2)
+    (first, online), (second, offline) = received(listener, 2)
     assert (first, second) == (KEYS.online_channel, KEYS.offline_channel)
-    told = [{name: str(value) for name, value in each.items()} for each in (online, offline)]
-    assert told == events(server.client)
+    published_events = [{name: str(value) for name, value in each.items()} for each in (online, offline)]
+    assert published_events == events(server.client)
 
 
-def test_nothing_is_published_where_nobody_listens(a: Hand, server: Server) -> None:
-    before = published(server)
+def test_nothing_is_published_without_subscribers(a: Hand, server: Server) -> None:
+    before = publish_calls(server)
     a.apply(login("u", "s1"), end("u", "s1"))
-    assert published(server) == before
+    assert publish_calls(server) == before
     listener = listen(server.client, KEYS.offline_channel, KEYS.watchers_channel(0), KEYS.user_channel("v"))
     a.apply(login("u", "s2"), end("u", "s2"), login("v", "s3"))
-    assert [channel for channel, _ in heard(listener, 2)] == [KEYS.offline_channel, KEYS.user_channel("v")]
-    assert published(server) == before + 2
+    assert [channel for channel, _ in received(listener, 2)] == [KEYS.offline_channel, KEYS.user_channel("v")]
+    assert publish_calls(server) == before + 2
 
 
-def test_whoever_listens_to_a_user_hears_every_entry_of_the_user(a: Hand, server: Server) -> None:
+def test_a_subscriber_to_a_user_receives_every_entry_of_that_user(a: Hand, server: Server) -> None:
     listener = listen(server.client, KEYS.watchers_channel(0), KEYS.user_channel("u"))
     a.apply(login("u", "s1", profile=META), login("w", "s2"))
     a.apply(update("u", "s1", profile=AWAY_META), update("u", "s1", profile=AWAY, at_ms=NOW_MS + 1))
     a.apply(end("u", "s1", grace_ms=9000, at_ms=NOW_MS + 2), end("w", "s2"))
-    hints = [hint for _, hint in heard(listener, 4)]
+    hints = [hint for _, hint in received(listener, 4)]
     assert [hint["status"] for hint in hints] == ["online", "away", "away", "offline"]
     assert [hint["status_ms"] - NOW_MS for hint in hints] == [0, 0, 0, 2]
     added = {"status": "", "status_ms": ""}
     entries = [{**entry, **added} for entry in events(server.client) if entry["uid"] == "u"]
     assert [{**{name: str(value) for name, value in hint.items()}, **added} for hint in hints] == entries
-    assert (hints[0]["at_ms"], hints[3]["grace_ms"]) == (NOW_MS, 9000), "numbers are numbers"
+    assert (hints[0]["at_ms"], hints[3]["grace_ms"]) == (NOW_MS, 9000), "numbers stay numbers"
 
 
-def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> None:
+def test_retirements_and_sweeps_publish_hints_too(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(login("w", "s2"))
     listener = listen(server.client, KEYS.watchers_channel(0), *map(KEYS.user_channel, "uw"))
@@ -228,14 +228,14 @@ def test_retirements_and_sweeps_hint_too(a: Hand, b: Hand, server: Server) -> No
     a.fence("b")
     assert a.sweep("b").done
     assert [
-        (hint["uid"], hint["status"], hint["reason"], hint["node"]) for _, hint in heard(listener, 2)
+        (hint["uid"], hint["status"], hint["reason"], hint["node"]) for _, hint in received(listener, 2)
     ] == [("u", "offline", "node_down", "a"), ("w", "offline", "node_down", "b")]
 
 
-# Numbers, generations, fence, history
+# Batch numbers, generations, fences, replication ids
 
 
-def test_a_number_again_is_answered_from_the_cache(a: Hand, b: Hand, server: Server) -> None:
+def test_a_repeated_batch_number_is_answered_from_the_cache(a: Hand, b: Hand, server: Server) -> None:
     b.apply(login("u", "sb"))
     batch = a.batch([login("u", "sa", age_s=5), login("w", "s1")], 2)
     first = a.send(batch)
@@ -277,30 +277,30 @@ REFUSED: dict[str, tuple[Callable[[Hand], object], Callable[[Hand], Reply], Repl
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_changes_nothing_and_says_what_stands(a: Hand, server: Server, name: str) -> None:
-    before, tell, status, generation = REFUSED[name]
+def test_a_refused_batch_changes_nothing_and_reports_the_counters(a: Hand, server: Server, name: str) -> None:
+    before, send, status, generation = REFUSED[name]
     before(a)
     keys = server.client.dbsize()
-    reply = tell(a)
+    reply = send(a)
     assert (reply.status, reply.generation, reply.event_counts) == (status, generation, ())
     assert reply.replication_id == server.client.info("replication")["master_replid"]
     assert (events(server.client), server.client.dbsize()) == ([], keys)
 
 
-def test_an_opening_reads_the_counter_of_the_id_before_and_names_the_others(a: Hand, b: Hand) -> None:
+def test_an_opening_reads_the_counter_of_the_previous_id_and_lists_the_other_nodes(a: Hand, b: Hand) -> None:
     a.apply(login("u", "s1"))
     b.fence("c")
     opened = Hand(a.store, "a2").open(before="a").opened
     assert opened is not None
     assert opened.batch_history[0].counter == Counter("a", 1, 2)
     assert opened.others == {
-        "a": PeerTrace(1, False, True),  # by the opening
+        "a": PeerTrace(1, False, True),  # from the opening
         "b": PeerTrace(1, False, False),
         "c": PeerTrace(0, False, True),
     }
 
 
-def test_entry_ids_go_on_above_the_floor(a: Hand, server: Server) -> None:
+def test_entry_ids_continue_above_the_floor(a: Hand, server: Server) -> None:
     ahead = int(time.time() * 1000) + 3_600_000
     a.open(2, floor=f"{ahead}-7")
     a.apply(login("u", "s1"))
@@ -313,12 +313,12 @@ def test_the_cached_reply_does_not_grow_with_resyncs(a: Hand, server: Server) ->
     for generation in range(2, 30):
         a.open(generation)
         sizes.append(server.client.hstrlen(KEYS.node(0, "a"), "reply"))
-    assert 0 < max(sizes[4:]) < min(sizes[4:]) + 8  # a longer number; the trail has its full length
+    assert 0 < max(sizes[4:]) < min(sizes[4:]) + 8  # a longer number; the history has its full length
 
 
-def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
-    empty = probed(a.store, "nobody")
-    assert (empty.counter, empty.last_id) == (Counter("nobody", 0, 0), "0-0")
+def test_a_probe_reports_counters_and_other_nodes(a: Hand, b: Hand, server: Server) -> None:
+    empty = probed(a.store, "absent")
+    assert (empty.counter, empty.last_id) == (Counter("absent", 0, 0), "0-0")
     a.apply(login("u", "s1"))
     probe = probed(a.store, "a")
     assert probe.counter == Counter("a", 1, 2)
@@ -328,7 +328,7 @@ def test_probe_tells_how_things_stand(a: Hand, b: Hand, server: Server) -> None:
     assert probe.replication_id == a.replication_id
 
 
-def test_steps_of_several_shards_are_answered_in_order_and_one_that_fails_alone(server: Server) -> None:
+def test_steps_of_several_shards_are_answered_in_order_and_fail_separately(server: Server) -> None:
     store = RedisStore(server.url, Shape(Keys(shards=16), maxlen=1000, seen_retention_ms=10**10))
     server.client.set(KEYS.node(5, "a"), "not a hash")
     steps = [Batch(s, Counter("a", s + 1, 1), "", (), NOW_S, opening=Opening("a")) for s in range(16)]
@@ -358,7 +358,7 @@ def test_a_registration_adopts_the_same_session(a: Hand, b: Hand, server: Server
     ("kind", "device", "allowed"),
     [(NodeNoticeKind.DISPLACED, "phone", True), (NodeNoticeKind.LIMITED, "desk", False)],
 )
-def test_its_node_hears_at_once_and_in_its_inbox(
+def test_the_node_is_notified_by_message_and_inbox(
     server: Server, kind: NodeNoticeKind, device: str, *, allowed: bool
 ) -> None:
     store = RedisStore(server.url, Shape(Keys(), 1000, 10**13, 1, "oldest"))
@@ -368,32 +368,32 @@ def test_its_node_hears_at_once_and_in_its_inbox(
     listener = listen(server.client, KEYS.control_channel("a"))
     a.apply(login("u", "sa", "phone", age_s=2))
     b.apply(login("u", "sb", device))
-    ((_, message),) = heard(listener, 1)
+    ((_, message),) = received(listener, 1)
     inbox = probed(store, "a").inbox
     store.close()
     assert inbox == (NodeNotice(kind, "u", "phone", "sa", "b", return_allowed=allowed),)
     fields = {"type": kind.value, "n": 1, "uid": "u", "device": "phone", "session": "sa", "by": "b"}
     assert message == {**fields, "return_allowed": allowed}
     stays = {("u", "phone", "sa")} if kind is NodeNoticeKind.LIMITED else set()
-    assert online_sessions(server.client) == {("u", device, "sb"), *stays}, "until its node ends it"
+    assert online_sessions(server.client) == {("u", device, "sb"), *stays}, "until the node ends it"
 
 
-def test_the_inbox_gives_what_was_not_read_of_the_newest_fifty(a: Hand, b: Hand) -> None:
+def test_the_inbox_returns_the_unread_of_its_newest_fifty(a: Hand, b: Hand) -> None:
     a.apply(*(login(f"u{i}", f"a{i}") for i in range(60)))
     b.apply(*(login(f"u{i}", f"b{i}") for i in range(60)))
     probe = probed(a.store, "a")
     assert [d.uid for d in probe.inbox] == [f"u{i}" for i in range(10, 60)]
     assert probe.inbox_n == 60
     read = [len(probed(a.store, "a", n).inbox) for n in (59, 60, 300)]
-    assert read == [1, 0, 50], "an inbox that began anew is given whole"
+    assert read == [1, 0, 50], "an inbox that was reset is read completely"
 
 
 @pytest.mark.parametrize(
     ("standing_s", "late_s", "displacing_s", "allowed"),
     [(60, 0, 0, False), (2, 0, 0, True), (60, 0, 6, True), (60, 6, 0, True)],
-    ids=["both sure", "displaced login is young", "displacing login is late", "displaced login was late"],
+    ids=["both certain", "displaced login is recent", "displacing login is late", "displaced login was late"],
 )
-def test_the_goodbye_allows_a_return_when_the_order_is_unsure(
+def test_the_goodbye_allows_a_return_if_the_order_is_uncertain(
     a: Hand, b: Hand, server: Server, standing_s: float, late_s: float, displacing_s: float, allowed: bool
 ) -> None:
     a.apply(login("u", "sa"))
@@ -409,16 +409,16 @@ def test_the_goodbye_allows_a_return_when_the_order_is_unsure(
 @pytest.mark.parametrize(
     ("reached_ms", "allowed"),
     [(40, False), (20, True), (0, True), (10**6, True)],
-    ids=["surely later", "perhaps at once", "nothing is known", "a clock that was set back"],
+    ids=["certainly later", "perhaps simultaneous", "unknown", "a clock that was set back"],
 )
-def test_the_order_is_sure_if_the_clock_had_come_so_far_when_the_later_login_came(
+def test_the_order_is_certain_if_the_clock_had_reached_the_later_login(
     a: Hand, b: Hand, server: Server, reached_ms: int, allowed: bool
 ) -> None:
     a.apply(login("u", "sa"))
-    came_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    login_ms = record(server.client, "u")["sessions"][""]["login_ms"]
     time.sleep(0.05)
     batch = b.batch([login("u", "sb", age_s=0.02)], b.n + 1)
-    b.send(replace(batch, sent_ms=came_ms + reached_ms if reached_ms else 0))
+    b.send(replace(batch, sent_ms=login_ms + reached_ms if reached_ms else 0))
     assert [d.return_allowed for d in probed(a.store, "a").inbox] == [allowed]
 
 
@@ -436,14 +436,14 @@ def test_the_order_of_logins_that_both_waited_for_long_is_unsure_by_the_error_of
 def test_retire_leaves_a_session_that_moved_to_another_node(a: Hand, b: Hand, server: Server) -> None:
     a.apply(login("u", "s1"))
     b.apply(register("u", "s1"))
-    server.client.hset(KEYS.sessions(0, "a"), "u ", "1 s1")  # as if the hash had not been kept in step
+    server.client.hset(KEYS.sessions(0, "a"), "u ", "1 s1")  # an inconsistent hash
     a.open(2)
     a.retire()
     assert online_sessions(server.client) == {("u", "", "s1")}
     assert owned(server.client, "a") == set()
 
 
-def test_a_pending_login_goes_with_the_login(a: Hand, server: Server) -> None:
+def test_a_pending_login_is_removed_by_the_login(a: Hand, server: Server) -> None:
     a.apply(hold("u", "s1"), hold("v", "s2"), hold("u", "s3", "tv"))
     assert server.client.hlen(KEYS.pending(0, "a")) == 2
     assert server.client.smembers(KEYS.holding(0)) == {b"a"}
@@ -453,7 +453,7 @@ def test_a_pending_login_goes_with_the_login(a: Hand, server: Server) -> None:
 
 
 @pytest.mark.parametrize("by", ["retirement", "sweep"])
-def test_pending_logins_that_came_back_with_lost_writes_are_removed(
+def test_pending_logins_restored_with_lost_writes_are_removed(
     a: Hand, b: Hand, server: Server, by: str
 ) -> None:
     a.apply(hold("u", "s1"))

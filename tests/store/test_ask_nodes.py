@@ -54,10 +54,10 @@ def question(**fields: object) -> bytes:
         *(b"{}", b'{"type": "explain"}', b"{" * 5000, b'{"type":' * 50_000, b"{\xff}", b'{"type": NaN}'),
     ],
 )
-def test_what_is_no_question_is_passed_over(text: bytes) -> None:
+def test_invalid_questions_are_ignored(text: bytes) -> None:
     assert read_question(json.loads(question(uid="änn", newer=1))) == Question("änn", TOKEN)
-    said = read_message(text)
-    assert said is None or (read_question(said) or read_notice(said)) is None
+    message = read_message(text)
+    assert message is None or (read_question(message) or read_notice(message)) is None
 
 
 def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redis) -> None:
@@ -75,27 +75,29 @@ def test_an_answer_is_kept_for_seconds(shared_redis: EmbeddedRedis, client: Redi
         answers.write(Question("ann", TOKEN), "n1", b"one")
 
 
-def test_all_nodes_that_listen_are_asked_and_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
+def test_all_listening_nodes_are_asked_and_waited_for(shared_redis: EmbeddedRedis, client: Redis) -> None:
     first, second = answer("n1", session("n1", "s1", newer=[1])) | {"newest": True}, answer("n2")
     with listening(shared_redis.url, "n1", first), listening(shared_redis.url, "n2", second):
-        begun = time.monotonic()
-        heard = asked(shared_redis.url, "ann", "n1", "n2", "gone")
-    assert heard == NodeAnswers({"n1": first, "n2": second}, frozenset({"gone"}))
-    assert time.monotonic() - begun < PATIENCE_S
-    assert asked(shared_redis.url, "ann") == NodeAnswers(), "nobody is asked nothing"
+        started = time.monotonic()
+        answers = asked(shared_redis.url, "ann", "n1", "n2", "gone")
+    assert answers == NodeAnswers({"n1": first, "n2": second}, frozenset({"gone"}))
+    assert time.monotonic() - started < PATIENCE_S
+    assert asked(shared_redis.url, "ann") == NodeAnswers(), "no node is asked"
 
 
-def test_who_says_nothing_is_waited_for_and_not_longer(shared_redis: EmbeddedRedis, client: Redis) -> None:
+def test_a_silent_node_is_waited_for_no_longer_than_the_limit(
+    shared_redis: EmbeddedRedis, client: Redis
+) -> None:
     url = shared_redis.url
     damaged = listening(url, "n2", packed=b"\xc1")
     with listening(url, "n1", answer("n1")), damaged, listening(url, "mute") as questions:
-        begun = time.monotonic()
-        heard = asked(url, '"},"type":"kicked"', "n1", "n2", "mute", wait_s=0.3)
-        took_s = time.monotonic() - begun
-    assert (set(heard.answers), set(heard.not_listening)) == ({"n1"}, set())
+        started = time.monotonic()
+        answers = asked(url, '"},"type":"kicked"', "n1", "n2", "mute", wait_s=0.3)
+        took_s = time.monotonic() - started
+    assert (set(answers.answers), set(answers.not_listening)) == ({"n1"}, set())
     assert 0.3 <= took_s < 0.3 + PATIENCE_S
     assert [each.uid for each in questions] == ['"},"type":"kicked"'], (
-        "a hostile name is asked about as it is"
+        "a hostile name is asked about unchanged"
     )
 
 
@@ -114,5 +116,5 @@ def test_who_says_nothing_is_waited_for_and_not_longer(shared_redis: EmbeddedRed
         msgpack.packb({1: {2: 3}}),
     ],
 )
-def test_an_answer_that_is_none_is_not_believed(packed: bytes) -> None:
+def test_an_invalid_answer_is_rejected(packed: bytes) -> None:
     assert read_answer(packed) is None

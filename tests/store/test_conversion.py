@@ -1,4 +1,4 @@
-"""Data of version 1, as servers of that release left it, and data of a later version."""
+"""Data of version 1, as servers of that release wrote them, and data of a later version."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,6 +15,7 @@ from presence.store.script_arguments import MAX_FIELDS_PER_CALL, Shape
 from presence.store.script_runner import Call
 from tests.store.driving import (
     Hand,
+    brief_events,
     check_alternation,
     end,
     events,
@@ -22,7 +23,6 @@ from tests.store.driving import (
     online_sessions,
     owned,
     probed,
-    story,
     write_version_1,
 )
 from tests.store.servers import Server
@@ -50,7 +50,7 @@ def content(server: Server) -> dict[bytes, bytes]:
     return {key: server.client.dump(key) for key in server.client.scan_iter()}  # type: ignore[misc]  # redis-py's
 
 
-def test_a_conversion_keeps_users_and_sessions_and_the_former_nodes_can_be_swept(
+def test_a_conversion_keeps_users_and_sessions_and_old_nodes_can_be_swept(
     former: Server, wide: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversion, "MAX_FIELDS_PER_CALL", 1)
@@ -69,11 +69,11 @@ def test_a_conversion_keeps_users_and_sessions_and_the_former_nodes_can_be_swept
     assert former.client.hgetall(KEYS.meta) == {b"version": b"2", b"shards": b"2"}
     hand = Hand(wide, "c")
     assert hand.open().status is ReplyStatus.OK
-    told = len(story(former.client))
+    count = len(brief_events(former.client))
     hand.apply(login("bob", "s10"), login("eve", "s11", "desk"))
     assert [hand.sweep(node).done for node in NODES] == [True, True]
     hand.apply(end("eve", "s11", "desk"))
-    assert sorted(story(former.client)[told:]) == [
+    assert sorted(brief_events(former.client)[count:]) == [
         ("offline", "eve", "logout"),
         ("offline", "gus", "node_down"),
         ("offline", "ida", "node_down"),
@@ -83,7 +83,7 @@ def test_a_conversion_keeps_users_and_sessions_and_the_former_nodes_can_be_swept
         assert not former.client.exists(KEYS.sessions(0, node), KEYS.pending(0, node))
 
 
-def test_a_conversion_that_broke_off_continues(
+def test_an_interrupted_conversion_continues(
     former: Server, wide: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [online_sessions(former.client, shard) for shard in SHARDS]
@@ -95,7 +95,7 @@ def test_a_conversion_that_broke_off_continues(
         wide.check_meta([0])
     assert owned(former.client, "node-a")
     assert not former.client.exists(KEYS.shard_meta(0))
-    assert former.client.hgetall(KEYS.meta)[b"version"] == b"2", "no server of version 1 starts any more"
+    assert former.client.hgetall(KEYS.meta)[b"version"] == b"2", "servers of version 1 refuse to start now"
     wide.check_meta(SHARDS)
     assert [set().union(*(owned(former.client, node, s) for node in NODES)) for s in SHARDS] == wanted
     after = content(former)
@@ -135,7 +135,7 @@ def test_a_large_node_is_converted_in_bounded_calls(
     ],
     ids=["alive", "described badly", "killed long ago", "drained", "declared dead", "of version 2"],
 )
-def test_a_server_does_not_convert_while_one_of_version_1_runs(
+def test_a_server_does_not_convert_while_one_of_version_1_is_running(
     former: Server, wide: RedisStore, lease_end_ms: int, row: str, description: str, *, is_running: bool
 ) -> None:
     ends, leases, stats, *_ = KEYS.lease_keys
@@ -175,7 +175,7 @@ def test_a_new_shard_gets_its_version_from_the_first_node(server: Server, wide: 
     assert server.client.hgetall(KEYS.shard_meta(0)) == {b"version": b"2"}
 
 
-def test_a_server_of_version_1_that_wakes_later_writes_nothing(former: Server, wide: RedisStore) -> None:
+def test_a_server_of_version_1_that_resumes_later_writes_nothing(former: Server, wide: RedisStore) -> None:
     hand = Hand(wide, "node-a")
     hand.generation, hand.n = 1, 3
     wide.check_meta(SHARDS)

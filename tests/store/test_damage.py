@@ -1,4 +1,4 @@
-"""Damaged or foreign values in Redis: they count as absent, and stop nothing."""
+"""Damaged or foreign values in Redis: they count as absent and do not stop anything."""
 
 import json
 from typing import Any
@@ -36,9 +36,7 @@ DAMAGED_INBOXES = ["{not json", "7", "[7]", '[{"uid":"u"}]', '[{"n":1,"uid":"u",
 
 
 @pytest.mark.parametrize("text", DAMAGED_RECORDS)
-def test_a_login_replaces_a_damaged_record_and_an_end_passes_it_by(
-    a: Hand, server: Server, text: str
-) -> None:
+def test_a_login_replaces_a_damaged_record_and_an_end_ignores_it(a: Hand, server: Server, text: str) -> None:
     server.client.hset(KEYS.online(0), "u", text)
     assert a.apply(login("u", "s1", age_s=3)).status is ReplyStatus.OK
     assert online_sessions(server.client) == {("u", "", "s1")}
@@ -58,7 +56,7 @@ def test_a_damaged_state_counts_as_absent(a: Hand, server: Server) -> None:
     assert (event["type"], event["status"], event["meta"]) == ("update", "online", "{}")
 
 
-def test_a_damaged_mark_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
+def test_a_damaged_pending_login_counts_as_absent(a: Hand, b: Hand, server: Server) -> None:
     b.apply(login("u", "sb"))
     a.apply(hold("u", "sa", "desk"))
     server.client.hset(KEYS.pending(0, "a"), "u", '[["desk"], 7, {"x": 1}]')
@@ -75,13 +73,11 @@ def test_a_damaged_inbox_does_not_stop_the_probe(a: Hand, server: Server, inbox:
     assert probed(a.store, "a").inbox_n == 0
 
 
-# What stands where no node would write it
+# Values that no node writes
 
 
 @pytest.mark.parametrize("by", ["sweep", "retirement"])
-def test_a_field_nobody_knows_does_not_keep_a_sweep_from_its_end(
-    a: Hand, b: Hand, server: Server, by: str
-) -> None:
+def test_an_unknown_field_does_not_stop_a_sweep(a: Hand, b: Hand, server: Server, by: str) -> None:
     a.apply(login("u", "s1"))
     server.client.hset(KEYS.sessions(0, "a"), mapping={"what": "ever", "v ": "garbage", b"\xff": b"\xff"})
     if by == "retirement":
@@ -96,14 +92,14 @@ def test_a_field_nobody_knows_does_not_keep_a_sweep_from_its_end(
 @pytest.mark.parametrize(
     "trace", [b"", b"x", b"1", b"1 1", b"-1 0 0", "\u00b2 \u00b2 0".encode(), b"9" * 5_000]
 )
-def test_a_damaged_trace_is_passed_over(a: Hand, server: Server, trace: bytes) -> None:
+def test_a_damaged_trace_is_ignored(a: Hand, server: Server, trace: bytes) -> None:
     server.client.hset(KEYS.traces(0), mapping={"other": trace, b"\xff": b"1 1 0"})
     others = probed(a.store, "a").others
     assert set(others) <= {"other"}
     assert not any(each.complete or each.fenced for each in others.values()) or trace == b"1 1"
 
 
-def test_bytes_that_are_no_text_do_not_stop_the_table_of_leases(server: Server) -> None:
+def test_invalid_utf_8_does_not_stop_the_lease_table(server: Server) -> None:
     nodes, leases, *_ = KEYS.lease_keys
     damaged: dict[Any, Any] = {
         b"\xff": b"1",
@@ -123,7 +119,7 @@ def test_bytes_that_are_no_text_do_not_stop_the_table_of_leases(server: Server) 
 
 
 @pytest.mark.parametrize("kept", [b"", b"\xc1", b"\x07", b"\x80", b"\x91" * 5_000])
-def test_a_damaged_answer_that_was_kept_is_refused(a: Hand, server: Server, kept: bytes) -> None:
+def test_a_damaged_cached_reply_is_refused(a: Hand, server: Server, kept: bytes) -> None:
     a.apply(login("u", "s1"))
     server.client.hset(KEYS.node(0, "a"), "reply", kept)
     (answer,) = a.store.apply([a.batch([login("u", "s1")], a.n)])
@@ -131,7 +127,7 @@ def test_a_damaged_answer_that_was_kept_is_refused(a: Hand, server: Server, kept
 
 
 @pytest.mark.parametrize("stored", [b"\xff", b"3"])
-def test_a_damaged_version_is_no_ours(store: RedisStore, server: Server, stored: bytes) -> None:
+def test_a_damaged_version_is_a_mismatch(store: RedisStore, server: Server, stored: bytes) -> None:
     server.client.hset(KEYS.meta, "version", stored)
     with pytest.raises(StoreMismatch):
         store.check_meta()

@@ -13,8 +13,8 @@ OTHER = Keys(database=1)
 PATIENCE_S = 5.0
 
 
-def heard(server: Server, keys: Keys) -> set[str]:
-    """Everything that is published while a user comes, shows himself, moves and goes."""
+def messages(server: Server, keys: Keys) -> set[str]:
+    """Return the messages published while a user logs in, changes state, moves and ends."""
     url = f"{server.url}?db={keys.database}" if keys.database else server.url
     listener: Any = server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
     listener.psubscribe("*")
@@ -43,8 +43,8 @@ def names(keys: Keys) -> set[str]:
     return {keys.online_channel, keys.offline_channel, keys.control_channel("a"), keys.user_channel("u")}
 
 
-def test_what_is_published_in_one_database_is_not_heard_in_another(server: Server) -> None:
-    in_first, in_other = heard(server, Keys()), heard(server, OTHER)
+def test_messages_of_one_database_are_not_received_in_another(server: Server) -> None:
+    in_first, in_other = messages(server, Keys()), messages(server, OTHER)
     assert (in_first, in_other) == (names(Keys()), names(OTHER))
     assert not in_first & in_other
-    assert all(name.startswith("presence:") for name in in_other)  # as the advised permissions want it
+    assert all(name.startswith("presence:") for name in in_other)  # as the recommended permissions require

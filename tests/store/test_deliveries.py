@@ -1,4 +1,4 @@
-"""Messages through Redis: recipients found by the script, what nodes are sent, and interrupted calls."""
+"""Messages through Redis: recipients found by the script, what nodes receive, and interrupted calls."""
 
 import json
 import threading
@@ -45,7 +45,7 @@ def hands(store: RedisStore) -> dict[str, Hand]:
 
 @pytest.fixture
 def channels(server: Server) -> Iterator[dict[str, ControlChannel]]:
-    """Those of b, c and f; others do not listen."""
+    """The channels of b, c and f; other nodes do not listen."""
     found = {}
     for name in "bcf":
         found[name] = ControlChannel(server.url, KEYS)
@@ -59,8 +59,8 @@ def message(to: str, body: Any = "hello") -> OutgoingMessage:
     return OutgoingMessage(to, protocol.encode(protocol.deliver("ann", body, 5)))
 
 
-def told(channel: ControlChannel) -> list[NodeNotice | Delivery | Question | Erasure]:
-    """What comes over a channel; a test that waits in vain fails."""
+def receive(channel: ControlChannel) -> list[NodeNotice | Delivery | Question | Erasure]:
+    """Return what arrives on a channel; fail after a time limit."""
     limit = threading.Timer(PATIENCE_S, channel.close)
     limit.start()
     try:
@@ -70,8 +70,8 @@ def told(channel: ControlChannel) -> list[NodeNotice | Delivery | Question | Era
 
 
 def delivered(channel: ControlChannel) -> list[Delivery]:
-    """What comes over a channel, which are deliveries."""
-    return [each for each in told(channel) if isinstance(each, Delivery)]
+    """Return the deliveries that arrive on a channel."""
+    return [each for each in receive(channel) if isinstance(each, Delivery)]
 
 
 def bodies(channel: ControlChannel, count: int) -> list[Any]:
@@ -87,34 +87,34 @@ Channels = dict[str, ControlChannel]
 
 Case = tuple[list[tuple[str, str, float]], dict[str, int], tuple[int, str], str]
 
-# Sessions of bob: node, device, age. Devices that `a`, who sends, has here, and for how many ms. To how many
-# it was handed, and which devices are elsewhere; what nodes heard. `d` does not listen; `f` is fenced.
+# Sessions of bob: node, device, age. The sender a's own devices, and for how many ms. The number of
+# deliveries, and the devices elsewhere; what nodes received. `d` does not listen; `f` is fenced.
 FOUND: dict[str, Case] = {
-    "nobody on record is nobody found": ([], {}, (0, ""), ""),
+    "a user without a record is not found": ([], {}, (0, ""), ""),
     "the node that the record names": ([("b", "phone", 0)], {}, (1, "phone"), "b:phone"),
-    "each node gets what is for its devices": (
+    "each node gets the deliveries of its devices": (
         [("b", "pc", 0), ("b", "phone", 0), ("c", "tv", 0)],
         {},
         (3, "pc phone tv"),
         "b:pc,phone c:tv",
     ),
-    "what is for the caller's own is left to it": (
+    "the caller delivers to its own devices": (
         [("a", "pc", 0), ("b", "phone", 0)],
         {},
         (1, "phone"),
         "b:phone",
     ),
-    "a login here that is later than that on record": ([("b", "pc", 5)], {"pc": 1000}, (0, ""), ""),
-    "one that is earlier": ([("b", "pc", 5)], {"pc": 9000}, (1, "pc"), "b:pc"),
-    "one on another device": ([("b", "pc", 5)], {"phone": 1000}, (1, "pc"), "b:pc"),
-    "a node that hears nothing was handed nothing": ([("d", "pc", 0)], {}, (0, "pc"), ""),
+    "a local login later than that on record": ([("b", "pc", 5)], {"pc": 1000}, (0, ""), ""),
+    "a local login that is earlier": ([("b", "pc", 5)], {"pc": 9000}, (1, "pc"), "b:pc"),
+    "a local login on another device": ([("b", "pc", 5)], {"phone": 1000}, (1, "pc"), "b:pc"),
+    "a node that does not listen gets nothing": ([("d", "pc", 0)], {}, (0, "pc"), ""),
     "a fenced node gets nothing": ([("f", "pc", 0)], {}, (0, ""), ""),
 }
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_who_gets_a_letter(post: Deliveries, hands: Hands, channels: Channels, name: str) -> None:
-    sessions, here, (handed, elsewhere), heard = FOUND[name]
+def test_recipients_of_a_message(post: Deliveries, hands: Hands, channels: Channels, name: str) -> None:
+    sessions, here, (handed, elsewhere), received = FOUND[name]
     for number, (node, device, age_s) in enumerate(sessions):
         hands[node].apply(login("bob", f"s{number}", device, age_s=age_s))
     hands["c"].fence("f")
@@ -122,37 +122,39 @@ def test_who_gets_a_letter(post: Deliveries, hands: Hands, channels: Channels, n
     (found,) = post.deliver("a", [sent], {"bob": here})
     assert isinstance(found, RouteResult)
     assert (found.handed, " ".join(sorted(found.elsewhere))) == (handed, elsewhere)
-    for node, devices in (each.split(":") for each in heard.split()):
+    for node, devices in (each.split(":") for each in received.split()):
         ((uid, their, frame),) = delivered(channels[node])
         assert (uid, ",".join(sorted(their)), frame) == ("bob", devices, sent.frame)
 
 
-def test_a_channel_is_read_as_far_as_it_goes_and_by_so_many(
+def test_a_channel_is_read_in_bounded_batches(
     post: Deliveries, hands: Hands, channels: Channels, server: Server
 ) -> None:
     hands["b"].apply(login("bob", "s1"), login("dee", "s2"))
     hands["c"].apply(login("cy", "s3"))
-    messages = [message(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "nobody"])]
+    messages = [message(to, n) for n, to in enumerate(["bob", "cy", "dee", "bob", "absent"])]
     assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 4 + [RouteResult(0)]
     for _ in range(MAX_MESSAGES_PER_READ):
         server.client.publish(KEYS.control_channel("b"), KICK)
-    counts, all_told = list[int](), list[NodeNotice | Delivery | Question | Erasure]()
-    while len(all_told) < 3 + MAX_MESSAGES_PER_READ:
-        before = len(all_told)
-        all_told += told(channels["b"])
-        counts.append(len(all_told) - before)
-    assert max(counts) <= MAX_MESSAGES_PER_READ + 2, "three letters were one message"
+    counts, notices = list[int](), list[NodeNotice | Delivery | Question | Erasure]()
+    while len(notices) < 3 + MAX_MESSAGES_PER_READ:
+        before = len(notices)
+        notices += receive(channels["b"])
+        counts.append(len(notices) - before)
+    assert max(counts) <= MAX_MESSAGES_PER_READ + 2, "three deliveries were one message"
     assert len(counts) < MAX_MESSAGES_PER_READ
-    assert [each.uid for each in all_told if isinstance(each, Delivery)] == ["bob", "dee", "bob"]
-    assert all_told[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MAX_MESSAGES_PER_READ
+    assert [each.uid for each in notices if isinstance(each, Delivery)] == ["bob", "dee", "bob"]
+    assert notices[3:] == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")] * MAX_MESSAGES_PER_READ
 
 
-def test_what_was_read_before_a_connection_broke_is_told_first(server: Server, channels: Channels) -> None:
+def test_messages_read_before_a_connection_broke_are_returned_first(
+    server: Server, channels: Channels
+) -> None:
     server.client.publish(KEYS.control_channel("b"), KICK)
     server.client.client_kill_filter(_type="pubsub")
-    assert told(channels["b"]) == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")]
+    assert receive(channels["b"]) == [NodeNotice(NodeNoticeKind.KICKED, "bob", "", "s")]
     with pytest.raises(StoreUnavailable):
-        told(channels["b"])
+        receive(channels["b"])
 
 
 BARE = [b"", b"\x91", b"\xc1", b"\x01"]
@@ -160,18 +162,18 @@ WRONG = [b"\x93\xa1a\xa1b\xa1c\xc0", b"\x93\x01\x02\x03", b"\x93\xa1a\x90\x05"]
 
 
 @pytest.mark.parametrize("packed", [*BARE, *WRONG])
-def test_letters_that_no_script_packed_are_passed_over(packed: bytes) -> None:
+def test_invalid_deliveries_are_ignored(packed: bytes) -> None:
     assert read_deliveries(packed) == []
 
 
-def test_a_full_call_is_carried_whole(post: Deliveries, hands: Hands, channels: Channels) -> None:
+def test_a_full_call_is_delivered_completely(post: Deliveries, hands: Hands, channels: Channels) -> None:
     hands["b"].apply(*(login(f"u{n}", f"s{n}") for n in range(100)))
     messages = [message(f"u{n % 100}", "x" * 2000) for n in range(512)]
     assert post.deliver("a", messages, {}) == [RouteResult(1, ("",))] * 512
     assert [each.frame for each in delivered(channels["b"])] == [each.frame for each in messages]
 
 
-def test_what_becomes_of_a_letter_is_told_and_it_arrives_once(
+def test_the_outcome_of_a_message_is_reported_and_it_arrives_once(
     hands: Hands, channels: Channels, server: Server, folder: Path
 ) -> None:
     hands["b"].apply(login("bob", "s1"))
@@ -186,7 +188,7 @@ def test_what_becomes_of_a_letter_is_told_and_it_arrives_once(
         server.client.hset(KEYS.online(0), "bob", "no record")
         assert post.deliver("a", [message("bob")], {}) == [RouteResult(0)]
         server.client.delete(KEYS.online(0))
-        server.client.set(KEYS.online(0), "somebody else's")
+        server.client.set(KEYS.online(0), "foreign")
         assert [type(each) for each in post.deliver("a", [message("bob")], {})] == [StoreError]
         server.kill()
         assert [type(each) for each in post.deliver("a", [message("bob")], {})] == [StoreUnavailable], (

@@ -25,7 +25,7 @@ KICK = '{"type": "kicked", "uid": "u", "device": "", "session": "s", "by": "", "
 
 @pytest.fixture(autouse=True)
 def _many_open(redis_server: EmbeddedRedis) -> Iterator[None]:
-    """No descriptor below 1,100 is free; and what is opened is closed again."""
+    """No descriptor below 1,100 is free; all are closed again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     null = os.open(os.devnull, os.O_RDONLY)
@@ -57,7 +57,7 @@ def subscriber(url: str) -> None:
         Streams(client).write("u")
     with subscribe_sync(url, after="0") as events:
         assert isinstance(next(events), Online)
-        assert events.poll() is None  # after a read that has waited
+        assert events.poll() is None  # after a read that has blocked
 
 
 @pytest.mark.parametrize("use", [store, control_channel, subscriber])

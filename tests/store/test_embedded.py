@@ -1,4 +1,4 @@
-"""Embedded servers: who finds them, and what happens when the process is killed."""
+"""Embedded servers: how they are found, and what happens when the process is killed."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The system's directory for temporary files; its name is short, as those of sockets have to be."""
+    """The system's directory for temporary files, with a name short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="pe-"))
     monkeypatch.setattr(tempfile, "tempdir", str(path))
     monkeypatch.setenv("TMPDIR", str(path))
@@ -36,24 +36,22 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def test_commands_find_the_one_redis_that_was_announced(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_find_the_only_announced_redis(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with embedded_redis() as quiet, embedded_redis() as server:
         assert announced() == []
         server.announce()
         assert main(["status", "--count"]) == 0
         quiet.announce()
-        assert main(["status", "--count"]) == 2, "which?"
-        said = capsys.readouterr().err
-    assert quiet.url in said
-    assert server.url in said
+        assert main(["status", "--count"]) == 2, "ambiguous"
+        error = capsys.readouterr().err
+    assert quiet.url in error
+    assert server.url in error
     assert main(["status", "--count"]) == 2
     assert "status needs the servers' Redis: give --redis URL or PRESENCE_REDIS" in capsys.readouterr().err
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_killed_server_leaves_is_not_found_and_goes_with_the_next_start(folder: Path) -> None:
+def test_files_of_a_killed_server_are_ignored_and_removed_by_the_next_start(folder: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED], check=False).returncode == -signal.SIGKILL
     (left,) = folder.iterdir()
     assert announced() == []
@@ -64,7 +62,7 @@ def test_what_a_killed_server_leaves_is_not_found_and_goes_with_the_next_start(f
 
 
 @pytest.mark.parametrize("kind", ["no lock", "open to others", "a link", "of another user"])
-def test_what_is_not_ours_is_left_alone(folder: Path, kind: str) -> None:
+def test_foreign_files_are_left_alone(folder: Path, kind: str) -> None:
     other = folder / "presence-other"
     real = folder / "real" if kind == "a link" else other
     real.mkdir(mode=0o700)
@@ -73,7 +71,7 @@ def test_what_is_not_ours_is_left_alone(folder: Path, kind: str) -> None:
         (real / "lock").touch()
     if kind == "open to others":
         real.chmod(0o755)
-    if kind == "of another user" and os.geteuid() == 0:  # only root can give it away
+    if kind == "of another user" and os.geteuid() == 0:  # only root can change its owner
         os.chown(real, 12345, -1)
     if kind == "a link":
         other.symlink_to(real)

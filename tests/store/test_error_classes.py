@@ -1,6 +1,6 @@
-"""What each error reply means: whether it passes, whether another may serve then, whether somebody is needed.
+"""What each error reply means: is it temporary, may another server work, is an operator needed?
 
-What the relay does then is in tests/outbox/test_relay.py; what real servers say, in test_redis_store.py.
+The relay's reaction is in tests/outbox/test_relay.py; replies of real servers are in test_redis_store.py.
 """
 
 import pytest
@@ -55,7 +55,7 @@ def parsed(reply: str) -> redis.RedisError:
 
 
 @pytest.mark.parametrize("reply", CODES)
-def test_a_code_is_of_its_class(reply: str) -> None:
+def test_a_code_belongs_to_its_class(reply: str) -> None:
     error = parsed(reply)
     assert code_of(error) == reply.split(maxsplit=1)[0]
     assert (passes(error), is_elsewhere(error), needs_operator(error)) == CODES[reply]
@@ -63,25 +63,25 @@ def test_a_code_is_of_its_class(reply: str) -> None:
 
 
 @pytest.mark.parametrize("reply", WRAPPED)
-def test_a_code_is_found_where_redis_wraps_it(reply: str) -> None:
+def test_a_code_is_found_in_a_wrapped_error(reply: str) -> None:
     assert code_of(parsed(reply)) == WRAPPED[reply]
 
 
 @pytest.mark.parametrize("code", ["OOM", "NOREPLICAS"])  # redis-py has a class for one of the two
-def test_a_code_is_found_where_a_pipeline_puts_the_command_before_it(code: str) -> None:
+def test_a_code_is_found_after_the_command_that_a_pipeline_prepends(code: str) -> None:
     error = parsed(f"{code} not now")
     error.args = (f"Command # 1 (HSET k f MOVED) of pipeline caused error: {error}",)
     assert code_of(error) == code
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError("closed"), redis.TimeoutError("2 s")])
-def test_a_lost_connection_passes_and_another_may_serve(error: Exception) -> None:
+def test_a_lost_connection_is_temporary_and_another_server_may_work(error: Exception) -> None:
     assert passes(error)
     assert is_elsewhere(error)
     assert isinstance(as_failure(error), StoreUnavailable)
 
 
-def test_a_call_whose_connection_was_closed_under_its_feet_may_be_made_again() -> None:
+def test_a_call_whose_connection_was_closed_concurrently_may_be_repeated() -> None:
     assert isinstance(
         as_failure(ValueError("file descriptor cannot be a negative integer")), StoreUnavailable
     )

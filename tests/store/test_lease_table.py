@@ -22,7 +22,7 @@ def table(server: Server) -> Iterator[RedisLeaseTable]:
     table.close()
 
 
-def test_a_renewal_shows_all_rows(table: RedisLeaseTable) -> None:
+def test_a_renewal_returns_all_rows(table: RedisLeaseTable) -> None:
     table.renew("a", 1, "{}", [])
     rows = table.renew("b", 7, "{}", [])
     assert rows is not None
@@ -34,7 +34,7 @@ def test_a_renewal_shows_all_rows(table: RedisLeaseTable) -> None:
     assert rows["b"].lease_end_ms == pytest.approx((time.time() + LEASE_S) * 1000, abs=2000)
 
 
-def test_a_death_certificate_refuses_renewals_and_who_is_buried_stays_dead(
+def test_a_tombstone_refuses_renewals_and_a_removed_node_stays_dead(
     table: RedisLeaseTable, server: Server
 ) -> None:
     leases, stats, tombs = KEYS.lease_keys[1:]
@@ -54,7 +54,7 @@ def test_a_death_certificate_refuses_renewals_and_who_is_buried_stays_dead(
 
 
 @pytest.mark.parametrize("late", [5, 6])
-def test_a_renewal_that_comes_late_is_no_sign_of_life(table: RedisLeaseTable, late: int) -> None:
+def test_a_late_renewal_does_not_prove_life(table: RedisLeaseTable, late: int) -> None:
     table.renew("a", 6, "{}", [])
     assert table.claim("dead", "", "0 a 1")
     before = table.renew("b", 1, "{}", [])
@@ -65,7 +65,7 @@ def test_a_renewal_that_comes_late_is_no_sign_of_life(table: RedisLeaseTable, la
     assert {**before, "b": None} == {**after, "b": None}
 
 
-def test_only_one_who_claims_a_row_as_it_is_wins(table: RedisLeaseTable) -> None:
+def test_only_one_node_that_claims_an_unchanged_row_wins(table: RedisLeaseTable) -> None:
     table.renew("a", 5, "{}", [])
     table.renew("a", 6, "{}", [])
     assert not table.claim("a", "5", "5 b 1")
@@ -73,7 +73,7 @@ def test_only_one_who_claims_a_row_as_it_is_wins(table: RedisLeaseTable) -> None
     assert [table.claim("ghost", "", f"0 {me} 1") for me in "bc"] == [True, False], "without a row"
 
 
-def test_the_sweeper_advances_its_certificates_and_no_others(table: RedisLeaseTable) -> None:
+def test_the_sweeper_advances_its_own_tombstones_only(table: RedisLeaseTable) -> None:
     table.claim("x", "", "3 b 1")
     table.claim("y", "", "3 c 1")
     rows = table.renew("b", 1, "{}", ["x", "y", "gone"])
@@ -82,7 +82,7 @@ def test_the_sweeper_advances_its_certificates_and_no_others(table: RedisLeaseTa
     assert "gone" not in rows
 
 
-def test_a_node_that_left_has_a_mark_and_is_swept_like_any_other(table: RedisLeaseTable) -> None:
+def test_a_node_that_left_is_marked_and_swept_like_any_other(table: RedisLeaseTable) -> None:
     table.renew("a", 5, '{"sessions": 7}', [])
     assert table.claim("a", "5", LeaseRow("5", "5").left_at(1_700_000_000_000).text)
     rows = table.renew("b", 1, "{}", [])

@@ -43,7 +43,7 @@ def refusal(server: Server, rules: list[str], *, followups: bool = False) -> str
     return str(caught.value)
 
 
-def test_the_page_gives_what_is_looked_at_and_nothing_else() -> None:
+def test_the_documented_permissions_are_those_that_are_checked() -> None:
     server = {word[1:] for word in permissions("server") if word[0] == "+"}
     turning = {word[1:] for word in permissions("followups") if word[0] == "+"}
     assert server == {*SERVER, *EVENTS, "multi", "exec"}
@@ -51,7 +51,7 @@ def test_the_page_gives_what_is_looked_at_and_nothing_else() -> None:
 
 
 SERVES = rights("server")
-# The end of the command that mends a user's rules; and of such as may serve, what is found.
+# The end of the command that fixes a user's rules; and for users that suffice, what is found.
 MENDS = {
     "'&presence:*' '+pubsub|numpat' +xadd": [
         "resetchannels",
@@ -68,16 +68,16 @@ FOUND: list[tuple[list[str], bool, tuple[list[str], str]]] = [
 
 
 @pytest.mark.parametrize(("rules", "followups", "found"), FOUND)
-def test_who_may_serve_may_lack_little_and_have_too_much(
+def test_missing_optional_and_excess_permissions_are_accepted(
     server: Server, rules: list[str], found: tuple[list[str], str], *, followups: bool
 ) -> None:
     server.client.set("others", "value")
     make(server.client, rules)
     assert check_rights(as_tried(server.url), KEYS, followups=followups) == found
-    assert server.client.keys() == [b"others"], "nothing was done"
+    assert server.client.keys() == [b"others"], "nothing was executed"
 
 
-def test_every_missing_rule_is_in_the_command_that_mends_it(server: Server) -> None:
+def test_the_suggested_command_has_every_missing_rule(server: Server) -> None:
     for missing, rules in MENDS.items():
         assert refusal(server, rules).endswith(f"ACL SETUSER tried {missing}")
     assert refusal(server, SERVES, followups=True).endswith("tried +hincrby +zscan")
@@ -87,13 +87,13 @@ def test_every_missing_rule_is_in_the_command_that_mends_it(server: Server) -> N
 
 
 @pytest.mark.parametrize("word", sorted({*SERVER, "multi", "exec"}))
-def test_a_word_that_is_missing_is_named(server: Server, word: str) -> None:
-    said = refusal(server, [rule for rule in rights("server") if rule != f"+{word}"])
-    assert word in said
+def test_a_missing_command_is_named(server: Server, word: str) -> None:
+    error = refusal(server, [rule for rule in rights("server") if rule != f"+{word}"])
+    assert word in error
 
 
-def test_where_no_transaction_can_be_opened_nothing_is_asked(binary: str, folder: Path) -> None:
-    # As a proxy in front of Redis does that knows no transactions.
+def test_without_transactions_nothing_is_checked(binary: str, folder: Path) -> None:
+    # Like a proxy in front of Redis that does not support transactions.
     renamed = ("--rename-command", "MULTI", "")
     with contextlib.closing(Server(binary, folder, extra=renamed)) as server:
         with pytest.raises(StoreError, match="unknown command"):
@@ -101,7 +101,7 @@ def test_where_no_transaction_can_be_opened_nothing_is_asked(binary: str, folder
         assert server.client.keys() == []
 
 
-def test_what_is_asked_would_write_nothing_even_if_it_were_executed(server: Server) -> None:
+def test_the_check_would_write_nothing_even_if_it_were_executed(server: Server) -> None:
     fill: dict[str, list[str]] = {
         "none": ["PING"],
         "hash": ["HSET", "KEY", "field", "value"],

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.driving import check_alternation, events, online_sessions, owned, rows, story, written
+from tests.store.driving import brief_events, check_alternation, events, online_sessions, owned, rows, written
 from tests.store.nodes import Loss, ManualNode
 from tests.store.servers import Server
 
@@ -19,7 +19,7 @@ DEVICES = ["", "phone"]
 
 
 def assert_converged(node: ManualNode, server: Server) -> None:
-    """Redis equals the live sessions, its stream alternates, and nothing waits."""
+    """Assert that Redis equals the live sessions, its stream alternates, and nothing is pending."""
     shards = range(node.keys.shards)
     assert node.outbox.pending == 0
     assert set().union(*(online_sessions(server.client, s) for s in shards)) == node.sessions
@@ -29,8 +29,8 @@ def assert_converged(node: ManualNode, server: Server) -> None:
         assert online == {uid for uid, _, _ in node.sessions if node.keys.shard(uid) == shard}
 
 
-def told(node: ManualNode, server: Server) -> dict[str, list[str]]:
-    """Per user, the types of the events in the stream."""
+def event_types(node: ManualNode, server: Server) -> dict[str, list[str]]:
+    """Return the types of each user's events in the stream."""
     result: dict[str, list[str]] = {}
     for shard in range(node.keys.shards):
         for event in events(server.client, shard):
@@ -47,7 +47,7 @@ def truth(node: ManualNode) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("shards", [1, 16])
-def test_lost_answers_double_nothing(server: Server, shards: int) -> None:
+def test_lost_answers_duplicate_nothing(server: Server, shards: int) -> None:
     rng = random.Random(20)
     node = ManualNode(server.url, shards=shards)
     uids = [f"user{i}" for i in range(60)]
@@ -57,18 +57,18 @@ def test_lost_answers_double_nothing(server: Server, shards: int) -> None:
         if rng.random() < 0.3:
             node.round(rng.choice(list(Loss)))
         if rng.random() < 0.01:
-            server.change_history()  # with an unacknowledged batch under way, as often as not
+            server.change_history()  # often with an unacknowledged batch in flight
     node.settle()
     node.store.close()
     assert_converged(node, server)
-    assert told(node, server) == truth(node)
+    assert event_types(node, server) == truth(node)
     stream = [event for shard in range(shards) for event in events(server.client, shard)]
     assert node.transitions.report() == written(stream)
     assert min(node.lost[Loss.REPLY], node.lost[Loss.REQUEST]) > 300
     assert sum(w.resyncs for w in node.writers) > 10
 
 
-def test_without_frozen_batches_lost_answers_would_double(server: Server) -> None:
+def test_without_frozen_batches_lost_answers_would_duplicate(server: Server) -> None:
     """The negative control: the same items under a new number are applied twice."""
     node = ManualNode(server.url)
     node.login("u")
@@ -80,13 +80,13 @@ def test_without_frozen_batches_lost_answers_would_double(server: Server) -> Non
     frozen = node.writers[0].next_step(node.now)
     assert frozen is not None
     node.settle()
-    assert story(server.client).count(("offline", "u", "idle_timeout")) == 2
-    node.login("u")  # applied once more: login of an ended session, then its end
+    assert brief_events(server.client).count(("offline", "u", "idle_timeout")) == 2
+    node.login("u")  # applied again: login of an ended session, then its end
     again = node.writers[0].next_step(node.now)
     assert again is not None
     node.store.apply([replace(frozen, counter=again.counter)])
     node.store.close()
-    assert story(server.client).count(("offline", "u", "idle_timeout")) == 3
+    assert brief_events(server.client).count(("offline", "u", "idle_timeout")) == 3
 
 
 COMMANDS = st.one_of(
@@ -122,7 +122,7 @@ class Faults:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(COMMANDS, max_size=40), st.sampled_from([4, 1000]))
-def test_every_fault_ends_in_convergence_and_alternation(
+def test_every_sequence_of_faults_ends_in_convergence_and_alternation(
     server: Server, commands: list[tuple[object, ...]], max_items: int
 ) -> None:
     server.client.flushall()
@@ -134,12 +134,12 @@ def test_every_fault_ends_in_convergence_and_alternation(
     assert_converged(node, server)
     intact = not {"flush", "rollback"} & {command[0] for command in commands}
     if intact and node.outbox.statistics().dropped_total == 0:
-        assert told(node, server) == truth(node)
+        assert event_types(node, server) == truth(node)
     node.store.close()
 
 
 class Play:
-    """Plays a row: steps, each ``NODE VERB WORD…`` or what happens to the server; nodes come when named."""
+    """Plays a row: steps, each ``NODE VERB WORD…`` or a fault of the server; nodes start when first named."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -186,7 +186,7 @@ class Play:
             assert verb == "yields"
             assert [each.uid for each in node.superseded] == [*words]
 
-    def told(self, count: str) -> None:
+    def event_count(self, count: str) -> None:
         assert len(events(self.server.client)) == int(count)
 
     def counted(self) -> None:
@@ -194,7 +194,7 @@ class Play:
         assert node.transitions.report() == written(events(self.server.client))
 
     def untouched(self) -> None:
-        """No node has begun anew so far."""
+        """Assert that no node has resynced so far."""
         assert not any(node.writers[0].resyncs for node in self.nodes.values())
 
     def flush(self) -> None:
@@ -230,7 +230,7 @@ def rename(node: ManualNode, to: str) -> None:
 
 BUSY = "a login stays; a login gone; a login back; a settle"
 OUTAGE = "a end gone; a end back; a login back; a login brief; a end brief; a login new"
-"""While Redis is away one stays, one ends, one returns, one comes and goes, one comes."""
+"""While Redis is away one user stays, one ends, one returns, one logs in and ends, one logs in."""
 MEANWHILE = "brief: login idle_timeout; new: login"
 KEPT = f"stays: login; gone: login idle_timeout; back: login idle_timeout login; {MEANWHILE}"
 LOST = f"stays: returned; gone: returned idle_timeout; back: returned idle_timeout login; {MEANWHILE}"
@@ -246,7 +246,7 @@ STEADY = "; ".join(
 )
 PARTS = {name: value for name, value in [*globals().items()] if name.isupper() and isinstance(value, str)}
 
-# What is played; and of users the reasons of all their events, or how many changes a gap says are missing.
+# What is played; and by user the reasons of all events, or how many changes a gap counts as missing.
 ROWS = """
 # Redis lost all or nothing
 all data are lost
@@ -255,107 +255,109 @@ all data are lost
 a restart without a file
     BUSY; kill; OUTAGE; start; a settle
     -> LOST
-a restart with its file goes on where it was, and nobody knows what was applied last
+a restart with its file continues where it was, and the last applied batch is unknown
     BUSY; a end gone; a round reply; kill; OUTAGE; start; a settle
     -> KEPT
-lost scripts are cured unnoticed
+lost scripts are loaded again
     BUSY; forget_scripts; OUTAGE; a settle; untouched
     -> KEPT
-an idle node learns of lost data by its probe
+an idle node detects lost data by its probe
     BUSY; flush; a probe; a drain
     -> stays: returned; gone: returned; back: returned
-what was lost is not forgotten by a resync cut short, none lost
+lost periods are kept by an interrupted resync, no call lost
     a login ann; a settle; flush; a probe; a round; a end ann; a rename a2; a settle
     -> ann: returned idle_timeout
-what was lost is not forgotten by a resync cut short, reply lost
+lost periods are kept by an interrupted resync, reply lost
     a login ann; a settle; flush; a probe; a round reply; a end ann; a rename a2; a settle
     -> ann: returned idle_timeout
-a return during an outage is told in order on an empty Redis
+a return during an outage is written in order to an empty Redis
     a login u; a settle; flush; a end u; a login u; a end u; a settle
     -> u: returned idle_timeout login idle_timeout
 two devices that ended in the outage are one period
     a login u phone; a login u desk; a settle; flush; a end u phone; a end u desk; a settle
     -> u: returned idle_timeout
-an intact Redis is told no period again
+no period is repeated on an intact Redis
     a login u; a settle; b login u; b settle; b has u; b end u; b settle; a end u; history; a settle
     -> u: login idle_timeout
 # Full outboxes
 a skipped end is retired
     a holds 1; a login ghost; a settle; a login other; a end ghost; a settle
     -> ghost: login node_down; other: login; gap: 1
-a skipped end of a login that waited is retired
+a skipped end of a queued login is retired
     a holds 1; a login u; a end u; a settle
     -> u: login node_down; gap: 1
-a skipped login is not registered before the end that waits
+a skipped login is not registered before the queued end
     a holds 1; a login u; a settle; a end u; a login u; history; a settle; a has u
     -> u: login idle_timeout returned; gap: 1
 a skipped take-over is no event
     a holds 1; a login u; a settle; a login other; a login u; history; a settle
     -> u: login; other: login; gap: 1
-steady traffic does not keep the retirement waiting
+steady traffic does not delay the retirement
     STEADY
     -> ghost: login node_down
 # Other nodes
 a login before the first opening takes over
     a login u; a settle; b login u; b settle; b yields; b has u
     -> u: login
-a waiting login that is not older stays where records were lost
+a queued login that is not older stays after records were lost
     a settle; b settle; flush; b login u; b settle; a login u; a settle; a yields; a has u
     -> u: login
-a waiting login that is older yields there
+a queued login that is older yields
     a settle; b settle; flush; b login u; b settle; a login u; a wait 60; a settle; a yields u; b has u
     -> u: login
 ends wait for other nodes to register first
     a login u phone; b login u desk; a settle; b settle; history; flush; a end u phone; b probe; b round;
-    a probe; a drain; told 0; b drain; a wait 10; a drain; b has u
+    a probe; a drain; event_count 0; b drain; a wait 10; a drain; b has u
     -> u: returned
 logins and registrations do not wait
     a login stays; a settle; b settle; flush; b settle; a end stays; a login stays; a login new; a drain;
-    told 1; a settle
+    event_count 1; a settle
     -> new: login; stays: returned idle_timeout login
-nobody waits for a node that is not alive
+a node that is not alive is not waited for
     a alone; a login u; a settle; b settle; history; a end u; a drain
     -> u: login idle_timeout
-a renamed node takes its sessions along
+a renamed node keeps its sessions
     BUSY; a end gone; a round reply; fence a; a login new; a probe; a fenced; a rename a2; a settle
     -> stays: login; gone: login idle_timeout; back: login; new: login
-it counts what it wrote under its old id
+a renamed node counts what it wrote under its old id
     a login u; a round reply; a rename a2; a settle; counted
     -> u: login
-a login behind an end that waits is marked and told after it
+a login behind a queued end is pending and written after it
     a login u phone; a settle; b login u desk; b settle; a probe; flush; a end u phone; a login u phone;
-    a probe; a drain; told 0; b settle; a at b; b end u desk; b drain; a has u; a settle
+    a probe; a drain; event_count 0; b settle; a at b; b end u desk; b drain; a has u; a settle
     -> u: returned
-an end that was under way when Redis went away waits for others too
+an end in flight when Redis went away waits for others too
     a login u phone; a settle; b settle; a probe; a end u phone; a round request; b login u desk; a probe;
-    a returned; a drain; told 1; b settle; a settle; b has u
+    a returned; a drain; event_count 1; b settle; a settle; b has u
     -> u: login
-a registration takes the place of a dead node's session
+a registration replaces a dead node's session
     PREDECESSOR; THIRD_FINDS_IT_FULL; new settle; new yields
     -> u1: login; u2: login; u3: login; gap: 1
 a registration yields to a younger session
     PREDECESSOR; THIRD_FINDS_IT_FULL; new wait 5; younger at new; younger login u1; younger settle;
     new settle; new yields u1
     -> u1: login; u2: login; u3: login
-# Sessions that nobody vouches for: too silent to be registered
-the end of one tells what Redis lost, of phone
-    a login u phone; a settle; flush; a unheard u; a settle; told 0; a end u phone; a settle
+# Sessions that have been silent too long to be registered
+the end of one writes what Redis lost, of phone
+    a login u phone; a settle; flush; a unheard u; a settle; event_count 0; a end u phone; a settle
     -> u: returned idle_timeout
-the end of one tells what Redis lost, of phone and desk
-    a login u phone; a login u desk; a settle; flush; a unheard u; a settle; told 0; a end u phone;
+the end of one writes what Redis lost, of phone and desk
+    a login u phone; a login u desk; a settle; flush; a unheard u; a settle; event_count 0; a end u phone;
     a end u desk; a settle
     -> u: returned idle_timeout
-where Redis lost nothing it tells nothing more
-    a login u; a settle; a unheard u; history; a settle; told 2; a end u; a settle
+it writes nothing more if Redis lost nothing
+    a login u; a settle; a unheard u; history; a settle; event_count 2; a end u; a settle
     -> u: login node_down
-one that is heard again registers and ends as usual
+one that sends again registers and ends as usual
     a login u; a settle; flush; a unheard u; a settle; a registers u; a end u; a settle
     -> u: returned idle_timeout
 """
 
 
 @pytest.mark.parametrize(("name", "steps", "outcome"), rows(ROWS))
-def test_what_is_told_in_the_end(request: pytest.FixtureRequest, name: str, steps: str, outcome: str) -> None:
+def test_final_events_of_a_scenario(
+    request: pytest.FixtureRequest, name: str, steps: str, outcome: str
+) -> None:
     server: Server = request.getfixturevalue("durable_server" if "with its file" in name else "server")
     play = Play(server)
     play.run("; ".join(PARTS.get(step, step) for step in steps.split("; ")))
@@ -364,9 +366,9 @@ def test_what_is_told_in_the_end(request: pytest.FixtureRequest, name: str, step
     for event in stream:
         uid, word = event.get("uid", "gap"), event.get("reason") or event["dropped"]
         found[uid] = f"{found[uid]} {word}" if uid in found else word
-    told = outcome.removeprefix("-> ")
-    wanted = dict(each.split(": ") for each in PARTS.get(told, told).split("; "))
-    assert {uid: found.get(uid) for uid in wanted} == wanted
+    text = outcome.removeprefix("-> ")
+    expected = dict(each.split(": ") for each in PARTS.get(text, text).split("; "))
+    assert {uid: found.get(uid) for uid in expected} == expected
     assert check_alternation(stream) == {uid for uid, _, _ in online_sessions(server.client)}
     if [*play.nodes] == ["a"] and steps.endswith("a settle"):
         assert_converged(play.nodes["a"], server)
@@ -375,12 +377,12 @@ def test_what_is_told_in_the_end(request: pytest.FixtureRequest, name: str, step
 
 
 @pytest.mark.parametrize("shards", [1, 16])
-def test_a_full_outbox_is_one_gap_and_then_who_lives(server: Server, shards: int) -> None:
+def test_a_full_outbox_is_one_gap_and_then_the_live_sessions(server: Server, shards: int) -> None:
     node = ManualNode(server.url, shards=shards, max_items=100)
     for i in range(50):
         node.login(f"user{i}")
     node.settle()
-    for i in range(50):  # Redis is away: 100 changes fit, 150 do not
+    for i in range(50):  # Redis is unreachable: 100 changes fit, 150 do not
         node.end(f"user{i}")
         node.login(f"user{i + 25}", "phone")
         node.login(f"user{i + 50}")
@@ -395,7 +397,7 @@ def test_a_full_outbox_is_one_gap_and_then_who_lives(server: Server, shards: int
     node.store.close()
 
 
-def test_entry_ids_never_fall_behind_what_the_node_saw(server: Server) -> None:
+def test_entry_ids_never_fall_behind_those_the_node_saw(server: Server) -> None:
     """Redis wrote with its clock ahead, lost its data, and its clock is right again."""
     node = ManualNode(server.url)
     node.login("u")
@@ -410,7 +412,7 @@ def test_entry_ids_never_fall_behind_what_the_node_saw(server: Server) -> None:
     assert int(event["id"].split("-")[0]) >= ahead_ms
 
 
-def test_a_gap_is_counted_also_where_the_openings_answer_got_lost(server: Server) -> None:
+def test_a_gap_is_counted_even_if_the_answer_to_the_opening_was_lost(server: Server) -> None:
     node = ManualNode(server.url, max_items=10)
     node.settle()
     for n in range(12):
@@ -423,4 +425,4 @@ def test_a_gap_is_counted_also_where_the_openings_answer_got_lost(server: Server
     node.settle()
     node.store.close()
     assert node.transitions.report() == written(events(server.client))
-    assert node.transitions.report()["gap"]["gap"] == 2, "the second opening cannot know of the first one's"
+    assert node.transitions.report()["gap"]["gap"] == 2, "the second opening cannot know that of the first"

@@ -1,5 +1,4 @@
-"""Connections of the store: first contact, refusals of real servers and whether they are temporary,
-closing."""
+"""The store's connections: first contact, refusals of real servers (temporary or not), closing."""
 
 import threading
 import time
@@ -15,7 +14,7 @@ from presence.store.channels import ControlChannel, WatchChannel
 from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
-from tests.store.driving import Hand, login, probed, story
+from tests.store.driving import Hand, brief_events, login, probed
 from tests.store.servers import Server
 
 SHAPE = Shape(Keys(), maxlen=1000, seen_retention_ms=10**13)
@@ -34,7 +33,7 @@ def answer(hand: Hand) -> Reply | StoreUnavailable | StoreError:
 # First contact
 
 
-def test_first_contact_writes_version_and_shards_and_others_are_a_mismatch(server: Server) -> None:
+def test_first_contact_writes_version_and_shards_and_other_values_are_a_mismatch(server: Server) -> None:
     store, wide = RedisStore(server.url, SHAPE), RedisStore(server.url, Shape(Keys(shards=16), 1000, 10**13))
     store.check_meta()
     assert server.client.hgetall("presence:meta") == {b"version": b"2", b"shards": b"1"}
@@ -59,7 +58,7 @@ def test_first_contact_writes_version_and_shards_and_others_are_a_mismatch(serve
         store.check_meta()
 
 
-# What a server is told, the code with which it refuses then, whether that passes, and what mends it.
+# The commands that break a server, the code of its refusals, and the command that fixes it.
 REFUSALS = {
     "too few replicas": (
         ["CONFIG SET min-replicas-to-write 1"],
@@ -73,26 +72,26 @@ REFUSALS = {
     ),
     "a replica": (["REPLICAOF 127.0.0.1 1"], "ReadOnly", "REPLICAOF NO ONE"),
     "no memory": (["CONFIG SET maxmemory 1"], "OutOfMemory", "CONFIG SET maxmemory 0"),
-    "somebody else's key": (["SET presence:{0}:online x"], "WRONGTYPE", "DEL presence:{0}:online"),
+    "a foreign key": (["SET presence:{0}:online x"], "WRONGTYPE", "DEL presence:{0}:online"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_was_refused_is_taken_when_that_is_over(a: Hand, server: Server, name: str) -> None:
-    harm, code, mend = REFUSALS[name]
+def test_a_refused_batch_is_accepted_when_the_cause_is_gone(a: Hand, server: Server, name: str) -> None:
+    harm, code, fix = REFUSALS[name]
     for words in harm:
         ask(server, *words.split())
     got = answer(a)
     assert type(got) is (StoreError if code == "WRONGTYPE" else StoreUnavailable), got
     assert code in str(got)
-    ask(server, *mend.split())
+    ask(server, *fix.split())
     assert isinstance(answer(a), Reply)
-    assert len(story(server.client)) <= 1, "a replica that is a primary again has another history"
+    assert len(brief_events(server.client)) <= 1, "a former replica has another replication id"
 
 
 @pytest.fixture
 def as_user(server: Server) -> Iterator[RedisStore]:
-    """A store whose user may do everything, and whose password is full of special characters."""
+    """A store whose user has all permissions and a password full of special characters."""
     ask(server, "ACL", "SETUSER", "some:one", "on", f">{PASSWORD}", "+@all", "~*", "&*")
     store = RedisStore(server.url.replace("unix://", f"unix://some%3Aone:{quote(PASSWORD, safe='')}@"), SHAPE)
     yield store
@@ -102,7 +101,7 @@ def as_user(server: Server) -> Iterator[RedisStore]:
 @pytest.mark.parametrize(
     "rule", ["-xadd", "-evalsha", "-hdel", "-pubsub", "resetkeys", "resetchannels", "off"]
 )
-def test_a_missing_permission_is_refused_and_nothing_is_done_until_it_is_given(
+def test_a_missing_permission_refuses_every_batch_until_it_is_granted(
     as_user: RedisStore, server: Server, rule: str
 ) -> None:
     hand = Hand(as_user, "a")
@@ -113,13 +112,13 @@ def test_a_missing_permission_is_refused_and_nothing_is_done_until_it_is_given(
     for _ in range(3):
         got = answer(hand)
         assert type(got) is StoreError, got
-        assert story(server.client) == []
+        assert brief_events(server.client) == []
     ask(server, "ACL", "SETUSER", "some:one", "on", "+@all", "~*", "&*")
     assert isinstance(answer(hand), Reply)
-    assert story(server.client) == [("online", "u", "login")]
+    assert brief_events(server.client) == [("online", "u", "login")]
 
 
-def test_a_channel_that_may_not_be_heard_is_refused(server: Server) -> None:
+def test_a_channel_without_permission_is_refused(server: Server) -> None:
     ask(server, "ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "~*", "resetchannels")
     url = server.url.replace("unix://", "unix://deaf:secret@")
     with pytest.raises(StoreError, match="NoPermission"):
@@ -131,10 +130,10 @@ def test_a_channel_that_may_not_be_heard_is_refused(server: Server) -> None:
         watch.receive()
 
 
-# Later
+# Later failures
 
 
-def test_a_killed_server_is_unavailable_and_the_next_call_connects_anew(a: Hand, server: Server) -> None:
+def test_a_killed_server_is_unavailable_and_the_next_call_reconnects(a: Hand, server: Server) -> None:
     server.kill()
     assert isinstance(answer(a), StoreUnavailable)
     server.start()
@@ -143,7 +142,7 @@ def test_a_killed_server_is_unavailable_and_the_next_call_connects_anew(a: Hand,
 
 def test_closing_ends_a_call_in_another_thread(a: Hand, server: Server) -> None:
     ask(server, "CLIENT", "PAUSE", "5000")
-    threading.Timer(0.1, a.store.close).start()  # real time: the call has to be under way
+    threading.Timer(0.1, a.store.close).start()  # real time: the call has to be in progress
     began = time.monotonic()
     assert isinstance(answer(a), StoreUnavailable)
     assert time.monotonic() - began < 1.5

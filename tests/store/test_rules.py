@@ -14,6 +14,7 @@ from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import Shape
 from tests.store.driving import (
     Hand,
+    brief_events,
     check_alternation,
     end,
     events,
@@ -23,7 +24,6 @@ from tests.store.driving import (
     play,
     probed,
     rows,
-    story,
     written,
 )
 from tests.store.servers import Server
@@ -31,13 +31,13 @@ from tests.store.servers import Server
 NODES = ("a", "b", "c")
 DEVICES = ('"', "\\", 'a","b', "é\u2028", "%d", "x" * 64)
 
-# A row is the rule; what nodes tell; and what becomes of it.
+# A row is the rule, the steps of the nodes, and the outcome.
 #
-# Nodes tell in steps. ``a login u s1 phone age=5 & end u s2``: a batch of `a`, whose login of the session s1
-# of u on the device phone is 5 s old. ``as=away,m``: how that shows itself, with m as its meta. ``anew``: a
+# Steps: ``a login u s1 phone age=5 & end u s2`` is a batch of `a`, whose login of the session s1
+# of u on the device phone is 5 s old. ``as=away,m``: its state, with m as its meta. ``anew``: a
 # node begins its second generation. ``b is fenced``, ``swept``: by `c`. ``a becomes b``: it has that id now.
 #
-# What becomes of it: the events -> the sessions on record -> those who yield, but may return.
+# Outcome: the events -> the sessions on record -> the sessions that yield but may return.
 RULES = """
 # One node
 a second device is no event
@@ -55,29 +55,29 @@ the end of an unknown user does nothing
 items of one user in a batch see each other
     a login u s1 & end u s1 & login u s2 & login u s3 tv & end u s2
     online u login; offline u logout; online u login -> u/tv/s3
-the last word of a batch on a user stands
+the last change of a user in a batch wins
     a login u s1; a end u s1 & login u s2 & end u s2
     online u login; offline u logout; online u login; offline u logout ->
 # Sessions of other nodes
-a login takes the place of another node's session
+a login replaces another node's session
     a login u sa; b login u sb
     online u login -> u//sb
 a late login yields to a younger one
     b login u sb; a login u sa age=1.5
     online u login -> u//sb -> sa
-a late login takes the place of an older one
+a late login replaces an older one
     b login u sb age=60; a login u sa age=50
     online u login -> u//sa
-a login that is hardly late yields to nobody
+a login that is hardly late does not yield
     b login u sb; a login u sa age=0.9
     online u login -> u//sa
-a late login takes the place of its own node's session
+a late login replaces its own node's session
     a login u s1 & login u s2 age=60
     online u login -> u//s2
 a registration yields to another node's session
     b login u sb age=60; a register u sa
     online u login -> u//sb -> sa
-a registration takes the place of a fenced node's session
+a registration replaces a fenced node's session
     b login u sb; b is fenced; a register u sa
     online u login -> u//sa
 a registration replaces that of an older generation
@@ -86,13 +86,13 @@ a registration replaces that of an older generation
 a registration of an unknown user is a return
     a register u s1
     online u returned -> u//s1
-the end of a session that has moved does nothing to the new one
+the end of a moved session does not affect the new one
     a login u sa; b login u sb; a end u sa code=300
     online u login -> u//sb
-an end is one whoever owns the session
+an end counts, no matter which node owns the session
     a login u s1; b register u s1; a end u s1
     online u login; offline u logout ->
-# Where Redis went back the one that is surely younger stays
+# After Redis went back, the session that is certainly younger stays
 reclaimed, 20.0 s beside 3.0 s
     a register u old age=20; b reclaim u new age=3
     online u returned -> u//new
@@ -109,7 +109,7 @@ reclaimed, 400.0 s beside 385.0 s
     a register u old age=400; b reclaim u new age=385
     online u returned -> u//old -> new
 # Ends that restore
-a restoring end of a user online tells nothing
+a restoring end of an online user writes no event
     a login u s2; a restoring end u s1
     online u login -> u//s2
 a restoring end of a session on record is an end
@@ -119,130 +119,130 @@ a restoring end of a session on record is an end
 a retirement ends what older generations own
     a login u s1 & login w s2; a anew; a register w s2; a retires
     online u login; online w login; offline u node_down -> w//s2
-a sweep passes over who came back elsewhere
+a sweep skips users who returned on another node
     a login u s1; a is fenced; b login u s3; a is swept
     online u login -> u//s3
-a node that takes a new id keeps its users
+a node with a new id keeps its users
     a login u s1; a is fenced; a becomes b; b register u s1; a is swept
     online u login -> u//s1
 a second device keeps the user online through a sweep
     a login u s1 phone; b login u s2 desk; a is fenced; a is swept
     online u login -> u/desk/s2
-# Pending logins: held back behind ends that wait
-a pending login tells nothing by itself
+# Pending logins: held back behind queued ends
+a pending login writes no event
     a hold u s1
     ->
-by its node the end of the last session gives over to a pending login
+by its node the end of the last session hands over to a pending login
     b login u sb phone; a hold u sa desk age=5; b end u sb phone age=1
     online u login -> u/desk/sa
-by a retirement the end of the last session gives over to a pending login
+by a retirement the end of the last session hands over to a pending login
     b login u sb phone; a hold u sa desk age=5; b anew; b retires
     online u login -> u/desk/sa
-by a sweep the end of the last session gives over to a pending login
+by a sweep the end of the last session hands over to a pending login
     b login u sb phone; a hold u sa desk age=5; b is fenced; b is swept
     online u login -> u/desk/sa
-a session that was a pending login ends as any
+a session that was a pending login ends normally
     b login u sb phone; a hold u sa desk age=5; b end u sb phone age=1;
     a end u before tv & login u sa desk age=5 & end u sa desk
     online u login; offline u logout ->
-a period that Redis lost goes on in a pending login
+a pending login continues a period that Redis lost
     a hold u sa desk age=5; b restoring end u sb phone age=1
     online u returned -> u/desk/sa
 an end before the pending login makes the user offline
     b login u sb phone; a hold u sa desk age=2; b end u sb phone age=5; a login u sa desk age=2
     online u login; offline u logout; online u login -> u/desk/sa
-a node's own pending login holds up none of its ends
+a node's own pending login does not delay its ends
     a login u s1; a hold u s2 age=1; a end u s1 age=2 & login u s2 age=1
     online u login; offline u logout; online u login -> u//s2
-pending logins of a fenced node count for nothing
+pending logins of a fenced node do not count
     b login u sb; a hold u sa desk; a is fenced; b end u sb
     online u login; offline u logout ->
-# How users show themselves
-a user is away only when all devices are
+# States of users
+a user is away only if all devices are
     a login u s1 phone & login u s2 desk & update u s1 phone as=away; a update u s2 desk as=away;
     a update u s1 phone
     online u login; away u away away; away u back online -> u/desk/s2 u/phone/s1
-an update of a session that was replaced does nothing
+an update of a replaced session does nothing
     a login u s1 & login u s2 & update u s1 as=away
     online u login -> u//s2
 an update that changes nothing is no event
     a login u s1 as=away & update u s1 as=away & update w s2
     online u login away -> u//s1
-the end of one who was away is as any
+the end of an away user is a normal end
     a login u s1 & update u s1 as=away,m & end u s1
     online u login; away u away away m; offline u logout ->
-a login may bring meta
+a login may set meta
     a login u s1 as=m
     online u login m -> u//s1
-who comes back away is online and away at once
+a login that is away writes online and away
     a register u s1 as=away,m
     online u returned away m -> u//s1
-meta that is taken away is an update without it
+removed meta is an update without it
     a login u s1 as=m & update u s1
     online u login m; update u updated online -> u//s1
-a registration brings what was lost
+a registration restores lost state
     a login u s1; a anew; a register u s1 as=away,m
     online u login; away u away away m -> u//s1
 meta is that of the latest login among those that are not away
     a login u s1 a age=9 as=one & login u s2 b age=8 as=two; a login u s3 c age=8.5 as=three;
     a update u s2 b as=away,two
     online u login one; update u updated online two; update u updated online three -> u/a/s1 u/b/s2 u/c/s3
-the later device, by its bytes, decides between logins of the same moment
+between logins of the same time the later device by bytes decides
     a login u sa a as=a & login u sB B as=B & login u sé é as=é & login u saa aa as=aa
     online u login a; update u updated online é -> u/B/sB u/a/sa u/aa/saa u/é/sé
-a session that is replaced takes what it showed with it
+the state of a replaced session ends with it
     a login u s1 age=60 as=m; b login u s2
     online u login m; update u updated online -> u//s2
-a sweep tells what is shown afterwards
+a sweep writes the remaining state
     a login u s1 phone as=away; b login u s2 desk; b is fenced; b is swept
     online u login away; away u back online; away u away away -> u/phone/s1
-a pending login shows itself as it will once it is there
+a pending login has the state of its later session
     b login u sb phone; a hold u sa desk age=5 as=away,m; b end u sb phone age=1;
     a login u sa desk age=5 as=away,m
     online u login; away u away away m -> u/desk/sa
-a lost period that a pending login goes on with shows it
+a lost period continued by a pending login has its state
     a hold u sa desk age=5 as=m; b restoring end u sb phone
     online u returned; update u updated online m -> u/desk/sa
 """
 
-# Rows as above; first, how many sessions each of two nodes allows, and which have to go if there are more.
-# What becomes of it: who has to go, as node and device, each in the inbox of its node.
+# Rows as above. The steps begin with the session limits of two nodes and which sessions end beyond them.
+# Outcome: the sessions to end, as node and device, each in the inbox of its node.
 LIMITS = """
-as many as may be
+as many as the limit
     2 2 oldest: a login u s1 1 age=3; a login u s2 2 age=2
     ->
-the oldest goes
+the oldest ends
     2 2 oldest: a login u s1 1 age=3; a login u s2 2 age=2; b login u s9 9
     -> a1
-the newest goes where it is the policy
+the newest ends under that policy
     2 2 newest: a login u s1 1 age=3; a login u s2 2 age=2; b login u s9 9
     -> b9
-a node hears of its own sessions too
+a node is notified of its own sessions too
     1 1 oldest: a login u s1 1 age=2; a login u s2 2
     -> a1
-all that are too many go
+all excess sessions end
     8 2 oldest: a login u s0 0 age=9 & login u s1 1 age=8 & login u s2 2 age=7 & login u s3 3 age=6;
     b login u s9 9
     -> a0 a1 a2
-a replaced session is not one more
+a replaced session does not count
     1 1 oldest: a login u s1 1 age=2; a login u new 1
     ->
-registrations are limited as logins are
+registrations are limited like logins
     1 1 oldest: a register u s1 1 age=2; b register u s9 9 age=1
     -> a1
-what is reclaimed is limited too
+reclaimed sessions are limited too
     1 1 newest: a register u s1 1 age=2; b reclaim u s9 9 age=1
     -> b9
-what was not registered since its node began anew may have ended
+a session not registered in its node's new generation may have ended
     1 1 newest: a login u s1 1 age=2; a anew; b login u s9 9
     ->
-it counts as soon as it is registered again
+it counts once it is registered again
     1 1 oldest: a login u s1 1 age=2; a anew; b login u s9 9; a register u s1 1 age=3
     -> a1
-a fenced node is told nothing
+a fenced node is not notified
     1 1 oldest: a login u s1 1 age=2; a is fenced; b login u s9 9
     ->
-what a fenced node had takes nobody's place
+sessions of a fenced node do not count
     1 1 newest: a login u s1 1 age=2; a is fenced; b login u s9 9
     ->
 """
@@ -257,20 +257,20 @@ def named(sessions: Iterable[tuple[str, ...]]) -> set[str]:
     return {"/".join(each) for each in sessions}
 
 
-@pytest.mark.parametrize(("rule", "told", "outcome"), rows(RULES))
-def test_a_rule(store: RedisStore, server: Server, rule: str, told: str, outcome: str) -> None:
-    wanted, on_record, *may_return = (part.strip() for part in f" {outcome} ".split("->"))
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(RULES))
+def test_a_rule(store: RedisStore, server: Server, rule: str, steps: str, outcome: str) -> None:
+    expected, on_record, *may_return = (part.strip() for part in f" {outcome} ".split("->"))
     online = set(on_record.split())
     hands, transitions, yielded = {name: Hand(store, name) for name in NODES}, Transitions(), list[str]()
     for hand in hands.values():
         hand.open()
-    for step in told.split("; "):
+    for step in steps.split("; "):
         reply = play(hands, step)
         assert reply.status is ReplyStatus.OK
         transitions.count_events(reply.event_counts)
         yielded += [each.session for each in reply.superseded if each.return_allowed]
     stream = events(server.client)
-    assert "; ".join(map(line, stream)) == wanted
+    assert "; ".join(map(line, stream)) == expected
     assert check_alternation(stream) == {each.split("/")[0] for each in online}
     assert transitions.report() == written(stream), "each event is counted with the answer of its call"
     assert named(online_sessions(server.client)) == online
@@ -287,9 +287,11 @@ def test_a_rule(store: RedisStore, server: Server, rule: str, told: str, outcome
     assert yielded == may_return
 
 
-@pytest.mark.parametrize(("rule", "told", "outcome"), rows(LIMITS))
-def test_who_has_to_go(server: Server, rule: str, told: str, outcome: str) -> None:
-    allowed, _, steps = told.partition(": ")
+@pytest.mark.parametrize(("rule", "steps", "outcome"), rows(LIMITS))
+def test_the_session_limit_selects_the_sessions_to_end(
+    server: Server, rule: str, steps: str, outcome: str
+) -> None:
+    allowed, _, steps = steps.partition(": ")
     *limits, policy = allowed.split()
     hands: dict[str, Hand] = {}
     with ExitStack() as stack:
@@ -305,16 +307,16 @@ def test_who_has_to_go(server: Server, rule: str, told: str, outcome: str) -> No
     assert found == outcome.removeprefix("->").split()
 
 
-def test_a_batch_may_be_larger_than_one_call_takes(a: Hand, server: Server) -> None:
+def test_a_batch_may_exceed_one_call(a: Hand, server: Server) -> None:
     users = [f"u{i}" for i in range(1100)]
     a.apply(*(login(uid, "s") for uid in users))
     a.apply(*(end(uid, "s") for uid in users))
-    wanted = [("online", uid, "login") for uid in users] + [("offline", uid, "logout") for uid in users]
-    assert story(server.client) == wanted
+    expected = [("online", uid, "login") for uid in users] + [("offline", uid, "logout") for uid in users]
+    assert brief_events(server.client) == expected
 
 
-def test_names_may_hold_anything(a: Hand, server: Server) -> None:
+def test_names_may_contain_any_character(a: Hand, server: Server) -> None:
     uid = "9/ü'\"\\"
     a.apply(login(uid, "s1", "7"), *(login("u", f"s{i}", device) for i, device in enumerate(DEVICES)))
-    wanted = {(uid, "7", "s1"), *(("u", device, f"s{i}") for i, device in enumerate(DEVICES))}
-    assert online_sessions(server.client) == owned(server.client, "a") == wanted
+    expected = {(uid, "7", "s1"), *(("u", device, f"s{i}") for i, device in enumerate(DEVICES))}
+    assert online_sessions(server.client) == owned(server.client, "a") == expected

@@ -1,4 +1,4 @@
-"""The source of the texts of scripts."""
+"""Loading of script sources."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from presence.store import script_runner
 FOLDER = Path(script_runner.__file__).parent / "scripts"
 
 
-def test_scripts_are_read_with_the_code_and_not_when_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_are_read_on_import_and_not_when_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> str:
         raise AssertionError("an upgrade may have changed the files since")
 

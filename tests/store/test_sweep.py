@@ -9,7 +9,16 @@ from presence.store.keys import Keys
 from presence.store.redis_store import RedisStore
 from presence.store.script_arguments import FENCE_TTL_S, MAX_FIELDS_PER_CALL
 from presence.store.script_runner import Call
-from tests.store.driving import Hand, check_alternation, end, events, login, online_sessions, probed, story
+from tests.store.driving import (
+    Hand,
+    brief_events,
+    check_alternation,
+    end,
+    events,
+    login,
+    online_sessions,
+    probed,
+)
 from tests.store.servers import Server
 
 KEYS = Keys()
@@ -23,12 +32,12 @@ def dead(a: Hand) -> Hand:
 
 @pytest.fixture
 def peer(dead: Hand, b: Hand) -> Hand:
-    """It has fenced the dead node."""
+    """A node that has fenced the dead one."""
     assert b.fence("a").status is ReplyStatus.OK
     return b
 
 
-def test_a_fenced_node_writes_nothing_more_also_where_it_never_wrote(
+def test_a_fenced_node_writes_nothing_even_where_it_never_wrote(
     dead: Hand, peer: Hand, store: RedisStore, server: Server
 ) -> None:
     assert dead.apply(login("v", "s")).status is ReplyStatus.FENCED
@@ -39,7 +48,7 @@ def test_a_fenced_node_writes_nothing_more_also_where_it_never_wrote(
     assert Hand(store, "stranger").open().status is ReplyStatus.FENCED
 
 
-def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
+def test_the_sweep_ends_the_dead_nodes_sessions_and_its_fence_stays(
     dead: Hand, b: Hand, server: Server
 ) -> None:
     dead.apply(login("v", "s2", "phone"))
@@ -49,7 +58,10 @@ def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
     b.fence("a")
     reply = b.sweep("a")
     assert (reply.status, reply.ended, reply.done) == (ReplyStatus.OK, 2, True)
-    assert set(story(server.client)[3:]) == {("offline", "u", "node_down"), ("offline", "v", "node_down")}
+    assert set(brief_events(server.client)[3:]) == {
+        ("offline", "u", "node_down"),
+        ("offline", "v", "node_down"),
+    }
     assert {event["node"] for event in events(server.client)[3:]} == {"a"}
     assert online_sessions(server.client) == {("w", "", "s3")}
     assert check_alternation(events(server.client)) == {"w"}
@@ -60,20 +72,20 @@ def test_the_sweep_ends_what_the_dead_node_owns_and_its_fence_stays(
     assert not server.client.hexists(KEYS.traces(0), "a"), "a fence after the sweep leaves no trace"
 
 
-def test_an_opening_fences_the_id_before_it(dead: Hand, store: RedisStore) -> None:
-    """What of the old id is still under way must not be applied after the opening has told what was."""
+def test_an_opening_fences_the_previous_id(dead: Hand, store: RedisStore) -> None:
+    """Batches in flight under the old id must not be applied after the opening has returned the history."""
     Hand(store, "renamed").open(before="a")
     assert dead.apply(login("u", "s1")).status is ReplyStatus.FENCED
 
 
-def test_a_session_with_a_longer_time_out_is_left_for_later(peer: Hand) -> None:
+def test_a_session_with_a_longer_idle_timeout_is_left_for_later(peer: Hand) -> None:
     early = peer.sweep("a", waited_ms=10_000)  # of 30 s
     assert (early.ended, early.wait_ms, early.done) == (0, 20_000, False)
     late = peer.sweep("a", waited_ms=30_000)
     assert (late.ended, late.done) == (1, True)
 
 
-def test_last_seen_is_the_last_renewal_at_most(a: Hand, b: Hand, server: Server) -> None:
+def test_last_seen_is_no_later_than_the_last_renewal(a: Hand, b: Hand, server: Server) -> None:
     earlier_ms = int(time.time() * 1000) - 60_000
     a.apply(login("u", "s1", at_ms=earlier_ms - 1000))
     a.apply(login("v", "s2", at_ms=earlier_ms + 5000))
@@ -101,7 +113,7 @@ def test_a_large_hash_is_covered_in_bounded_calls(a: Hand, b: Hand, server: Serv
     assert online_sessions(server.client) == set()
 
 
-def test_two_sweepers_harm_nothing(peer: Hand, store: RedisStore, server: Server) -> None:
+def test_two_sweepers_do_no_harm(peer: Hand, store: RedisStore, server: Server) -> None:
     other = Hand(store, "other")
     other.open()
     other.fence("a")
@@ -127,8 +139,8 @@ def test_a_sweeper_that_fell_behind_is_refused(
     assert online_sessions(server.client) == {("u", "", "s1")}
 
 
-def test_a_trail_of_openings_tells_what_was_applied(dead: Hand, store: RedisStore) -> None:
-    """Two openings in a row whose answers got lost: the third still tells how the first counter stood."""
+def test_a_history_of_openings_returns_what_was_applied(dead: Hand, store: RedisStore) -> None:
+    """Two openings in a row whose answers were lost: the third still returns the first counter."""
     dead.apply(end("u", "s1"))
     dead.open(2)
     opened = Hand(store, "third").open(before="a").opened
@@ -140,7 +152,7 @@ def test_a_trail_of_openings_tells_what_was_applied(dead: Hand, store: RedisStor
     ]
 
 
-def test_a_kick_tells_every_node_of_the_user(dead: Hand, peer: Hand, store: RedisStore) -> None:
+def test_a_kick_notifies_every_node_of_the_user(dead: Hand, peer: Hand, store: RedisStore) -> None:
     shape = store._shape
     peer.apply(login("u", "s2", "desk"))
     arguments = [*shape._common(0, "", 0, ""), "u", "an operator"]

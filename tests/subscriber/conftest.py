@@ -1,4 +1,4 @@
-"""What tests of subscribers share."""
+"""Fixtures for the tests of subscribers."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.subscriber.streams import Streams
 
 @pytest.fixture(autouse=True)
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a read that finds nothing end soon."""
+    """Shorten reads that find nothing."""
     monkeypatch.setattr(follower, "BLOCK_MS", 50)
     monkeypatch.setattr(group, "BLOCK_MS", 50)
 

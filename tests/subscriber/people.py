@@ -1,4 +1,4 @@
-"""Users who come and go, as a server writes it, while a cluster changes under them; and a view of them."""
+"""Users who come and go, written like a server while the cluster changes; and a view of them."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ RETRY_S = 0.02
 
 
 class People:
-    """A thread that makes transitions, one after the other; each is tried until Redis has answered."""
+    """A thread that makes transitions, one after the other; each is repeated until Redis has answered."""
 
     def __init__(self, url: str) -> None:
         self._access = ShardClients(url)
@@ -47,7 +47,7 @@ class People:
         self._thread.join()
 
     def finish(self) -> set[str]:
-        """Stop, and let a last user come in each shard; return these: who sees them has read all of it."""
+        """Stop, and bring a last user online in each shard; return these, whom a complete view has."""
         self.stop()
         last: dict[int, str] = {}
         for uid in (f"last-{n}" for n in itertools.count()):
@@ -59,7 +59,7 @@ class People:
         return {*last.values()}
 
     def wait_for(self, transitions: int) -> None:
-        """Wait until there were so many more."""
+        """Wait until there were that many more."""
         enough = self.transitions + transitions
         wait_for(lambda: self.transitions >= enough)
 
@@ -75,7 +75,7 @@ class People:
             time.sleep(RETRY_S)
 
     def _turn(self, uid: str) -> bool:
-        """Tell of a user that he came, or went; return whether Redis has taken it."""
+        """Write that a user came online or went offline; return whether Redis has accepted it."""
         comes, keys = uid not in self.online, self._keys
         session = {"session": "s", "node": "n", "login_ms": 1}
         record = json.dumps({"id": "1-0", "since_ms": 1, "sessions": {"": session}})
@@ -100,14 +100,14 @@ class People:
 
 
 class View:
-    """Who is online, as a program keeps it by what it is given."""
+    """Who is online, according to the events that were read."""
 
     def __init__(self) -> None:
         self.online: set[str] = set()
         self.snapshots = self.gaps = 0
 
     def follow(self, events: BlockingSubscription[Snapshot | Event]) -> None:
-        """Take what comes next, if anything does."""
+        """Handle the next item, if there is one."""
         match events.poll():
             case Snapshot(online=online):
                 self.online = set(online)
@@ -122,7 +122,7 @@ class View:
                 pass
 
     def follow_until(self, last: set[str], events: BlockingSubscription[Snapshot | Event]) -> None:
-        """Take what comes until these are online, however long shards of a lost server are left out."""
+        """Handle items until these users are online, however long shards of a lost server are left out."""
 
         def is_there() -> bool:
             self.follow(events)

@@ -1,4 +1,4 @@
-"""Streams as a server writes them, for subscribers to read."""
+"""Streams written like a server's, for subscribers to read."""
 
 import itertools
 from typing import Any
@@ -16,8 +16,8 @@ class Streams:
     """Writes events to the streams of `shards` shards; entry ids are 1-0, 2-0 … over all of them.
 
     Args:
-        redis: the client, or the way to a cluster.
-        shards: how many.
+        redis: the client, or the connections to a cluster.
+        shards: the number of shards.
     """
 
     def __init__(self, redis: Redis | ShardClients, shards: int = 1) -> None:
@@ -28,15 +28,15 @@ class Streams:
 
     @property
     def client(self) -> Redis:
-        """The client, where there is one server."""
+        """The client, if there is one server."""
         return self.at(self.keys.meta)
 
     def at(self, key: str) -> Redis:
-        """The client of the server that has the key."""
+        """Return the client of the server that has the key."""
         return self._redis.at(key) if isinstance(self._redis, ShardClients) else self._redis
 
     def key_of(self, uid: str) -> str:
-        """The stream of a user's events."""
+        """Return the stream of a user's events."""
         return self.keys.events(self.keys.shard(uid))
 
     def write(self, *uids: str, kind: str = "online") -> list[str]:
@@ -54,13 +54,13 @@ class Streams:
         return ids
 
     def create_group(self, group: str = "g") -> None:
-        """Let a group begin here, in every shard."""
+        """Create a group that begins here, in every shard."""
         for shard in range(self.keys.shards):
             key = self.keys.events(shard)
             self.at(key).xgroup_create(key, group, "0", mkstream=True)
 
     def pending(self, group: str = "g") -> int:
-        """How many entries were delivered and not acknowledged."""
+        """Return the number of entries that were delivered and not acknowledged."""
         count = 0
         for shard in range(self.keys.shards):
             key = self.keys.events(shard)
@@ -69,7 +69,7 @@ class Streams:
         return count
 
     def dead(self) -> list[dict[str, str]]:
-        """The dead letters of all shards."""
+        """Return the dead letters of all shards."""
         letters: list[Any] = []
         for shard in range(self.keys.shards):
             key = self.keys.dead(shard)
@@ -79,7 +79,7 @@ class Streams:
 
 
 def event_fields(uid: str, kind: str = "online") -> dict[Any, Any]:
-    """What the store's script writes for a transition, or for how a user who stays online shows himself."""
+    """Return the fields that the store's script writes for a transition or a change of state."""
     code = {"online": Code.LOGIN, "away": Code.AWAY, "update": Code.UPDATED}.get(kind, Code.IDLE_TIMEOUT)
     fields = {
         **{"v": 1, "type": kind, "uid": uid, "code": int(code), "reason": code.reason},
@@ -92,10 +92,10 @@ def event_fields(uid: str, kind: str = "online") -> dict[Any, Any]:
 
 
 def uids(events: list[Event]) -> list[str]:
-    """The users of events, and of gaps their reason."""
+    """Return the users of events, and the reasons of gaps."""
     return [event.reason if isinstance(event, Gap) else event.uid for event in events]
 
 
 def take(subscription: BlockingSubscription[Event], count: int) -> list[Event]:
-    """Enter the loop, take so many events and leave it with the last one not acknowledged."""
+    """Enter the loop, take that many events and leave it with the last one not acknowledged."""
     return list(itertools.islice(subscription, count))

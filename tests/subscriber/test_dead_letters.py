@@ -1,4 +1,4 @@
-"""An event that nobody can handle comes a few times and is then put aside; the others are not held up."""
+"""An event that no handler accepts is retried, then becomes a dead letter; others are not delayed."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from tests.subscriber.test_group import next_within
 
 
 class Poisoned(Exception):
-    """What the handler here raises."""
+    """The error of the handler."""
 
 
 def consumer(url: str, name: str = "c1", claim_idle_s: float = 60.0) -> BlockingSubscription[Event]:
@@ -21,7 +21,7 @@ def consumer(url: str, name: str = "c1", claim_idle_s: float = 60.0) -> Blocking
 def handle(event: Event) -> str:
     (uid,) = uids([event])
     if uid == "poison":
-        raise Poisoned("password=hunter2 cannot be told of poison")
+        raise Poisoned("password=hunter2 does not accept poison")
     return uid
 
 
@@ -30,7 +30,7 @@ def handle_all(events: Iterable[Event], handled: list[str]) -> None:
         handled.append(handle(event))  # noqa: PERF401 - what was handled before an error counts
 
 
-def handle_what_comes(events: BlockingSubscription[Event]) -> None:
+def handle_forever(events: BlockingSubscription[Event]) -> None:
     while True:
         handle(next_within(events))
 
@@ -44,13 +44,13 @@ def poisoned(client: Redis) -> Streams:
 
 
 def run(url: str, handled: list[str]) -> None:
-    """A worker that ends with every error, as a supervisor would start it again."""
+    """A worker that ends with every error, as if a supervisor restarted it."""
     with consumer(url) as events:
         while (event := events.poll()) is not None:
             handled.append(handle(event))
 
 
-def test_a_loop_that_is_entered_again_gets_past_a_poisoned_event_of_whose_error_nobody_said_a_word(
+def test_reentering_the_loop_gets_past_a_poisoned_event_without_a_reported_error(
     url: str, poisoned: Streams
 ) -> None:
     handled: list[str] = []
@@ -64,7 +64,7 @@ def test_a_loop_that_is_entered_again_gets_past_a_poisoned_event_of_whose_error_
     assert letter["error"] == "its consumer died, or left the loop without a word"
 
 
-def test_a_worker_that_is_started_again_puts_a_poisoned_event_aside_and_says_why(
+def test_a_restarted_worker_makes_a_poisoned_event_a_dead_letter_with_its_error(
     url: str, poisoned: Streams
 ) -> None:
     handled: list[str] = []
@@ -79,10 +79,10 @@ def test_a_worker_that_is_started_again_puts_a_poisoned_event_aside_and_says_why
     assert letter["type"] == "online"
     assert letter["original_id"] == "2-0"
     assert (letter["group"], letter["consumer"], letter["deliveries"]) == ("g", "c1", "3")
-    assert letter["error"] == "Poisoned: password=*** cannot be told of poison"
+    assert letter["error"] == "Poisoned: password=*** does not accept poison"
 
 
-def test_neighbours_read_ahead_are_not_counted_as_failed(url: str, poisoned: Streams) -> None:
+def test_prefetched_neighbours_do_not_count_as_failed(url: str, poisoned: Streams) -> None:
     poisoned.write(*(f"u{n}" for n in range(50)))
     for _ in range(3):
         with pytest.raises(Poisoned):
@@ -93,7 +93,7 @@ def test_neighbours_read_ahead_are_not_counted_as_failed(url: str, poisoned: Str
     assert len(poisoned.dead()) == 1
 
 
-def test_a_handler_may_fail_an_event_and_go_on(url: str, poisoned: Streams) -> None:
+def test_a_handler_may_fail_an_event_and_continue(url: str, poisoned: Streams) -> None:
     handled: list[str] = []
     failures = 0
     with consumer(url, claim_idle_s=0.1) as events:
@@ -108,11 +108,13 @@ def test_a_handler_may_fail_an_event_and_go_on(url: str, poisoned: Streams) -> N
     assert poisoned.dead()[0]["error"].startswith("Poisoned")
 
 
-def test_a_poisoned_event_wanders_from_consumer_to_consumer_and_ends(url: str, poisoned: Streams) -> None:
+def test_a_poisoned_event_moves_between_consumers_and_becomes_a_dead_letter(
+    url: str, poisoned: Streams
+) -> None:
     for name in ("c1", "c2", "c3"):
         events = consumer(url, name, claim_idle_s=0.1)
         with pytest.raises(Poisoned):
-            handle_what_comes(events)
+            handle_forever(events)
         events.close()
     with consumer(url, "c4", claim_idle_s=0.1) as events:
         while poisoned.pending():
@@ -121,7 +123,7 @@ def test_a_poisoned_event_wanders_from_consumer_to_consumer_and_ends(url: str, p
     assert (letter["consumer"], letter["deliveries"]) == ("c3", "3")
 
 
-def test_an_event_that_succeeds_at_last_leaves_nothing_behind(url: str, poisoned: Streams) -> None:
+def test_an_event_that_finally_succeeds_leaves_nothing_behind(url: str, poisoned: Streams) -> None:
     with pytest.raises(Poisoned):
         run(url, [])
     assert poisoned.client.hlen(poisoned.keys.errors(0, "g")) == 1

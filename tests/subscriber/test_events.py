@@ -50,11 +50,11 @@ def test_an_entry_is_a_typed_event_or_none(fields: Mapping[Any, Any], event: Eve
 
 
 @pytest.mark.parametrize(("kind", "is_one"), [("online", True), ("offline", True), ("away", False)])
-def test_transitions_are_what_changes_that_a_user_is_online(kind: str, is_one: bool) -> None:
+def test_transitions_are_online_and_offline_events_only(kind: str, is_one: bool) -> None:
     assert (decode_transition(entry(event_fields("ann", kind))) is not None) is is_one
 
 
-def test_bytes_that_are_no_text_are_escaped() -> None:
+def test_invalid_utf_8_is_escaped() -> None:
     assert read_entry(0, (b"1-0", {b"uid": b"\xff\xfe"})).fields == {"uid": r"\xff\xfe"}
 
 

@@ -1,4 +1,4 @@
-"""Reading from where one likes, each event once, in order."""
+"""Reading from any position, each event once, in order."""
 
 import time
 
@@ -15,12 +15,12 @@ def test_new_events_are_those_after_the_loop_began(url: str, streams: Streams) -
     streams.write("old")
     with subscribe_sync(url) as events:
         assert events.poll() is None
-        # No read was waiting when these came.
+        # No read was waiting when these were written.
         streams.write("a", "b")
         assert uids(take(events, 2)) == ["a", "b"]
 
 
-def test_long_history_comes_whole_once_and_merged_by_id(url: str, streams: Streams) -> None:
+def test_long_history_is_read_completely_once_and_merged_by_id(url: str, streams: Streams) -> None:
     names = [f"u{n}" for n in range(3000)]
     streams.write(*names)
     with subscribe_sync(url, after="0") as events:
@@ -28,7 +28,7 @@ def test_long_history_comes_whole_once_and_merged_by_id(url: str, streams: Strea
         assert events.poll() is None
 
 
-def test_reading_begins_after_the_id_given(url: str, client: Redis) -> None:
+def test_reading_begins_after_the_given_id(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.write("a", "b", "c")
     assert uids(take(subscribe_sync(url, after="2-0"), 1)) == ["c"]
@@ -56,7 +56,7 @@ def test_shards_of_a_server_that_starts_later_are_read_from_their_first_entry(
         assert uids(take(events, 9)) == names
 
 
-def test_reading_goes_on_after_a_failed_call(url: str, client: Redis) -> None:
+def test_reading_continues_after_a_failed_call(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.write("a")
     with subscribe_sync(url, after="0") as events:
@@ -70,23 +70,23 @@ def test_reading_goes_on_after_a_failed_call(url: str, client: Redis) -> None:
         assert uids(take(events, 1)) == ["b"]
 
 
-def test_entries_come_as_they_are_of_unknown_types_too(url: str, client: Redis) -> None:
+def test_entries_of_unknown_types_are_returned_unchanged(url: str, client: Redis) -> None:
     streams = Streams(client)
     client.xadd(streams.keys.events(0), {"type": "away", "uid": b"\xff"}, id="1-0")
     with entries_sync(url, after="0") as entries:
         entry = next(entries)
     assert (entry.shard, entry.id) == (0, "1-0")
-    assert getattr(entry, "fields") == {"type": "away", "uid": r"\xff"}  # noqa: B009 - no gap
+    assert getattr(entry, "fields") == {"type": "away", "uid": r"\xff"}  # noqa: B009 - not a gap
 
 
-def test_what_is_no_number_of_shards_is_an_error(url: str, client: Redis) -> None:
+def test_an_invalid_number_of_shards_is_an_error(url: str, client: Redis) -> None:
     client.hset("presence:meta", "shards", "many")
     with pytest.raises(ValueError, match="presence:meta"):
         next(subscribe_sync(url))
 
 
 def test_a_former_primary_that_has_lost_its_own_primary_is_left() -> None:
-    # The connection stays open and carries reads only: nothing else shows that the server is the wrong one.
+    # The connection stays open and serves only reads: nothing else shows that it is the wrong server.
     with (
         LocalRedis(extra=SERVE_NO_STALE_DATA) as old,
         LocalRedis(extra=SERVE_NO_STALE_DATA) as new,
@@ -96,7 +96,7 @@ def test_a_former_primary_that_has_lost_its_own_primary_is_left() -> None:
         Streams(old.client).write("ann")
         assert events.poll() is None
         name.retarget(new.path)
-        old.client.replicaof("127.0.0.1", 1)  # nobody is there
+        old.client.replicaof("127.0.0.1", 1)  # no server is there
         Streams(new.client).write("ann", "bob")
         deadline = time.monotonic() + 10
         while not isinstance(event := events.poll(), Online) or event.uid != "bob":

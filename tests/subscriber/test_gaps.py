@@ -1,4 +1,4 @@
-"""Events that are missing are told: trimmed before they were read, or lost by Redis."""
+"""Missing events are reported: trimmed before they were read, or lost by Redis."""
 
 import itertools
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def open_subscription(url: str, group: str | None) -> BlockingSubscription[Event
 
 @pytest.fixture
 def reading(url: str, one_shard: Streams, group: str | None) -> Iterator[BlockingSubscription[Event]]:
-    """A subscription that has read and acknowledged a, b and c, and nothing else."""
+    """A subscription that has read and acknowledged a, b and c only."""
     one_shard.write("a", "b", "c")
     with open_subscription(url, group) as events:
         assert uids(take(events, 3)) == ["a", "b", "c"]
@@ -47,7 +47,7 @@ def trim(streams: Streams, keep: int) -> None:
 
 
 @ALONE_OR_IN_A_GROUP
-def test_lagging_past_the_trim_is_told_before_what_follows(
+def test_a_gap_by_trimming_precedes_later_events(
     one_shard: Streams, reading: BlockingSubscription[Event]
 ) -> None:
     one_shard.write(*NAMES)
@@ -58,14 +58,14 @@ def test_lagging_past_the_trim_is_told_before_what_follows(
 
 
 @ALONE_OR_IN_A_GROUP
-def test_trimming_what_was_read_is_no_gap(one_shard: Streams, reading: BlockingSubscription[Event]) -> None:
+def test_trimming_read_events_is_no_gap(one_shard: Streams, reading: BlockingSubscription[Event]) -> None:
     one_shard.write("d", "e")
     trim(one_shard, keep=3)
     assert uids(take(reading, 2)) == ["d", "e"]
 
 
 @ALONE_OR_IN_A_GROUP
-def test_trimming_everything_while_nothing_is_unread_is_no_gap(
+def test_trimming_everything_when_all_was_read_is_no_gap(
     one_shard: Streams, reading: BlockingSubscription[Event], group: str | None
 ) -> None:
     trim(one_shard, keep=0)
@@ -75,7 +75,7 @@ def test_trimming_everything_while_nothing_is_unread_is_no_gap(
 
 
 @ALONE_OR_IN_A_GROUP
-def test_an_emptied_redis_is_told_and_then_read_from_its_beginning(
+def test_an_emptied_redis_is_a_gap_and_then_read_from_its_start(
     one_shard: Streams, reading: BlockingSubscription[Event]
 ) -> None:
     one_shard.client.flushall()
@@ -87,7 +87,7 @@ def test_an_emptied_redis_is_told_and_then_read_from_its_beginning(
 
 
 @ALONE_OR_IN_A_GROUP
-def test_an_emptied_redis_whose_ids_begin_anew_is_told(
+def test_an_emptied_redis_with_lower_ids_is_a_gap(
     one_shard: Streams, reading: BlockingSubscription[Event]
 ) -> None:
     one_shard.client.flushall()
@@ -96,7 +96,7 @@ def test_an_emptied_redis_whose_ids_begin_anew_is_told(
 
 
 @ALONE_OR_IN_A_GROUP
-def test_lost_last_writes_are_told_once(one_shard: Streams, reading: BlockingSubscription[Event]) -> None:
+def test_lost_last_writes_are_one_gap(one_shard: Streams, reading: BlockingSubscription[Event]) -> None:
     key = one_shard.keys.events(0)
     saved = one_shard.client.dump(key)
     one_shard.write("lost")
@@ -109,7 +109,7 @@ def test_lost_last_writes_are_told_once(one_shard: Streams, reading: BlockingSub
 
 
 @ALONE_OR_IN_A_GROUP
-def test_a_gap_that_the_server_wrote_is_an_event_in_its_place(
+def test_a_gap_written_by_a_server_is_an_event_in_its_place(
     one_shard: Streams, reading: BlockingSubscription[Event]
 ) -> None:
     fields = {"v": 1, "type": "gap", "node": "n1", "dropped": 7, "from_ms": 5, "to_ms": 9}
@@ -120,7 +120,7 @@ def test_a_gap_that_the_server_wrote_is_an_event_in_its_place(
     assert uids(take(reading, 1)) == ["d"]
 
 
-def test_resuming_behind_the_trim_is_told(url: str, one_shard: Streams) -> None:
+def test_resuming_behind_the_trim_is_a_gap(url: str, one_shard: Streams) -> None:
     one_shard.write(*NAMES)
     trim(one_shard, keep=10)
     gap, *rest = take(subscribe_sync(url, after={0: "3-0"}), 11)
@@ -129,14 +129,14 @@ def test_resuming_behind_the_trim_is_told(url: str, one_shard: Streams) -> None:
 
 
 @ALONE_OR_IN_A_GROUP
-def test_beginning_with_all_that_is_kept_is_no_gap(url: str, one_shard: Streams, group: str | None) -> None:
+def test_beginning_with_all_kept_events_is_no_gap(url: str, one_shard: Streams, group: str | None) -> None:
     one_shard.write(*NAMES)
     trim(one_shard, keep=10)
     with open_subscription(url, group) as events:
         assert uids(take(events, 10)) == NAMES[-10:]
 
 
-def test_a_group_that_never_read_learns_what_was_trimmed(url: str, one_shard: Streams) -> None:
+def test_a_group_that_never_read_gets_a_gap_for_trimmed_events(url: str, one_shard: Streams) -> None:
     one_shard.create_group()
     one_shard.write(*NAMES)
     trim(one_shard, keep=10)
@@ -144,7 +144,7 @@ def test_a_group_that_never_read_learns_what_was_trimmed(url: str, one_shard: St
         assert uids(take(events, 3)) == ["trimmed", *NAMES[90:92]]
 
 
-def test_a_gap_that_nobody_lived_to_handle_is_told_again(url: str, one_shard: Streams) -> None:
+def test_a_gap_that_was_not_acknowledged_is_reported_again(url: str, one_shard: Streams) -> None:
     one_shard.write("a", "b")
     with open_subscription(url, "g") as events:
         take(events, 2)
@@ -156,7 +156,7 @@ def test_a_gap_that_nobody_lived_to_handle_is_told_again(url: str, one_shard: St
             assert take(events, 1) == [Gap(0, "2-0", "trimmed")]
 
 
-def test_pending_events_that_were_trimmed_are_told_as_one_gap(url: str, one_shard: Streams) -> None:
+def test_trimmed_pending_events_are_one_gap(url: str, one_shard: Streams) -> None:
     one_shard.write(*NAMES)
     with open_subscription(url, "g") as events:
         take(events, 1)
@@ -169,11 +169,11 @@ def test_pending_events_that_were_trimmed_are_told_as_one_gap(url: str, one_shar
     assert one_shard.pending() == 0
 
 
-# Between two calls: the connection breaks, and the next one reaches what is left
+# Between two calls: the connection breaks, and the next one reaches the remaining data
 
 
 class Saved:
-    """A Redis as it is now."""
+    """The data of a Redis at this time."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -181,14 +181,14 @@ class Saved:
         self._values = {key: client.dump(key) for key in keys}
 
     def restore(self) -> None:
-        """Lose all writes since, and every connection, as a failover does."""
+        """Lose all later writes, and every connection, as in a failover."""
         self._client.flushall()
         for key, value in self._values.items():
             self._client.restore(key, 0, value, replace=True)  # type: ignore[arg-type] # it exists
         self._client.client_kill_filter(_type="normal", skipme=True)
 
 
-def test_a_snapshot_holds_nothing_that_was_lost_before_it_was_complete(
+def test_a_snapshot_has_nothing_that_was_lost_before_it_was_complete(
     url: str, one_shard: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, online = one_shard.client, one_shard.keys.online(0)
@@ -196,7 +196,7 @@ def test_a_snapshot_holds_nothing_that_was_lost_before_it_was_complete(
     pages = snapshot._pages
 
     def lose(*arguments: Any) -> Iterator[dict[bytes, bytes]]:
-        """Where the stream ends is known by now."""
+        """Lose data when the end of the stream is already known."""
         monkeypatch.undo()
         one_shard.write("ann", kind="offline")
         client.hdel(online, "ann")
@@ -217,7 +217,7 @@ def test_a_snapshot_holds_nothing_that_was_lost_before_it_was_complete(
     assert set(taken.online) == {"ann"}, "her offline event is lost"
 
 
-def test_a_group_is_told_of_what_was_lost_before_it_waits(
+def test_a_group_gets_a_gap_for_lost_writes_before_it_waits(
     url: str, one_shard: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = GroupCursor.read

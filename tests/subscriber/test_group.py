@@ -1,4 +1,4 @@
-"""A consumer group: at least once, acknowledged when the loop comes round, claimed from the dead."""
+"""A consumer group: at least once, acknowledged by the next iteration, claimed from dead consumers."""
 
 import time
 from typing import Any
@@ -24,22 +24,22 @@ def consumer(url: str, name: str = "c1", **more: object) -> BlockingSubscription
 def next_within(subscription: BlockingSubscription[Event]) -> Event:
     deadline = time.monotonic() + DEADLINE_S
     while (event := subscription.poll()) is None:
-        assert time.monotonic() < deadline, "no event came"
+        assert time.monotonic() < deadline, "no event arrived"
     return event
 
 
-def test_an_event_is_acknowledged_when_the_next_is_asked_for(url: str, client: Redis) -> None:
+def test_an_event_is_acknowledged_when_the_next_is_requested(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     streams.write("a", "b")
     with consumer(url) as events:
         next(events)
-        assert streams.pending() == 2, "both were read ahead"
+        assert streams.pending() == 2, "both were prefetched"
         next(events)
         assert streams.pending() == 1
 
 
-def test_a_group_that_is_new_begins_with_new_events(url: str, streams: Streams) -> None:
+def test_a_new_group_begins_with_new_events(url: str, streams: Streams) -> None:
     streams.write("old")
     with consumer(url) as events:
         events.poll()
@@ -47,7 +47,7 @@ def test_a_group_that_is_new_begins_with_new_events(url: str, streams: Streams) 
         assert uids([next(events)]) == ["new"]
 
 
-def test_what_a_loop_left_comes_again_when_it_is_entered(url: str, client: Redis) -> None:
+def test_events_of_an_abandoned_loop_are_delivered_again(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     streams.write("a", "b", "c")
@@ -58,7 +58,7 @@ def test_what_a_loop_left_comes_again_when_it_is_entered(url: str, client: Redis
     assert [event.deliveries for event in again] == [2, 1, 1]
 
 
-def test_a_consumer_that_returns_by_its_name_goes_on_with_its_own(url: str, streams: Streams) -> None:
+def test_a_consumer_that_returns_under_its_name_resumes_its_own_events(url: str, streams: Streams) -> None:
     streams.create_group()
     names = [f"u{n}" for n in range(250)]
     streams.write(*names)
@@ -84,7 +84,7 @@ def test_events_of_a_silent_consumer_are_claimed(url: str, streams: Streams) -> 
     assert streams.pending() == 0
 
 
-def test_a_consumer_that_was_robbed_does_not_hand_out_what_others_have(url: str, client: Redis) -> None:
+def test_a_consumer_whose_events_were_claimed_does_not_return_them(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     names = [f"u{n}" for n in range(5)]
@@ -101,7 +101,7 @@ def test_a_consumer_that_was_robbed_does_not_hand_out_what_others_have(url: str,
     assert others == names
 
 
-def test_entries_of_an_unknown_type_are_passed_over_and_acknowledged(url: str, client: Redis) -> None:
+def test_entries_of_an_unknown_type_are_skipped_and_acknowledged(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     client.xadd(streams.keys.events(0), {"v": 1, "type": "away", "uid": "u"}, id="0-1")
@@ -117,17 +117,17 @@ def test_entries_of_an_unknown_type_are_passed_over_and_acknowledged(url: str, c
     [{"group": "g"}, {"consumer": "c"}, {"group": "", "consumer": "c"}]
     + [{"group": "g", "consumer": "c", **more} for more in ({"max_deliveries": 0}, {"after": {0: "1-0"}})],
 )
-def test_arguments_that_make_no_sense_are_refused(url: str, arguments: dict[str, object]) -> None:
+def test_invalid_arguments_are_refused(url: str, arguments: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"group|above zero"):
         subscribe_sync(url, **arguments)  # type: ignore[arg-type] # of the test's choice
 
 
-def test_a_redis_that_never_answered_is_an_error_at_once() -> None:
+def test_a_redis_that_never_answered_is_an_immediate_error() -> None:
     with pytest.raises(RedisError, match="refused"):
         next(consumer("redis://127.0.0.1:1"))
 
 
-def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was_read_before(
+def test_events_of_a_lost_answer_are_delivered_again_immediately_and_in_order(
     url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = Streams(client)
@@ -149,12 +149,12 @@ def test_events_of_an_answer_that_was_lost_come_again_at_once_and_after_what_was
         streams.write("c", "d")
         monkeypatch.setattr(GroupCursor, "read", lose)
         assert uids([next_within(events), next_within(events)]) == ["c", "d"]
-        assert events.poll() is None, "what failed waits"
+        assert events.poll() is None, "the failed event waits"
         assert [letter["uid"] for letter in streams.dead()] == []
 
 
 @pytest.mark.parametrize("step", ["own_entries", "stale_entries", "renew", "claim"])
-def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
+def test_a_redis_emptied_during_a_turn_is_a_gap(
     url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     streams = Streams(client)
@@ -175,10 +175,10 @@ def test_a_redis_that_is_emptied_in_the_middle_of_a_turn_is_told(
             events.close()  # an answer may have been lost
         monkeypatch.setattr(PendingEntries, step, empty_before)
         time.sleep(0.03)
-        told = [next_within(events)]
-        while not isinstance(told[-1], Gap):
-            told.append(next_within(events))
-        assert told[-1].reason == "lost_writes"
+        received = [next_within(events)]
+        while not isinstance(received[-1], Gap):
+            received.append(next_within(events))
+        assert received[-1].reason == "lost_writes"
         streams = Streams(client)
         streams.write("c")
         assert uids([next_within(events)]) == ["c"]

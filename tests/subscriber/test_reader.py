@@ -44,7 +44,7 @@ def set_lease(client: Redis, node: str, left_s: float = 3600) -> None:
 
 
 def recorded(*sessions: tuple[str, int, dict[str, Any]], **more: Any) -> str:
-    """Return the record of a user with these sessions: device, login_ms, what else it has of the session."""
+    """Return the record of a user with these sessions: device, login_ms, other fields."""
     record = {"id": "5-1", "since_ms": 1000, **more}
     record["sessions"] = {
         device: {"session": f"s-{device}", "node": "n1", "login_ms": login_ms, **fields}
@@ -66,7 +66,7 @@ def put_online(client: Redis, uids: list[str], record: str = PLAIN) -> None:
 # States
 
 
-def test_a_user_online_has_his_sessions_by_device(client: Redis, reader: PresenceReader) -> None:
+def test_an_online_user_has_sessions_by_device(client: Redis, reader: PresenceReader) -> None:
     put_online(client, ["ann"], recorded(("tablet", 2, {"generation": 1, "arrived_ms": 3}), ("", 1, {})))
     assert reader.state("ann") == {
         "status": "online",
@@ -97,7 +97,7 @@ SINCE = {"state": {"id": "7-0", "since_ms": 1500}}
         (recorded(("a", 1, {"away": "x", "meta": 7}), state=5), "online", 1000, None),
     ],
 )
-def test_a_user_is_shown_as_his_latest_session_that_is_not_away(
+def test_a_users_state_is_that_of_the_latest_session_that_is_not_away(
     record: str, status: str, since_ms: int, meta: str | None
 ) -> None:
     state = online_state(record.encode())
@@ -123,7 +123,7 @@ def test_a_user_whose_nodes_are_all_silent_is_unknown(
 @pytest.mark.parametrize(
     ("score", "seen_ms"), [(1_700_000_000_123, 1_700_000_000_123), (float("inf"), None), (None, None)]
 )
-def test_a_user_offline_may_have_been_seen(
+def test_an_offline_user_may_have_a_last_seen_time(
     client: Redis, reader: PresenceReader, score: float | None, seen_ms: int | None
 ) -> None:
     if score is not None:
@@ -133,7 +133,7 @@ def test_a_user_offline_may_have_been_seen(
     assert reader.states([]) == {}
 
 
-def test_users_of_all_shards_come_in_the_order_asked_for_in_any_thread(
+def test_users_of_all_shards_are_returned_in_the_requested_order_in_any_thread(
     client: Redis, reader: PresenceReader
 ) -> None:
     uids = [f"user-{number}" for number in range(50)]
@@ -145,7 +145,7 @@ def test_users_of_all_shards_come_in_the_order_asked_for_in_any_thread(
         assert list(pool.map(reader.state, uids)) == [*states.values()]
 
 
-def test_meta_is_the_map_that_the_client_gave(client: Redis, reader: PresenceReader) -> None:
+def test_meta_is_the_clients_map(client: Redis, reader: PresenceReader) -> None:
     for uid, text in (("ann", '{"a":{"$bin":"00"}}'), ("bob", "{")):
         put_online(client, [uid], recorded(("", 1, {"meta": text})))
     pages = {uid: state for page in reader.pages() for uid, state in page.states.items()}
@@ -177,7 +177,7 @@ def test_a_damaged_record_counts_as_absent(client: Redis, reader: PresenceReader
 
 
 @pytest.mark.parametrize("stored", ["0", "-1", "many", ""])
-def test_what_is_no_number_of_shards_is_an_error(client: Redis, reader: PresenceReader, stored: str) -> None:
+def test_an_invalid_number_of_shards_is_an_error(client: Redis, reader: PresenceReader, stored: str) -> None:
     client.hset(KEYS.meta, "shards", stored)
     with pytest.raises(ValueError, match="presence:meta"):
         reader.state("ann")
@@ -186,7 +186,7 @@ def test_what_is_no_number_of_shards_is_an_error(client: Redis, reader: Presence
 # Pages
 
 
-def test_pages_name_everybody_who_stays_and_are_bounded_whichever_reader_goes_on(
+def test_pages_have_all_users_who_stay_and_are_bounded_with_any_reader(
     redis_server: EmbeddedRedis, client: Redis
 ) -> None:
     staying = {f"stays-{n}" for n in range(2000)}
@@ -207,7 +207,7 @@ def test_pages_name_everybody_who_stays_and_are_bounded_whichever_reader_goes_on
 
 
 @pytest.mark.parametrize("cursor", ["x", "0", "9-0", "-1-0", "0-1-2"])
-def test_what_is_no_cursor_is_refused(reader: PresenceReader, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(reader: PresenceReader, cursor: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
         reader.page(cursor)
 
@@ -215,9 +215,13 @@ def test_what_is_no_cursor_is_refused(reader: PresenceReader, cursor: str) -> No
 # Nodes
 
 
-def test_a_node_is_told_as_it_told_of_itself(table: RedisLeaseTable, reader: PresenceReader) -> None:
-    told = {"readiness": "ready", "sessions": 7, "pid": "none", "later": 1}
-    for name, stats in (("n1", json.dumps(told)), ("n2", "no json"), ("n3", '{"a":' + "[" * 200_000)):
+def test_a_node_has_the_values_that_it_reported(table: RedisLeaseTable, reader: PresenceReader) -> None:
+    stats_reported = {"readiness": "ready", "sessions": 7, "pid": "none", "later": 1}
+    for name, stats in (
+        ("n1", json.dumps(stats_reported)),
+        ("n2", "no json"),
+        ("n3", '{"a":' + "[" * 200_000),
+    ):
         table.renew(name, 1, stats, [])
     node, *damaged = reader.nodes()
     assert (node.node, node.status, node.readiness, node.sessions) == ("n1", "alive", "ready", 7)
@@ -226,7 +230,7 @@ def test_a_node_is_told_as_it_told_of_itself(table: RedisLeaseTable, reader: Pre
     assert [each.sessions for each in damaged] == [None, None]
 
 
-def test_nodes_are_silent_before_they_are_dead_and_gone_when_they_are_swept(
+def test_nodes_are_silent_before_they_are_dead_and_absent_after_their_sweep(
     client: Redis, table: RedisLeaseTable, reader: PresenceReader
 ) -> None:
     client.delete(KEYS.nodes)

@@ -1,4 +1,4 @@
-"""The asynchronous face: a thread of its own, which no cancellation waits for and no answer gets lost in."""
+"""The asynchronous interface: its own thread, which does not delay cancellation or lose an answer."""
 
 import math
 import random
@@ -19,7 +19,7 @@ DEADLINE_S = 10.0
 
 
 async def take(subscription: Subscription[Event], count: int) -> list[Event]:
-    """Enter the loop, take so many events and leave it with the last one not acknowledged."""
+    """Enter the loop, take that many events and leave it with the last one not acknowledged."""
     taken: list[Event] = []
     async for event in subscription:
         taken.append(event)
@@ -39,7 +39,7 @@ def is_blocked(client: Redis) -> bool:
 
 async def wait_until_blocked(client: Redis) -> None:
     with trio.fail_after(DEADLINE_S):
-        while not is_blocked(client):  # noqa: ASYNC110 - Redis tells nobody
+        while not is_blocked(client):  # noqa: ASYNC110 - Redis sends no notification
             await trio.sleep(0.005)
 
 
@@ -53,17 +53,17 @@ async def test_a_blocking_read_does_not_delay_cancellation(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take, events, 1)
                 await wait_until_blocked(client)
-                begun = time.monotonic()
+                started = time.monotonic()
                 nursery.cancel_scope.cancel()
-            took.append(time.monotonic() - begun)
+            took.append(time.monotonic() - started)
             with trio.fail_after(3.0):  # less than the read blocks
-                while connections(client):  # noqa: ASYNC110 - Redis tells nobody
+                while connections(client):  # noqa: ASYNC110 - Redis sends no notification
                     await trio.sleep(0.005)
     print(f"cancelled in a blocking read: {max(took) * 1000:.1f} ms at most")
-    assert max(took) < 2.0, "half of what the read blocks"
+    assert max(took) < 2.0, "half of the time that the read blocks"
 
 
-async def test_no_event_is_lost_or_doubled_by_cancellations(url: str, client: Redis) -> None:
+async def test_no_event_is_lost_or_duplicated_by_cancellations(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     names = [f"u{n}" for n in range(100)]
@@ -74,17 +74,17 @@ async def test_no_event_is_lost_or_doubled_by_cancellations(url: str, client: Re
         streams.write(*names)
         with trio.fail_after(50):
             while len(handled) < len(names):
-                # Every fourth is not hurried: on a busy machine none comes within 2 ms.
+                # Every fourth has more time: on a busy machine none arrives within 2 ms.
                 patience_s = chance.choice([0.0005, 0.001, 0.002, math.inf])
                 with trio.move_on_after(patience_s) as scope:
-                    handled += uids([await anext(events)])  # goes on: the loop is not entered again
+                    handled += uids([await anext(events)])  # continues: the loop is not entered again
                 interrupted += scope.cancelled_caught
     print(f"cancelled {interrupted} times in {len(handled)} events: lost {len(set(names) - set(handled))}")
     assert interrupted, "calls were interrupted"
     assert sorted(handled) == sorted(names)
 
 
-async def test_an_error_that_leaves_the_loop_goes_into_the_dead_letter(url: str, client: Redis) -> None:
+async def test_an_error_that_leaves_the_loop_is_in_the_dead_letter(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     streams.write("poison", "b")
@@ -103,7 +103,7 @@ async def test_an_error_that_leaves_the_loop_goes_into_the_dead_letter(url: str,
     assert letter["error"] == "LookupError: poison"
 
 
-async def test_a_failed_event_comes_again_later(url: str, client: Redis) -> None:
+async def test_a_failed_event_is_delivered_again_later(url: str, client: Redis) -> None:
     streams = Streams(client)
     streams.create_group()
     streams.write("a", "b")
@@ -123,6 +123,6 @@ async def test_following_begins_with_a_snapshot(url: str) -> None:
         assert isinstance(await anext(events), Snapshot)
 
 
-async def test_a_redis_that_never_answered_is_an_error_at_once(tmp_path: Path) -> None:
+async def test_a_redis_that_never_answered_is_an_immediate_error(tmp_path: Path) -> None:
     with pytest.raises(RedisError):
         await anext(subscribe(f"unix://{tmp_path}/none.sock"))

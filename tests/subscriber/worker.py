@@ -1,6 +1,6 @@
 """One worker of a consumer group, as a process: ``python -m tests.subscriber.worker URL NAME FILE``.
 
-It writes the id of each event that it has handled to a file of its own, and raises on a poisoned one.
+It writes the id of each handled event to its own file, and raises on a poisoned one.
 """
 
 import os
@@ -8,11 +8,11 @@ import sys
 
 from presence.subscriber import Online, subscribe_sync
 
-CLAIM_IDLE_S = 3.0  # far above what a busy machine keeps a live worker from running
+CLAIM_IDLE_S = 3.0  # far longer than a live worker pauses on a busy machine
 
 
 class PoisonedError(Exception):
-    """Nobody can handle this event."""
+    """No handler accepts this event."""
 
 
 def handle(event: object, done: int) -> None:

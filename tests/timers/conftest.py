@@ -1,4 +1,4 @@
-"""A Valkey for each module, empty for each test, where timers in Redis are tried."""
+"""A Valkey for each module, empty for each test, for timers in Redis."""
 
 from collections.abc import Iterator
 

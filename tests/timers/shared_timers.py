@@ -1,4 +1,4 @@
-"""Timers on a server for tests, and how time passes for them."""
+"""Timers on a server for tests, and the passing of their time."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from presence.timers.kinds import DelayQueue, RingTimer
 from presence.timers.shared_timer import Leasing, SharedTimer
 
 KINDS = ("queue", "ring")
-SLOTS = 512  # what one call looks at
+SLOTS = 512  # that one call reads
 TICK_S = 0.02
 LAP_S = SLOTS * TICK_S
 TIMEOUT_S = 5.0
@@ -27,7 +27,7 @@ def a_timer(scripting: Scripting, kind: str, leasing: Leasing | None = None, **m
 
 
 def wait_for(timer: SharedTimer, count: int = 1, limit: int = 100) -> list[Due]:
-    """Claim until so many were handed out."""
+    """Claim until that many events are due."""
     deadline, found = time.monotonic() + TIMEOUT_S, list[Due]()
     while len(found) < count and time.monotonic() < deadline:
         found += timer.due(limit)
@@ -36,7 +36,7 @@ def wait_for(timer: SharedTimer, count: int = 1, limit: int = 100) -> list[Due]:
 
 
 def let_pass(client: Redis, laps: int = 1) -> None:
-    """Let so many laps of the ring pass for everything that a timer keeps: it all was so much earlier."""
+    """Let laps of the ring pass: move everything that a timer keeps into the past."""
     ms = round(laps * LAP_S * 1000)
     work: Any = client.hgetall(f"{BASE}:work")
     for event_id, packed in work.items():
@@ -55,16 +55,16 @@ def let_pass(client: Redis, laps: int = 1) -> None:
 
 
 def slots(client: Redis) -> list[str]:
-    """The slots of a ring that hold something."""
+    """Return the slots of a ring that are not empty."""
     names: Any = client.keys(f"{BASE}:slot:*")
     return [name.decode() for name in names]
 
 
 def places(client: Redis) -> dict[str, str]:
-    """Where each event is: waiting, leased or dead.
+    """Return where each event is: waiting, leased or dead.
 
     Raises:
-        AssertionError: one is in two places.
+        AssertionError: an event is in two places.
     """
     found: dict[str, str] = {}
     waiting = [f"{BASE}:due"] if client.type(f"{BASE}:due") == b"zset" else slots(client)

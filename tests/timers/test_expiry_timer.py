@@ -1,4 +1,4 @@
-"""The timer by the time to live of keys: what it is told, and what it finds though nobody told."""
+"""The timer based on key expiry: notifications, and the events that it finds without them."""
 
 import time
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from presence.timers.interface import Due, Event
 from presence.timers.shared_timer import Leasing
 
 BASE = Keys().timer("orders")
-LONG_S = 60.0  # no test waits for a scan that comes by itself
+LONG_S = 60.0  # no test waits for a regular scan
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedRedis]:
-    server = EmbeddedRedis(extra=("--hz", "100"))  # expires ten times as often as by default
+    server = EmbeddedRedis(extra=("--hz", "100"))  # expires keys ten times as often as by default
     yield server
     server.stop()
 
@@ -59,14 +59,14 @@ def timers(server: EmbeddedRedis, client: Redis) -> Iterator[Timers]:
 
 @pytest.fixture
 def timer(timers: Timers) -> ExpiryTimer:
-    """One that listens and has nothing left to scan."""
+    """A timer that is subscribed and has scanned."""
     timer = timers()
     assert take(timer, 0.0) == []
     return timer
 
 
 def take(timer: ExpiryTimer, seconds: float = 20.0, count: int = 1) -> list[Due]:
-    """Handle what comes, until it is enough or the time is over."""
+    """Handle due events until there are enough or the time is over."""
     deadline, found = time.monotonic() + seconds, list[Due]()
     while True:
         while some := timer.due():
@@ -87,16 +87,16 @@ def alarms(client: Redis) -> list[str]:
     return sorted(key.decode().rpartition(":")[2] for key in keys)
 
 
-def test_an_event_comes_with_its_payload_when_its_key_has_expired(timer: ExpiryTimer, client: Redis) -> None:
+def test_an_event_is_due_with_its_payload_when_its_key_has_expired(timer: ExpiryTimer, client: Redis) -> None:
     client.set("other", "", px=1)
-    timer.schedule_many([Event("a", 0.05, b"not in the key"), Event("at once", 0.0)])
-    assert names(found := take(timer, count=2)) == ["a", "at once"]
+    timer.schedule_many([Event("a", 0.05, b"not in the key"), Event("immediate", 0.0)])
+    assert names(found := take(timer, count=2)) == ["a", "immediate"]
     assert [(due.payload, due.attempt) for due in found if due.id == "a"] == [(b"not in the key", 1)]
     assert (timer.heard, timer.scans) == (2, 1)  # the first scan, which found nothing
     assert client.keys("*") == [f"{BASE}:counts".encode()]
 
 
-def test_every_change_of_an_event_sets_its_key_anew(timer: ExpiryTimer, client: Redis) -> None:
+def test_every_change_of_an_event_sets_its_key_again(timer: ExpiryTimer, client: Redis) -> None:
     timer.schedule_many([Event("a", 0.6), Event("b", 0.6), Event("c", 60.0), Event("d", 0.6)])
     timer.cancel("a")
     timer.reschedule("b", 60.0)
@@ -106,8 +106,8 @@ def test_every_change_of_an_event_sets_its_key_anew(timer: ExpiryTimer, client: 
     assert timer.heard == 2
 
 
-def test_what_was_handed_out_has_a_key_until_it_is_done(timers: Timers) -> None:
-    """A retry, what is given back, and the end of a lease are told, and need no scan."""
+def test_a_claimed_event_has_a_key_until_it_is_done(timers: Timers) -> None:
+    """Retries, events given back, and expired leases are notified, without a scan."""
     dying, heir = (timers(leasing=Leasing(lease_s=0.1)) for _ in range(2))
     for each in (dying, heir):
         each.due()
@@ -126,24 +126,24 @@ def test_what_was_handed_out_has_a_key_until_it_is_done(timers: Timers) -> None:
     assert heir.scans == 1
 
 
-def test_no_event_comes_early(timer: ExpiryTimer, client: Redis) -> None:
+def test_no_event_is_early(timer: ExpiryTimer, client: Redis) -> None:
     def now_ms() -> float:
         clock: Any = client.time()
         return float(clock[0] * 1000 + clock[1] / 1000)
 
-    begun = {}
+    due_ms = {}
     for n in range(20):
-        begun[str(n)] = now_ms() + 5 * n
+        due_ms[str(n)] = now_ms() + 5 * n
         timer.schedule(Event(str(n), 0.005 * n))
     seen = list[tuple[str, float]]()
     while len(seen) < 20 and timer.wait(3.0):
         dues = timer.due()
         seen += [(due.id, now_ms()) for due in dues]
     assert len(seen) == 20
-    assert all(at >= begun[name] for name, at in seen)
+    assert all(at >= due_ms[name] for name, at in seen)
 
 
-def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
+def test_one_of_several_listeners_gets_an_event(timers: Timers) -> None:
     all_of_them = [timers() for _ in range(3)]
     for each in all_of_them:
         each.due()
@@ -157,17 +157,17 @@ def test_of_several_listeners_one_gets_an_event(timers: Timers) -> None:
     assert sum(each.void for each in all_of_them) > 0
 
 
-def test_what_expired_while_nobody_listened_is_found(timer: ExpiryTimer, client: Redis) -> None:
+def test_events_that_expired_while_disconnected_are_found(timer: ExpiryTimer, client: Redis) -> None:
     timer.schedule_many(Event(str(n), 0.5) for n in range(50))
     assert client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") >= 1  # type: ignore[no-untyped-call]  # redis-py's
-    while alarms(client):  # looking at them removes them, and nobody hears
+    while alarms(client):  # reading the keys expires them, without a listener
         pass
     assert len(take(timer, count=50)) == 50
     assert timer.found > 0
     assert timer.servers == 1
 
 
-def test_what_finds_no_room_is_found(timers: Timers, client: Redis) -> None:
+def test_notifications_beyond_the_queue_are_found(timers: Timers, client: Redis) -> None:
     timer = timers(heard_max=5)
     timer.due()
     timer.schedule_many(Event(str(n), 0.0) for n in range(50))
@@ -178,21 +178,21 @@ def test_what_finds_no_room_is_found(timers: Timers, client: Redis) -> None:
     assert timer.dropped > 0
 
 
-def test_what_nobody_tells_is_found_by_the_next_scan(timers: Timers, client: Redis) -> None:
+def test_events_without_notifications_are_found_by_the_next_scan(timers: Timers, client: Redis) -> None:
     timer = timers(reconcile_s=0.05)
     timer.due()
-    client.config_set(SETTING, "")  # another's hand
+    client.config_set(SETTING, "")  # as another program would
     timer.schedule(Event("a", 0.01))
     assert names(take(timer)) == ["a"]
     assert timer.heard == 0
 
 
-@pytest.mark.parametrize("heard_max", [100, 0], ids=["heard", "missed"])
-def test_what_could_not_be_claimed_is_found_by_the_next_call(
+@pytest.mark.parametrize("heard_max", [100, 0], ids=["notified", "missed"])
+def test_an_event_that_could_not_be_claimed_is_found_by_the_next_call(
     timers: Timers, monkeypatch: pytest.MonkeyPatch, heard_max: int
 ) -> None:
     def fail(_self: Scripting, _call: Call) -> Any:
-        raise StoreUnavailable("told to")
+        raise StoreUnavailable("by the test")
 
     timer = timers(heard_max=heard_max)
     timer.due()
@@ -205,7 +205,7 @@ def test_what_could_not_be_claimed_is_found_by_the_next_call(
     assert names(timer.due()) == ["a"]
 
 
-def test_what_comes_due_during_scans_is_left_to_be_told(timers: Timers) -> None:
+def test_events_that_become_due_during_scans_are_left_to_notifications(timers: Timers) -> None:
     timer = timers()
     timer.schedule_many(Event(f"old {n}", 0.0) for n in range(10))
     timer.schedule(Event("new", 60.0))
@@ -217,7 +217,7 @@ def test_what_comes_due_during_scans_is_left_to_be_told(timers: Timers) -> None:
     assert (timer.scans, timer.found) == (2, 10)
 
 
-def test_the_flags_of_others_stay(timers: Timers, client: Redis) -> None:
+def test_other_notification_flags_are_kept(timers: Timers, client: Redis) -> None:
     client.config_set(SETTING, "Eg")
     timers().due()
     assert sorted(client.config_get(SETTING)[SETTING] or "") == sorted("EgKx")
@@ -230,7 +230,7 @@ def test_the_flags_of_others_stay(timers: Timers, client: Redis) -> None:
         ("resetchannels", r"pattern __keyspace@0__:presence:timer:\{orders\}:alarm:\*"),
     ],
 )
-def test_a_user_who_may_not_do_what_is_needed_is_told(
+def test_missing_permissions_are_reported(
     timers: Timers, client: Redis, server: EmbeddedRedis, rule: str, complaint: str
 ) -> None:
     client.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", "~*", "&*", "+@all", rule)  # type: ignore[no-untyped-call]  # redis-py's
@@ -239,7 +239,7 @@ def test_a_user_who_may_not_do_what_is_needed_is_told(
         timer.due()
 
 
-def test_a_server_that_does_not_say_whether_it_tells_is_taken_at_its_word(
+def test_notifications_are_assumed_if_the_setting_cannot_be_read(
     timers: Timers, client: Redis, server: EmbeddedRedis
 ) -> None:
     client.config_set(SETTING, "KA")
@@ -250,7 +250,7 @@ def test_a_server_that_does_not_say_whether_it_tells_is_taken_at_its_word(
     assert names(take(timer)) == ["a"]
 
 
-def test_a_name_that_looks_like_a_pattern_is_a_name(timers: Timers) -> None:
+def test_a_name_that_looks_like_a_pattern_is_taken_literally(timers: Timers) -> None:
     timer = timers(base=Keys().timer("a*[b]?"))
     timer.due()
     timer.schedule(Event("x", 0.0))

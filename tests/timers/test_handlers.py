@@ -1,4 +1,4 @@
-"""Handlers by name: what can be called is found, and what cannot is said before anything starts."""
+"""Handlers by name: a callable is found, and other names are refused before anything starts."""
 
 import functools
 import math
@@ -34,7 +34,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", ["/nowhere"])
 
 
-def test_a_function_beside_the_command_is_found_and_called() -> None:
+def test_a_function_in_the_working_directory_is_found_and_called() -> None:
     found = load("orders_here:Shop.lapse")
     found.call(DUE)
     assert found.function.__globals__["seen"][-1] == "e"
@@ -42,7 +42,7 @@ def test_a_function_beside_the_command_is_found_and_called() -> None:
 
 
 @pytest.mark.parametrize("name", ["later", "shop"])
-def test_an_async_handler_is_known_as_such(name: str) -> None:
+def test_an_async_handler_is_recognised(name: str) -> None:
     assert load(f"orders_here:{name}").is_async
 
 
@@ -60,21 +60,21 @@ def test_an_async_handler_is_known_as_such(name: str) -> None:
         ("raising_here:later", "ZeroDivisionError"),
     ],
 )
-def test_what_cannot_be_called_is_refused_by_name(name: str, complaint: str) -> None:
+def test_names_that_cannot_be_called_are_refused(name: str, complaint: str) -> None:
     with pytest.raises(HandlerError) as refused:
         load(name)
     assert complaint in str(refused.value)
 
 
-def test_a_plain_function_that_gives_something_to_await_has_done_nothing() -> None:
+def test_a_plain_function_that_returns_an_awaitable_is_an_error() -> None:
     async def later(_due: Due) -> None:
         raise AssertionError
 
     with pytest.raises(TypeError, match="async def"):
-        handler(lambda due: later(due), "later").call(DUE)  # noqa: PLW0108 - it hides what it returns
+        handler(lambda due: later(due), "later").call(DUE)  # noqa: PLW0108 - it hides the awaitable
 
 
-def test_a_part_of_an_async_function_is_async() -> None:
+def test_a_partial_of_an_async_function_is_async() -> None:
     async def later(_shop: str, _due: Due) -> None:
         return
 
@@ -82,6 +82,6 @@ def test_a_part_of_an_async_function_is_async() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [1e9, -1.0, math.inf, math.nan])
-def test_to_put_off_for_no_sensible_time_is_a_failure(delay_s: float) -> None:
+def test_a_retry_with_an_invalid_delay_is_a_failure(delay_s: float) -> None:
     with pytest.raises(TimerError, match="delay_s"):
         RetryLater(delay_s)

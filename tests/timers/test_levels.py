@@ -1,4 +1,4 @@
-"""The hierarchical wheel, held against a list by a Hypothesis state machine, and its promises one by one."""
+"""The hierarchical wheel against a list, by a Hypothesis state machine, and its guarantees one by one."""
 
 import pytest
 from hypothesis import settings
@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from presence.timers.levels import HUSKS_TOLERATED, Levels, TimerEntry
 
 LAP = 256
-# Near, about the ends of laps, and far: every level and every border between two.
+# Near, around the ends of laps, and far: every level and every border between two.
 AHEAD = st.one_of(
     st.integers(-3, 40),
     st.integers(LAP - 3, 2 * LAP + 3),
@@ -26,7 +26,7 @@ class Named(TimerEntry):
 
 
 class LevelsAgainstList(RuleBasedStateMachine):
-    """Every operation is done to the wheel and to a list of (tick, order of adding); they must agree."""
+    """Every operation is applied to the wheel and to a list of (tick, order of adding); they must agree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class LevelsAgainstList(RuleBasedStateMachine):
             assert set(ticks_due) <= {earliest}, "earliest first, and all of one tick"
 
     @rule()
-    def sleep_until_something_is_to_do(self) -> None:
+    def sleep_until_next_work(self) -> None:
         wake = self.wheel.next_tick()
         if wake is None:
             assert not self.model
@@ -92,7 +92,7 @@ class LevelsAgainstList(RuleBasedStateMachine):
         assert len(self.wheel) == len(self.model)
 
     def teardown(self) -> None:
-        """Nothing is left behind, and what is due comes when it is due."""
+        """No entry is left behind, and each is due in time."""
         while (wake := self.wheel.next_tick()) is not None:
             self.now = max(self.now, wake)
             while (taken := self.wheel.step(self.now, 7)) is not None:
@@ -120,7 +120,7 @@ def filled(ticks: list[int], **options: int) -> tuple[Levels[Named], list[Named]
     return wheel, entries
 
 
-def test_those_of_one_tick_keep_their_order_though_some_came_from_above() -> None:
+def test_entries_of_one_tick_keep_their_order_even_after_a_move_from_a_higher_level() -> None:
     wheel, early = filled([70_000] * 50, moves_per_tick=10)
     late = []
     for tick in range(69_000, 70_000, 100):
@@ -130,7 +130,7 @@ def test_those_of_one_tick_keep_their_order_though_some_came_from_above() -> Non
     assert drain(wheel, 70_000, limit=7) == early + late
 
 
-def test_a_far_jump_walks_over_no_empty_slot() -> None:
+def test_a_far_jump_skips_empty_slots() -> None:
     wheel, entries = filled([5, 500_000_000])
     steps = 0
     taken: list[Named] = []
@@ -141,8 +141,8 @@ def test_a_far_jump_walks_over_no_empty_slot() -> None:
     assert steps < 10
 
 
-def test_a_large_window_goes_down_ahead_and_in_parts() -> None:
-    """When its first entry is due no more is left to move than the work of a tick."""
+def test_a_large_window_moves_down_early_and_in_parts() -> None:
+    """When its first entry is due, no more than one tick's work is left to move."""
     begins, count, per_tick = 2 * LAP**2, 3000, 100
     wheel, _ = filled([begins + n % 200 for n in range(count)], moves_per_tick=per_tick)
     wake = wheel.next_tick()
@@ -150,7 +150,7 @@ def test_a_large_window_goes_down_ahead_and_in_parts() -> None:
     assert begins - LAP**2 <= wake < begins - count // per_tick
     while wake < begins:
         assert drain(wheel, wake) == [], "nothing is early"
-        assert wake != wheel.next_tick(), "what is not pressing waits"
+        assert wake != wheel.next_tick(), "what is not urgent waits"
         wake = wheel.next_tick() or 0
     moves = 0
     while not wheel.step(begins, 1):
@@ -158,17 +158,17 @@ def test_a_large_window_goes_down_ahead_and_in_parts() -> None:
     assert moves <= per_tick
 
 
-def test_a_step_is_bounded_whether_it_takes_or_moves() -> None:
+def test_a_step_is_bounded_whether_it_expires_or_moves_entries() -> None:
     wheel, entries = filled([10_000] * 1000)
     sizes = []
     while (step := wheel.step(10_000, 64)) is not None:
         sizes.append(len(step))
     assert sum(sizes) == len(entries)
     assert max(sizes) == 64
-    assert sizes.count(0) == 16, "sixteen steps down, no more than 64 each"
+    assert sizes.count(0) == 16, "sixteen steps down, of at most 64 entries each"
 
 
-def test_what_was_cancelled_leaves_no_more_husks_than_there_are_entries() -> None:
+def test_cancelled_entries_never_outnumber_live_ones() -> None:
     wheel, entries = filled([1000] * 10_000)
     for entry in entries[:9_990]:
         assert wheel.remove(entry)
@@ -177,7 +177,7 @@ def test_what_was_cancelled_leaves_no_more_husks_than_there_are_entries() -> Non
     assert len(slot) <= 2 * HUSKS_TOLERATED + 20
 
 
-def test_to_and_fro_between_two_slots_does_not_pile_up() -> None:
+def test_moving_between_two_slots_does_not_accumulate_memory() -> None:
     wheel, (entry,) = filled([10])
     for n in range(10_000):
         wheel.remove(entry)
@@ -188,14 +188,14 @@ def test_to_and_fro_between_two_slots_does_not_pile_up() -> None:
     assert drain(wheel, 20) == [entry]
 
 
-def test_slots_of_which_all_was_cancelled_wake_nobody() -> None:
+def test_slots_with_cancelled_entries_only_cause_no_wake_up() -> None:
     wheel, entries = filled([10, 400, 100_000])
     for entry in entries:
         wheel.remove(entry)
     assert wheel.next_tick() is None
 
 
-def test_beyond_its_reach_it_says_so() -> None:
+def test_a_tick_beyond_its_range_is_an_error() -> None:
     wheel, _ = filled([])
     entry = Named(0)
     with pytest.raises(OverflowError):
@@ -204,26 +204,28 @@ def test_beyond_its_reach_it_says_so() -> None:
     assert drain(wheel, wheel.reach) == [entry]
 
 
-def test_a_window_too_large_to_go_down_in_time_does_not_do_so_before_there_is_room() -> None:
+def test_a_window_too_large_to_move_down_in_time_waits_for_room() -> None:
     ticks = [4 * LAP + n % LAP for n in range(900)]
     wheel, entries = filled(ticks, moves_per_tick=1)
     taken: list[Named] = []
     while (wake := wheel.next_tick()) is not None:
         tick = max(wake, wheel.cursor + 1)
         step = drain(wheel, tick)
-        assert all(entry.tick <= tick for entry in step), "a ring of two laps takes a third for the first"
+        assert all(entry.tick <= tick for entry in step), (
+            "a ring of two laps keeps a third lap for the first slot"
+        )
         taken += step
     assert len(taken) == len(entries)
 
 
-def test_an_entry_added_to_a_window_that_went_down_needs_no_step_more() -> None:
+def test_an_entry_added_to_a_moved_window_needs_no_further_step() -> None:
     wheel, (first,) = filled([LAP + 10])
     assert drain(wheel, LAP + 10) == [first]
     wheel.add(Named(1), LAP + 100)
     assert wheel.next_tick() == LAP + 100
 
 
-def test_an_entry_that_left_and_came_back_is_there_once() -> None:
+def test_an_entry_removed_and_added_again_is_there_once() -> None:
     wheel, (entry, *others) = filled([10] * 41)
     for n in range(40):
         wheel.remove(entry)

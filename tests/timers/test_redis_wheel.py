@@ -40,14 +40,14 @@ def now_ms(client: Redis) -> float:
 
 
 def slots(client: Redis) -> dict[int, set[bytes]]:
-    """Every slot that exists, by its tick."""
+    """Return every slot that exists, by its tick."""
     names: Any = client.keys(key("slot:*"))
     members: list[Any] = [client.smembers(name) for name in names]
     return {int(name.rpartition(b":")[2]): some for name, some in zip(names, members, strict=True)}
 
 
-def story(client: Redis) -> list[tuple[str, str, str]]:
-    """The stream as (type, uid, reason)."""
+def brief_events(client: Redis) -> list[tuple[str, str, str]]:
+    """Return the stream as (type, uid, reason)."""
     entries: Any = client.xrange(key("events"))
     return [(e[b"type"].decode(), e[b"uid"].decode(), e[b"reason"].decode()) for _, e in entries]
 
@@ -61,7 +61,7 @@ def wait_for(wheel: RedisWheel, count: int = 1) -> list[Silence]:
 
 
 def age(client: Redis, ms: int) -> None:
-    """Let all users have been touched so much earlier, and nobody have called since."""
+    """Move all touches into the past, as if no call had been made since."""
     ticks = round(ms / TICK_S / 1000)
     hand: Any = client.hget(key("wheel"), "hand")
     client.hset(key("wheel"), "hand", str(int(hand) - ticks))
@@ -73,7 +73,7 @@ def age(client: Redis, ms: int) -> None:
         client.hset(key("users"), uid, b"%d %d %s" % (int(tick) - ticks, int(seen) - ms, entry))
 
 
-def test_a_batch_tells_who_came(wheel: RedisWheel) -> None:
+def test_a_batch_returns_who_came_online(wheel: RedisWheel) -> None:
     assert (wheel.touch("ann"), wheel.touch("ann")) == (True, False)
     assert wheel.touch_many(["bob", "ann", "cid", "bob"]) == ["bob", "cid"]
     many = [str(n) for n in range(2500)]  # several calls
@@ -81,7 +81,7 @@ def test_a_batch_tells_who_came(wheel: RedisWheel) -> None:
     assert wheel.count() == 2503
 
 
-def test_nobody_is_offline_early_and_nobody_is_missed(wheel: RedisWheel, client: Redis) -> None:
+def test_no_user_goes_offline_early_or_is_missed(wheel: RedisWheel, client: Redis) -> None:
     chance, last, found = random.Random(7), dict[str, float](), list[tuple[str, float, float]]()
     end = time.monotonic() + 0.5
     while time.monotonic() < end:
@@ -96,13 +96,13 @@ def test_nobody_is_offline_early_and_nobody_is_missed(wheel: RedisWheel, client:
     assert all(taken - touched >= IDLE_S * 1000 for _, touched, taken in found)
     wait_for(wheel, wheel.count())
     assert wheel.count() == 0
-    told = [(kind, uid) for kind, uid, _ in story(client)]
+    transitions = [(kind, uid) for kind, uid, _ in brief_events(client)]
     for uid in last:
-        kinds = [kind for kind, each in told if each == uid]
+        kinds = [kind for kind, each in transitions if each == uid]
         assert kinds == ["online", "offline"] * (len(kinds) // 2)
 
 
-def test_what_is_taken_says_when_he_was_seen_and_how_late_it_is(wheel: RedisWheel, client: Redis) -> None:
+def test_an_expired_user_has_the_time_last_seen_and_the_delay(wheel: RedisWheel, client: Redis) -> None:
     before = int(now_ms(client))
     wheel.touch("ann")
     after = now_ms(client)
@@ -111,23 +111,23 @@ def test_what_is_taken_says_when_he_was_seen_and_how_late_it_is(wheel: RedisWhee
     assert silence.uid == "ann"
     assert before <= silence.last_seen_ms <= after
     assert seen == {"ann": silence.last_seen_ms}
-    # The tick is the first one at or after the deadline; both ends may be met.
+    # The tick is the first one at or after the deadline; both bounds are included.
     idle_ms, tick_ms = round(IDLE_S * 1000), round(TICK_S * 1000)
     assert idle_ms <= silence.due_ms - silence.last_seen_ms <= idle_ms + tick_ms
     assert silence.late_ms == silence.at_ms - silence.due_ms >= 0
 
 
-def test_all_slots_that_passed_while_nobody_called_are_caught_up(wheel: RedisWheel, client: Redis) -> None:
+def test_slots_that_passed_without_calls_are_caught_up(wheel: RedisWheel, client: Redis) -> None:
     for uid in ("ann", "bob", "cid"):
         wheel.touch(uid)
         time.sleep(0.012)  # three slots
-    age(client, ms=20_000_000)  # hours, and many more ticks than one call looks at
+    age(client, ms=20_000_000)  # hours, and many more ticks than one call reads
     assert [each.uid for each in wheel.due()] == ["ann", "bob", "cid"]
     assert 20_000_000 / 1000 / TICK_S > MAX_SLOTS_PER_CALL
     assert slots(client) == {}
 
 
-def test_a_full_slot_is_taken_in_slices_by_all_who_call(
+def test_a_full_slot_is_expired_in_slices_by_all_callers(
     wheel: RedisWheel, client: Redis, server: EmbeddedRedis
 ) -> None:
     wheel.touch_many(str(n) for n in range(300))
@@ -143,41 +143,37 @@ def test_a_touch_between_two_slices_wins(wheel: RedisWheel, client: Redis) -> No
     age(client, ms=1000)
     (first,) = wheel.due(limit=1)
     (other,) = {"ann", "bob"} - {first.uid}
-    assert not wheel.touch(other)  # nobody had heard that he was gone
+    assert not wheel.touch(other)  # the user had not gone offline yet
     assert wheel.due() == []
-    assert ("offline", other, "idle_timeout") not in story(client)
+    assert ("offline", other, "idle_timeout") not in brief_events(client)
 
 
-def test_of_a_caller_who_dies_nothing_is_lost(
-    wheel: RedisWheel, client: Redis, server: EmbeddedRedis
-) -> None:
+def test_a_caller_that_dies_loses_nothing(wheel: RedisWheel, client: Redis, server: EmbeddedRedis) -> None:
     wheel.touch("ann")
     age(client, ms=1000)
-    wheel.due()  # and what it returned is forgotten, as by a crash
+    wheel.due()  # the result is lost, as in a crash
     with subscribe_sync(server.url, prefix=wheel.prefix, group="push", consumer="c", after="0") as events:
         online, offline = next(events), next(events)
     assert isinstance(online, Online)
     assert isinstance(offline, Offline)
     assert (offline.uid, offline.reason, offline.since_id) == ("ann", "idle_timeout", online.id)
     assert online.since_ms == pytest.approx(offline.since_ms, abs=1000)
-    assert wheel.touch("ann"), "he comes online again"
-    assert [kind for kind, *_ in story(client)] == ["online", "offline", "online"]
+    assert wheel.touch("ann"), "the user comes online again"
+    assert [kind for kind, *_ in brief_events(client)] == ["online", "offline", "online"]
 
 
-def test_a_logout_is_offline_at_once_and_told_once(wheel: RedisWheel, client: Redis) -> None:
+def test_a_logout_is_offline_immediately_and_once(wheel: RedisWheel, client: Redis) -> None:
     wheel.touch("ann")
     assert (wheel.forget("ann"), wheel.forget("ann"), wheel.forget("stranger")) == (True, False, False)
-    assert story(client)[1:] == [("offline", "ann", "logout")]
+    assert brief_events(client)[1:] == [("offline", "ann", "logout")]
     assert slots(client) == {}
 
 
-def test_a_clock_that_was_an_hour_ahead_delays_nobody_who_comes_after(
-    wheel: RedisWheel, client: Redis
-) -> None:
+def test_a_clock_that_was_an_hour_ahead_does_not_delay_later_users(wheel: RedisWheel, client: Redis) -> None:
     wheel.touch("ann")
     wheel.forget("ann")
     ticks = round(3600 / TICK_S)
-    client.hincrby(key("wheel"), "hand", ticks)  # the slots of an hour were taken
+    client.hincrby(key("wheel"), "hand", ticks)  # the slots of an hour were read
     before = now_ms(client)
     wheel.touch("bob")
     (silence,) = wait_for(wheel)
@@ -187,7 +183,7 @@ def test_a_clock_that_was_an_hour_ahead_delays_nobody_who_comes_after(
 
 
 @pytest.mark.parametrize("word", ["xadd", "sadd", "spop"])
-def test_a_user_who_may_not_do_all_of_it_does_nothing(
+def test_a_user_with_missing_permissions_changes_nothing(
     wheel: RedisWheel, client: Redis, server: EmbeddedRedis, word: str
 ) -> None:
     wheel.touch("ann")
@@ -199,18 +195,20 @@ def test_a_user_who_may_not_do_all_of_it_does_nothing(
         for call in calls:
             with pytest.raises(StoreError, match=f"may not call {word.upper()}"):
                 call()
-    assert story(client) == [("online", "ann", "login")]
+    assert brief_events(client) == [("online", "ann", "login")]
     assert [each.uid for each in wheel.due()] == ["ann"]
 
 
-def test_after_a_loss_of_all_data_users_come_anew(wheel: RedisWheel, client: Redis) -> None:
+def test_after_a_loss_of_all_data_users_come_online_again(wheel: RedisWheel, client: Redis) -> None:
     wheel.touch("ann")
     client.flushall()
     assert wheel.touch("ann")
     assert client.hget(Keys("presence:timer:web").meta, "shards") == b"1"
 
 
-def test_callers_may_differ_in_the_time_out(wheel: RedisWheel, client: Redis, server: EmbeddedRedis) -> None:
+def test_callers_may_have_different_time_outs(
+    wheel: RedisWheel, client: Redis, server: EmbeddedRedis
+) -> None:
     patient = a_wheel(server, idle_timeout_s=60.0)
     wheel.touch("ann")
     patient.touch("ann")
@@ -229,7 +227,7 @@ def test_a_caller_with_another_tick_is_refused(wheel: RedisWheel, server: Embedd
 
 
 @pytest.mark.parametrize("uid", ["", "é" * 300, "\ud800"])
-def test_a_uid_out_of_bounds_is_refused(wheel: RedisWheel, uid: str) -> None:
+def test_an_invalid_uid_is_refused(wheel: RedisWheel, uid: str) -> None:
     with pytest.raises(TimerError, match="an id"):
         wheel.touch(uid)
 
@@ -237,7 +235,7 @@ def test_a_uid_out_of_bounds_is_refused(wheel: RedisWheel, uid: str) -> None:
 @pytest.mark.parametrize(
     "settings", [{"tick_s": 0.0}, {"tick_s": 1.0, "idle_timeout_s": 0.5}, {"tick_s": 0.0105}]
 )
-def test_settings_without_sense_are_refused(server: EmbeddedRedis, settings: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(server: EmbeddedRedis, settings: dict[str, float]) -> None:
     with pytest.raises(TimerError, match="tick_s"):
         a_wheel(server, **settings)
 

@@ -1,4 +1,4 @@
-"""The ring of slots in Redis: no lap is missed, none comes early, whoever was away and however long."""
+"""The ring of slots in Redis: no lap is missed or early, however long no worker called."""
 
 import time
 from typing import Any
@@ -26,7 +26,9 @@ def hand(client: Redis) -> int:
 
 
 @pytest.mark.parametrize("delay_s", [100.0, 100.001, 100.0035, 100.009, 200.5])
-def test_an_event_is_of_the_first_tick_after_its_time(ring: RingTimer, client: Redis, delay_s: float) -> None:
+def test_an_event_belongs_to_the_first_tick_after_its_time(
+    ring: RingTimer, client: Redis, delay_s: float
+) -> None:
     ring.schedule(Event("a", delay_s))
     packed: Any = client.hget(f"{BASE}:work", "a")
     due_ms = msgpack.unpackb(packed)[0]
@@ -48,24 +50,24 @@ def test_the_rest_of_a_slot_is_not_left_for_the_next_lap(ring: RingTimer, client
 
 
 @pytest.mark.parametrize("ticks", [1, 2, SLOTS, 10_000])
-def test_an_add_behind_the_hand_moves_it_back(ring: RingTimer, client: Redis, ticks: int) -> None:
+def test_adding_behind_the_hand_moves_it_back(ring: RingTimer, client: Redis, ticks: int) -> None:
     ring.due()
     client.hset(f"{BASE}:ring", "hand", hand(client) + ticks)  # as after a clock that was set back
     ring.schedule(Event("a", 0.0))
     assert [due.id for due in wait_for(ring)] == ["a"]
 
 
-def test_many_empty_slots_that_passed_take_one_call(scripting: Scripting, client: Redis) -> None:
+def test_many_empty_slots_in_the_past_take_one_call(scripting: Scripting, client: Redis) -> None:
     ring = RingTimer(scripting, BASE, slots=5000, tick_s=TICK_S)
     ring.schedule(Event("a", 0.0))
-    client.hincrby(f"{BASE}:ring", "hand", -4000)  # nobody looked for 40 s
+    client.hincrby(f"{BASE}:ring", "hand", -4000)  # no call for 40 s
     time.sleep(2 * TICK_S)
     assert [due.id for due in ring.due()] == ["a"]
 
 
-def test_no_more_than_a_lap_is_looked_at(ring: RingTimer, client: Redis) -> None:
+def test_at_most_one_lap_is_read(ring: RingTimer, client: Redis) -> None:
     ring.schedule(Event("a", 0.0))
-    client.hset(f"{BASE}:ring", "hand", 1)  # nobody looked since 1970
+    client.hset(f"{BASE}:ring", "hand", 1)  # no call since 1970
     client.config_resetstat()
     time.sleep(2 * TICK_S)
     assert [due.id for due in ring.due()] == ["a"]
@@ -77,7 +79,7 @@ def test_no_more_than_a_lap_is_looked_at(ring: RingTimer, client: Redis) -> None
 def test_a_worker_with_other_settings_is_refused(
     ring: RingTimer, scripting: Scripting, others: dict[str, Any]
 ) -> None:
-    assert ring.due() == []  # the first call settles the settings
+    assert ring.due() == []  # the first call stores the settings
     other = RingTimer(scripting, BASE, **{"slots": SLOTS, "tick_s": TICK_S, **others})
     for call in (other.due, lambda: other.schedule(Event("b", 0.0))):
         with pytest.raises(TimerError, match="this ring has 8 slots of 10 ms: the settings differ"):

@@ -1,4 +1,4 @@
-"""What timers tell the scripts: checked, rounded so that nothing is early, and cut into bounded pieces."""
+"""Arguments of the timers' scripts: checked, rounded up, and split into bounded calls."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_an_event_out_of_bounds_is_refused(event: Event, complaint: str) -> None
         list(event_batches([event]))
 
 
-def test_the_largest_event_is_taken() -> None:
+def test_the_largest_event_is_accepted() -> None:
     largest = Event("ä" * (MAX_ID_BYTES // 2), MAX_DELAY_S, bytes(MAX_PAYLOAD_BYTES))
     (packed,) = event_batches([largest])
     assert len(packed) > MAX_PAYLOAD_BYTES + MAX_ID_BYTES

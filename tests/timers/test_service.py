@@ -1,4 +1,4 @@
-"""The timer service under a clock that jumps: what it promises, one test a promise."""
+"""The timer service with a clock that jumps: one test for each guarantee."""
 
 import math
 import time
@@ -19,7 +19,7 @@ LIMIT_S = 20.0  # a machine under load
 
 
 class Calls:
-    """Notes who was called when."""
+    """Records who was called when."""
 
     def __init__(self, clock: MockClock) -> None:
         self._clock = clock
@@ -40,12 +40,12 @@ def calls(autojump_clock: MockClock) -> Calls:
 
 
 def burn(clock: MockClock, seconds: float) -> Callable[[], None]:
-    """Return a callback that takes so long, by the mock clock."""
+    """Return a callback that takes that long, by the mock clock."""
     return partial(clock.jump, seconds)
 
 
 @pytest.mark.parametrize("begins_s", [0.0, 0.0075])
-async def test_it_fires_at_the_first_tick_at_or_after_its_deadline(
+async def test_a_timer_fires_at_the_first_tick_at_or_after_its_deadline(
     autojump_clock: MockClock, calls: Calls, begins_s: float
 ) -> None:
     delays_s = [0.0, 0.001, 0.01, 0.0101, 0.07, 0.29, 2.55, 2.56, 2.57, 655.35, 655.36, 655.37, MAX_DELAY_S]
@@ -59,7 +59,7 @@ async def test_it_fires_at_the_first_tick_at_or_after_its_deadline(
     assert [at_s for _, at_s in calls.at] == sorted(at_s for _, at_s in calls.at)
 
 
-async def test_nothing_wakes_while_nothing_is_near(autojump_clock: MockClock, calls: Calls) -> None:
+async def test_the_loop_sleeps_while_no_timer_is_near(autojump_clock: MockClock, calls: Calls) -> None:
     woken = 0
 
     class Passes(trio.abc.Instrument):
@@ -76,19 +76,19 @@ async def test_nothing_wakes_while_nothing_is_near(autojump_clock: MockClock, ca
     assert woken < 20
 
 
-async def test_those_of_one_tick_fire_in_the_order_of_scheduling(
+async def test_timers_of_one_tick_fire_in_the_order_of_scheduling(
     autojump_clock: MockClock, calls: Calls
 ) -> None:
     async with open_timer_service() as timers:
-        timers.schedule(10.0, calls, "from afar")
+        timers.schedule(10.0, calls, "far ahead")
         await trio.sleep(9)
         timers.schedule(1.0, calls, "later")
-        timers.schedule_many([(0.999, calls, "and later"), (1.0, calls, "last")])
+        timers.schedule_many([(0.999, calls, "even later"), (1.0, calls, "last")])
         await trio.sleep(2)
-    assert calls.names == ["from afar", "later", "and later", "last"]
+    assert calls.names == ["far ahead", "later", "even later", "last"]
 
 
-async def test_what_is_cancelled_does_not_fire(autojump_clock: MockClock, calls: Calls) -> None:
+async def test_a_cancelled_timer_does_not_fire(autojump_clock: MockClock, calls: Calls) -> None:
     async with open_timer_service() as timers:
         first, second = timers.schedule(1.0, calls, 1), timers.schedule(1.0, calls, 2)
         assert timers.cancel(first)
@@ -99,7 +99,7 @@ async def test_what_is_cancelled_does_not_fire(autojump_clock: MockClock, calls:
     assert calls.names == [2]
 
 
-async def test_a_callback_may_cancel_and_put_off_others_of_its_tick_but_not_itself(
+async def test_a_callback_may_cancel_and_reschedule_others_of_its_tick_but_not_itself(
     autojump_clock: MockClock, calls: Calls
 ) -> None:
     async with open_timer_service() as timers:
@@ -111,8 +111,8 @@ async def test_a_callback_may_cancel_and_put_off_others_of_its_tick_but_not_itse
         own = timers.schedule(1.0, first)
         victim, later = timers.schedule(1.0, calls), timers.schedule(1.0, calls, "later")
         await trio.sleep(3)
-        figures = timers.statistics()
-        assert (figures.fired, figures.cancelled, figures.pending) == (2, 1, 0)
+        statistics = timers.statistics()
+        assert (statistics.fired, statistics.cancelled, statistics.pending) == (2, 1, 0)
     assert calls.at == [((True, True), 1.0), ((False, False), 1.0), ("later", 1.5)]
 
 
@@ -127,7 +127,7 @@ async def test_rescheduling_counts_from_now(autojump_clock: MockClock, calls: Ca
     assert calls.at == [("", 46.0)]
 
 
-async def test_a_chain_comes_once_a_tick_and_does_not_drift(calls: Calls, autojump_clock: MockClock) -> None:
+async def test_a_chain_fires_once_a_tick_and_does_not_drift(calls: Calls, autojump_clock: MockClock) -> None:
     async with open_timer_service(pending_max=1) as timers:
 
         def again() -> None:
@@ -137,13 +137,11 @@ async def test_a_chain_comes_once_a_tick_and_does_not_drift(calls: Calls, autoju
 
         timers.schedule(0.0, again)
         await trio.sleep(10.005)
-        assert timers.statistics().errors == 0, "at the limit a callback may still come again"
+        assert timers.statistics().errors == 0, "at the limit a callback may still reschedule"
     assert [at_s for _, at_s in calls.at] == [n / 100 for n in range(1, 1001)]
 
 
-async def test_a_stalled_loop_catches_up_in_order_and_skips_nothing(
-    calls: Calls, autojump_clock: MockClock
-) -> None:
+async def test_after_a_stall_all_timers_fire_in_order(calls: Calls, autojump_clock: MockClock) -> None:
     async with open_timer_service() as timers:
         for n in range(1, 301):
             timers.schedule(n * 0.01, calls, n)
@@ -155,7 +153,7 @@ async def test_a_stalled_loop_catches_up_in_order_and_skips_nothing(
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.01], ids=["one tick", "many ticks to catch up"])
-async def test_a_long_slice_is_cut_for_the_others(
+async def test_a_long_slice_yields_to_other_tasks(
     calls: Calls, autojump_clock: MockClock, apart_s: float
 ) -> None:
     turns = 0
@@ -169,25 +167,25 @@ async def test_a_long_slice_is_cut_for_the_others(
     assert turns >= 50
 
 
-async def test_an_error_reaches_the_handler_and_nobody_else(autojump_clock: MockClock, calls: Calls) -> None:
-    told: list[tuple[str, object]] = []
+async def test_an_error_reaches_the_error_handler_only(autojump_clock: MockClock, calls: Calls) -> None:
+    errors: list[tuple[str, object]] = []
 
     def fail() -> None:
         raise ValueError("a callback's own")
 
-    async with open_timer_service(on_error=lambda error, fn: told.append((str(error), fn))) as timers:
+    async with open_timer_service(on_error=lambda error, fn: errors.append((str(error), fn))) as timers:
         timers.schedule_many([(1.0, calls, 1), (1.0, fail), (1.0, calls, 2), (2.0, calls, 3)])
         await trio.sleep(3)
         assert timers.statistics().errors == 1
     assert calls.names == [1, 2, 3]
-    assert told == [("a callback's own", fail)]
+    assert errors == [("a callback's own", fail)]
 
 
 @pytest.mark.parametrize(
     ("settings", "event"),
     [({}, "timer callback failed"), ({"on_error": int}, "timer error handler failed")],
 )
-async def test_what_nobody_handles_is_logged_and_harms_nobody(
+async def test_an_error_without_an_error_handler_is_logged(
     autojump_clock: MockClock, calls: Calls, settings: dict[str, Any], event: str
 ) -> None:
     def fail() -> None:
@@ -202,7 +200,7 @@ async def test_what_nobody_handles_is_logged_and_harms_nobody(
     assert [(line["event"], line["log_level"]) for line in logs] == [(event, "error")]
 
 
-async def test_an_interrupt_is_nobodys_to_swallow(autojump_clock: MockClock, calls: Calls) -> None:
+async def test_an_interrupt_is_not_swallowed(autojump_clock: MockClock, calls: Calls) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -213,7 +211,7 @@ async def test_an_interrupt_is_nobodys_to_swallow(autojump_clock: MockClock, cal
     assert trio.current_time() - calls.began == pytest.approx(1.0)
 
 
-async def test_no_more_timers_than_it_may_hold(autojump_clock: MockClock, calls: Calls) -> None:
+async def test_the_number_of_timers_is_limited(autojump_clock: MockClock, calls: Calls) -> None:
     async with open_timer_service(pending_max=3) as timers:
         handles = timers.schedule_many([(1.0, calls), (2.0, calls)])
         with pytest.raises(TimerFull):
@@ -227,9 +225,7 @@ async def test_no_more_timers_than_it_may_hold(autojump_clock: MockClock, calls:
 
 
 @pytest.mark.parametrize("delay_s", [-0.001, float("nan"), float("inf"), MAX_DELAY_S * 1.001])
-async def test_a_delay_out_of_bounds_is_refused(
-    autojump_clock: MockClock, calls: Calls, delay_s: float
-) -> None:
+async def test_an_invalid_delay_is_refused(autojump_clock: MockClock, calls: Calls, delay_s: float) -> None:
     async with open_timer_service() as timers:
         handle = timers.schedule(1.0, calls)
         for refused in (
@@ -242,7 +238,7 @@ async def test_a_delay_out_of_bounds_is_refused(
         assert timers.statistics().pending == 1
 
 
-async def test_after_the_block_nothing_fires_and_nothing_is_taken(
+async def test_after_the_block_no_timer_fires_and_none_is_accepted(
     autojump_clock: MockClock, calls: Calls
 ) -> None:
     async with open_timer_service() as timers:
@@ -256,9 +252,7 @@ async def test_after_the_block_nothing_fires_and_nothing_is_taken(
 
 
 @pytest.mark.parametrize("fires", [True, False])
-async def test_a_timer_that_has_fired_or_was_cancelled_keeps_nothing_alive(
-    autojump_clock: MockClock, fires: bool
-) -> None:
+async def test_a_fired_or_cancelled_timer_keeps_nothing_alive(autojump_clock: MockClock, fires: bool) -> None:
     class Owner:
         def fire(self, other: object) -> None: ...
 
@@ -273,11 +267,11 @@ async def test_a_timer_that_has_fired_or_was_cancelled_keeps_nothing_alive(
         assert [ref() for ref in gone] == [None, None]
 
 
-# Async callbacks: tasks of their own, bounded, and none is lost
+# Async callbacks: tasks of their own, limited, and none is lost
 
 
 class Work:
-    """An async callback that takes a second, and counts how many run at once."""
+    """An async callback that takes a second, and counts how many run concurrently."""
 
     def __init__(self) -> None:
         self.running = self.most = self.done = 0
@@ -290,40 +284,40 @@ class Work:
         self.done += 1
 
 
-async def test_at_the_bound_async_callbacks_wait_and_none_is_lost(autojump_clock: MockClock) -> None:
+async def test_async_callbacks_beyond_the_limit_wait_and_none_is_lost(autojump_clock: MockClock) -> None:
     work, fired = Work(), trio.Event()
     async with open_timer_service(async_max=3, pending_max=11) as timers:
         handles = timers.schedule_many((0.01, work) for _ in range(10))
         timers.schedule(0.02, fired.set)
         with trio.fail_after(0.5):
             await fired.wait()  # plain callbacks do not wait for async ones
-        figures = timers.statistics()
-        assert (figures.running, figures.held, figures.pending) == (3, 7, 7)
-        assert not any(timers.cancel(handle) for handle in handles), "all have begun"
+        statistics = timers.statistics()
+        assert (statistics.running, statistics.held, statistics.pending) == (3, 7, 7)
+        assert not any(timers.cancel(handle) for handle in handles), "all have started"
         await trio.sleep(10)
-        figures = timers.statistics()
-        assert (figures.running, figures.held, figures.pending) == (0, 0, 0)
+        statistics = timers.statistics()
+        assert (statistics.running, statistics.held, statistics.pending) == (0, 0, 0)
     assert (work.most, work.done) == (3, 10)
 
 
-async def test_an_error_of_an_async_callback_harms_nobody(autojump_clock: MockClock) -> None:
-    told: list[str] = []
+async def test_an_error_of_an_async_callback_affects_no_other(autojump_clock: MockClock) -> None:
+    errors: list[str] = []
     work = Work()
 
     async def fail() -> None:
         await trio.sleep(0.1)
         raise ValueError("late")
 
-    async with open_timer_service(async_max=1, on_error=lambda error, _: told.append(str(error))) as timers:
+    async with open_timer_service(async_max=1, on_error=lambda error, _: errors.append(str(error))) as timers:
         timers.schedule_many([(0.01, fail), (0.01, work)])
         await trio.sleep(3)
         assert timers.statistics().errors == 1
-    assert told == ["late"]
+    assert errors == ["late"]
     assert work.done == 1
 
 
-async def test_a_cancellation_beside_an_error_is_let_through(autojump_clock: MockClock) -> None:
-    told: list[str] = []
+async def test_a_cancellation_with_an_error_is_passed_on(autojump_clock: MockClock) -> None:
+    errors: list[str] = []
 
     async def fail_at_the_end() -> None:
         async with trio.open_nursery() as nursery:
@@ -333,31 +327,31 @@ async def test_a_cancellation_beside_an_error_is_let_through(autojump_clock: Moc
             finally:
                 raise ValueError("while it ended")
 
-    async with open_timer_service(on_error=lambda error, _: told.append(repr(error))) as timers:
+    async with open_timer_service(on_error=lambda error, _: errors.append(repr(error))) as timers:
         timers.schedule(0.01, fail_at_the_end)
         await trio.sleep(1)
-    assert len(told) == 1
-    assert "while it ended" in told[0]
+    assert len(errors) == 1
+    assert "while it ended" in errors[0]
 
 
-async def test_one_that_ends_after_the_block_starts_nobody_from_the_line(autojump_clock: MockClock) -> None:
+async def test_a_callback_that_ends_after_the_block_starts_no_queued_one(autojump_clock: MockClock) -> None:
     errors: list[Exception] = []
-    begun: list[str] = []
+    started: list[str] = []
 
     async def stubborn() -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(1.0)
 
     async def next_one() -> None:
-        begun.append("after the end")
+        started.append("after the end")
 
     async with open_timer_service(async_max=1, on_error=lambda error, _: errors.append(error)) as timers:
         timers.schedule_many([(0.01, stubborn), (0.01, next_one)])
         await trio.sleep(0.5)
-    assert (errors, begun, timers.statistics().pending) == ([], [], 1)
+    assert (errors, started, timers.statistics().pending) == ([], [], 1)
 
 
-async def test_threads_schedule_and_all_fires_once_and_none_early() -> None:
+async def test_timers_scheduled_by_threads_fire_once_and_never_early() -> None:
     fired: list[tuple[int, float]] = []
     count, all_fired = 100, trio.Event()
 

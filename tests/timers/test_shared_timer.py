@@ -1,4 +1,4 @@
-"""What every shared timer promises, on a real server: nothing early, lost or doubled."""
+"""The guarantees of every shared timer, on a real server: no event is early, lost or duplicated."""
 
 import random
 import time
@@ -13,7 +13,7 @@ from presence.timers.interface import Due, Event, TimerError, TimerFull
 from presence.timers.shared_timer import Leasing, SharedTimer
 from tests.timers.shared_timers import BASE, KINDS, TICK_S, a_timer, let_pass, places, wait_for
 
-LEASING = Leasing(lease_s=2.0, attempts_max=2)  # shorter than the lap that `let_pass` lets pass
+LEASING = Leasing(lease_s=2.0, attempts_max=2)  # shorter than a lap of `let_pass`
 
 
 @pytest.fixture(params=KINDS)
@@ -26,21 +26,21 @@ def timer(scripting: Scripting, client: Redis, kind: str) -> SharedTimer:
     return a_timer(scripting, kind, LEASING)
 
 
-def handed_out(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:
+def claimed(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:
     timer.schedule(Event(event_id, 0.0, payload))
     (due,) = wait_for(timer)
     return due
 
 
-def died(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:
-    """An event becomes a dead letter; return it as it was handed out last."""
-    timer.retry(handed_out(timer, event_id, payload), 0)
+def dead_letter(timer: SharedTimer, event_id: str = "a", payload: bytes = b"x") -> Due:
+    """Make an event a dead letter; return its last delivery."""
+    timer.retry(claimed(timer, event_id, payload), 0)
     (last,) = wait_for(timer)
     timer.retry(last)
     return last
 
 
-def test_nothing_is_early_by_a_microsecond(timer: SharedTimer, client: Redis) -> None:
+def test_no_event_is_early_even_by_a_microsecond(timer: SharedTimer, client: Redis) -> None:
     asked_us = {}
     for number in range(40):
         clock: Any = client.time()
@@ -52,16 +52,18 @@ def test_nothing_is_early_by_a_microsecond(timer: SharedTimer, client: Redis) ->
     assert all((each.due_ms + each.late_ms) * 1000 >= asked_us[each.id] for each in found)
 
 
-def test_a_word_on_an_event_that_was_scheduled_anew_is_void(timer: SharedTimer) -> None:
-    first = handed_out(timer)
+def test_a_call_about_a_rescheduled_event_is_void(timer: SharedTimer) -> None:
+    first = claimed(timer)
     timer.cancel("a")
-    second = handed_out(timer)
+    second = claimed(timer)
     assert first.attempt == second.attempt
     assert timer.done([first]) == 0
     assert timer.done([second]) == 1
 
 
-def test_what_kills_its_workers_is_a_dead_letter_and_hides_nothing(timer: SharedTimer, client: Redis) -> None:
+def test_an_event_that_kills_its_workers_becomes_a_dead_letter_and_blocks_no_other(
+    timer: SharedTimer, client: Redis
+) -> None:
     timer.schedule_many(Event(f"old {number}", 0.0) for number in range(5))
     wait_for(timer, 5)
     let_pass(client)
@@ -74,30 +76,28 @@ def test_what_kills_its_workers_is_a_dead_letter_and_hides_nothing(timer: Shared
     assert len(timer.dead()) == 5
 
 
-def test_dead_letters_are_listed_by_pages_purged_and_live_again(timer: SharedTimer) -> None:
+def test_dead_letters_are_listed_in_pages_purged_and_requeued(timer: SharedTimer) -> None:
     for name in ("a", "b", "c"):
-        died(timer, name)
+        dead_letter(timer, name)
         time.sleep(0.002)  # they are listed by the millisecond of their death
     assert [letter.id for letter in timer.dead(limit=2)] == ["a", "b"]
     assert [letter.id for letter in timer.dead(limit=2, skip=2)] == ["c"]
-    assert timer.purge(["a", "c", "nobody"]) == 2
+    assert timer.purge(["a", "c", "unknown"]) == 2
     assert [letter.id for letter in timer.dead()] == ["b"]
-    assert timer.requeue(["b", "nobody"]) == 1
+    assert timer.requeue(["b", "unknown"]) == 1
     assert [(due.id, due.attempt) for due in wait_for(timer)] == [("b", 1)]
 
 
-def test_a_waiting_event_gets_another_time(timer: SharedTimer) -> None:
+def test_a_waiting_event_can_be_rescheduled(timer: SharedTimer) -> None:
     timer.schedule_many([Event("a", 0.02), Event("b", 9.0), Event("c", 0.04)])
     assert timer.reschedule("a", 9.0)
     assert timer.reschedule("b", 0.0)
     assert sorted(due.id for due in wait_for(timer, 2)) == ["b", "c"]
-    assert timer.reschedule_many(["a", "b", "nobody"], 0.0) == ["b", "nobody"]
+    assert timer.reschedule_many(["a", "b", "unknown"], 0.0) == ["b", "unknown"]
     assert [due.id for due in wait_for(timer)] == ["a"]
 
 
-def test_a_full_timer_takes_nothing_and_knows_whom_it_has(
-    scripting: Scripting, client: Redis, kind: str
-) -> None:
+def test_a_full_timer_accepts_known_events_only(scripting: Scripting, client: Redis, kind: str) -> None:
     timer = a_timer(scripting, kind, events_max=3)
     timer.schedule_many([Event("a", 9.0), Event("b", 9.0)])
     with pytest.raises(TimerFull, match="holds 2 events of 3"):
@@ -106,7 +106,7 @@ def test_a_full_timer_takes_nothing_and_knows_whom_it_has(
     assert timer.schedule_many([Event("a", 9.0), Event("b", 9.0), Event("c", 9.0)]) == 1
 
 
-def test_many_at_one_time_come_in_bounded_slices(timer: SharedTimer) -> None:
+def test_many_events_of_one_time_are_due_in_bounded_slices(timer: SharedTimer) -> None:
     assert timer.schedule_many(Event(str(number), 0.0) for number in range(2500)) == 2500
     time.sleep(1.2 * TICK_S)
     slices = [timer.due(limit=1000) for _ in range(3)]
@@ -116,13 +116,13 @@ def test_many_at_one_time_come_in_bounded_slices(timer: SharedTimer) -> None:
     assert timer.done(dues) == 2500
 
 
-def test_large_payloads_come_a_few_at_a_time(timer: SharedTimer) -> None:
+def test_large_payloads_are_claimed_a_few_at_a_time(timer: SharedTimer) -> None:
     timer.schedule_many(Event(str(number), 0.0, bytes(65_536)) for number in range(20))
     time.sleep(1.2 * TICK_S)
     assert [len(timer.due()) for _ in range(3)] == [16, 4, 0]
 
 
-def test_a_server_without_memory_still_hands_out_and_settles(timer: SharedTimer, client: Redis) -> None:
+def test_a_server_without_memory_still_claims_and_acknowledges(timer: SharedTimer, client: Redis) -> None:
     timer.schedule(Event("a", 0.0))
     try:
         client.config_set("maxmemory", 1)
@@ -140,7 +140,7 @@ def test_a_server_without_memory_still_hands_out_and_settles(timer: SharedTimer,
     assert timer.state().waiting == 0
 
 
-def test_what_fails_again_and_again_keeps_nothing_new_out(
+def test_events_that_keep_failing_do_not_block_new_ones(
     scripting: Scripting, client: Redis, kind: str
 ) -> None:
     timer = a_timer(scripting, kind, Leasing(attempts_max=1000))
@@ -158,7 +158,7 @@ def test_what_fails_again_and_again_keeps_nothing_new_out(
     pytest.fail("20 others were handed out, and not what was new")
 
 
-def test_a_name_is_of_one_kind(scripting: Scripting, client: Redis, kind: str) -> None:
+def test_a_name_has_one_kind(scripting: Scripting, client: Redis, kind: str) -> None:
     timer, other = (a_timer(scripting, each) for each in sorted(KINDS, key=lambda each: each != kind))
     timer.schedule(Event("a", 0.0))
     for call in (other.due, other.state, lambda: other.schedule(Event("b", 0.0)), lambda: other.cancel("a")):
@@ -167,27 +167,27 @@ def test_a_name_is_of_one_kind(scripting: Scripting, client: Redis, kind: str) -
     assert [due.id for due in wait_for(timer)] == ["a"]
 
 
-def test_a_damaged_entry_is_dropped_and_harms_nobody(timer: SharedTimer, client: Redis) -> None:
+def test_a_damaged_entry_is_dropped_and_affects_no_other(timer: SharedTimer, client: Redis) -> None:
     timer.schedule_many([Event("a", 0.0), Event("b", 0.0)])
     client.hset(f"{BASE}:work", "a", "no MessagePack")
     assert [due.id for due in wait_for(timer)] == ["b"]
     assert "a" not in places(client)
 
 
-def test_the_next_time_is_told(timer: SharedTimer) -> None:
+def test_the_next_due_time_is_reported(timer: SharedTimer) -> None:
     assert timer.state().next_s is None
     timer.schedule(Event("a", 9.0))
-    told_s = timer.state().next_s
-    assert told_s is not None
-    # A ring does not look so far ahead in one call: it tells when to look again.
-    assert 2.0 < told_s <= 9.03
-    handed_out(timer, "b")
-    told_s = timer.state().next_s  # the end of the lease
-    assert told_s is not None
-    assert 1.5 < told_s <= 2.0
+    next_s = timer.state().next_s
+    assert next_s is not None
+    # A ring does not read that far ahead in one call: it returns when to read again.
+    assert 2.0 < next_s <= 9.03
+    claimed(timer, "b")
+    next_s = timer.state().next_s  # the end of the lease
+    assert next_s is not None
+    assert 1.5 < next_s <= 2.0
 
 
-def test_what_happened_is_counted(timer: SharedTimer, client: Redis) -> None:
+def test_events_are_counted(timer: SharedTimer, client: Redis) -> None:
     timer.schedule_many([Event("a", 0.0), Event("b", 99.0)])
     wait_for(timer)
     let_pass(client)
@@ -202,7 +202,7 @@ def test_a_limit_out_of_bounds_is_refused(timer: SharedTimer, limit: int) -> Non
         timer.due(limit)
 
 
-def test_pauses_double_up_to_a_limit_and_differ() -> None:
+def test_retry_delays_double_up_to_a_limit_and_vary() -> None:
     leasing = Leasing(backoff_s=1.0, backoff_max_s=8.0)
     for attempt, whole_s in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 8), (999, 8)]:
         pauses = {leasing.pause_s(attempt) for _ in range(20)}

@@ -1,4 +1,4 @@
-"""Shared timers against a plain model of them: whatever is asked, in whatever order, they agree."""
+"""Shared timers against a plain model: they agree after any operations in any order."""
 
 import random
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ WALKS, STEPS = 6, 80
 
 @dataclass
 class Known:
-    """What the model knows of an event; `ready`: the lap from which it is handed out."""
+    """What the model knows of an event; `ready`: the lap from which it is due."""
 
     payload: bytes
     ready: int
@@ -49,7 +49,7 @@ def test_a_timer_does_what_its_model_does(scripting: Scripting, client: Redis, k
 class TimerAndModel:
     """Each step does one thing to both.
 
-    Times are told in laps, which pass by `let_a_lap_pass` alone: a walk takes less than a quarter of one.
+    Times are in laps, which pass by `let_a_lap_pass` alone: a walk takes less than a quarter of one.
     """
 
     def __init__(self, scripting: Scripting, client: Redis, kind: str, seed: int) -> None:
@@ -59,7 +59,7 @@ class TimerAndModel:
         self.timer = a_timer(scripting, kind, leasing)
         self.lap = 0
         self.model: dict[str, Known] = {}
-        self.past: list[Due] = []  # that are void
+        self.past: list[Due] = []  # void deliveries
 
     def schedule(self) -> None:
         name, (laps, delay_s), payload = self._name(), self._delay(), self.chance.randbytes(2)
@@ -84,7 +84,7 @@ class TimerAndModel:
     def let_a_lap_pass(self) -> None:
         let_pass(self.client)
         self.lap += 1
-        # Due times were moved with all the rest: who holds an event would know them as they are.
+        # Due times were moved with all other data: a worker that holds an event would know the new ones.
         for known in self.model.values():
             known.last = known.last and _earlier(known.last)
         self.past = [_earlier(due) for due in self.past[-20:]]
@@ -102,7 +102,7 @@ class TimerAndModel:
         assert died <= spent
         assert {due.id for due in dues} <= ready - spent
         assert len(dues) <= limit
-        # What died took room in the slice; who gets nothing can be sure that there is nothing.
+        # Dead letters took room in the slice; an empty answer means that nothing is due.
         assert len(dues) + len(died) >= min(limit, len(ready))
         assert dues or ready == died
         for name in died:
@@ -159,7 +159,7 @@ class TimerAndModel:
                 self.model[name] = Known(self.model[name].payload, self.lap + laps)
 
     def check(self) -> None:
-        """Each event is in its place, and in no other."""
+        """Check that each event is in its place, and in no other."""
         assert places(self.client) == {name: known.place for name, known in self.model.items()}
         state = self.timer.state()
         by_place = [known.place for known in self.model.values()]
@@ -178,12 +178,12 @@ class TimerAndModel:
         return self.chance.choice(NAMES)
 
     def _delay(self) -> tuple[int, float]:
-        """Draw a delay: the laps after which it is over, and its seconds, which end within the last."""
+        """Draw a delay: the laps after which it is over, and its seconds, which end within the last one."""
         laps = self.chance.choice([1, 2])
         return laps, (laps - self.chance.uniform(0.3, 0.7)) * LAP_S
 
     def _some(self) -> tuple[list[Due], set[str]]:
-        """Draw handings out, of now and of the past; and the ids of those that are still somebody's."""
+        """Draw current and void deliveries; return them with the ids of those that are still valid."""
         present = [(known.last, known.place) for known in self.model.values() if known.last]
         known = [*dict.fromkeys([*(last for last, _ in present), *self.past[-3:]])]
         dues = self.chance.sample(known, min(len(known), self.chance.choice([1, 2, 4])))

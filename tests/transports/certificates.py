@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of their own, files as an operator has them, contexts of clients."""
+"""Certificates for tests: their own authority, files like an operator's, and client contexts."""
 
 import ssl
 from contextlib import suppress
@@ -20,7 +20,7 @@ def authority() -> trustme.CA:
 
 @cache
 def issued(number: int = 0) -> trustme.LeafCert:
-    """Return a certificate of `localhost`; each number has one of its own."""
+    """Return a certificate of `localhost`; each number has its own."""
     return authority().issue_cert(HOST, common_name=f"{number}", key_type=trustme.KeyType.ECDSA)
 
 
@@ -34,21 +34,21 @@ def write(folder: Path, number: int = 0) -> tuple[Path, Path]:
 
 @cache
 def loaded() -> Certificate:
-    """Return a server's certificate whose files are gone."""
+    """Return a server's certificate whose files have been deleted."""
     with TemporaryDirectory() as folder:
         return Certificate(*write(Path(folder)))
 
 
 @cache
 def client_context() -> ssl.SSLContext:
-    """Return the context of a client that trusts the authority and nobody else."""
+    """Return the context of a client that trusts this authority only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(context)
     return context
 
 
 def client_hello() -> bytes:
-    """Return what a client says first."""
+    """Return a client's first message."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         client_context().wrap_bio(incoming, outgoing, server_hostname=HOST).do_handshake()

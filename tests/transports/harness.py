@@ -1,4 +1,4 @@
-"""A transport with a real core behind it, and clients that speak to it over real TCP or in memory."""
+"""A transport with a real engine, and clients that connect over real TCP or in memory."""
 
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("kind", ["epoll", "stream"])
 every_kind = pytest.mark.parametrize("kind", ["epoll", "stream", "tls"])
 all_four = pytest.mark.parametrize("kind", ["epoll", "stream", "tls", "tls stream"])
 FAILING_WISH_S = 666  # a login with this idle time-out makes the handler fail
-PATIENCE_S = 10.0  # for what should happen at once
+PATIENCE_S = 10.0  # for what should happen immediately
 
 
 class Client:
@@ -60,7 +60,7 @@ class Client:
         return packet
 
     async def take(self, count: int) -> list[Packet]:
-        """Return so many packets."""
+        """Return that many packets."""
         packets = []
         with trio.fail_after(PATIENCE_S):
             for _ in range(count):
@@ -99,7 +99,7 @@ class Client:
         return stream
 
     async def all_bytes(self) -> bytes:
-        """Return all that comes over TCP until its end; a reset is one."""
+        """Return all bytes over TCP until its end; a reset is an end."""
         data = b""
         with trio.fail_after(PATIENCE_S), suppress(trio.BrokenResourceError):
             while chunk := await self.tcp.receive_some(4096):
@@ -118,7 +118,7 @@ class Client:
 
 
 class Harness:
-    """A core with its outbox as a list, a transport over it, and a ticker.
+    """An engine with its outbox as a list, its transport, and a ticker.
 
     Args:
         limits: of the transport.
@@ -183,13 +183,13 @@ class Harness:
 
     @property
     def epoll(self) -> EpollTransport:
-        """The transport, which is that one."""
+        """The transport as an `EpollTransport`."""
         assert isinstance(self.transport, EpollTransport)
         return self.transport
 
     @property
     def counted(self) -> TransportStatistics:
-        """What the transport counts."""
+        """The counters of the transport."""
         return self.transport.statistics()
 
     def append(self, change: Change) -> None:
@@ -197,7 +197,7 @@ class Harness:
         self.changes.append(change)
 
     def story(self) -> list[tuple[str, str, str]]:
-        """Return what changed so far: operation, uid, reason."""
+        """Return the changes so far: operation, uid, reason."""
         return [(each.op.value, each.uid, Code(each.code).reason) for each in self.changes]
 
     def ends(self) -> list[Change]:
@@ -209,11 +209,11 @@ class Harness:
         return session
 
     async def until(self, true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-        """Wait for something that is about to happen."""
+        """Wait for a condition that becomes true soon."""
         await until(true, seconds, look_s=0.005)
 
     async def connect(self, receive_buffer: int = 0, *, source: str = "", header: bytes = b"") -> Client:
-        """Connect over TCP; to a TLS port with a handshake, behind the header that a proxy sends."""
+        """Connect over TCP; to a TLS port with a handshake, after a proxy's header."""
         client = await self.dial(receive_buffer, source=source)
         await client.tcp.send_all(header)
         if self.secured:
@@ -224,24 +224,24 @@ class Harness:
         return client
 
     async def logged_in(self, uid: str = "ada", receive_buffer: int = 0) -> Client:
-        """Return a client that was let in."""
+        """Return a client that is logged in."""
         client = await self.connect(receive_buffer)
         answer = await client.login(uid)
         assert answer.kind == Kind.OK, answer
         return client
 
     async def remain(self, connections: int = 0) -> None:
-        """Wait until there are so many connections."""
+        """Wait until there are that many connections."""
         await self.until(lambda: self.counted.connections == connections)
 
     async def dial(self, receive_buffer: int = 0, *, source: str = "") -> Client:
-        """Connect over TCP, from an address of this machine, and no more."""
+        """Only connect over TCP, from an address of this machine."""
         sock = trio.socket.socket()
         await sock.bind((source, 0))
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         client = Client(trio.SocketStream(sock))
-        self.clients.append(client)  # closed at the end, whatever becomes of the test
+        self.clients.append(client)  # closed at the end of the test
         await sock.connect(self.address)
         return client
 
@@ -280,7 +280,7 @@ async def serving(
         send_buffer: bytes; makes a kernel that takes less from the server.
         listen: False for memory streams alone.
         admission: see `AdmissionLimits`.
-        handshakes: of TLS, at once.
+        handshakes: concurrent TLS handshakes.
         authenticator: makes what checks tokens.
         packet_rate: see `PacketRate`.
         proxies: networks whose connections begin with a header of the PROXY protocol.

@@ -1,4 +1,4 @@
-"""Headers of the PROXY protocol, version 2, as a proxy makes them."""
+"""Headers of the PROXY protocol, version 2, as a proxy sends them."""
 
 import socket
 
@@ -8,7 +8,7 @@ TCP4, TCP6, UNIX = 0x11, 0x21, 0x31
 
 
 def header(command: int, kind: int, rest: bytes) -> bytes:
-    """Return a header: version and command, family and transport, and what follows the length."""
+    """Return a header: version and command, family and transport, and the bytes after the length."""
     return SIGNATURE + bytes([command, kind]) + len(rest).to_bytes(2, "big") + rest
 
 

@@ -1,4 +1,4 @@
-"""What holds of every connection from its login to its end, whatever it is over; and what is told of it."""
+"""What holds for every connection from login to end over any transport, and what is reported of it."""
 
 import socket
 import time
@@ -34,19 +34,21 @@ NAMES = {"epoll": "plain", "tls": "tls", "stream": "stream", "tls stream": "stre
 
 
 def login_limit(kind: TransportKind) -> float:
-    """Return a short time for a login, in seconds; with TLS there is a handshake to be made in it."""
+    """Return a short time-out for a login, in seconds; with TLS it includes a handshake."""
     return 1.5 if kind.startswith("tls") else 0.25
 
 
 @every_kind
 @pytest.mark.parametrize("cell", AT_TRANSPORT, ids=lambda cell: f"{cell[0].value}-{cell[1].name}".lower())
 async def test_a_cell_of_the_table(kind: TransportKind, cell: Cell) -> None:
-    if kind != "tls" or cell[1] is not Other.LOGIN_TIMEOUT:  # tests/system/transports/test_epoll.py has these
+    if (
+        kind != "tls" or cell[1] is not Other.LOGIN_TIMEOUT
+    ):  # those are in tests/system/transports/test_epoll.py
         await try_cell(kind, cell)
 
 
 async def try_cell(kind: TransportKind, cell: Cell) -> None:
-    """Bring a connection into the state, let happen what triggers, and see the reaction of the table."""
+    """Bring a connection into the state, trigger the event, and check the reaction of the table."""
     state, trigger = cell
     reaction = TABLE[cell]
     waits = trigger is Other.LOGIN_TIMEOUT
@@ -74,12 +76,12 @@ async def try_cell(kind: TransportKind, cell: Cell) -> None:
 
 
 @all_four
-async def test_a_login_beats_and_a_logout(kind: TransportKind) -> None:
+async def test_a_login_keepalives_and_a_logout(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.logged_in()
-        told = ConnectionInfo(NAMES[kind], "127.0.0.1", 0)
+        expected = ConnectionInfo(NAMES[kind], "127.0.0.1", 0)
         handle = server.session("ada").handle
-        await server.until(lambda: server.transport.connected(handle) == told)
+        await server.until(lambda: server.transport.connected(handle) == expected)
         for _ in range(3):
             await client.stream.send_all(KEEPALIVE)
             await client.beat()
@@ -90,7 +92,7 @@ async def test_a_login_beats_and_a_logout(kind: TransportKind) -> None:
 
 @every_kind
 @pytest.mark.parametrize("size", [1, 100_000], ids=["many pieces", "one segment"])
-async def test_packets_are_answered_in_order_however_they_are_cut(kind: TransportKind, size: int) -> None:
+async def test_packets_cut_anywhere_are_answered_in_order(kind: TransportKind, size: int) -> None:
     packets = protocol.login("ada", id=1), protocol.message("bob", b"x" * 500, id=2), protocol.logout(id=3)
     data = b"".join(map(protocol.encode, packets))
     async with serving(kind) as server:
@@ -103,17 +105,19 @@ async def test_packets_are_answered_in_order_however_they_are_cut(kind: Transpor
 
 
 @every_kind
-async def test_a_half_close_with_answers_pending(kind: TransportKind) -> None:
+async def test_a_half_close_with_pending_answers(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.logged_in()
         await client.send(*(protocol.keepalive(number) for number in range(2000)))
         await client.tcp.send_eof()
         assert [each.id for each in await client.rest()] == list(range(2000))
-        assert server.session("ada").link is None, "lost, with its grace"
+        assert server.session("ada").link is None, "lost, within its grace"
 
 
 @every_kind
-async def test_a_reset_has_its_grace_and_before_the_login_is_no_login_timeout(kind: TransportKind) -> None:
+async def test_a_reset_has_a_grace_period_and_is_no_login_timeout_before_the_login(
+    kind: TransportKind,
+) -> None:
     async with serving(kind, idle_timeout=2.0, grace=0.2) as server:
         client = await server.connect()
         await server.remain(1)
@@ -144,7 +148,7 @@ async def test_a_frame_that_trickles_in_is_no_activity(kind: TransportKind) -> N
 
 
 @every_kind
-async def test_a_login_that_trickles_in_has_no_more_time(kind: TransportKind) -> None:
+async def test_a_login_that_trickles_in_gets_no_more_time(kind: TransportKind) -> None:
     limit = login_limit(kind)
     async with serving(kind, Limits(login_timeout=limit)) as server, trio.open_nursery() as nursery:
         began = trio.current_time()
@@ -161,18 +165,18 @@ async def test_a_login_that_trickles_in_has_no_more_time(kind: TransportKind) ->
         took = trio.current_time() - began
         nursery.cancel_scope.cancel()
         assert [brief(each) for each in answers] == [(Kind.ERROR, None, Code.LOGIN_TIMEOUT)]
-        assert limit <= took <= limit + 5.0, "what a shared machine takes"
+        assert limit <= took <= limit + 5.0, "the tolerance of a shared machine"
         assert server.counted.login_timeouts == 1
 
 
 @every_kind
-async def test_a_pause_of_the_process_makes_no_login_older(
+async def test_a_stall_of_the_process_makes_no_login_older(
     kind: TransportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = sockets.receive_queue_age_s
 
     def after_a_pause(sock: socket.socket, now: float, clock: Clock) -> float:
-        time.sleep(5 * ARRIVAL_ERROR_S)  # as if others had the processor
+        time.sleep(5 * ARRIVAL_ERROR_S)  # as if other processes had the CPU
         return ask(sock, now, clock)
 
     async with serving(kind) as server:
@@ -184,10 +188,10 @@ async def test_a_pause_of_the_process_makes_no_login_older(
 
 
 @every_kind
-async def test_the_core_can_hang_up_and_whom_another_displaces_is_told(kind: TransportKind) -> None:
+async def test_the_engine_can_hang_up_and_a_displaced_client_gets_a_goodbye(kind: TransportKind) -> None:
     async with serving(kind) as server:
         old = await server.logged_in()
-        await trio.sleep(2 * ARRIVAL_ERROR_S)  # else it may be unsure which came later
+        await trio.sleep(2 * ARRIVAL_ERROR_S)  # otherwise the order might be uncertain
         new = await server.logged_in()
         assert [brief(each) for each in await old.rest()] == [(Kind.GOODBYE, None, Code.REPLACED)]
         await old.stream.aclose()
@@ -199,17 +203,17 @@ async def test_the_core_can_hang_up_and_whom_another_displaces_is_told(kind: Tra
         assert goodbye.payload["retry_after"] == 1.5
         await new.stream.aclose()
         await server.remain(0)
-        assert len(server.registry) == 1, "hung up, and not ended"
+        assert len(server.registry) == 1, "hung up, but not ended"
 
 
 @every_kind
-async def test_a_hung_up_client_that_keeps_talking_is_cut_off(
+async def test_a_hung_up_client_that_keeps_sending_is_cut_off(
     kind: TransportKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for transport in (connections, stream):
         monkeypatch.setattr(
             transport, "DRAIN_TIMEOUT_S", 10 * PATIENCE_S
-        )  # the client sends too much by then
+        )  # by then the client has sent too much
     async with serving(kind) as server:
         client = await server.connect()
         await client.stream.send_all(KEEPALIVE)
@@ -231,12 +235,12 @@ async def test_stopping_closes_the_listeners_and_keeps_connections(kind: Transpo
 
 
 async def refusals_read(server: Harness, times: int) -> int:
-    """Connect, send what is refused and more of it behind; return how often the refusal was read."""
+    """Connect, send an invalid frame and more after it; return how often the refusal was read."""
     read = 0
     for _ in range(times):
         client = await server.connect()
         with suppress(trio.BrokenResourceError):
-            await client.stream.send_all(KEEPALIVE + b"x" * 20_000)  # more than one read takes
+            await client.stream.send_all(KEEPALIVE + b"x" * 20_000)  # more than one read
             await client.stream.send_all(b"y" * 20_000)
             answers = [brief(each) for each in await client.rest()]
             read += answers == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
@@ -245,27 +249,27 @@ async def refusals_read(server: Harness, times: int) -> int:
 
 
 @every_kind
-async def test_a_refusal_is_read_although_input_was_in_flight(kind: TransportKind) -> None:
+async def test_a_refusal_is_read_despite_input_in_flight(kind: TransportKind) -> None:
     async with serving(kind) as server:
         assert await refusals_read(server, 200) == 200
 
 
-async def test_a_refusal_over_tls_streams_is_read_although_input_was_in_flight() -> None:
+async def test_a_refusal_over_tls_streams_is_read_despite_input_in_flight() -> None:
     async with serving("tls stream") as server:
         for _ in range(20):
             client = await server.connect()
             await client.stream.send_all(KEEPALIVE + b"x" * 20_000)
             await client.stream.send_all(b"y" * 20_000)
-            refusal = await client.receive()  # behind it may come a reset: trio's TLS cannot say goodbye then
+            refusal = await client.receive()  # a reset may follow: trio's TLS cannot close cleanly then
             assert refusal is not None
             assert refusal.payload["code"] == Code.NOT_LOGGED_IN
 
 
 async def test_a_close_without_draining_would_lose_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def close_at_once(connections: Connections, fd: int, closing: object) -> None:
+    def close_immediately(connections: Connections, fd: int, closing: object) -> None:
         connections.close(fd)
 
-    monkeypatch.setattr(Connections, "_half_close", close_at_once)
+    monkeypatch.setattr(Connections, "_half_close", close_immediately)
     async with serving("epoll") as server:
         assert await refusals_read(server, 100) < 99
 
@@ -297,12 +301,12 @@ async def test_a_handler_that_raises_ends_its_connection_only(
             assert [brief(each) for each in await victim.rest()] == [(Kind.GOODBYE, None, Code.SERVER_ERROR)]
         assert [each["event"] for each in logs] == ["connection failed"]
         assert server.counted.failures == 1
-        assert when == "login" or server.session("ada").link is None, "in its grace"
+        assert when == "login" or server.session("ada").link is None, "within its grace"
         for other in others:
             await other.beat()
 
 
-async def test_a_stream_that_is_no_tcp_has_no_address() -> None:
+async def test_a_stream_other_than_tcp_has_no_address() -> None:
     async with serving("stream", listen=False) as server:
         client = await server.connect_in_memory()
         await client.login("ada")

@@ -1,4 +1,4 @@
-"""What is the epoll transport's own: one task for all, descriptors, bursts, turns, reads on demand."""
+"""What is specific to the epoll transport: one task for all, descriptors, bursts, turns, polls."""
 
 import errno
 import gc
@@ -41,7 +41,7 @@ async def many(server: Harness, count: int) -> list[Client]:
 
 
 async def plain_beats(server: Harness, client: Client, count: int) -> None:
-    """Send plain keepalives, each of them read by itself."""
+    """Send plain keepalives, each in its own read."""
     for _ in range(count):
         beats = server.engine.statistics().beats
         await client.stream.send_all(KEEPALIVE)
@@ -50,7 +50,7 @@ async def plain_beats(server: Harness, client: Client, count: int) -> None:
 
 async def test_connections_need_no_tasks() -> None:
     async with serving("epoll") as server:
-        await server.logged_in("first")  # so the transport's own tasks run
+        await server.logged_in("first")  # so that the transport's own tasks run
         before = trio.lowlevel.current_statistics().tasks_living
         await many(server, 200)
         assert server.counted.connections == 201
@@ -71,7 +71,7 @@ async def test_a_burst_of_a_thousand_is_accepted() -> None:
 
 
 def leave(address: tuple[str, int], number: int, *, secured: bool) -> None:
-    """Connect and close, with FIN or RST: silent, in a handshake, after it, a login, a mistake."""
+    """Connect and close, with FIN or RST: silent, in a handshake, after it, a login, an invalid frame."""
     sock = socket.create_connection(address)
     how = number % 5
     if how == 1 and secured:
@@ -87,11 +87,13 @@ def leave(address: tuple[str, int], number: int, *, secured: bool) -> None:
 
 
 @pytest.mark.parametrize(("kind", "batch", "batches"), [("epoll", 250, 40), ("tls", 100, 3)])
-async def test_cycles_leave_nothing_behind(kind: TransportKind, batch: int, batches: int) -> None:
+async def test_repeated_connections_leave_nothing_behind(
+    kind: TransportKind, batch: int, batches: int
+) -> None:
     async with serving(kind, grace=0.0) as server:
 
         async def cycle(count: int) -> None:
-            """Do so in a thread of its own; a worker thread of trio's would keep a descriptor."""
+            """Do so in a new thread; a worker thread of trio's would keep a descriptor."""
             done = server.counted.closed + count
 
             def work() -> None:
@@ -104,7 +106,7 @@ async def test_cycles_leave_nothing_behind(kind: TransportKind, batch: int, batc
             thread.join()
 
         await cycle(5)
-        gc.collect()  # what earlier tests have left
+        gc.collect()  # garbage of earlier tests
         before = open_descriptors()
         for _ in range(batches):
             await cycle(batch)
@@ -117,7 +119,7 @@ async def test_cycles_leave_nothing_behind(kind: TransportKind, batch: int, batc
         assert kind == "epoll" or server.counted.handshakes_failed > 0
 
 
-# Reads on demand
+# Polls
 
 
 @pytest.mark.parametrize(
@@ -129,13 +131,11 @@ async def test_cycles_leave_nothing_behind(kind: TransportKind, batch: int, batc
     ],
     ids=["plain", "a packet in two records", "a packet behind another"],
 )
-async def test_look_finds_all_that_waits_in_the_socket(
-    kind: TransportKind, records: tuple[bytes, ...]
-) -> None:
+async def test_a_poll_reads_everything_in_the_socket(kind: TransportKind, records: tuple[bytes, ...]) -> None:
     async with serving(kind, window_s=60.0) as server:
         client = await server.logged_in()
         session = server.session("ada")
-        await plain_beats(server, client, 1)  # from now on the window keeps all else waiting
+        await plain_beats(server, client, 1)  # from now on the window delays all further reads
         seen, before = session.last_seen, server.engine.statistics()
         for record in records:
             await client.stream.send_all(record)
@@ -144,16 +144,16 @@ async def test_look_finds_all_that_waits_in_the_socket(
         assert session.link is not None
         assert session.link.poll_now(session.handle)
         after = server.engine.statistics()
-        heard = after.frames - before.frames + after.beats - before.beats
-        assert heard == b"".join(records).count(b"\x00\x00\x00")
+        packets_read = after.frames - before.frames + after.beats - before.beats
+        assert packets_read == b"".join(records).count(b"\x00\x00\x00")
 
 
 @pytest.mark.parametrize("record", [64, 1])
 async def test_a_packet_in_small_tls_records_is_found_before_its_session_ends(record: int) -> None:
-    """All that has arrived counts, however much of it is the envelope of TLS."""
+    """All that has arrived counts, even if most of it is TLS overhead."""
     async with serving("tls", window_s=60.0) as server:
         client = await server.logged_in()
-        await client.beat()  # its set rests from now on: what follows lies unread
+        await client.beat()  # its latency class is now batched: later packets stay unread
         session = server.session("ada")
         packet = protocol.encode(protocol.message("bob", "x" * (16_000 if record > 1 else 900)))
         for start in range(0, len(packet), record):
@@ -163,7 +163,7 @@ async def test_a_packet_in_small_tls_records_is_found_before_its_session_ends(re
         assert session.last_seen > 0
 
 
-async def test_a_login_that_waited_is_dated_from_its_arrival() -> None:
+async def test_a_delayed_login_is_dated_from_its_arrival() -> None:
     async with serving("epoll") as server:
         sock = socket.create_connection(server.address)
         sock.sendall(protocol.encode(protocol.login("ada")))
@@ -174,11 +174,13 @@ async def test_a_login_that_waited_is_dated_from_its_arrival() -> None:
         sock.close()
 
 
-# How long a connection waits for its turn, by what it sends
+# Latency classes: how long a connection waits, by what it sends
 
 
 @plain_and_secured
-async def test_who_calms_down_is_watched_with_more_patience_step_by_step(kind: TransportKind) -> None:
+async def test_a_connection_that_becomes_quiet_moves_to_slower_classes_step_by_step(
+    kind: TransportKind,
+) -> None:
     async with serving(kind, window_s=0.03) as server:
         server.engine.request_handler = desk = NotingDesk()
         client = await server.logged_in()
@@ -187,28 +189,28 @@ async def test_who_calms_down_is_watched_with_more_patience_step_by_step(kind: T
         await server.until(lambda: class_of(server) == LatencyClass.SHORT)
         await client.send(protocol.message("bob", "hello"))
         await server.until(lambda: desk.taken)
-        assert class_of(server) == LatencyClass.IMMEDIATE, "though no answer is there yet"
+        assert class_of(server) == LatencyClass.IMMEDIATE, "even without an answer yet"
         for _ in range(DEMOTE_AFTER_BEATS - 1):
             await client.beat()
         assert class_of(server) == LatencyClass.IMMEDIATE
         await client.beat()
         assert class_of(server) == LatencyClass.SHORT
         await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
-        await client.beat()  # asks for an answer, and so for more of the same
+        await client.beat()  # requests an answer, and so resets the class
         await plain_beats(server, client, DEMOTE_AFTER_BEATS - 1)
         assert class_of(server) == LatencyClass.SHORT
         await plain_beats(server, client, 2)
         assert class_of(server) == LatencyClass.BATCHED
 
 
-async def test_a_guest_is_served_at_once_whatever_the_window() -> None:
+async def test_a_guest_is_served_immediately_regardless_of_the_window() -> None:
     async with serving("epoll", window_s=60.0) as server:
         await (await server.logged_in()).beat()
         with trio.fail_after(2):
             await server.logged_in("bob")
 
 
-async def test_a_change_of_pace_loses_no_packet() -> None:
+async def test_a_change_of_class_loses_no_packet() -> None:
     async with serving("epoll", window_s=0.01) as server:
         client = await server.logged_in()
         answers = 0
@@ -231,7 +233,7 @@ async def test_a_change_of_pace_loses_no_packet() -> None:
         assert packets() == 1 + 200 + answers
 
 
-async def test_without_deadlines_nobody_is_woken() -> None:
+async def test_without_deadlines_the_loop_does_not_wake_up() -> None:
     async with serving("epoll") as server:
         await server.logged_in()
         deadlines = server.epoll._connections.deadlines
@@ -243,7 +245,7 @@ async def test_without_deadlines_nobody_is_woken() -> None:
         await server.until(deadlines.armed.is_set)
 
 
-async def test_a_crowd_that_ends_is_told_of_before_it_is_told() -> None:
+async def test_the_ends_of_many_sessions_are_queued_before_their_goodbyes_are_sent() -> None:
     async with serving("epoll", idle_timeout=0.5) as server:
         clients = await many(server, 300)
         await server.until(lambda: len(server.ends()) == 300)
@@ -268,10 +270,10 @@ async def test_a_hung_up_client_that_stays_is_closed_after_the_drain() -> None:
         assert trio.current_time() - began < DRAIN_TIMEOUT_S + 0.5
 
 
-async def test_stopping_takes_in_who_waits_already_by_turns() -> None:
+async def test_connections_in_the_accept_queue_are_served_in_turns_while_stopping() -> None:
     async with serving("epoll") as server:
         sockets = []
-        for number in range(1000):  # without a turn for the server: all of them wait in the kernel's queue
+        for number in range(1000):  # without a checkpoint: all of them stay in the kernel's queue
             sock = socket.create_connection(server.address)
             sock.sendall(protocol.encode(protocol.login(f"user-{number}", id=number)))
             sockets.append(sock)
@@ -302,11 +304,11 @@ async def test_the_end_of_the_transport_closes_every_descriptor() -> None:
     assert open_descriptors() == before
 
 
-# The user's limit of watches is reached: a kernel takes no further descriptor into an epoll set
+# The user's limit of watches is reached: the kernel adds no descriptor to an epoll set
 
 
 class FullSet:
-    """An epoll set that takes nobody in while it is full."""
+    """An epoll set that refuses new descriptors while it is full."""
 
     def __init__(self, epoll: "select.epoll") -> None:
         self._epoll = epoll
@@ -322,7 +324,7 @@ class FullSet:
 
 
 def fill(server: Harness, latency_class: int) -> FullSet:
-    """Let the set of that latency class be full."""
+    """Fill the set of that latency class."""
     sets: list[Any] = server.epoll._connections.sets
     full = sets[latency_class] = FullSet(sets[latency_class])
     return full
@@ -331,7 +333,7 @@ def fill(server: Harness, latency_class: int) -> FullSet:
 @pytest.mark.parametrize(
     ("kind", "latency_class"), [("epoll", LatencyClass.IMMEDIATE), ("tls", LatencyClass.HANDSHAKING)]
 )
-async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow(
+async def test_an_accepted_connection_that_cannot_be_watched_is_closed_and_others_follow(
     kind: TransportKind, latency_class: int
 ) -> None:
     async with serving(kind) as server:
@@ -343,7 +345,7 @@ async def test_an_accept_that_cannot_be_watched_is_dropped_and_others_follow(
         assert server.counted.connections == 1
 
 
-async def test_a_login_that_cannot_be_watched_costs_its_own_connection_only() -> None:
+async def test_a_login_that_cannot_be_watched_ends_its_own_connection_only() -> None:
     async with serving("epoll", grace=0.2) as server:
         other = await server.logged_in("other")
         fill(server, LatencyClass.BATCHED)

@@ -1,4 +1,4 @@
-"""Limits by address, user, rate and number: who is over one is told so, and nobody else pays for it."""
+"""Limits by address, user, rate and number: a client beyond one gets the reason; others are not affected."""
 
 import socket
 
@@ -21,7 +21,7 @@ def assert_limited(answer: Packet | None, code: Code = Code.RATE_LIMITED, kind: 
 
 
 @both
-async def test_an_address_has_so_many_connections_and_others_have_theirs(kind: TransportKind) -> None:
+async def test_connections_per_address_are_limited_independently(kind: TransportKind) -> None:
     async with serving(kind, admission=AdmissionLimits(address_connections=3)) as server:
         clients = [await server.logged_in(f"user-{number}") for number in range(3)]
         (refusal,) = await (await server.connect()).rest()
@@ -34,7 +34,7 @@ async def test_an_address_has_so_many_connections_and_others_have_theirs(kind: T
 
 
 @every_kind
-async def test_the_place_of_a_connection_is_free_when_it_has_gone(kind: TransportKind) -> None:
+async def test_a_closed_connection_frees_its_place(kind: TransportKind) -> None:
     async with serving(kind, admission=AdmissionLimits(address_connections=2)) as server:
         for number in range(10):
             (await server.logged_in(f"user-{number}")).close()
@@ -42,7 +42,7 @@ async def test_the_place_of_a_connection_is_free_when_it_has_gone(kind: Transpor
         assert server.admission.statistics().address_connections_kept == 0
 
 
-async def test_who_is_refused_or_silent_keeps_nobodys_place() -> None:
+async def test_refused_and_silent_clients_do_not_keep_their_places() -> None:
     admission = AdmissionLimits(address_connections=1)
     async with serving("epoll", Limits(login_timeout=0.2), admission=admission) as server:
 
@@ -50,7 +50,7 @@ async def test_who_is_refused_or_silent_keeps_nobodys_place() -> None:
             await server.until(lambda: not server.admission.statistics().address_connections_kept)
 
         first = await server.logged_in()
-        for _ in range(20):  # none of them closes, nor reads
+        for _ in range(20):  # none of them closes, or reads
             await server.connect()
         first.close()
         await all_free()
@@ -70,9 +70,7 @@ async def test_who_is_refused_or_silent_keeps_nobodys_place() -> None:
     ],
     ids=["address", "uid"],
 )
-async def test_logins_beyond_a_limit_are_told_when_to_come_back(
-    kind: TransportKind, limits: AdmissionLimits
-) -> None:
+async def test_logins_beyond_a_limit_get_a_retry_time(kind: TransportKind, limits: AdmissionLimits) -> None:
     async with serving(kind, admission=limits) as server:
         answers = [await (await server.connect()).login("ada", device=f"d{number}") for number in range(5)]
         assert [each.kind for each in answers] == [Kind.OK] * 3 + [Kind.ERROR] * 2
@@ -83,7 +81,7 @@ async def test_logins_beyond_a_limit_are_told_when_to_come_back(
 
 
 @every_kind
-async def test_a_flooder_reads_why_it_is_closed_and_his_neighbour_stays(kind: TransportKind) -> None:
+async def test_a_flooding_client_gets_the_reason_and_its_neighbour_stays(kind: TransportKind) -> None:
     async with serving(kind, packet_rate=PacketRate(rate=10, burst=100)) as server:
         neighbour, flooder = await server.logged_in("bob"), await server.logged_in()
         await flooder.stream.send_all(protocol.encode(protocol.keepalive(1)) * 500)
@@ -95,7 +93,7 @@ async def test_a_flooder_reads_why_it_is_closed_and_his_neighbour_stays(kind: Tr
 
 
 @both
-async def test_connections_too_many_are_told_when_to_return_and_have_a_bound(kind: TransportKind) -> None:
+async def test_excess_connections_get_a_retry_time_and_are_bounded(kind: TransportKind) -> None:
     async with serving(kind, admission=AdmissionLimits(max_connections=1, max_refused_open=4)) as server:
         first = await server.logged_in()
         second = await server.connect()
@@ -105,7 +103,7 @@ async def test_connections_too_many_are_told_when_to_return_and_have_a_bound(kin
         assert server.engine.statistics().refused == {"busy": 1}
         second.close()
         await server.remain(1)
-        others = [socket.create_connection(server.address) for _ in range(40)]  # none of which closes
+        others = [socket.create_connection(server.address) for _ in range(40)]  # none of them closes
         open_at_once = 0
         with trio.move_on_after(0.3):
             while True:
@@ -122,7 +120,7 @@ async def test_connections_too_many_are_told_when_to_return_and_have_a_bound(kin
     ("kind", "what"),
     [("epoll", "accept"), ("stream", "accept"), ("epoll", "login"), ("stream", "login"), ("tls", "login")],
 )
-async def test_a_burst_beyond_its_bound_is_sent_away_and_comes_back_spread(
+async def test_a_burst_beyond_the_limit_is_refused_with_spread_retry_times(
     kind: TransportKind, what: str
 ) -> None:
     bounds = (

@@ -1,4 +1,4 @@
-"""Connections by way of proxies: the header comes first, and is required from them and from nobody else."""
+"""Connections through proxies: the header comes first, and is required from proxies only."""
 
 import os
 import socket
@@ -33,14 +33,14 @@ WRITTEN_OUT = bytes.fromhex("0d0a0d0a000d0a515549540a 21 11 000c cb007107 c63364
 
 
 def parsed(data: bytes) -> str | None:
-    """Read a header as a connection is read: as many bytes as are missing, and no more."""
-    begun = bytearray()
-    while wanted := missing(begun):
-        piece = data[len(begun) : len(begun) + wanted]
+    """Read a header as a connection does: only as many bytes as are missing."""
+    received = bytearray()
+    while wanted := missing(received):
+        piece = data[len(received) : len(received) + wanted]
         if not piece:
             raise EOFError
-        begun += piece
-    return proxy_protocol.client(begun)
+        received += piece
+    return proxy_protocol.client(received)
 
 
 @pytest.mark.parametrize(
@@ -74,27 +74,27 @@ def test_a_header_names_the_client_or_leaves_it_to_the_kernel(data: bytes, addre
         *(header(PROXY, kind, bytes(36)) for kind in (0x12, 0x22, 0x41)),
         *(header(PROXY, kind, bytes(size)) for kind, size in ((TCP4, 11), (TCP6, 35), (UNIX, 215))),
         header(PROXY, TCP4, bytes(MAX_HEADER_BYTES - FIXED_BYTES + 1)),
-        header(PROXY, TCP4, bytes(65_535))[:FIXED_BYTES],  # before anything behind it is read
+        header(PROXY, TCP4, bytes(65_535))[:FIXED_BYTES],  # before anything after it is read
     ],
 )
-def test_what_is_no_header_is_refused(data: bytes) -> None:
+def test_invalid_headers_are_refused(data: bytes) -> None:
     with pytest.raises(HeaderError):
         parsed(data)
 
 
 @pytest.mark.parametrize("size", range(1, FIXED_BYTES))
-def test_a_wrong_byte_is_noticed_as_soon_as_it_is_here(size: int) -> None:
-    begun = bytearray(WRITTEN_OUT[:size])
-    assert missing(begun) == FIXED_BYTES - size
+def test_a_wrong_byte_is_noticed_as_soon_as_it_arrives(size: int) -> None:
+    received = bytearray(WRITTEN_OUT[:size])
+    assert missing(received) == FIXED_BYTES - size
     if size <= len(SIGNATURE):
-        begun[-1] ^= 1
+        received[-1] ^= 1
         with pytest.raises(HeaderError):
-            missing(begun)
+            missing(received)
 
 
 @given(st.binary(max_size=600) | st.binary(max_size=600).map(SIGNATURE.__add__))
 @example(WRITTEN_OUT)
-def test_whatever_comes_is_a_header_or_is_refused(data: bytes) -> None:
+def test_any_bytes_are_a_header_or_refused(data: bytes) -> None:
     try:
         address = parsed(data)
     except (HeaderError, EOFError):
@@ -124,7 +124,7 @@ def address(server: Harness) -> str:
         (header(PROXY, UNIX, bytes(216)), "127.0.0.1"),
     ],
 )
-async def test_the_address_of_a_client_is_what_the_proxy_says(
+async def test_the_address_of_a_client_is_the_one_in_the_header(
     kind: TransportKind, head: bytes, seen: str
 ) -> None:
     async with serving(kind, proxies=PROXIES) as server:
@@ -136,54 +136,54 @@ async def test_the_address_of_a_client_is_what_the_proxy_says(
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "answer"),
+    ("kind", "rest", "answer"),
     [("epoll", LOGIN, b"\0\0\0"), ("tls", client_hello(), b"\x16\x03\x03")],  # a handshake record: its hello
     ids=["a login", "a greeting of TLS"],
 )
-@pytest.mark.parametrize("begun", [0, 20, 27])
-async def test_a_header_and_what_comes_with_its_end_are_taken_apart(
-    kind: TransportKind, said: bytes, answer: bytes, begun: int
+@pytest.mark.parametrize("sent_bytes", [0, 20, 27])
+async def test_a_header_and_bytes_that_follow_it_are_separated(
+    kind: TransportKind, rest: bytes, answer: bytes, sent_bytes: int
 ) -> None:
     async with serving(kind, Limits(login_timeout=60.0), proxies=PROXIES) as server:
         client = await server.dial()
         head = of_client(CLIENT)
-        for byte in head[:begun]:
+        for byte in head[:sent_bytes]:
             await client.tcp.send_all(bytes([byte]))
             await trio.sleep(0.001)
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
-        await client.tcp.send_all(head[begun:] + said)
+        await client.tcp.send_all(head[sent_bytes:] + rest)
         with trio.fail_after(PATIENCE_S):
             assert await client.tcp.receive_some(3) == answer
 
 
 @plain_and_secured
 @pytest.mark.parametrize("garbage", [LOGIN, b"\x16\x03\x01", header(PROXY, TCP4, bytes(11))])
-async def test_a_proxy_without_a_header_is_closed_and_it_is_said_why(
-    kind: TransportKind, garbage: bytes
-) -> None:
+async def test_a_proxy_without_a_header_is_closed_and_logged(kind: TransportKind, garbage: bytes) -> None:
     async with serving(kind, proxies=PROXIES) as server:
         with structlog.testing.capture_logs() as logs:
             for _ in range(5):
                 client = await server.dial(source="127.0.1.9")
                 await client.tcp.send_all(garbage)
                 assert await client.all_bytes() == b""
-        assert [each["event"] for each in logs] == ["proxy header refused"], "a line a second"
+        assert [each["event"] for each in logs] == ["proxy header refused"], "one line a second"
         assert server.counted.proxy_headers_refused == 5
         assert server.counted.connections == server.counted.awaiting_proxy_headers == 0
 
 
 @plain_and_secured
-@pytest.mark.parametrize("begun", [0, 1, 16, 27])
-async def test_a_header_must_be_complete_in_the_time_for_the_login(kind: TransportKind, begun: int) -> None:
+@pytest.mark.parametrize("sent_bytes", [0, 1, 16, 27])
+async def test_a_header_must_be_complete_within_the_login_timeout(
+    kind: TransportKind, sent_bytes: int
+) -> None:
     async with serving(kind, Limits(login_timeout=0.3), proxies=PROXIES) as server:
         client = await server.dial()
-        await client.tcp.send_all(of_client(CLIENT)[:begun])
+        await client.tcp.send_all(of_client(CLIENT)[:sent_bytes])
         assert await client.all_bytes() == b""
         assert (server.counted.login_timeouts, server.counted.proxy_headers_refused) == (1, 1)
         assert server.counted.connections == 0
 
 
-async def test_a_header_gives_no_more_time_for_the_login() -> None:
+async def test_a_header_does_not_extend_the_login_timeout() -> None:
     async with serving("epoll", proxies=PROXIES) as server:
         client = await server.dial()
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
@@ -196,7 +196,7 @@ async def test_a_header_gives_no_more_time_for_the_login() -> None:
         assert len(due) == 1
 
 
-async def test_who_is_no_proxy_cannot_say_who_he_is() -> None:
+async def test_a_client_that_is_no_proxy_cannot_send_a_header() -> None:
     async with serving("epoll", proxies=PROXIES) as server:
         client = await server.connect(source=STRANGER, header=of_client(CLIENT))
         (refusal,) = await client.rest()
@@ -217,24 +217,24 @@ async def test_clients_of_one_proxy_count_by_their_own_addresses() -> None:
         assert refusal.payload["code"] == Code.RATE_LIMITED
 
 
-async def test_after_a_pause_of_ours_a_header_and_a_login_that_waited_are_read() -> None:
+async def test_after_a_stall_a_delayed_header_and_login_are_read() -> None:
     async with serving("epoll", Limits(login_timeout=0.5), proxies=PROXIES) as server:
         client = await server.dial()
         await server.until(lambda: server.counted.awaiting_proxy_headers == 1)
         os.write(client.tcp.socket.fileno(), of_client(CLIENT) + LOGIN)
         (fd,) = server.epoll._acceptor.headers.awaited
-        server.epoll._timed_out(fd)  # before the set of those who wait is looked at
+        server.epoll._timed_out(fd)  # before the class of waiting connections is polled
         assert (await client.take(1))[0].kind == Kind.OK
         assert address(server) == CLIENT
 
 
-async def test_who_leaves_before_his_header_is_no_news_and_leaves_nothing() -> None:
+async def test_a_client_that_leaves_before_its_header_is_not_logged_and_leaves_nothing() -> None:
     async with serving("epoll", proxies=PROXIES) as server:
         with structlog.testing.capture_logs() as logs:
-            for begun in (0, 20):
+            for sent_bytes in (0, 20):
                 for leave in (Client.close, Client.reset):
                     client = await server.dial()
-                    await client.tcp.send_all(of_client(CLIENT)[:begun])
+                    await client.tcp.send_all(of_client(CLIENT)[:sent_bytes])
                     leave(client)
             await server.until(lambda: server.counted.closed == 4)
         assert logs == []

@@ -1,4 +1,4 @@
-"""Requests and what is sent unasked: order, turns, slow readers, connections that have gone."""
+"""Requests and unsolicited packets: order, turns, slow readers, closed connections."""
 
 import os
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ UNKNOWN = protocol.encode(Packet(9))
 A_READ = READ_BYTES // len(UNKNOWN)
 
 
-def answer_at_once(session: Session, request: Request) -> None:
+def answer_immediately(session: Session, request: Request) -> None:
     send_ok(session, request.id, {"delivered": 1})
 
 
@@ -35,7 +35,7 @@ def fail(*_: object) -> None:
 async def asking(
     kind: TransportKind, limits: Limits | None = None, *, is_slow: bool = False
 ) -> AsyncIterator[tuple[Harness, NotingDesk, Client, Session]]:
-    """Serve one client, who is logged in; is_slow: kernels take little between the two."""
+    """Serve one client, who is logged in; is_slow: small kernel buffers between the two."""
     few = 4096 if is_slow else 0
     async with serving(kind, limits, send_buffer=few) as server:
         server.engine.request_handler = desk = NotingDesk()
@@ -54,12 +54,12 @@ def link_offer(session: Session, data: bytes) -> bool:
 
 
 def queued(server: Harness, session: Session) -> int:
-    """Return how many bytes wait for a client."""
+    """Return how many bytes are queued for a client."""
     return server.transport.connected(session.handle).unsent_bytes if session.link is not None else 0
 
 
 async def fill(server: Harness, session: Session) -> None:
-    """Send until bytes wait in the server."""
+    """Send until bytes are queued in the server."""
     with trio.fail_after(PATIENCE_S):
         while not queued(server, session):
             link_send(session, BIG)
@@ -71,12 +71,12 @@ async def fill(server: Harness, session: Session) -> None:
 
 
 @every_kind
-async def test_an_answer_at_once_stays_behind_what_goes_before_it(kind: TransportKind) -> None:
+async def test_an_immediate_answer_follows_earlier_replies(kind: TransportKind) -> None:
     async with asking(kind) as (_, desk, client, _):
-        desk.answer = answer_at_once
+        desk.answer = answer_immediately
         await client.send(Packet(9, 1), protocol.query(["bob"], id=2), Packet(9, 3), protocol.keepalive(4))
         answers = [brief(each) for each in await client.take(4)]
-        # One read's own replies go before what the desk says to its requests.
+        # The replies of one read precede the handler's answers to its requests.
         assert answers == [
             (Kind.ERROR, 1, Code.UNSUPPORTED),
             (Kind.ERROR, 3, Code.UNSUPPORTED),
@@ -86,7 +86,7 @@ async def test_an_answer_at_once_stays_behind_what_goes_before_it(kind: Transpor
 
 
 @every_kind
-async def test_a_login_and_a_request_in_one_go_are_answered_in_order_though_one_comes_later(
+async def test_a_login_and_a_request_in_one_read_are_answered_in_order_even_if_one_is_later(
     kind: TransportKind,
 ) -> None:
     async with serving(kind) as server:
@@ -104,7 +104,7 @@ async def test_a_login_and_a_request_in_one_go_are_answered_in_order_though_one_
 
 
 @every_kind
-async def test_a_bystander_does_not_wait_for_what_others_send_in_heaps(kind: TransportKind) -> None:
+async def test_a_client_is_not_delayed_by_others_that_send_many_packets(kind: TransportKind) -> None:
     async with serving(kind, Limits(unsent_bytes=10_000_000)) as server:
         bystander = await server.logged_in("bystander")
         flooders = [await server.logged_in(f"user-{number}") for number in range(8)]
@@ -119,7 +119,7 @@ async def test_a_bystander_does_not_wait_for_what_others_send_in_heaps(kind: Tra
 
 
 @every_kind
-async def test_packets_that_wait_are_handled_in_order_with_what_follows(kind: TransportKind) -> None:
+async def test_deferred_packets_are_handled_in_order_with_later_ones(kind: TransportKind) -> None:
     async with serving(kind) as server:
         client = await server.logged_in()
         ids = range(10 * MAX_PACKETS_PER_SLICE + 1)
@@ -130,7 +130,7 @@ async def test_packets_that_wait_are_handled_in_order_with_what_follows(kind: Tr
         assert [change.code for change in server.ends()] == [Code.LOGOUT]
 
 
-async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
+async def test_a_session_with_deferred_packets_does_not_time_out() -> None:
     async with serving("epoll") as server:
         client = await server.logged_in()
         session = server.session("ada")
@@ -140,11 +140,11 @@ async def test_a_session_whose_packets_wait_is_not_ended_for_silence() -> None:
             session.last_seen = 0.0
             assert server.epoll.poll_now(session.handle)
             assert session.last_seen > 0
-            assert session.partial is not None, "more wait"
+            assert session.partial is not None, "more are deferred"
         await server.until(lambda: session.partial is None)
 
 
-async def test_a_flood_ends_after_few_packets_more_than_are_allowed() -> None:
+async def test_a_flood_ends_a_few_packets_beyond_the_limit() -> None:
     burst = 5 * MAX_PACKETS_PER_SLICE
     async with serving("epoll", packet_rate=PacketRate(10, burst)) as server:
         client = await server.logged_in()
@@ -156,29 +156,29 @@ async def test_a_flood_ends_after_few_packets_more_than_are_allowed() -> None:
         assert len(answers) <= burst + MAX_PACKETS_PER_SLICE
 
 
-# Connections that go
+# Connections that close
 
 
 @every_kind
 @pytest.mark.parametrize(
     "last", [protocol.encode(protocol.logout(id=9)), bytes(4)], ids=["logout", "mistake"]
 )
-async def test_what_was_said_before_the_end_is_handed_on_and_nobody_watches_after_it(
+async def test_requests_before_the_end_are_handled_and_watches_end_with_it(
     kind: TransportKind, last: bytes
 ) -> None:
     async with asking(kind) as (_, desk, client, session):
-        desk.answer = answer_at_once
+        desk.answer = answer_immediately
         requests = protocol.watch(["bob"], id=1), protocol.message("bob", "bye", id=2)
         await client.stream.send_all(b"".join(map(protocol.encode, requests)) + last)
         (answer,) = await client.rest()
-        assert answer.id in (9, None), "the end's own; nobody is there for the others"
+        assert answer.id in (9, None), "the answer to the logout; the others have no recipient"
         assert desk.requests == [Message(2, "bob", "bye")]
         assert desk.gone == [session]
 
 
 @every_kind
 @pytest.mark.parametrize("end", ["close", "reset", "logout", "kick", "takeover"])
-async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end: str) -> None:
+async def test_a_connection_is_reported_closed_once(kind: TransportKind, end: str) -> None:
     async with asking(kind) as (server, desk, client, session):
         if end == "close":
             client.close()
@@ -197,7 +197,7 @@ async def test_a_connection_leaves_once_however_it_ends(kind: TransportKind, end
 
 
 @every_kind
-async def test_a_mistake_of_the_desk_ends_that_connection_and_no_other(kind: TransportKind) -> None:
+async def test_an_error_of_the_handler_ends_its_own_connection_only(kind: TransportKind) -> None:
     async with asking(kind) as (server, desk, unlucky, session):
         desk.answer = fail
         other = await server.logged_in("bob")
@@ -209,7 +209,7 @@ async def test_a_mistake_of_the_desk_ends_that_connection_and_no_other(kind: Tra
 
 
 @every_kind
-async def test_a_mistake_while_waiting_bytes_are_flushed_ends_that_connection_only(
+async def test_an_error_while_flushing_ends_its_own_connection_only(
     kind: TransportKind,
 ) -> None:
     async with asking(kind, Limits(unsent_bytes=1_000_000), is_slow=True) as (server, desk, unlucky, session):
@@ -227,7 +227,7 @@ async def test_a_mistake_while_waiting_bytes_are_flushed_ends_that_connection_on
 
 
 @every_kind
-async def test_an_offer_is_refused_while_bytes_wait_and_welcome_when_they_are_gone(
+async def test_try_send_is_refused_while_bytes_are_queued_and_accepted_afterwards(
     kind: TransportKind,
 ) -> None:
     async with asking(kind, Limits(unsent_bytes=1_000_000), is_slow=True) as (server, desk, client, session):
@@ -247,7 +247,7 @@ async def test_an_offer_is_refused_while_bytes_wait_and_welcome_when_they_are_go
 
 
 @every_kind
-async def test_what_waits_beyond_the_bound_of_bytes_cuts_the_reader_off(kind: TransportKind) -> None:
+async def test_too_many_queued_bytes_cut_the_reader_off(kind: TransportKind) -> None:
     limits = Limits(unsent_bytes=8192, unsent_timeout=30.0)
     async with asking(kind, limits, is_slow=True) as (server, desk, client, session):
         with suppress(trio.BrokenResourceError), trio.fail_after(PATIENCE_S):
@@ -257,13 +257,13 @@ async def test_what_waits_beyond_the_bound_of_bytes_cuts_the_reader_off(kind: Tr
                 await trio.lowlevel.checkpoint()
         assert server.counted.slow_readers == 1
         assert desk.gone == [session]
-        assert server.engine.registry.get("ada") is session, "in its grace: it may come back"
-        send_ok(session, 1, {})  # to nobody
+        assert server.engine.registry.get("ada") is session, "within its grace: it may return"
+        send_ok(session, 1, {})  # without a recipient
         await server.remain(0)
 
 
 @every_kind
-async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(kind: TransportKind) -> None:
+async def test_a_reader_cut_off_during_an_answer_gets_no_more_requests_handled(kind: TransportKind) -> None:
     async with asking(kind, Limits(unsent_bytes=8192), is_slow=True) as (server, desk, client, session):
 
         def overwhelm(session: Session, request: Request) -> None:
@@ -280,23 +280,23 @@ async def test_a_reader_cut_off_while_it_is_answered_is_asked_for_nothing_more(k
 
 
 @every_kind
-async def test_one_large_answer_is_no_sign_of_a_slow_reader(kind: TransportKind) -> None:
+async def test_one_large_answer_does_not_make_a_reader_slow(kind: TransportKind) -> None:
     async with asking(kind, Limits(unsent_bytes=1024), is_slow=True) as (server, _, client, session):
         large = {"raw": bytes(200_000)}
         send_ok(session, 2, large)
         assert queued(server, session) > 100_000
-        send_ok(session, 3, {})  # and small ones beside it
+        send_ok(session, 3, {})  # and small ones after it
         await client.send(protocol.keepalive(4))
         first, *others = await client.take(3)
         assert first.payload["raw"] == large["raw"]
         assert [first.id, *(each.id for each in others)] == [2, 3, 4]
         send_ok(session, 5, large)
         send_ok(session, 6, large)
-        assert session.link is None, "two are"
+        assert session.link is None, "two do"
 
 
 @every_kind
-async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -> None:
+async def test_a_slow_reader_is_cut_off_at_the_time_limit(kind: TransportKind) -> None:
     limits = Limits(unsent_bytes=1_000_000, unsent_timeout=0.3)
     async with asking(kind, limits, is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(1000)))
@@ -305,32 +305,32 @@ async def test_a_slow_reader_is_cut_off_at_the_time_bound(kind: TransportKind) -
 
 
 @every_kind
-async def test_a_reader_that_goes_on_reading_is_left_all_the_time_it_takes(kind: TransportKind) -> None:
+async def test_a_reader_that_makes_progress_is_given_time(kind: TransportKind) -> None:
     limits = Limits(unsent_bytes=10_000_000, unsent_timeout=1.0)
     async with asking(kind, limits, is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(4000)))
         await server.until(lambda: queued(server, session) > 4 * MIN_PROGRESS_BYTES)
-        begun = trio.current_time()
+        started = trio.current_time()
         for number in range(4000):
             assert (await client.receive() or Packet(0)).id == number
             if number % 40 == 0:
                 await trio.sleep(0.018)
-        assert trio.current_time() - begun > 1.5 * limits.unsent_timeout
+        assert trio.current_time() - started > 1.5 * limits.unsent_timeout
         assert server.counted.slow_readers == 0
 
 
-async def test_a_slow_reader_that_catches_up_hears_the_farewell() -> None:
+async def test_a_slow_reader_that_catches_up_gets_the_goodbye() -> None:
     async with asking("epoll", Limits(unsent_bytes=1_000_000), is_slow=True) as (server, _, client, session):
         await client.send(*(Packet(9, number) for number in range(1000)))
         await server.until(lambda: server.engine.statistics().frames >= 1000)
         goodbye = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
         server.epoll._connections.begin_close(session.handle, goodbye)
-        *answers, last = await client.rest()  # the farewell's turn has not come when all else is read
+        *answers, last = await client.rest()  # the goodbye may still be queued when all else is read
         assert len(answers) == 1000
         assert last.payload["code"] == Code.SERVER_DRAIN
 
 
-async def test_a_reader_cut_off_in_the_middle_of_a_batch_that_its_beat_is_in_has_its_grace_only() -> None:
+async def test_a_reader_cut_off_within_the_batch_of_its_keepalive_gets_only_its_grace() -> None:
     async with serving("epoll", Limits(unsent_bytes=8192), window_s=60.0, grace=1.0) as server:
         server.engine.request_handler = desk = NotingDesk()
         slow, other = await server.logged_in("slow"), await server.logged_in("other")

@@ -1,6 +1,7 @@
-"""The stream transport over memory streams, with a clock that jumps: the same facts at their real length.
+"""The stream transport over memory streams, with a clock that jumps: the same facts at their real times.
 
-Each test names the clock itself, for pytest-trio takes it from nowhere else."""
+Each test requests the clock itself, because pytest-trio finds it only there.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -30,7 +31,7 @@ async def client(server: Harness) -> Client:
     return client
 
 
-async def test_a_beat_that_waits_when_the_tick_comes_wins(
+async def test_a_keepalive_that_is_unread_at_the_tick_wins(
     autojump_clock: MockClock, server: Harness, client: Client
 ) -> None:
     await trio.sleep(T - 0.001)
@@ -41,13 +42,13 @@ async def test_a_beat_that_waits_when_the_tick_comes_wins(
     assert server.session("ada").last_seen > T
 
 
-async def test_a_login_that_is_read_in_the_turn_in_which_its_time_ends_stays_served(
+async def test_a_login_read_in_the_turn_of_its_timeout_is_served(
     autojump_clock: MockClock, server: Harness
 ) -> None:
     client = await server.connect_in_memory()
     await trio.sleep(1.0)
     await client.send(protocol.login("ada"))
-    autojump_clock.jump(4.5)  # the reader has been woken, and its time ends before it runs
+    autojump_clock.jump(4.5)  # the reader has been woken, and its time-out fires before it runs
     assert (await client.receive() or Packet(0)).kind == Kind.OK
     for _ in range(3):
         await trio.sleep(T - 1)

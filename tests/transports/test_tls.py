@@ -1,4 +1,4 @@
-"""TLS: what handshakes cost who is silent, how many and how long; records beside frames; ends."""
+"""TLS: limits of handshakes in number and time; records and frames; ends."""
 
 import _ssl
 import ctypes
@@ -23,7 +23,7 @@ from tests.transports.harness import PATIENCE_S, TransportKind, serving
 
 
 @pytest.mark.parametrize("kind", ["tls", "tls stream"])
-async def test_the_silent_go_in_time_and_take_nobodys_place(kind: TransportKind) -> None:
+async def test_silent_clients_time_out_and_free_their_places(kind: TransportKind) -> None:
     async with serving(kind, Limits(login_timeout=1.0), handshakes=1 if kind == "tls" else 100) as server:
         silent = [await server.dial() for _ in range(20)]
         await server.logged_in()
@@ -34,7 +34,7 @@ async def test_the_silent_go_in_time_and_take_nobodys_place(kind: TransportKind)
         assert server.engine.statistics().refused == {"login_timeout": 20}
 
 
-async def test_a_byte_now_and_then_gains_no_time() -> None:
+async def test_trickled_bytes_do_not_extend_the_timeout() -> None:
     limit = 1.0
     async with serving("tls", Limits(login_timeout=limit)) as server, trio.open_nursery() as nursery:
         client = await server.dial()
@@ -63,10 +63,10 @@ async def test_a_handshake_in_many_pieces() -> None:
             await trio.lowlevel.checkpoint()
         with trio.fail_after(PATIENCE_S):
             answer = await client.tcp.receive_some(4096)
-        assert answer[:1] == b"\x16", "a handshake's record"
+        assert answer[:1] == b"\x16", "a handshake record"
 
 
-async def test_beyond_their_number_the_oldest_is_given_up() -> None:
+async def test_beyond_the_limit_the_oldest_handshake_is_given_up() -> None:
     async with serving("tls", handshakes=2) as server:
         stalled = [await server.dial() for _ in range(2)]
         for number, client in enumerate(stalled, 1):
@@ -75,11 +75,11 @@ async def test_beyond_their_number_the_oldest_is_given_up() -> None:
         await server.logged_in()
         assert server.counted.handshakes_refused == 1
         await stalled[0].all_bytes()
-        assert server.counted.handshakes_underway == 1, "the younger one's"
+        assert server.counted.handshakes_underway == 1, "the newer one's"
         assert server.counted.connections == 2
 
 
-async def test_over_streams_handshakes_beyond_their_number_are_refused() -> None:
+async def test_over_streams_handshakes_beyond_the_limit_are_refused() -> None:
     async with serving("tls stream", handshakes=1) as server:
         unfinished = await server.dial()
         await unfinished.tcp.send_all(client_hello())
@@ -92,17 +92,17 @@ async def test_over_streams_handshakes_beyond_their_number_are_refused() -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("sent", "answer"),
     [
         (protocol.encode(protocol.login("ada")), b"this port is for TLS"),
-        (b"\x16\x03\x01\x00\x10" + b"\x02" * 16, b"\x15"),  # an alert's record
+        (b"\x16\x03\x01\x00\x10" + b"\x02" * 16, b"\x15"),  # an alert record
     ],
     ids=["no TLS", "no handshake"],
 )
-async def test_what_is_no_handshake_is_told_so(said: bytes, answer: bytes) -> None:
+async def test_invalid_handshakes_get_an_alert(sent: bytes, answer: bytes) -> None:
     async with serving("tls") as server:
         client = await server.dial()
-        await client.tcp.send_all(said)
+        await client.tcp.send_all(sent)
         assert answer in await client.all_bytes()
         client.close()
         await server.remain(0)
@@ -110,7 +110,7 @@ async def test_what_is_no_handshake_is_told_so(said: bytes, answer: bytes) -> No
         assert server.counted.handshakes_underway == server.counted.tls_connections == 0
 
 
-async def test_a_connection_too_many_is_closed_without_a_word_that_tls_would_not_know() -> None:
+async def test_an_excess_connection_is_closed_without_a_packet() -> None:
     async with serving("tls", admission=AdmissionLimits(max_connections=1)) as server:
         first = await server.logged_in()
         second = await server.dial()
@@ -122,7 +122,7 @@ async def test_a_connection_too_many_is_closed_without_a_word_that_tls_would_not
         await server.remain(1)
 
 
-async def test_a_login_that_came_with_the_handshake_while_the_server_stood_still_counts() -> None:
+async def test_a_login_that_arrived_with_the_handshake_during_a_stall_counts() -> None:
     async with serving("tls", Limits(login_timeout=1.5)) as server:
         client = await server.dial()
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -135,7 +135,7 @@ async def test_a_login_that_came_with_the_handshake_while_the_server_stood_still
         tls.do_handshake()
         tls.write(protocol.encode(protocol.login("ada")))
         (fd,) = server.epoll._connections.tls
-        sock = client.tcp.socket._sock  # type: ignore[attr-defined] # what trio wraps, and gives others a turn
+        sock = client.tcp.socket._sock  # type: ignore[attr-defined] # trio's wrapper would yield to other tasks
         sock.send(outgoing.read())
         server.epoll._timed_out(fd)
         assert server.registry.get("ada") is not None
@@ -143,7 +143,7 @@ async def test_a_login_that_came_with_the_handshake_while_the_server_stood_still
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=lambda v: v.name)
-async def test_both_versions_are_spoken(version: ssl.TLSVersion) -> None:
+async def test_both_tls_versions_are_supported(version: ssl.TLSVersion) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = context.maximum_version = version
     certificates.authority().configure_trust(context)
@@ -156,10 +156,10 @@ async def test_both_versions_are_spoken(version: ssl.TLSVersion) -> None:
         assert [brief(each) for each in await client.rest()] == [(Kind.OK, 2, None)]
 
 
-# Records beside frames
+# Records and frames
 
 
-async def test_a_record_as_large_as_can_be_holds_many_packets() -> None:
+async def test_a_record_of_maximum_size_holds_many_packets() -> None:
     size = len(protocol.encode(protocol.keepalive(70_000)))
     packets = [protocol.keepalive(70_000 + number) for number in range(RECORD_BYTES // size)]
     async with serving("tls", window_s=60.0) as server:
@@ -177,7 +177,7 @@ async def test_a_packet_over_several_records_is_one() -> None:
         assert brief((await client.take(1))[0]) == (Kind.ERROR, 1, Code.UNSUPPORTED)
 
 
-async def test_a_record_that_the_network_changed_ends_the_connection_with_its_grace() -> None:
+async def test_a_corrupted_record_ends_the_connection_with_a_grace_period() -> None:
     async with serving("tls") as server:
         client = await server.logged_in()
         await client.tcp.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -186,7 +186,7 @@ async def test_a_record_that_the_network_changed_ends_the_connection_with_its_gr
         assert server.ends() == []
 
 
-async def test_a_read_that_must_write_first_goes_on_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_that_must_write_first_continues_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving("tls") as server:
         client = await server.logged_in()
         read, refusals = TlsConnectionState.read, 3
@@ -204,8 +204,8 @@ async def test_a_read_that_must_write_first_goes_on_when_it_can(monkeypatch: pyt
 
 
 def _renew_keys(address: tuple[str, int], most: int, *, of_both: bool, then: bytes = b"") -> int:
-    """Shake hands, and renew keys until the server has enough of it; return how often."""
-    library = ctypes.CDLL(_ssl.__file__)  # and what it stands on: `ssl` itself cannot renew keys
+    """Shake hands, and renew keys until the server ends the connection; return how often."""
+    library = ctypes.CDLL(_ssl.__file__)  # libssl and libcrypto: the `ssl` module cannot renew keys
     for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
         getattr(library, name).restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
@@ -228,16 +228,16 @@ def _renew_keys(address: tuple[str, int], most: int, *, of_both: bool, then: byt
     return done
 
 
-async def test_a_client_may_renew_the_keys_of_both() -> None:
+async def test_a_client_may_renew_the_keys_of_both_sides() -> None:
     async with serving("tls") as server:
         login = protocol.encode(protocol.login("ada", id=1))
         await trio.to_thread.run_sync(lambda: _renew_keys(server.address, 3, of_both=True, then=login))
         assert server.story() == [("login", "ada", "login")]
 
 
-async def test_keys_that_are_renewed_without_end_end_the_connection() -> None:
+async def test_endless_key_renewals_end_the_connection() -> None:
     async with serving("tls") as server:
-        most = 20_000  # the library itself gives up after more
+        most = 20_000  # the library itself gives up after that many
         done = await trio.to_thread.run_sync(lambda: _renew_keys(server.address, most, of_both=False))
         assert done < most
         await server.remain(0)
@@ -246,17 +246,17 @@ async def test_keys_that_are_renewed_without_end_end_the_connection() -> None:
 # Ends
 
 
-async def test_both_sides_say_goodbye() -> None:
+async def test_both_sides_close_cleanly() -> None:
     async with serving("tls") as server:
         client = await server.logged_in()
         assert isinstance(client.stream, trio.SSLStream)
         with trio.fail_after(PATIENCE_S):
-            client.stream, _ = await client.stream.unwrap()  # returns once the server's goodbye has come
+            client.stream, _ = await client.stream.unwrap()  # returns once the server has sent its close
         await server.remain(0)
         assert server.session("ada").link is None
 
 
-async def test_a_goodbye_that_comes_with_the_last_packet_is_heard() -> None:
+async def test_a_close_with_the_last_packet_is_noticed() -> None:
     async with serving("tls", window_s=60.0) as server:
         client = await server.logged_in()
         tcp_stream = client.tcp
@@ -264,7 +264,7 @@ async def test_a_goodbye_that_comes_with_the_last_packet_is_heard() -> None:
         await client.send(protocol.keepalive(1))
         assert isinstance(client.stream, trio.SSLStream)
         with suppress(trio.BrokenResourceError), trio.move_on_after(0.1):
-            await client.stream.unwrap()  # would wait for the server's goodbye, and gets the answer
+            await client.stream.unwrap()  # would wait for the server's close, and gets the answer
         tcp_stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
         await server.until(lambda: server.session("ada").link is None)
         client.stream = tcp_stream

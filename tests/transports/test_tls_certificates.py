@@ -1,4 +1,4 @@
-"""Certificates: which files are taken, and what is said of those that are not."""
+"""Certificates: which files are accepted, and the errors for the others."""
 
 import os
 import ssl
@@ -19,7 +19,7 @@ from presence.transports.tls import Certificate, CertificateError
 from tests.transports.certificates import issued, write
 
 
-def test_a_certificate_with_its_key_is_taken_from_two_files_or_one(tmp_path: Path) -> None:
+def test_a_certificate_with_its_key_is_loaded_from_two_files_or_one(tmp_path: Path) -> None:
     cert, key = write(tmp_path)
     certificate = Certificate(cert, key)
     assert certificate.context.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -43,7 +43,7 @@ def test_a_certificate_with_its_key_is_taken_from_two_files_or_one(tmp_path: Pat
         ("key", "locked", "is encrypted with a password, which a server cannot ask for"),
     ],
 )
-def test_what_cannot_be_used_is_named_at_once_and_nothing_of_it_said(
+def test_unusable_files_are_named_without_their_content(
     tmp_path: Path, file: str, what: str, problem: str
 ) -> None:
     files = dict(zip(("cert", "key"), write(tmp_path), strict=True))
@@ -67,11 +67,11 @@ def test_what_cannot_be_used_is_named_at_once_and_nothing_of_it_said(
         os.mkfifo(bad)
     with pytest.raises(CertificateError) as caught:
         Certificate(**files)
-    said = str(caught.value)
-    assert said.startswith(f"{bad}: {problem.format(**files)}")
-    assert not any(text[:16].decode() in said for text in (material, material[::-1]))
+    message = str(caught.value)
+    assert message.startswith(f"{bad}: {problem.format(**files)}")
+    assert not any(text[:16].decode() in message for text in (material, material[::-1]))
 
 
-def test_without_tls_nobody_waits_for_cryptography() -> None:
+def test_without_tls_the_cryptography_library_is_not_loaded() -> None:
     script = "import sys, presence.transports.epoll; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

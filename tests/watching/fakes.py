@@ -9,7 +9,7 @@ from presence.watching.user_states import UserEvent, WatchedState, id_text
 
 
 class Line:
-    """A transport of one connection: what it takes, and what it keeps while its reader is slow."""
+    """The transport of one connection: what it accepts, and what it queues while its reader is slow."""
 
     def __init__(self) -> None:
         self.taken = bytearray()
@@ -17,7 +17,7 @@ class Line:
         self.slow = False
 
     def hang_up(self, handle: Any, farewell: bytes) -> None:
-        raise AssertionError("nobody hangs up here")
+        raise AssertionError("unexpected hang-up")
 
     def send(self, handle: Any, data: bytes) -> None:
         self.taken += data
@@ -39,7 +39,7 @@ class Line:
         return "127.0.0.1"
 
     def packets(self) -> list[Packet]:
-        """Return what came since the last call."""
+        """Return the packets since the last call."""
         decoder = Decoder(protocol.SERVER_FRAME_LIMIT_BYTES)
         decoder.feed(bytes(self.taken))
         self.taken.clear()

@@ -13,7 +13,7 @@ PAGE = 2
 
 @dataclass
 class Shard:
-    """A server that has one shard."""
+    """A server with one shard."""
 
     entries: list[UserEvent] = field(default_factory=list)
     last_id: EntryId = NO_ENTRY
@@ -21,7 +21,7 @@ class Shard:
     seen: dict[str, int] = field(default_factory=dict)  # of users offline
     subscribed: set[str] = field(default_factory=set)
     wire: deque[ChannelMessage] = field(default_factory=deque)
-    told: dict[tuple[str, str], WatchedState] = field(default_factory=dict)  # every entry there ever was
+    written: dict[tuple[str, str], WatchedState] = field(default_factory=dict)  # every entry ever written
     number: int = 0
 
     def write(self, uid: str, status: str) -> None:
@@ -30,7 +30,7 @@ class Shard:
         state = WatchedState(
             status, self.number, self.number if status == "offline" else None, id_text(order)
         )
-        self.told[uid, state.id] = state
+        self.written[uid, state.id] = state
         entry = UserEvent(uid, order, state, "login")
         self.entries.append(entry)
         self.last_id = order
@@ -42,7 +42,7 @@ class Shard:
         if uid in self.subscribed:
             self.wire.append(entry)
 
-    def look(self, uids: Collection[str]) -> ShardSnapshot:
+    def snapshot(self, uids: Collection[str]) -> ShardSnapshot:
         states = {
             uid: self.shown.get(uid) or WatchedState("offline", None, self.seen.get(uid)) for uid in uids
         }
@@ -59,19 +59,19 @@ class Shard:
 
 
 class MemoryChannel:
-    """A channel to such a shard, whose server can be away, mute, or a replica.
+    """A channel to such a shard, whose server can be unreachable, mute, or a replica.
 
     Attributes:
         is_up: whether it answers.
         is_mute: whether what it publishes is lost.
         is_connected: whether there is a connection.
-        looks: how often it was looked at.
+        snapshots: number of snapshots that were read.
     """
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.is_up, self.is_mute, self.is_primary, self.is_connected = True, False, True, False
-        self.looks = 0
+        self.snapshots = 0
 
     def open(self) -> None:
         self.close()
@@ -80,11 +80,11 @@ class MemoryChannel:
         self.is_connected = True
 
     def receive(self) -> list[ChannelMessage]:
-        """Return what there is, though it be nothing: whoever calls it waits."""
+        """Return the queued messages; none if there are none, because the caller waits."""
         self._check()
-        heard = list(self.shard.wire)
+        messages = list(self.shard.wire)
         self.shard.wire.clear()
-        return [] if self.is_mute else heard
+        return [] if self.is_mute else messages
 
     def update_subscriptions(self, ask: Sequence[str], leave: Sequence[str]) -> None:
         self.shard.subscribed.difference_update(leave)
@@ -96,8 +96,8 @@ class MemoryChannel:
 
     def snapshot(self, uids: Sequence[str]) -> ShardSnapshot:
         self._check()
-        self.looks += 1
-        return self.shard.look(list(uids))
+        self.snapshots += 1
+        return self.shard.snapshot(list(uids))
 
     def replay(self, after: EntryId, uids: Collection[str]) -> Replay:
         self._check()

@@ -14,7 +14,7 @@ from presence.watching.service import WATCH_TIMEOUT_S
 from presence.watching.user_states import ShardSnapshot, WatchedState
 from tests.watching.fakes import Line, session
 from tests.watching.shard import MemoryChannel
-from tests.watching.test_service import Node, Records, running, told
+from tests.watching.test_service import Node, Records, running, written
 
 
 def codes(packets: list[Packet]) -> list[tuple[int | None, int | None]]:
@@ -23,7 +23,7 @@ def codes(packets: list[Packet]) -> list[tuple[int | None, int | None]]:
 
 
 class Poisoned(Records):
-    """One user's record makes whoever reads it fail."""
+    """Reading one user's record fails."""
 
     def read(self, uids: Sequence[str]) -> Mapping[str, WatchedState]:
         if "poison" in uids:
@@ -31,7 +31,7 @@ class Poisoned(Records):
         return super().read(uids)
 
 
-async def test_a_query_that_cannot_be_answered_is_refused_alone(autojump_clock: MockClock) -> None:
+async def test_only_the_failing_query_is_refused(autojump_clock: MockClock) -> None:
     node = Node()
     node.use(Poisoned(node.shard))
     async with running(node):
@@ -48,7 +48,7 @@ async def test_a_query_that_cannot_be_answered_is_refused_alone(autojump_clock: 
 
 
 class Broken(Line):
-    """A connection whose transport makes a mistake."""
+    """A connection whose transport fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Broken(Line):
             raise RuntimeError("a mistake")
 
 
-async def test_a_connection_that_cannot_be_told_a_change_ends_alone(autojump_clock: MockClock) -> None:
+async def test_only_a_connection_that_cannot_be_sent_a_change_ends(autojump_clock: MockClock) -> None:
     async with running() as node:
         line = Broken()
         watcher, _ = node.watch("ann", line=line)
@@ -75,7 +75,7 @@ async def test_a_connection_that_cannot_be_told_a_change_ends_alone(autojump_clo
         line.fails = True
         node.shard.write("ann", "online")
         await trio.sleep(0.1)
-        assert told(other) == [("ann", "online")]
+        assert written(other) == [("ann", "online")]
         assert node.ended == [watcher]
     assert node.faults.counts == {"push": 1}
 
@@ -91,7 +91,7 @@ async def test_a_watch_whose_answer_cannot_be_sent_ends_its_connection(autojump_
 
 
 class Confused(MemoryChannel):
-    """A channel that fails in a way that nobody has thought of, as often as a test says."""
+    """A channel that fails unexpectedly, as often as a test says."""
 
     times = 0
 
@@ -102,7 +102,7 @@ class Confused(MemoryChannel):
         return super().snapshot(uids)
 
 
-async def test_a_subscription_that_fails_is_made_anew(autojump_clock: MockClock) -> None:
+async def test_a_failed_subscription_is_made_again(autojump_clock: MockClock) -> None:
     node = Node()
     channel = node.channel = Confused(node.shard)
     channel.times = 2
@@ -113,11 +113,11 @@ async def test_a_subscription_that_fails_is_made_anew(autojump_clock: MockClock)
         assert codes(line.packets()) == [(1, None)]
         node.shard.write("ann", "away")
         await trio.sleep(1)
-        assert told(line) == [("ann", "away")]
+        assert written(line) == [("ann", "away")]
     assert node.faults.counts == {"watch subscription": 2}
 
 
-def test_a_mistake_while_one_is_handled_is_contained_too() -> None:
+def test_a_fault_while_one_is_handled_is_contained_too() -> None:
     faults = Faults()
 
     def fail() -> None:
@@ -128,7 +128,7 @@ def test_a_mistake_while_one_is_handled_is_contained_too() -> None:
     assert faults.counts == {"query": 2}
 
 
-def test_what_ends_a_program_is_no_mistake() -> None:
+def test_an_interrupt_is_not_a_fault() -> None:
     faults = Faults()
 
     def work() -> None:

@@ -20,7 +20,7 @@ from tests.transports.harness import Client
 
 KEYS = Keys()
 PATIENCE_S = 30.0
-LATER = "9999999999999-0"  # than all that a server tells of, so it would be believed
+LATER = "9999999999999-0"  # later than all entries of real servers, so it would be accepted
 HINT = {"id": "1-0", "type": "offline", "uid": "bob", "at_ms": 1, "last_seen_ms": 1, "reason": "closed"}
 HINTS = [
     b'{"a":' + b"[" * 200_000,
@@ -41,7 +41,7 @@ RECORDS = [
 
 
 async def answer(client: Client, id: int) -> protocol.Packet:
-    """Return the answer to a request; what is pushed meanwhile is passed over."""
+    """Return the answer to a request; skip pushes."""
     with trio.fail_after(PATIENCE_S):
         while (packet := await client.receive()) is not None:
             if packet.id == id:
@@ -51,7 +51,7 @@ async def answer(client: Client, id: int) -> protocol.Packet:
 
 @asynccontextmanager
 async def ann(url: str) -> AsyncIterator[Client]:
-    """Somebody who has logged in at a server."""
+    """A client logged in as ann."""
     server = Server(Settings(port=0, redis=url), url, 10, Clock())
     async with trio.open_nursery() as nursery:
         async with await trio.open_tcp_stream(*await nursery.start(server.serve)) as stream:
@@ -83,7 +83,7 @@ async def test_records_that_are_too_large_count_as_damaged(redis_server: Embedde
         assert packet.payload["status"] == "unknown"
 
 
-async def test_hints_that_no_server_publishes_end_nobody(redis_server: EmbeddedRedis) -> None:
+async def test_hints_that_no_server_publishes_end_no_session(redis_server: EmbeddedRedis) -> None:
     last = "99999999999999-0"
     async with ann(redis_server.url) as client:
         await client.send(protocol.watch(["bob"], id=2))
@@ -98,7 +98,7 @@ async def test_hints_that_no_server_publishes_end_nobody(redis_server: EmbeddedR
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=range(len(RECORDS)))
-async def test_records_that_no_server_writes_end_nobody(redis_server: EmbeddedRedis, record: str) -> None:
+async def test_records_that_no_server_writes_end_no_session(redis_server: EmbeddedRedis, record: str) -> None:
     async with ann(redis_server.url) as client:
         with open_client(redis_server.url) as redis:
             redis.hset(KEYS.online(0), "bob", record)
@@ -109,7 +109,7 @@ async def test_records_that_no_server_writes_end_nobody(redis_server: EmbeddedRe
         await client.beat()
 
 
-async def test_a_server_that_ends_leaves_no_connection_to_redis(redis_server: EmbeddedRedis) -> None:
+async def test_a_stopped_server_leaves_no_connection_to_redis(redis_server: EmbeddedRedis) -> None:
     server = Server(Settings(port=0, redis=redis_server.url), redis_server.url, 10, Clock())
     async with trio.open_nursery() as nursery:
         async with await trio.open_tcp_stream(*await nursery.start(server.serve)) as stream:
@@ -119,6 +119,6 @@ async def test_a_server_that_ends_leaves_no_connection_to_redis(redis_server: Em
             await answer(client, 2)
         nursery.cancel_scope.cancel()
     with open_client(redis_server.url) as redis, trio.fail_after(PATIENCE_S):
-        while len(redis.client_list()) > 1:  # Redis has yet to read that they were closed
-            gc.collect()  # a connection that an abandoned thread opened belongs to nobody
+        while len(redis.client_list()) > 1:  # until Redis has read that they were closed
+            gc.collect()  # connections that abandoned threads opened
             await trio.sleep(0.01)

@@ -10,7 +10,7 @@ from presence.watching.watches import Watches
 from tests.watching.fakes import Line, entry, session
 
 
-class Desk:
+class Watchers:
     """Some watchers of ann and bob."""
 
     def __init__(self, count: int = 1) -> None:
@@ -25,16 +25,16 @@ class Desk:
             self.lines.append(line)
             self.watches.add(watcher, ["ann", "bob"], 0)
 
-    def tell(self, uid: str, number: int, status: str = "online") -> None:
+    def change(self, uid: str, number: int, status: str = "online") -> None:
         self.pushes.push(entry(uid, number, status))
 
-    def told(self, watcher: int = 0) -> list[tuple[str, str]]:
+    def pushed(self, watcher: int = 0) -> list[tuple[str, str]]:
         return [(packet.payload["uid"], packet.payload["id"]) for packet in self.lines[watcher].packets()]
 
 
 def test_a_packet_has_the_state_and_the_reason() -> None:
-    desk = Desk()
-    desk.tell("ann", 7, "offline")
+    desk = Watchers()
+    desk.change("ann", 7, "offline")
     desk.pushes.send_slice()
     (packet,) = desk.lines[0].packets()
     assert packet.payload == {
@@ -49,23 +49,23 @@ def test_a_packet_has_the_state_and_the_reason() -> None:
 
 def test_a_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PACKETS_PER_SLICE", 4)
-    desk = Desk(10)
-    desk.tell("ann", 1)
-    turns = []
+    desk = Watchers(10)
+    desk.change("ann", 1)
+    offers = []
     while desk.pushes.statistics().queued:
         desk.pushes.send_slice()
-        turns.append(sum(line.offers for line in desk.lines))
-    assert turns[:3] == [4, 8, 10]
-    assert all(desk.told(number) == [("ann", "1-0")] for number in range(10))
+        offers.append(sum(line.offers for line in desk.lines))
+    assert offers[:3] == [4, 8, 10]
+    assert all(desk.pushed(number) == [("ann", "1-0")] for number in range(10))
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_who_leaves_or_is_answered_between_two_slices_is_not_told(
+def test_a_watcher_who_leaves_or_is_answered_between_slices_gets_no_push(
     monkeypatch: pytest.MonkeyPatch, is_answered: bool
 ) -> None:
     monkeypatch.setattr(module, "MAX_PACKETS_PER_SLICE", 1)
-    desk = Desk(2)
-    desk.tell("ann", 1)
+    desk = Watchers(2)
+    desk.change("ann", 1)
     desk.pushes.send_slice()
     late = next(number for number in range(2) if not desk.lines[number].offers)
     if is_answered:
@@ -76,28 +76,28 @@ def test_who_leaves_or_is_answered_between_two_slices_is_not_told(
     assert desk.lines[late].offers == 0
 
 
-def test_a_slow_reader_gets_the_newest_of_each_user_in_order_of_their_first_change() -> None:
-    desk = Desk()
+def test_a_slow_reader_gets_the_newest_state_of_each_user_in_order_of_first_change() -> None:
+    desk = Watchers()
     desk.lines[0].slow = True
     for number, uid in enumerate(("bob", "ann", "bob", "ann", "bob"), 1):
-        desk.tell(uid, number)
+        desk.change(uid, number)
         desk.pushes.send_slice()
-    assert desk.lines[0].offers == 1, "not asked again before it has drained"
+    assert desk.lines[0].offers == 1, "not offered again before it has drained"
     desk.lines[0].slow = False
     desk.pushes.drained(desk.sessions[0])
-    assert desk.told() == [("bob", "5-0"), ("ann", "4-0")]
-    desk.tell("ann", 6)
+    assert desk.pushed() == [("bob", "5-0"), ("ann", "4-0")]
+    desk.change("ann", 6)
     desk.pushes.send_slice()
-    assert desk.told() == [("ann", "6-0")]
+    assert desk.pushed() == [("ann", "6-0")]
 
 
-def test_a_reader_that_is_slow_again_keeps_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_slow_again_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_JOINED_BYTES", 1)
-    desk = Desk()
+    desk = Watchers()
     line = desk.lines[0]
     line.slow = True
-    desk.tell("ann", 1)
-    desk.tell("bob", 2)
+    desk.change("ann", 1)
+    desk.change("bob", 2)
     desk.pushes.send_slice()
     answers = iter([True, False])
 
@@ -106,28 +106,28 @@ def test_a_reader_that_is_slow_again_keeps_what_is_left(monkeypatch: pytest.Monk
             line.taken += data
         return taken
 
-    line.try_send = try_send  # type: ignore[method-assign] # one packet, and it is slow again
+    line.try_send = try_send  # type: ignore[method-assign] # one packet, then it is slow again
     desk.pushes.drained(desk.sessions[0])
-    assert desk.told() == [("ann", "1-0")]
+    assert desk.pushed() == [("ann", "1-0")]
     assert desk.pushes.statistics().slow == 1
 
 
-def test_what_was_put_off_is_forgotten_with_the_watch() -> None:
-    desk = Desk()
+def test_deferred_changes_are_dropped_with_the_watch() -> None:
+    desk = Watchers()
     desk.lines[0].slow = True
-    desk.tell("ann", 1)
-    desk.tell("bob", 2)
+    desk.change("ann", 1)
+    desk.change("bob", 2)
     desk.pushes.send_slice()
     desk.pushes.discard(desk.sessions[0], ["ann"])
     desk.lines[0].slow = False
     desk.pushes.drained(desk.sessions[0])
-    assert desk.told() == [("bob", "2-0")]
+    assert desk.pushed() == [("bob", "2-0")]
     assert desk.pushes.statistics().slow == 0
 
 
-def test_nothing_is_put_off_for_whoever_is_gone() -> None:
-    desk = Desk()
-    desk.tell("ann", 1)
+def test_nothing_is_deferred_for_a_closed_connection() -> None:
+    desk = Watchers()
+    desk.change("ann", 1)
     desk.sessions[0].link = None
     desk.pushes.send_slice()
     assert desk.pushes.statistics().slow == 0
@@ -135,17 +135,17 @@ def test_nothing_is_put_off_for_whoever_is_gone() -> None:
 
 def test_a_full_queue_keeps_the_newest_change_of_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_QUEUED_CHANGES", 2)
-    desk = Desk()
+    desk = Watchers()
     for number in range(1, 100):
-        desk.tell("ann", number)
-    desk.tell("bob", 100)
+        desk.change("ann", number)
+    desk.change("bob", 100)
     assert desk.pushes.statistics().queued == 3
     desk.pushes.send_slice()
-    assert desk.told() == [("ann", "1-0"), ("ann", "99-0"), ("bob", "100-0")]
+    assert desk.pushed() == [("ann", "1-0"), ("ann", "99-0"), ("bob", "100-0")]
 
 
-def test_a_state_that_no_packet_can_tell_is_told_as_unknown() -> None:
-    desk = Desk()
+def test_a_state_that_no_packet_can_hold_is_pushed_as_unknown() -> None:
+    desk = Watchers()
     change = entry("ann", 1)
     desk.pushes.push(change._replace(state=change.state._replace(since_ms=-1)))
     desk.pushes.send_slice()

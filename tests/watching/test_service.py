@@ -36,7 +36,7 @@ def names(count: int) -> list[str]:
 
 
 class Runtime:
-    """Calls that block for a moment of virtual time."""
+    """Calls that take a moment of virtual time."""
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -49,7 +49,7 @@ class Runtime:
 
     async def call(self, blocking: Callable[[], T]) -> T:
         await trio.sleep(CALL_S)
-        while (found := blocking()) == []:  # noqa: ASYNC110 - nothing is heard, and nobody rings
+        while (found := blocking()) == []:  # noqa: ASYNC110 - the fake sends no notification
             await trio.sleep(LULL_S)
         return found
 
@@ -66,14 +66,14 @@ class Records:
         self.reads.append(list(uids))
         if not self.is_up:
             raise StoreUnavailable("away")
-        return self.shard.look(list(uids)).states
+        return self.shard.snapshot(list(uids)).states
 
     def shut_down(self) -> None:
         pass
 
 
 class Node:
-    """A node's watching, and its clients. Users whose uid begins with ``far`` are in a shard of their own."""
+    """A node's watching, and its clients. Users whose uid begins with ``far`` are in a second shard."""
 
     def __init__(self) -> None:
         self.shard = Shard()
@@ -85,7 +85,7 @@ class Node:
         self.use(self.records)
 
     def use(self, records: Records, runtime: Runtime | None = None) -> None:
-        """Answer from other records, or by other calls."""
+        """Use other records, or another runtime."""
         self.watching = Watching(
             lambda uid: int(uid.startswith("far")),
             lambda shard: self.far if shard else self.channel,
@@ -123,8 +123,8 @@ async def running(node: Node | None = None) -> AsyncIterator[Node]:
         nursery.cancel_scope.cancel()
 
 
-def told(line: Line) -> list[tuple[str, str | None]]:
-    """Return who was told to be what."""
+def written(line: Line) -> list[tuple[str, str | None]]:
+    """Return the users and states that were pushed."""
     return [(packet.payload["uid"], packet.payload["status"]) for packet in line.packets()]
 
 
@@ -140,21 +140,21 @@ async def test_a_watch_is_answered_and_changes_follow(autojump_clock: MockClock)
         node.shard.write("bob", "online")
         node.shard.write("cy", "online")
         await trio.sleep(0.1)
-        assert told(line) == [("ann", "away"), ("bob", "online")]
+        assert written(line) == [("ann", "away"), ("bob", "online")]
 
 
-async def test_a_watch_that_redis_does_not_answer_is_refused_and_watches_nobody(
+async def test_a_watch_without_an_answer_from_redis_is_refused_and_removed(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as node:
         node.channel.is_up = False
-        begun = trio.current_time()
+        started = trio.current_time()
         _, line = node.watch("ann")
         await trio.sleep(WATCH_TIMEOUT_S + 0.1)
         (refusal,) = line.packets()
         assert refusal.payload["code"] == Code.BUSY
         assert refusal.payload["retry_after"] > 0
-        assert trio.current_time() - begun < WATCH_TIMEOUT_S + 1
+        assert trio.current_time() - started < WATCH_TIMEOUT_S + 1
         node.channel.is_up = True
         await trio.sleep(5)
         node.shard.write("ann", "online")
@@ -163,7 +163,7 @@ async def test_a_watch_that_redis_does_not_answer_is_refused_and_watches_nobody(
         assert node.watching.report()["users"] == 0
 
 
-async def test_what_happens_during_a_loss_is_told_in_order(autojump_clock: MockClock) -> None:
+async def test_changes_during_a_loss_are_pushed_in_order(autojump_clock: MockClock) -> None:
     async with running() as node:
         _, line = await node.watched("ann", "bob")
         node.shard.write("ann", "online")
@@ -176,11 +176,11 @@ async def test_what_happens_during_a_loss_is_told_in_order(autojump_clock: MockC
             node.shard.write("cy", "online")
         node.channel.is_up = True
         await trio.sleep(2)
-        assert told(line) == [("ann", "away"), ("ann", "online"), ("ann", "offline")]
+        assert written(line) == [("ann", "away"), ("ann", "online"), ("ann", "offline")]
         assert node.figures("shards")["replays"] == 1
 
 
-async def test_a_stream_that_does_not_reach_back_is_made_good_by_looks(autojump_clock: MockClock) -> None:
+async def test_a_stream_that_does_not_reach_back_is_replaced_by_snapshots(autojump_clock: MockClock) -> None:
     async with running() as node:
         _, line = await node.watched("ann", "bob")
         node.channel.is_up = False
@@ -191,11 +191,11 @@ async def test_a_stream_that_does_not_reach_back_is_made_good_by_looks(autojump_
         node.shard.entries.clear()
         node.channel.is_up = True
         await trio.sleep(2)
-        assert told(line) == [("ann", "away"), ("bob", "online")]
+        assert written(line) == [("ann", "away"), ("bob", "online")]
         assert node.figures("shards")["rereads"] == 1
 
 
-async def test_a_subscription_on_which_nothing_comes_is_given_up(autojump_clock: MockClock) -> None:
+async def test_a_silent_subscription_is_given_up(autojump_clock: MockClock) -> None:
     async with running() as node:
         _, line = await node.watched("ann")
         node.channel.is_mute = True
@@ -204,11 +204,11 @@ async def test_a_subscription_on_which_nothing_comes_is_given_up(autojump_clock:
         node.channel.is_mute = False
         node.shard.wire.clear()  # the pong, too
         await trio.sleep(2 * CHECK_INTERVAL_S)
-        assert told(line) == [("ann", "online")]
+        assert written(line) == [("ann", "online")]
         assert node.figures("shards")["losses"] == 1
 
 
-async def test_a_server_that_is_a_replica_is_left(autojump_clock: MockClock) -> None:
+async def test_a_connection_to_a_replica_is_closed(autojump_clock: MockClock) -> None:
     async with running() as node:
         await node.watched("ann")
         node.channel.is_primary = False
@@ -216,17 +216,17 @@ async def test_a_server_that_is_a_replica_is_left(autojump_clock: MockClock) -> 
         assert node.figures("shards")["losses"] >= 1
 
 
-async def test_what_was_published_to_nobody_is_found_by_a_walk(autojump_clock: MockClock) -> None:
+async def test_a_change_that_was_not_published_is_found_by_a_comparison(autojump_clock: MockClock) -> None:
     async with running() as node:
         _, line = await node.watched("ann")
-        node.shard.subscribed.clear()  # and nobody says so
+        node.shard.subscribed.clear()  # without a notification
         node.shard.write("ann", "online")
         await trio.sleep(2 * COMPARE_CYCLE_S)
-        assert told(line) == [("ann", "online")]
+        assert written(line) == [("ann", "online")]
         assert node.figures("views")["corrected"] == 1
 
 
-async def test_who_is_watched_no_more_is_left_and_in_the_end_the_server_too(
+async def test_unwatched_users_are_unsubscribed_and_the_connection_is_closed_in_the_end(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as node:
@@ -247,7 +247,7 @@ async def test_who_is_watched_no_more_is_left_and_in_the_end_the_server_too(
         assert connected == [True, False, True]
 
 
-async def test_who_left_before_the_answer_is_not_watching(autojump_clock: MockClock) -> None:
+async def test_a_watcher_who_left_before_the_answer_is_not_watching(autojump_clock: MockClock) -> None:
     async with running() as node:
         watcher, line = node.watch("ann")
         watcher.link = None
@@ -257,7 +257,7 @@ async def test_who_left_before_the_answer_is_not_watching(autojump_clock: MockCl
         assert node.watching.report()["watchers"] == node.watching.report()["users"] == 0
 
 
-async def test_what_is_unwatched_before_the_answer_is_answered_and_not_watched(
+async def test_a_user_unwatched_before_the_answer_is_answered_and_not_watched(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as node:
@@ -269,10 +269,10 @@ async def test_what_is_unwatched_before_the_answer_is_answered_and_not_watched(
         node.shard.write("ann", "online")
         node.shard.write("bob", "online")
         await trio.sleep(0.1)
-        assert told(line) == [("bob", "online")]
+        assert written(line) == [("bob", "online")]
 
 
-async def test_who_is_watched_again_at_once_is_answered_from_memory(autojump_clock: MockClock) -> None:
+async def test_a_user_watched_again_immediately_is_answered_from_memory(autojump_clock: MockClock) -> None:
     async with running() as node:
         watcher, line = await node.watched("ann")
         node.watching.take(watcher, Unwatch(2, ["ann"]))
@@ -280,11 +280,11 @@ async def test_who_is_watched_again_at_once_is_answered_from_memory(autojump_clo
         await trio.sleep(0.1)
         assert [(packet.kind, packet.id) for packet in line.packets()] == [(Kind.OK, 2), (Kind.OK, 3)]
         await node.watched("ann")
-        assert node.channel.looks == 1, "nor is the second watcher a reason to look"
+        assert node.channel.snapshots == 1, "the second watcher needs no snapshot either"
 
 
-async def test_an_answer_during_a_loss_has_what_others_were_told(autojump_clock: MockClock) -> None:
-    """One user is known when the watch is asked for, and changes; then the connection breaks."""
+async def test_an_answer_during_a_loss_matches_earlier_pushes(autojump_clock: MockClock) -> None:
+    """One user is known when the watch is requested, and changes; then the connection breaks."""
     async with running() as node:
         _, other = await node.watched("ann")
         node.far.is_up = False
@@ -292,7 +292,7 @@ async def test_an_answer_during_a_loss_has_what_others_were_told(autojump_clock:
         await trio.sleep(0.1)
         node.shard.write("ann", "online")
         await trio.sleep(0.1)
-        assert told(other) == [("ann", "online")]
+        assert written(other) == [("ann", "online")]
         node.channel.is_up = False
         node.far.is_up = True
         await trio.sleep(2)
@@ -300,10 +300,10 @@ async def test_an_answer_during_a_loss_has_what_others_were_told(autojump_clock:
         assert answer.payload["presence"]["ann"]["status"] == "online"
         node.channel.is_up = True
         await trio.sleep(2)
-        assert line.packets() == [], "nothing is told twice"
+        assert line.packets() == [], "no push is repeated"
 
 
-async def test_who_asks_too_much_is_told_when_he_may_again(autojump_clock: MockClock) -> None:
+async def test_a_rate_limited_client_is_granted_after_retry_after(autojump_clock: MockClock) -> None:
     async with running() as node:
         asker, line = session()
         for number in range(20):
@@ -319,9 +319,7 @@ async def test_who_asks_too_much_is_told_when_he_may_again(autojump_clock: MockC
         assert [packet.kind for packet in line.packets()] == [Kind.OK]
 
 
-async def test_only_so_many_states_are_waited_for(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pending_users_are_limited(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "MAX_PENDING_USERS", 3)
     async with running() as node:
         node.channel.is_up = False
@@ -337,7 +335,7 @@ async def test_only_so_many_states_are_waited_for(
         await node.watched("cy", "dee")
 
 
-async def test_queries_are_gathered_into_one_read(autojump_clock: MockClock) -> None:
+async def test_queries_are_batched_into_one_read(autojump_clock: MockClock) -> None:
     async with running() as node:
         node.shard.write("ann", "online")
         lines = []
@@ -353,7 +351,7 @@ async def test_queries_are_gathered_into_one_read(autojump_clock: MockClock) -> 
             assert [states["ann"]["status"], states[f"user-{number}"]["status"]] == ["online", "offline"]
 
 
-async def test_a_full_table_refuses_all_but_the_few_watches_that_are_each_ones_own(
+async def test_a_full_table_refuses_all_but_each_clients_own_few_watches(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as node:
@@ -363,7 +361,7 @@ async def test_a_full_table_refuses_all_but_the_few_watches_that_are_each_ones_o
         (refusal,) = line.packets()
         assert (refusal.id, refusal.payload["code"]) == (2, Code.BUSY)
         assert "10 are each one's own" in refusal.payload["message"]
-        assert refusal.payload["retry_after"] > 5, "not before somebody may have left"
+        assert refusal.payload["retry_after"] > 5, "not before some watchers may have left"
         modest, _ = await node.watched(*names(OWN_WATCHES))
         node.watching.take(greedy, Unwatch(3, names(1)))
         node.watching.take(other, Watch(4, ["one-more"]))
@@ -377,7 +375,7 @@ async def test_a_full_table_refuses_all_but_the_few_watches_that_are_each_ones_o
         assert node.watching.report()["shared"] == 0
 
 
-async def test_what_is_held_of_the_pool_is_what_is_watched_and_waited_for(autojump_clock: MockClock) -> None:
+async def test_shared_watches_equal_those_watched_and_pending(autojump_clock: MockClock) -> None:
     rng = random.Random(5)
     async with running() as node:
         watchers = [session()[0] for _ in range(4)]
@@ -394,7 +392,7 @@ async def test_what_is_held_of_the_pool_is_what_is_watched_and_waited_for(autoju
         assert node.watching.report()["shared"] == held
 
 
-async def test_a_query_and_a_watch_tell_the_same_of_a_user_who_is_offline(autojump_clock: MockClock) -> None:
+async def test_a_query_and_a_watch_agree_about_an_offline_user(autojump_clock: MockClock) -> None:
     async with running() as node:
         node.shard.write("ann", "online")
         await node.watched("ann")
@@ -422,7 +420,7 @@ class Steps(trio.abc.Instrument):
 
 
 @pytest.mark.parametrize("request_of", [Watch, Query])
-async def test_others_have_turns_while_all_that_waits_is_refused(
+async def test_other_tasks_run_while_all_pending_requests_are_refused(
     autojump_clock: MockClock, request_of: type[Watch | Query]
 ) -> None:
     async with running() as node:
@@ -438,8 +436,8 @@ async def test_others_have_turns_while_all_that_waits_is_refused(
         assert (steps.refused, steps.most) == (100, 1)
 
 
-class Hanging(Runtime):
-    """Calls that never end."""
+class HangingRuntime(Runtime):
+    """Calls that never return."""
 
     async def call(self, blocking: Callable[[], T]) -> T:
         await trio.sleep(math.inf)
@@ -448,14 +446,14 @@ class Hanging(Runtime):
 
 async def test_a_query_does_not_wait_for_a_redis_that_hangs(autojump_clock: MockClock) -> None:
     node = Node()
-    node.use(node.records, Hanging())
+    node.use(node.records, HangingRuntime())
     async with running(node):
-        begun = trio.current_time()
+        started = trio.current_time()
         asker, line = session()
         for number in range(2):
             node.watching.take(asker, Query(number, ["ann"]))
             await trio.sleep(1)
-        await trio.sleep_until(begun + QUERY_PATIENCE_S + 0.1)
+        await trio.sleep_until(started + QUERY_PATIENCE_S + 0.1)
         refused = [packet.id for packet in line.packets()]
         await trio.sleep(1)
         assert [refused, [packet.id for packet in line.packets()]] == [[0], [1]]

@@ -1,4 +1,4 @@
-"""Parsing of entries into the states that others see."""
+"""Parsing of entries into the states that watchers get."""
 
 import json
 
@@ -22,7 +22,7 @@ COMMON = {"uid": "ann", "since_ms": "5", "last_seen_ms": "6", "at_ms": "7", "rea
         ),
     ],
 )
-def test_an_entry_and_a_hint_tell_the_state_of_a_user(fields: dict[str, str], state: WatchedState) -> None:
+def test_an_entry_and_a_hint_give_the_state_of_a_user(fields: dict[str, str], state: WatchedState) -> None:
     found = read_entry("9-1", COMMON | fields)
     assert found == UserEvent("ann", (9, 1), state, "login")
     numbers = {name: int(text) for name, text in COMMON.items() if text.isdigit()}
@@ -46,20 +46,20 @@ HINT = {"id": "1-1", "type": "offline", "uid": "ann", "since_ms": 5, "last_seen_
         json.dumps(HINT | {"id": 7}),
     ],
 )
-def test_what_is_of_no_kind_known_is_passed_over(text: bytes) -> None:
+def test_unknown_entries_are_ignored(text: bytes) -> None:
     assert read_hint(text) is None
 
 
 @pytest.mark.parametrize("text", ["[", '{"a":' + "[" * 200_000])
-def test_what_no_server_wrote_is_no_meta(text: str) -> None:
+def test_invalid_meta_are_dropped(text: str) -> None:
     assert "meta" not in WatchedState("online", 1, None, "1-0", text).shown()
 
 
 @pytest.mark.parametrize("reason", ["\ud800", "x" * 1_000_000, "\u00e4"])
-def test_a_reason_that_no_packet_could_tell_is_none(reason: str) -> None:
-    heard = read_hint(json.dumps(HINT | {"reason": reason}))
-    assert heard is not None
-    assert heard.reason == "node_down"
+def test_a_reason_that_no_packet_can_hold_is_dropped(reason: str) -> None:
+    entry = read_hint(json.dumps(HINT | {"reason": reason}))
+    assert entry is not None
+    assert entry.reason == "node_down"
 
 
 def test_ids_are_compared_as_numbers() -> None:

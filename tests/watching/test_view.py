@@ -1,4 +1,4 @@
-"""What a node knows of watched users: rules that `test_view_model.py` would not notice to be broken."""
+"""What a node knows of watched users: rules whose violation `test_view_model.py` would not notice."""
 
 import pytest
 
@@ -10,7 +10,7 @@ ABSENCE_S = 40.0
 OFFLINE = WatchedState("offline")
 
 
-def look(as_of: int, **states: WatchedState) -> ShardSnapshot:
+def snapshot(as_of: int, **states: WatchedState) -> ShardSnapshot:
     return ShardSnapshot(states, (as_of, 0))
 
 
@@ -19,7 +19,7 @@ def online(number: int) -> WatchedState:
 
 
 class Watched(ShardView):
-    """A view that is connected, and subscribed to some users."""
+    """A connected view that is subscribed to some users."""
 
     def __init__(self, *uids: str) -> None:
         super().__init__(ABSENCE_S)
@@ -41,26 +41,26 @@ class Watched(ShardView):
 
 def known(**states: WatchedState) -> Watched:
     view = Watched(*states)
-    told(view, look(10, **states), 0.0)
+    changes_of(view, snapshot(10, **states), 0.0)
     return view
 
 
-def told(view: ShardView, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
+def changes_of(view: ShardView, snapshot: ShardSnapshot, now: float) -> list[UserEvent]:
     view.begin_snapshot(snapshot.states)
     return view.apply_snapshot(snapshot, now)
 
 
-def test_a_stranger_is_passed_over() -> None:
+def test_an_entry_of_an_unwatched_user_is_ignored() -> None:
     assert known(ann=OFFLINE).receive(entry("bob", 11)) is None
 
 
-def test_an_entry_id_that_no_server_wrote_is_none() -> None:
+def test_an_invalid_entry_id_counts_as_none() -> None:
     view = known(ann=WatchedState("online", 1, None, "no id"))
     assert view.current("ann") is not None
-    assert told(view, look(11, ann=WatchedState("online", 1, None, "1-x")), 1.0) == []
+    assert changes_of(view, snapshot(11, ann=WatchedState("online", 1, None, "1-x")), 1.0) == []
 
 
-def test_who_is_dropped_is_left_and_forgotten() -> None:
+def test_a_dropped_user_is_unsubscribed_and_forgotten() -> None:
     view = known(ann=online(5))
     view.drop("ann")
     assert view.current("ann") is None
@@ -70,15 +70,15 @@ def test_who_is_dropped_is_left_and_forgotten() -> None:
     assert len(view) == 0
 
 
-def test_a_look_does_not_count_after_a_loss() -> None:
+def test_a_snapshot_does_not_count_after_a_loss() -> None:
     view = Watched("ann")
     view.begin_snapshot(["ann"])
     view.reconnect()
-    view.apply_snapshot(look(10, ann=OFFLINE), 0.0)
+    view.apply_snapshot(snapshot(10, ann=OFFLINE), 0.0)
     assert view.current("ann") is None
 
 
-def test_a_stream_is_read_from_where_the_channel_was_heard() -> None:
+def test_a_stream_is_read_from_the_last_position_of_the_channel() -> None:
     view = known(ann=online(5))
     view.receive(entry("ann", 12))
     assert view.position == (12, 0)
@@ -88,7 +88,7 @@ def test_a_stream_is_read_from_where_the_channel_was_heard() -> None:
     assert view.position == (20, 0)
 
 
-def test_who_is_dropped_while_all_are_subscribed_to_again_is_not_waited_for() -> None:
+def test_a_user_dropped_during_resubscription_is_not_waited_for() -> None:
     view = known(ann=online(5))
     view.lost()
     view.connected()
@@ -96,29 +96,29 @@ def test_who_is_dropped_while_all_are_subscribed_to_again_is_not_waited_for() ->
     assert view.phase is ViewPhase.LIVE
 
 
-def test_a_look_of_before_tells_nothing() -> None:
+def test_an_old_snapshot_changes_nothing() -> None:
     view = known(ann=online(5))
     view.receive(entry("ann", 15, "away"))
-    assert told(view, look(14, ann=online(5)), 0.0) == []
-    assert told(view, look(14, ann=OFFLINE), 0.0) == []
-    assert told(view, look(15, ann=entry("ann", 15, "away").state), 1.0) == []
-    assert told(view, look(30, ann=OFFLINE), ABSENCE_S) == []
+    assert changes_of(view, snapshot(14, ann=online(5)), 0.0) == []
+    assert changes_of(view, snapshot(14, ann=OFFLINE), 0.0) == []
+    assert changes_of(view, snapshot(15, ann=entry("ann", 15, "away").state), 1.0) == []
+    assert changes_of(view, snapshot(30, ann=OFFLINE), ABSENCE_S) == []
 
 
-def test_two_looks_make_offline_who_has_no_record() -> None:
+def test_two_snapshots_without_a_record_make_a_user_offline() -> None:
     view = known(ann=online(5))
-    assert told(view, look(20, ann=OFFLINE), 1.0) == []
-    assert told(view, look(20, ann=OFFLINE), ABSENCE_S) == []
-    (change,) = told(view, look(21, ann=WatchedState("offline", None, 7)), 1.0 + ABSENCE_S)
+    assert changes_of(view, snapshot(20, ann=OFFLINE), 1.0) == []
+    assert changes_of(view, snapshot(20, ann=OFFLINE), ABSENCE_S) == []
+    (change,) = changes_of(view, snapshot(21, ann=WatchedState("offline", None, 7)), 1.0 + ABSENCE_S)
     assert (change.id, change.state) == ((21, 0), WatchedState("offline", None, 7, "21-0"))
 
 
-@pytest.mark.parametrize("by", ["look", "channel"])
-def test_who_is_seen_between_two_looks_is_not_absent(by: str) -> None:
+@pytest.mark.parametrize("by", ["snapshot", "channel"])
+def test_a_user_seen_between_two_snapshots_is_not_absent(by: str) -> None:
     view = known(ann=online(5))
-    told(view, look(20, ann=OFFLINE), 0.0)
-    if by == "look":
-        told(view, look(21, ann=online(5)), 1.0)
+    changes_of(view, snapshot(20, ann=OFFLINE), 0.0)
+    if by == "snapshot":
+        changes_of(view, snapshot(21, ann=online(5)), 1.0)
     else:
         view.receive(entry("ann", 22))
-    assert told(view, look(30, ann=OFFLINE), ABSENCE_S) == []
+    assert changes_of(view, snapshot(30, ann=OFFLINE), ABSENCE_S) == []

@@ -1,8 +1,8 @@
-"""The view of a shard under any order of events: ids rise, states are true, and in the end it is the truth.
+"""The view of a shard under any order of events: ids rise, states are true, and the final state is the truth.
 
-The model is a server with a stream, records, and one connection at most, whose orders and messages arrive
-late. Calls are answered as of one moment and taken in at another, whatever is ordered and confirmed between;
-a walk goes by a list of before. Redis may lose its data; then nodes tell who is online.
+The model is a server with a stream, records, and at most one connection, whose subscriptions and messages
+arrive late. A call is answered as of one time and applied at another, with any changes of subscriptions in
+between; a comparison uses an older list. Redis may lose its data; then nodes write who is online.
 """
 
 from collections import deque
@@ -30,32 +30,30 @@ TRUTHS = ("online", "away", "offline")
 
 
 class Views(RuleBasedStateMachine):
-    """One view, one watcher of each user that is wanted."""
+    """One view, with one watcher of each wanted user."""
 
     @initialize(users=integers(0, 3), watched=integers(0, 3))
     def begin(self, users: int, watched: int) -> None:
         self.shard = Shard()
         self.view = ShardView(ABSENCE_S)
         self.now = 0.0
-        self.seen: dict[
-            str, list[WatchedState]
-        ] = {}  # of each user who is watched, what the watcher was told
+        self.seen: dict[str, list[WatchedState]] = {}  # by watched user, the states that the watcher got
         self.call: ShardSnapshot | Replay | None = None
-        self.orders: deque[tuple[bool, str]] = deque()  # under way: whether to subscribe, and to whom
-        self.walk: list[str] = []  # who are compared yet
-        self.rest: list[str] = []  # of all who are looked at again after a loss
+        self.requests: deque[tuple[bool, str]] = deque()  # in flight: whether to subscribe, and to whom
+        self.walk: list[str] = []  # users still to be compared
+        self.rest: list[str] = []  # users still to be read again after a loss
         self.positions: list[EntryId] | None = None
         self.lost_data: set[str] = set()
-        self.is_reread = False  # whether the call is one of these looks
-        self.is_torn = False  # whether the stream cannot tell all that was missed
-        self.looked_at: dict[str, EntryId] = {}  # up to which entry a user's answer goes
+        self.is_reread = False  # whether the call is one of those reads
+        self.is_torn = False  # whether the stream lacks some of what was missed
+        self.looked_at: dict[str, EntryId] = {}  # by user, the entry up to which the answer is valid
         for uid in UIDS[:users]:
             self.shard.write(uid, "online")
         for uid in UIDS[:watched]:
             self.watch(uid)
         self.settle()
 
-    # What happens in the world
+    # What happens on the server
 
     @rule(uid=sampled_from(UIDS), to=integers(0, 1))
     def change(self, uid: str, to: int) -> None:
@@ -64,7 +62,7 @@ class Views(RuleBasedStateMachine):
         self.lost_data.discard(uid)
 
     @rule(fault=sampled_from(["trim", "lose", "lose", "lose_data"]))
-    def suffer(self, fault: str) -> None:
+    def fail(self, fault: str) -> None:
         getattr(self, fault)()
 
     def trim(self) -> None:
@@ -72,7 +70,7 @@ class Views(RuleBasedStateMachine):
         self.shard.entries.clear()
 
     def lose_data(self) -> None:
-        """Redis starts again empty: its nodes are to tell who is online."""
+        """Redis restarts empty: its nodes have yet to write who is online."""
         self.is_torn = True
         self.lost_data |= self.shard.shown.keys()
         self.shard.shown.clear()
@@ -111,22 +109,22 @@ class Views(RuleBasedStateMachine):
     def lose(self) -> None:
         self.shard.subscribed.clear()
         self.shard.wire.clear()
-        self.orders.clear()
+        self.requests.clear()
         self.call = self.positions = None
         self.view.lost()
 
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
     @rule(most=integers(1, 3))
-    def order(self, most: int) -> None:
+    def send_requests(self, most: int) -> None:
         ask, leave = self.view.next_subscriptions(most)
-        self.orders.extend((False, uid) for uid in leave)
-        self.orders.extend((True, uid) for uid in ask)
+        self.requests.extend((False, uid) for uid in leave)
+        self.requests.extend((True, uid) for uid in ask)
 
     @rule(most=integers(1, 3))
-    def obey(self, most: int) -> None:
-        """Orders reach the server."""
-        for _ in range(min(most, len(self.orders))):
-            is_asked, uid = self.orders.popleft()
+    def execute(self, most: int) -> None:
+        """Subscriptions reach the server."""
+        for _ in range(min(most, len(self.requests))):
+            is_asked, uid = self.requests.popleft()
             assert is_asked is (uid not in self.shard.subscribed)
             if is_asked:
                 self.shard.subscribed.add(uid)
@@ -140,7 +138,7 @@ class Views(RuleBasedStateMachine):
         self.shard.wire.append(Pong(self.shard.last_id))
 
     @rule(most=integers(1, 4))
-    def hear(self, most: int) -> None:
+    def receive(self, most: int) -> None:
         for _ in range(min(most, len(self.shard.wire))):
             match self.shard.wire.popleft():
                 case Subscribed(uid):
@@ -150,33 +148,33 @@ class Views(RuleBasedStateMachine):
                 case Pong(position):
                     self.view.caught_up(position)
                 case UserEvent() as entry:
-                    self.tell([self.view.receive(entry)])
+                    self.push([self.view.receive(entry)])
         self.answer()
 
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN and self.call is None)
     @rule(is_walk=booleans())
     def ask(self, *, is_walk: bool) -> None:
-        """Begin a call; its answer is of this moment."""
+        """Begin a call; its answer is as of now."""
         if self.view.phase is ViewPhase.RECOVERING and self.positions is None:
             self.call = self.shard.replay(self.view.position, self.view.known())
         elif self.view.phase is ViewPhase.RECOVERING and not is_walk:
-            self.look(self.rest[:1], is_reread=True)
+            self.snapshot(self.rest[:1], is_reread=True)
         elif is_walk and self.view.phase is ViewPhase.LIVE:
             self.walk = self.walk or self.view.known()
-            self.look(self.walk[:2])
+            self.snapshot(self.walk[:2])
             self.walk = self.walk[2:]
         elif unseen := self.view.users_to_read(2):
-            self.look(unseen)
+            self.snapshot(unseen)
 
-    def look(self, uids: list[str], *, is_reread: bool = False) -> None:
+    def snapshot(self, uids: list[str], *, is_reread: bool = False) -> None:
         self.view.begin_snapshot(uids)
         self.is_reread = is_reread
-        self.call = self.shard.look(uids)
+        self.call = self.shard.snapshot(uids)
 
     @precondition(lambda self: self.call is not None)
     @rule()
     def take(self) -> None:
-        """Take in the answer of the call."""
+        """Apply the answer of the call."""
         call, self.call = self.call, None
         if isinstance(call, Replay):
             self.take_replay(call)
@@ -185,7 +183,7 @@ class Views(RuleBasedStateMachine):
             changes = self.view.apply_snapshot(call, self.now)
             for uid in unseen.difference(self.view.users_to_read(9)):
                 self.looked_at[uid] = call.as_of
-            self.tell(changes)
+            self.push(changes)
             if self.is_reread and self.positions is not None:
                 self.positions.append(call.as_of)
                 self.rest = self.rest[1:]
@@ -194,17 +192,17 @@ class Views(RuleBasedStateMachine):
 
     def take_replay(self, part: Replay) -> None:
         if part.is_broken:
-            self.is_torn = True  # there may be no position yet: nothing was heard before the loss
+            self.is_torn = True  # there may be no position yet: nothing was received before the loss
             self.rest, self.positions = self.view.known(), []
             self.end_rereading()
             return
-        self.tell(self.view.apply_replay(part.entries, part.position))
+        self.push(self.view.apply_replay(part.entries, part.position))
         if part.is_end:
-            self.tell(self.view.finish_recovery())
+            self.push(self.view.finish_recovery())
 
     def end_rereading(self) -> None:
         if not self.rest:
-            self.tell(self.view.finish_recovery(min(self.positions or [self.view.position])))
+            self.push(self.view.finish_recovery(min(self.positions or [self.view.position])))
             self.positions = None
 
     @precondition(lambda self: self.view.phase is not ViewPhase.DOWN)
@@ -213,20 +211,20 @@ class Views(RuleBasedStateMachine):
         """Do all of that a few times; a user changes between some of the steps."""
         for turn in range(turns):
             for number, step in enumerate(
-                (self.order_all, self.ask_next, self.obey_all, self.hear_some, self.take_it)
+                (self.send_all_requests, self.ask_next, self.execute_all, self.receive_some, self.take_it)
             ):
                 if 5 * turn + number in changes:
                     self.change(uid, number % 2)
                 step()
 
-    def order_all(self) -> None:
-        self.order(3)
+    def send_all_requests(self) -> None:
+        self.send_requests(3)
 
-    def obey_all(self) -> None:
-        self.obey(3)
+    def execute_all(self) -> None:
+        self.execute(3)
 
-    def hear_some(self) -> None:
-        self.hear(4)
+    def receive_some(self) -> None:
+        self.receive(4)
 
     def ask_next(self) -> None:
         if self.call is None:
@@ -238,19 +236,19 @@ class Views(RuleBasedStateMachine):
 
     @rule(seconds=sampled_from([1.0, ABSENCE_S]))
     def wait(self, seconds: float) -> None:
-        if not self.lost_data:  # nodes are quicker than that
+        if not self.lost_data:  # nodes register sooner than that
             self.now += seconds
 
-    # What has to hold
+    # What must hold
 
-    def tell(self, changes: list[UserEvent] | list[UserEvent | None]) -> None:
+    def push(self, changes: list[UserEvent] | list[UserEvent | None]) -> None:
         for change in changes:
             if change is None or not self.seen.get(change.uid):
-                continue  # nobody was answered yet
+                continue  # no watcher was answered yet
             before = [state for state in self.seen[change.uid] if state.id]
             assert not before or change.id > id_of(before[-1].id), "ids rise"
-            assert change.id > self.looked_at[change.uid], "the answer knew that"
-            if (change.uid, change.state.id) not in self.shard.told:
+            assert change.id > self.looked_at[change.uid], "the answer included that"
+            if (change.uid, change.state.id) not in self.shard.written:
                 assert change.state.status == "offline"
                 assert change.uid not in self.lost_data, "Redis lost its data; the user is online"
             assert id_text(change.id) == change.state.id
@@ -267,10 +265,10 @@ class Views(RuleBasedStateMachine):
         for uid, seen in getattr(self, "seen", {}).items():
             for state in seen:
                 if state.status != "offline":
-                    assert self.shard.told[uid, state.id] == state
+                    assert self.shard.written[uid, state.id] == state
 
     @invariant()
-    def whoever_was_answered_is_told_what_is_known(self) -> None:
+    def last_pushed_states_are_the_known_ones(self) -> None:
         for uid, seen in getattr(self, "seen", {}).items():
             if seen and (known := self.view.current(uid)) is not None:
                 assert seen[-1] == known
@@ -282,7 +280,7 @@ class Views(RuleBasedStateMachine):
         assert self.view.phase is ViewPhase.LIVE
 
     def teardown(self) -> None:
-        """In the end all is quiet, and everybody knows the truth."""
+        """In the end, without further changes, every watcher has the truth."""
         if not hasattr(self, "shard"):
             return
         for uid in sorted(self.lost_data):
@@ -294,7 +292,7 @@ class Views(RuleBasedStateMachine):
                 self.compare()
             known = self.view.known()
             self.view.begin_snapshot(known)
-            self.tell(self.view.apply_snapshot(self.shard.look(known), self.now))
+            self.push(self.view.apply_snapshot(self.shard.snapshot(known), self.now))
             self.now += ABSENCE_S
         self.compare()
         self.settle()
