@@ -9,7 +9,7 @@ from typing import NamedTuple
 from presence.protocol import Code
 
 
-class Action(Enum):
+class DemoAction(Enum):
     """The actions of clients in the demo; each causes one kind of event, or none."""
 
     STAYS_ALIVE = "kept alive"
@@ -18,11 +18,11 @@ class Action(Enum):
     LOGS_OUT = "logged out"
 
 
-EXPECTED: Mapping[Action, Code | None] = {
-    Action.STAYS_ALIVE: None,
-    Action.FALLS_SILENT: Code.IDLE_TIMEOUT,
-    Action.CLOSES: Code.CLOSED,
-    Action.LOGS_OUT: Code.LOGOUT,
+EXPECTED: Mapping[DemoAction, Code | None] = {
+    DemoAction.STAYS_ALIVE: None,
+    DemoAction.FALLS_SILENT: Code.IDLE_TIMEOUT,
+    DemoAction.CLOSES: Code.CLOSED,
+    DemoAction.LOGS_OUT: Code.LOGOUT,
 }
 
 
@@ -40,7 +40,7 @@ class DemoClient:
     """What one client did."""
 
     uid: str
-    action: Action  # planned
+    action: DemoAction  # planned
     logged_in: bool = False  # whether its login was answered with ok
     last_act: float = 0.0  # Unix seconds right before its last packet or close
     done: bool = False  # whether it has performed its action
@@ -56,17 +56,19 @@ class OfflineBounds:
     # for the time between reading the client's clock and the server's receipt of the packet
     slack: float = 0.5
 
-    def window(self, action: Action) -> tuple[float, float]:
+    def window(self, action: DemoAction) -> tuple[float, float]:
         """Return the earliest and the latest moment after the last act."""
-        earliest = {Action.FALLS_SILENT: self.idle_timeout, Action.CLOSES: self.grace}.get(action, 0.0)
-        return earliest, earliest + (0.0 if action is Action.LOGS_OUT else self.tick) + self.slack
+        earliest = {DemoAction.FALLS_SILENT: self.idle_timeout, DemoAction.CLOSES: self.grace}.get(
+            action, 0.0
+        )
+        return earliest, earliest + (0.0 if action is DemoAction.LOGS_OUT else self.tick) + self.slack
 
 
 @dataclass
 class Row:
     """The comparison of all clients with one action."""
 
-    action: Action
+    action: DemoAction
     clients: int = 0
     events: int = 0
     delays_s: list[float] = field(default_factory=list)
@@ -95,7 +97,7 @@ def compare(
     offline: dict[str, list[TimelineEvent]] = {}
     for event in events:
         {"online": online, "offline": offline}.get(event.type, {}).setdefault(event.uid, []).append(event)
-    rows = {action: Row(action) for action in Action}
+    rows = {action: Row(action) for action in DemoAction}
     differences = []
     known = set()
     for client in clients:
@@ -103,7 +105,7 @@ def compare(
         if not client.logged_in:
             differences.append(f"{client.uid} could not log in")
             continue
-        action = client.action if client.done else Action.STAYS_ALIVE
+        action = client.action if client.done else DemoAction.STAYS_ALIVE
         row = rows[action]
         row.clients += 1
         if len(online.get(client.uid, [])) != 1:
@@ -117,7 +119,7 @@ def compare(
 
 
 def _differences(
-    client: DemoClient, action: Action, ends: list[TimelineEvent], bounds: OfflineBounds, row: Row
+    client: DemoClient, action: DemoAction, ends: list[TimelineEvent], bounds: OfflineBounds, row: Row
 ) -> list[str]:
     code = EXPECTED[action]
     if code is None:

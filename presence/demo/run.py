@@ -19,8 +19,8 @@ from presence.common.clock import Clock
 from presence.config.loading import Settings
 from presence.core.slots import SLOTS_PER_TICK
 from presence.demo.comparison import (
-    Action,
     ComparisonResult,
+    DemoAction,
     DemoClient,
     OfflineBounds,
     TimelineEvent,
@@ -59,7 +59,7 @@ class _Stage:
     @property
     def expected(self) -> int:
         """How many clients should go offline."""
-        return sum(client.action is not Action.STAYS_ALIVE for client in self.clients)
+        return sum(client.action is not DemoAction.STAYS_ALIVE for client in self.clients)
 
     def offline_events(self) -> int:
         """How many offline events have arrived."""
@@ -69,8 +69,8 @@ class _Stage:
 def make_clients(count: int) -> list[DemoClient]:
     """Return clients with shuffled actions."""
     each = max(1, count // CLIENTS_PER_MISBEHAVING)
-    actions = [Action.FALLS_SILENT] * each + [Action.CLOSES] * each + [Action.LOGS_OUT] * each
-    actions += [Action.STAYS_ALIVE] * (count - len(actions))
+    actions = [DemoAction.FALLS_SILENT] * each + [DemoAction.CLOSES] * each + [DemoAction.LOGS_OUT] * each
+    actions += [DemoAction.STAYS_ALIVE] * (count - len(actions))
     random.shuffle(actions)
     return [DemoClient(f"user-{number:03}", action) for number, action in enumerate(actions[:count])]
 
@@ -150,7 +150,11 @@ async def _start_clients(stage: _Stage, host: str, port: int) -> None:
             acts_at = stage.begun + random.uniform(FIRST_ACTION_S, last_action_s)  # noqa: S311 - not a secret
             await trio.sleep_until(stage.begun + LOGIN_SPAN_S * number / len(stage.clients))
             nursery.start_soon(
-                _run_client, client, math.inf if client.action is Action.STAYS_ALIVE else acts_at, host, port
+                _run_client,
+                client,
+                math.inf if client.action is DemoAction.STAYS_ALIVE else acts_at,
+                host,
+                port,
             )
 
 
@@ -182,12 +186,12 @@ async def _run_client(client: DemoClient, acts_at: float, host: str, port: int) 
             await send(protocol.KEEPALIVE)
             due += interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - spreads load
         await trio.sleep_until(acts_at)
-        if client.action is Action.LOGS_OUT:
+        if client.action is DemoAction.LOGS_OUT:
             await send(protocol.encode(protocol.logout()))
-        elif client.action is Action.CLOSES:
+        elif client.action is DemoAction.CLOSES:
             client.last_act = time.time()
         client.done = True
-        if client.action is Action.FALLS_SILENT:
+        if client.action is DemoAction.FALLS_SILENT:
             await trio.sleep_forever()
 
 

@@ -13,7 +13,7 @@ from loadtest.checker import NO_CLAIM, Claim
 from loadtest.servers import SWEEP_S, Setup
 from presence.protocol import Code
 from tests.system.chaos.plan import ChaosFaultKind, Place
-from tests.system.chaos.truth import DATA_LOSSES, NODE_DEATHS, OUTAGES, ROLLBACKS, Login, Trouble
+from tests.system.chaos.truth import DATA_LOSSES, NODE_DEATHS, OUTAGES, ROLLBACKS, DeviceLogin, Trouble
 
 RENEWALS_PER_LEASE = 8
 HOLD_S = 10.0  # ends wait at most so long for others that begin anew
@@ -92,7 +92,7 @@ class Bounds:
     def _matching(self, matters: Callable[[Trouble], bool]) -> list[Trouble]:
         return [each for each in self._troubles if matters(each)]
 
-    def last_packet_at(self, login: Login, by: float) -> float:
+    def last_packet_at(self, login: DeviceLogin, by: float) -> float:
         """Return when the last packet was sent that the node could surely read by a moment."""
         packets = login.packets[:]  # its own thread goes on
         if not login.is_proxied:
@@ -106,7 +106,7 @@ class Bounds:
                 return packet
         return login.sent_at
 
-    def closed_at(self, login: Login) -> float:
+    def closed_at(self, login: DeviceLogin) -> float:
         """Return when the node may have seen the connection end, at the earliest."""
         closed = min(login.closed_at, login.lost_at)
         resets = (
@@ -116,7 +116,7 @@ class Bounds:
         )
         return min([closed, *resets])
 
-    def alive_until(self, login: Login, at: float) -> float:
+    def alive_until(self, login: DeviceLogin, at: float) -> float:
         """Return until when nothing may end a session, as far as is known at a moment."""
         setup = self._setup
         ends = [
@@ -134,7 +134,7 @@ class Bounds:
         ]
         return min(ends)
 
-    def _lost_until(self, login: Login) -> float:
+    def _lost_until(self, login: DeviceLogin) -> float:
         setup = self._setup
         deaths = [each.begin for each in self._troubles if self._is_death(each, login)]
         if deaths and min(deaths) <= login.lost_at:
@@ -145,7 +145,7 @@ class Bounds:
             return login.lost_at - LOGIN_LAG_S  # what speaks for the goodbye is judged by itself
         return self.closed_at(login) + setup.grace
 
-    def _is_death(self, trouble: Trouble, login: Login) -> bool:
+    def _is_death(self, trouble: Trouble, login: DeviceLogin) -> bool:
         return trouble.kind in NODE_DEATHS and trouble.place == login.place and trouble.end >= login.sent_at
 
     def _silences(self, place: int) -> list[tuple[float, float]]:
@@ -171,13 +171,13 @@ class Bounds:
             if end - begin >= survived_silence_s(self._setup) - self._setup.lease
         ]
 
-    def claim(self, login: Login, at: float) -> Claim:
+    def claim(self, login: DeviceLogin, at: float) -> Claim:
         """Return what speaks for a session at an offline event of its user; see the rule `false`."""
         if login.granted_at == math.inf:
             return NO_CLAIM
         return Claim(login.granted_at + RACE_S, self._known_from(login), self.alive_until(login, at))
 
-    def _known_from(self, login: Login) -> float:
+    def _known_from(self, login: DeviceLogin) -> float:
         """Return from when on no other node may report an end without regard to a login.
 
         During an outage of Redis no node reports anything, and afterwards ends wait for logins, unless the
@@ -202,7 +202,7 @@ class Bounds:
             return False  # a node that does not call this shard meanwhile sees no more than a blink
         return trouble.kind in OUTAGES and trouble.end - trouble.begin >= BRIEF_OUTAGE_S
 
-    def known_by(self, login: Login, at: float, *, follows: bool) -> float:
+    def known_by(self, login: DeviceLogin, at: float, *, follows: bool) -> float:
         """Return by when Redis must know a session that lives that long, as far as is known at a moment.
 
         Args:
@@ -219,7 +219,7 @@ class Bounds:
         after_s = HOLD_S + RECOVERY_S if follows else CONVERGED_S
         return postponed(max([login.granted_at + LOGIN_LAG_S, *forgot]), troubles, after_s)
 
-    def offline_by(self, login: Login, at: float) -> float:
+    def offline_by(self, login: DeviceLogin, at: float) -> float:
         """Return by when the stream must report a user offline who has no other login."""
         setup = self._setup
         over_at = login.gone_at
@@ -238,7 +238,7 @@ class Bounds:
         matters = self._matching(lambda each: self._delays_end(each, login, has_died=has_died))
         return postponed(due, matters, settle_s(setup))
 
-    def _delays_end(self, trouble: Trouble, login: Login, *, has_died: bool) -> bool:
+    def _delays_end(self, trouble: Trouble, login: DeviceLogin, *, has_died: bool) -> bool:
         match trouble.scope:
             case Place.REDIS:
                 return True
@@ -248,7 +248,7 @@ class Bounds:
 
     # The excuses for ends, losses and goodbyes
 
-    def is_lost_by_rollback(self, login: Login, at: float) -> bool:
+    def is_lost_by_rollback(self, login: DeviceLogin, at: float) -> bool:
         """Whether Redis lost a login by returning to an earlier state, not long before a moment.
 
         The older record then takes precedence over what nodes register: the session ends with a goodbye that
@@ -262,7 +262,7 @@ class Bounds:
             for each in self._troubles
         )
 
-    def explains_displacement(self, login: Login, others: Iterable[Login], at: float) -> bool:
+    def explains_displacement(self, login: DeviceLogin, others: Iterable[DeviceLogin], at: float) -> bool:
         """Whether a client's newest session may end, with a goodbye that allows a return.
 
         It may after a data loss of Redis, because registrations yield; at a node that was out of reach; or if
@@ -280,7 +280,7 @@ class Bounds:
                 return True
         return False
 
-    def explains_node_down(self, login: Login, at: float) -> bool:
+    def explains_node_down(self, login: DeviceLogin, at: float) -> bool:
         """Whether a fault allows other nodes to end a session as node_down."""
         for each in self._troubles:
             if each.begin > at or each.end < login.sent_at:
@@ -298,7 +298,7 @@ class Bounds:
                 return True  # fenced
         return False
 
-    def explains_loss(self, login: Login, at: float) -> bool:
+    def explains_loss(self, login: DeviceLogin, at: float) -> bool:
         """Whether a fault allows a login's connection to end without a goodbye."""
         scopes = {Place.NODE, Place.CLIENTS} if login.is_proxied else {Place.NODE}
         return any(
@@ -309,7 +309,7 @@ class Bounds:
         )
 
 
-def _is_order_unsure(other: Login, login: Login) -> bool:
+def _is_order_unsure(other: DeviceLogin, login: DeviceLogin) -> bool:
     is_late = (
         other.is_proxied and other.granted_at - other.sent_at > PROXY_DELAY_S
     )  # it arrived when it arrived

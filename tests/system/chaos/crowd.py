@@ -13,7 +13,7 @@ from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThre
 from loadtest.servers import Setup
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code
-from tests.system.chaos.truth import Login, User
+from tests.system.chaos.truth import DeviceLogin, User
 
 SOURCES = 4
 LOGOUT = protocol.encode(protocol.logout())
@@ -30,7 +30,7 @@ BRIEF_SHARE = 0.05  # of the logins, that are followed by a logout at once
 BRIEF_S = 0.15
 ACTIONS = {"silence": 20, "fin": 15, "reset": 15, "move": 25, "logout": 25}
 
-Ended = Callable[[str, Login, float, str, bool], None]
+Ended = Callable[[str, DeviceLogin, float, str, bool], None]
 """Told of a connection that ended unasked: uid, login, when, the server's reason, whether for good."""
 
 
@@ -151,7 +151,7 @@ class _Actor(LoopClient):
         self._keepalive_s = setup.idle_timeout - LATE_KEEPALIVE_S if is_near else 0.4 * setup.idle_timeout
 
     @property
-    def login(self) -> Login | None:
+    def login(self) -> DeviceLogin | None:
         """The login of its connection, unless that has ended."""
         logins = self.user.logins
         login = logins[-1] if logins else None
@@ -174,7 +174,7 @@ class _Actor(LoopClient):
         return backoff_s(self._attempts)
 
     def on_connected(self) -> None:
-        login = Login(self._target.place, self._target.is_proxied, time.monotonic())
+        login = DeviceLogin(self._target.place, self._target.is_proxied, time.monotonic())
         self.user.logins.append(login)
         super().on_connected()
         self._call_after(ANSWER_TIMEOUT_S, partial(self._check_answered, login))
@@ -188,10 +188,10 @@ class _Actor(LoopClient):
         if random.random() < BRIEF_SHARE and self._crowd.is_acting:
             self._call_after(random.uniform(0.0, BRIEF_S), partial(self._log_out_soon, login))
 
-    def _schedule_keepalive(self, login: Login, due: float) -> None:
+    def _schedule_keepalive(self, login: DeviceLogin, due: float) -> None:
         self.loop.call_at(due, partial(self._send_due_keepalive, login, due))
 
-    def _send_due_keepalive(self, login: Login, due: float) -> None:
+    def _send_due_keepalive(self, login: DeviceLogin, due: float) -> None:
         if self.login is login and login.gone_at == math.inf:
             moment = time.monotonic()
             if self.try_send(KEEPALIVE):
@@ -216,11 +216,11 @@ class _Actor(LoopClient):
             wait_s = wait_s or random.uniform(*self._habits.gone_s if is_gone else _absence_s(login))
         self._call_after(wait_s or self.reconnect_delay_s(), self.connect)
 
-    def _check_answered(self, login: Login) -> None:
+    def _check_answered(self, login: DeviceLogin) -> None:
         if self.login is login and (login.granted_at == math.inf or login.logout_at < math.inf):
             self._disconnect(login, RETURN_S)
 
-    def _disconnect(self, login: Login, absence_s: tuple[float, float], *, reset: bool = True) -> None:
+    def _disconnect(self, login: DeviceLogin, absence_s: tuple[float, float], *, reset: bool = True) -> None:
         """Close the connection, and reconnect after a time from that range."""
         login.closed_at = time.monotonic()
         self.close(reset=reset)
@@ -236,43 +236,43 @@ class _Actor(LoopClient):
             self._crowd.actions[action] += 1
             getattr(self, f"_{action}")(login)
 
-    def _silence(self, login: Login) -> None:
+    def _silence(self, login: DeviceLogin) -> None:
         """Send nothing more, and reconnect some time."""
         login.silent_at = time.monotonic()
         wait_s = self._setup.idle_timeout + self._setup.tick + random.uniform(*SILENT_FOR_S)
         self._call_after(wait_s, partial(self._end_silence, login))
 
-    def _end_silence(self, login: Login) -> None:
+    def _end_silence(self, login: DeviceLogin) -> None:
         if self.login is login:
             self._disconnect(login, _absence_s(login))
 
-    def _fin(self, login: Login, *, reset: bool = False) -> None:
+    def _fin(self, login: DeviceLogin, *, reset: bool = False) -> None:
         """Close the connection; reconnect within the grace, or later."""
         grace_s = self._setup.grace
         absence_s = (0.0, 0.8 * grace_s) if random.random() < 0.6 else (1.2 * grace_s, 3 * grace_s + 2.0)
         self._disconnect(login, absence_s, reset=reset)
 
-    def _reset(self, login: Login) -> None:
+    def _reset(self, login: DeviceLogin) -> None:
         """As `_fin`, by a reset."""
         self._fin(login, reset=True)
 
-    def _move(self, login: Login) -> None:
+    def _move(self, login: DeviceLogin) -> None:
         """Leave the connection half open, and log in again."""
         login.silent_at = login.abandoned_at = time.monotonic()
         self._crowd.close_later(self.detach())
         self._call_after(random.uniform(0.0, 0.5), self.connect)
 
-    def _logout(self, login: Login) -> None:
+    def _logout(self, login: DeviceLogin) -> None:
         login.logout_at = time.monotonic()
         if not self.try_send(LOGOUT):
             login.logout_at = math.inf  # the end of the connection is about to be read
 
-    def _log_out_soon(self, login: Login) -> None:
+    def _log_out_soon(self, login: DeviceLogin) -> None:
         if self.login is login and login.gone_at == math.inf:
             self._logout(login)
 
 
-def _absence_s(login: Login) -> tuple[float, float]:
+def _absence_s(login: DeviceLogin) -> tuple[float, float]:
     """Return the range of seconds after which a client reconnects."""
     if min(login.silent_at, login.logout_at) < math.inf and random.random() < LONG_AWAY_SHARE:
         return LONG_AWAY_S

@@ -31,7 +31,7 @@ from loadtest.events import StreamEvent
 from loadtest.servers import Setup
 from presence.protocol import Code
 from tests.system.chaos.bounds import Bounds, Troubles
-from tests.system.chaos.truth import DataLoss, Login, SavedState, StreamItem, User
+from tests.system.chaos.truth import DataLoss, DeviceLogin, SavedState, StreamItem, User
 
 STORY_S = 25.0  # before a broken promise, of what was done
 MEMORY_S = 180.0  # troubles that ended longer ago explain nothing any more
@@ -125,7 +125,7 @@ class ChaosJudge:
         for each in broken:
             self.add_finding(event.written_at, each.rule, each.text)
 
-    def _check_reason(self, event: StreamEvent, user: User, login: Login) -> list[Broken]:
+    def _check_reason(self, event: StreamEvent, user: User, login: DeviceLogin) -> list[Broken]:
         earliest, latest = event.decided_between
         if event.code == Code.NODE_DOWN:
             if self._bounds.explains_node_down(login, event.written_at):
@@ -191,7 +191,9 @@ class ChaosJudge:
                 return "doubt"
         return "gone"
 
-    def connection_lost(self, uid: str, login: Login, at: float, reason: str, *, is_for_good: bool) -> None:
+    def connection_lost(
+        self, uid: str, login: DeviceLogin, at: float, reason: str, *, is_for_good: bool
+    ) -> None:
         """A client's only connection ended unexpectedly; `reason` is the server's, or ""."""
         bounds = Bounds(self._setup, self._troubles.recent(at - MEMORY_S))
         user = self._users[uid]

@@ -10,7 +10,7 @@ from presence.protocol import Code
 from tests.system.chaos.bounds import Troubles
 from tests.system.chaos.judge import ChaosJudge
 from tests.system.chaos.plan import ChaosFaultKind
-from tests.system.chaos.truth import DataLoss, Login, Trouble, User
+from tests.system.chaos.truth import DataLoss, DeviceLogin, Trouble, User
 
 SETUP = Setup(idle_timeout=5.0, lease=2.0, tick=0.5, grace=1.5)
 
@@ -26,9 +26,9 @@ class Case:
 
     def login(
         self, session: str, at: float, until: float, *, place: int = 0, is_proxied: bool = False
-    ) -> Login:
+    ) -> DeviceLogin:
         """Let ann log in, and send keepalives each 2 s until a moment."""
-        login = Login(place, is_proxied, at, at + 0.01, session)
+        login = DeviceLogin(place, is_proxied, at, at + 0.01, session)
         beat = at
         while beat <= until:
             login.record_packet(beat)
@@ -226,7 +226,7 @@ def test_a_session_that_nobody_asked_for_is_invented(case: Case) -> None:
 
 def test_a_login_whose_answer_was_lost_is_not_invented(case: Case) -> None:
     case.user.logins[-1].closed_at = 113.0
-    case.user.logins.append(Login(1, True, 114.0))
+    case.user.logins.append(DeviceLogin(1, True, 114.0))
     case.offline("s1", 115.0, Code.CLOSED)
     case.online("s7", 116.0)
     assert case.rules == []

@@ -8,7 +8,7 @@ from presence.protocol import Code
 from tests.system.chaos.faults import Injector
 from tests.system.chaos.plan import CLUSTER_FAULTS, PLANS, ChaosFault, ChaosFaultKind
 from tests.system.chaos.report import measure
-from tests.system.chaos.truth import Login, Trouble, User
+from tests.system.chaos.truth import DeviceLogin, Trouble, User
 
 SETUP = Setup(idle_timeout=3.0, lease=2.0, tick=0.5)  # dead after 7.5 s
 BEGIN, END = 100.0, 110.0
@@ -53,7 +53,7 @@ def test_what_comes_later_than_promised_is_noticed(
     kind: ChaosFaultKind, cause: StreamEvent, settled_s: float | None, broken: str
 ) -> None:
     user = User("ann")
-    user.logins.append(Login(0, False, 90.0, 90.1, "s1"))
+    user.logins.append(DeviceLogin(0, False, 90.0, 90.1, "s1"))
     troubles = [Trouble(kind, 0, BEGIN, END)]
     row = measure(ChaosFault(0.0, kind, END - BEGIN), "done", troubles, [cause], [user], settled_s, SETUP)
     assert [broken in each for each in row.broken] == ([True] if broken else [])
@@ -61,7 +61,7 @@ def test_what_comes_later_than_promised_is_noticed(
 
 def test_after_a_second_kill_the_rest_is_due_from_then_on() -> None:
     user = User("ann")
-    user.logins.append(Login(0, False, 90.0, 90.1, "s1"))
+    user.logins.append(DeviceLogin(0, False, 90.0, 90.1, "s1"))
     troubles = [
         Trouble(ChaosFaultKind.SWEEPER, 0, BEGIN, END),
         Trouble(ChaosFaultKind.SWEEPER, 1, BEGIN + 5.0, END),
@@ -74,7 +74,7 @@ def test_after_a_second_kill_the_rest_is_due_from_then_on() -> None:
 
 def test_who_was_at_another_node_is_not_counted() -> None:
     user = User("ann")
-    user.logins.append(Login(1, False, 90.0, 90.1, "s1"))
+    user.logins.append(DeviceLogin(1, False, 90.0, 90.1, "s1"))
     down = event("offline", Code.NODE_DOWN, BEGIN + 50.0)
     row = measure(
         ChaosFault(0.0, ChaosFaultKind.KILL, 7.5),

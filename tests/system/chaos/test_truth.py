@@ -3,19 +3,19 @@
 from tests.system.chaos.bounds import postponed
 from tests.system.chaos.collector import lost_by_group
 from tests.system.chaos.plan import ChaosFaultKind
-from tests.system.chaos.truth import PACKETS_KEPT, Login, Trouble, User
+from tests.system.chaos.truth import PACKETS_KEPT, DeviceLogin, Trouble, User
 
 
 def test_a_session_is_known_by_its_name() -> None:
     user = User("ann")
-    user.logins += [Login(0, False, 1.0, 1.1, "s1"), Login(1, False, 2.0, 2.1, "s2")]
+    user.logins += [DeviceLogin(0, False, 1.0, 1.1, "s1"), DeviceLogin(1, False, 2.0, 2.1, "s2")]
     assert user.find_login("s1", 3.0) is user.logins[0]
     assert user.find_login("s3", 3.0) is None
 
 
 def test_a_name_that_is_new_is_that_of_a_login_without_an_answer() -> None:
     user = User("ann")
-    user.logins += [Login(0, False, 1.0, 1.1, "s1"), Login(1, True, 2.0)]
+    user.logins += [DeviceLogin(0, False, 1.0, 1.1, "s1"), DeviceLogin(1, True, 2.0)]
     assert user.find_login("s2", 1.5) is None
     assert user.find_login("s2", 2.5) is user.logins[1]
     assert user.find_login("s3", 2.5) is None
@@ -23,14 +23,14 @@ def test_a_name_that_is_new_is_that_of_a_login_without_an_answer() -> None:
 
 def test_an_answer_that_comes_late_knows_better() -> None:
     user = User("ann")
-    user.logins += [Login(0, True, 1.0), Login(0, True, 2.0)]
+    user.logins += [DeviceLogin(0, True, 1.0), DeviceLogin(0, True, 2.0)]
     assert user.find_login("s1", 3.0) is user.logins[0]
     user.logins[1].granted_at, user.logins[1].session = 4.0, "s1"
     assert user.find_login("s1", 5.0) is user.logins[1]
 
 
 def test_of_the_beats_the_latest_are_kept() -> None:
-    login = Login(0, False, 0.0)
+    login = DeviceLogin(0, False, 0.0)
     for beat in range(1000):
         login.record_packet(float(beat))
     assert login.packets[-1] == 999.0

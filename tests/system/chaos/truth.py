@@ -19,7 +19,7 @@ PROPAGATION_S = 1.0  # until Redis knows what somebody did, on a machine that is
 
 
 @dataclass(slots=True, eq=False)
-class Login:
+class DeviceLogin:
     """One login, granted or not, and what followed it."""
 
     place: int  # the node that it was sent to
@@ -54,9 +54,9 @@ class User:
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self.logins: deque[Login] = deque(maxlen=LOGINS_KEPT)
+        self.logins: deque[DeviceLogin] = deque(maxlen=LOGINS_KEPT)
 
-    def find_login(self, session: str, written_at: float) -> Login | None:
+    def find_login(self, session: str, written_at: float) -> DeviceLogin | None:
         """Return the login that an event names.
 
         An event may precede the answer, and the answer may be lost: a new name belongs to the oldest login
