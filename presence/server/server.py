@@ -19,16 +19,15 @@ import trio
 
 from presence.common import networks
 from presence.common.clock import Clock
-from presence.common.faults import Faults
 from presence.common.runtime import TrioRuntime
 from presence.config.settings import Settings
-from presence.core.registry import ConnectionInfo, Session
-from presence.core.requests import Message, Request
+from presence.core.registry import ConnectionInfo
 from presence.messaging.router import MessageRouter
 from presence.server import drain, listeners, startup
 from presence.server.control import ControlListener
 from presence.server.credentials import Credentials
 from presence.server.node import Node, Stores
+from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
 from presence.server.stats_socket import Answers, ExplainResponder, Readiness, StatsResponder
@@ -41,7 +40,6 @@ from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
-from presence.watching.service import Watching
 
 REPORT_INTERVAL_S: Final = 60.0
 CONNECTIONS_INTERVAL_S: Final = 0.02  # between two checks whether all connections have drained
@@ -50,32 +48,6 @@ LEAVE_RESERVE_S: Final = 0.2  # of that
 LEAVE_TIMEOUT_S: Final = 2.0  # for two calls to Redis, after one that may be in progress
 
 log = structlog.get_logger("presence.server.server")
-
-
-@dataclass(eq=False, repr=False)
-class RequestRouter:
-    """Hands each request to the service that answers it; see `presence.core.requests.RequestHandler`."""
-
-    watching: Watching  # answers queries, watches and unwatches
-    route_message: Callable[[Session, Message], None]
-    faults: Faults  # contains errors where there is no request that could be refused
-
-    def handle(self, session: Session, request: Request) -> None:
-        """See `presence.core.requests.RequestHandler`."""
-        if isinstance(request, Message):
-            self.route_message(session, request)
-        else:
-            self.watching.take(session, request)
-
-    def drained(self, session: Session) -> None:
-        """See `presence.core.requests.RequestHandler`."""
-        with self.faults.contained("push", partial(self.faults.disconnect, session)):
-            self.watching.drained(session)
-
-    def session_disconnected(self, session: Session) -> None:
-        """See `presence.core.requests.RequestHandler`."""
-        with self.faults.contained("watch"):
-            self.watching.left(session)
 
 
 @dataclass(eq=False, repr=False)

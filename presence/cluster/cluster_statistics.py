@@ -1,0 +1,18 @@
+"""What a node counts of leases, fences and sweeps."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ClusterStatistics:
+    """Counters since the start, and the present state."""
+
+    renewals: int = 0  # of this node's lease
+    renewed_at: float | None = None  # monotonic seconds of the last one; None before the first
+    nodes: int = 0  # other nodes, including dead ones
+    fenced: int = 0  # nodes that this one has fenced
+    certificates: int = 0  # dead markers that it has written, including take-overs
+    swept: int = 0  # nodes that it has swept completely
+    swept_sessions: int = 0  # sessions that it has ended by sweeps
+    errors: int = 0  # calls that failed
+    last_error: str = ""  # the last one's text; "" if there was none

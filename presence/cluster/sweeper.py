@@ -1,0 +1,193 @@
+"""Fencing and sweeping of nodes whose lease has expired; the head of `membership.py` has the rules.
+
+The sessions of a dead node end in bounded calls, with pauses of at least `SWEEP_PAUSE_S` between them, and as
+long as the last call took: half of Redis' time at most. A sweep is interrupted when a renewal is due.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Final
+
+import structlog
+
+from presence.cluster.cluster_statistics import ClusterStatistics
+from presence.cluster.failure_detector import NEVER_RENEWED, FailureDetector, PeerNode
+from presence.cluster.leases import LeaseRow, LeaseTable
+from presence.common.errors import StoreError
+from presence.common.runtime import Runtime, TimedCaller
+from presence.outbox.relay import Relay
+from presence.outbox.replies import Reply, ReplyStatus
+from presence.outbox.shard_writer import ShardWriter
+from presence.outbox.steps import Fencing, Step
+from presence.outbox.store import Store
+
+SWEEP_PAUSE_S: Final = 0.010  # least pause between two calls; otherwise as long as the last call took
+MAX_FENCES_PER_CALL: Final = 64  # some milliseconds of Redis: many dead nodes must not delay a renewal
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, repr=False)
+class Sweeper:
+    """Fences nodes whose lease has expired, and sweeps those that are dead."""
+
+    relay: Relay  # has this node's id, and its state in each shard
+    detector: FailureDetector  # the other nodes as this one sees them
+    table: LeaseTable  # the leases
+    store: Store  # for fences and sweeps; another connection than the relay's
+    _: KW_ONLY
+    thread: TimedCaller  # calls Redis
+    counters: ClusterStatistics
+    lease_ms: int
+    is_renewal_due: Callable[[], bool]  # ends the present work
+    clock: Callable[[], float]  # monotonic seconds
+    runtime: Runtime
+
+    async def act_on_expired(self) -> None:
+        """Fence, claim and sweep nodes whose lease has expired, until the next renewal is due."""
+        if not self.detector.may_act():
+            return
+        expired = self.detector.expired()
+        await self._fence(expired)
+        claimed = []
+        for each in filter(self.detector.is_dead, expired):
+            if self.is_renewal_due():
+                return
+            if await self._claim(each):
+                claimed.append(each)
+        await self._sweep(claimed)
+
+    async def _fence(self, expired: Sequence[PeerNode]) -> None:
+        """Fence nodes in each shard in which they are not known to be fenced."""
+        now, steps = self.clock(), []
+        by_id = {each.node: each for each in expired}
+        for each in expired:
+            writers = [w for w in self._reachable() if w.shard not in each.shards and w.is_settled(now)]
+            steps += [writer.fence_step(each.node) for writer in writers]
+
+        def on_reply(step: Step, reply: Reply) -> None:
+            if isinstance(step, Fencing) and reply.status is ReplyStatus.OK:
+                silent = by_id[step.other]
+                if not silent.shards:
+                    self.counters.fenced += 1
+                    if silent.has_left:
+                        _log.info("lease of departed node expired", peer=silent.node)
+                    else:
+                        _log.warning("node lease expired, fencing it", peer=silent.node)
+                self.detector.fence_seen(silent, step.shard)
+
+        for first in range(0, len(steps), MAX_FENCES_PER_CALL):
+            if first and self.is_renewal_due():
+                return
+            await self._perform(steps[first : first + MAX_FENCES_PER_CALL], on_reply)
+
+    async def _claim(self, each: PeerNode) -> bool:
+        """Make this node the sweeper of a dead one, if it is not yet; return whether it is."""
+        me, row = self.relay.node, each.row
+        if row and row.sweeper == me:
+            return True
+        if row and row.sweeper and not self.detector.is_unowned(each):
+            return False
+        if not self._can_sweep(each):
+            return False  # a sweeper that has to wait would keep all other nodes from sweeping
+        wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
+        if not await self.thread.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
+            return False
+        self.counters.certificates += 1
+        before = row.sweeper if row else ""
+        if before:
+            each.ended = None
+        if each.has_left:
+            _log.info("sweeping sessions of departed node", peer=each.node, previous_sweeper=before)
+        else:
+            _log.warning("node declared dead, sweeping its sessions", peer=each.node, previous_sweeper=before)
+        self.detector.row_claimed(each, wanted)
+        return True
+
+    def _can_sweep(self, each: PeerNode) -> bool:
+        """Whether the other node is fenced in all reachable shards, and no resync of this one is running."""
+        now, writers = self.clock(), self._reachable()
+        return bool(writers) and all(w.shard in each.shards and w.is_settled(now) for w in writers)
+
+    def _reachable(self) -> list[ShardWriter]:
+        """Return the writers of reachable shards; an unreachable one does not delay the sweep of others."""
+        return [writer for writer in self.relay.writers if self.relay.is_reachable(writer)]
+
+    async def _sweep(self, claimed: list[PeerNode]) -> None:
+        """Sweep dead nodes in turn, as far as calls are due, until the next renewal is due."""
+        failure: StoreError | None = None
+        while claimed and not self.is_renewal_due():
+            begun, each = self.clock(), claimed.pop(0)
+            try:
+                if await self._sweep_once(each):
+                    claimed.append(each)
+            except StoreError as error:  # of this node; it must not delay the others
+                failure = error
+            await self.runtime.sleep(max(SWEEP_PAUSE_S, self.clock() - begun))
+        if failure is not None:
+            raise failure
+
+    async def _sweep_once(self, each: PeerNode) -> bool:
+        """Make one call per shard, or remove a node that was swept; return whether more may be due."""
+
+        def on_reply(step: Step, reply: Reply) -> None:
+            self.counters.swept_sessions += reply.ended
+            if each.ended is not None:
+                each.ended += reply.ended
+            each.offline += sum(count.n for count in reply.event_counts if count.type == "offline")
+            self.relay.transitions.count_events(reply.event_counts)
+            self.detector.sweep_answered(each, step.shard, reply)
+
+        if steps := self._next_sweeps(each):
+            await self._perform(steps, on_reply)
+            return True
+        if not self.detector.is_swept(each, len(self.relay.writers)):
+            return False
+        stats = await self.thread.call(lambda: self.table.remove(each.node, each.text))
+        if stats is not None:
+            self.counters.swept += 1
+            for writer in self.relay.writers:
+                writer.barrier.peer_gone(each.node)
+            event = "sweep of departed node finished" if each.has_left else "sweep of dead node finished"
+            _log.info(
+                event, peer=each.node, users_offline=each.offline, returned=_returned(stats, each.ended)
+            )
+        return False
+
+    def _next_sweeps(self, each: PeerNode) -> list[Step]:
+        end_ms = each.row.lease_end_ms if each.row else 0
+        latest_ms = max(0, end_ms - self.lease_ms)
+        now = self.clock()
+        steps: list[Step] = []
+        for writer in self._reachable():
+            sweep = self.detector.due_sweep(each, writer.shard)
+            if sweep is not None and writer.is_settled(now):
+                waited_ms = int(self.detector.waited_s(sweep) * 1000)
+                steps.append(writer.sweep_step(each.node, sweep.cursor, waited_ms, latest_ms))
+        return steps
+
+    async def _perform(self, steps: Sequence[Step], on_reply: Callable[[Step, Reply], None]) -> None:
+        """Perform steps and handle each answer.
+
+        Raises:
+            StoreError: one or more were refused.
+            StoreUnavailable: none was answered.
+        """
+        answers = await self.thread.call(lambda: self.store.apply(steps))
+        failures = [answer for answer in answers if not isinstance(answer, Reply)]
+        for step, answer in zip(steps, answers, strict=True):
+            if isinstance(answer, Reply):
+                on_reply(step, answer)
+        refusal = next((each for each in failures if isinstance(each, StoreError)), None)
+        if refusal or len(failures) == len(steps):
+            raise refusal or failures[0]
+
+
+def _returned(stats: str, ended: int | None) -> int | None:
+    """Return how many sessions of a node had reconnected elsewhere when it was swept; None: not known."""
+    try:
+        sessions = json.loads(stats).get("sessions")
+    except (ValueError, RecursionError, AttributeError):  # not what this version writes
+        return None
+    return max(0, sessions - ended) if isinstance(sessions, int) and ended is not None else None

@@ -1,0 +1,36 @@
+"""Which service answers a request of a client."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from presence.common.faults import Faults
+from presence.core.registry import Session
+from presence.core.requests import Message, Request
+from presence.watching.service import Watching
+
+
+@dataclass(eq=False, repr=False)
+class RequestRouter:
+    """Hands each request to the service that answers it; see `presence.core.requests.RequestHandler`."""
+
+    watching: Watching  # answers queries, watches and unwatches
+    route_message: Callable[[Session, Message], None]
+    faults: Faults  # contains errors where there is no request that could be refused
+
+    def handle(self, session: Session, request: Request) -> None:
+        """See `presence.core.requests.RequestHandler`."""
+        if isinstance(request, Message):
+            self.route_message(session, request)
+        else:
+            self.watching.take(session, request)
+
+    def drained(self, session: Session) -> None:
+        """See `presence.core.requests.RequestHandler`."""
+        with self.faults.contained("push", partial(self.faults.disconnect, session)):
+            self.watching.drained(session)
+
+    def session_disconnected(self, session: Session) -> None:
+        """See `presence.core.requests.RequestHandler`."""
+        with self.faults.contained("watch"):
+            self.watching.left(session)
