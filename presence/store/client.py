@@ -10,9 +10,10 @@ from redis.retry import Retry
 
 from presence.store.tls import TlsConnection
 
-# For the readers, so that redis-py is imported below `presence.store` only.
+# For all that call Redis by this client, so that few modules import redis-py.
 Redis = redis.Redis
 RedisError = redis.RedisError
+ResponseError = redis.ResponseError
 
 CONNECT_TIMEOUT_S = 2.0  # a LAN answers in milliseconds; several attempts must fit into 10 s at the start
 CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage may delay

@@ -13,12 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from redis.exceptions import RedisError
-
 from presence.common.backoff import backoff_s
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.store.channels import RedisSubscription
-from presence.store.client import Redis, open_client, open_listener
+from presence.store.client import Redis, RedisError, open_client, open_listener
 from presence.store.cluster_routes import Routes
 from presence.store.error_classes import as_failure, passes
 

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import RedisError, ResponseError
-
 from presence.common.errors import StoreError
 from presence.common.redis_url import user
-from presence.store.client import Redis, open_client
+from presence.store.client import Redis, RedisError, ResponseError, open_client
 from presence.store.cluster_routes import Connect, Routes
 from presence.store.error_classes import as_failure, code_of
 from presence.store.keys import Keys

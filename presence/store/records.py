@@ -145,7 +145,7 @@ def _text(value: str) -> str:
 
 
 def _precedence(session: State) -> tuple[bool, int, bytes]:
-    """Return the sort key that decides which of several sessions is shown; see lib/events.lua."""
+    """Return the sort key that decides which of several sessions is shown; see lib/shown_state.lua."""
     return "away" not in session, session["login_ms"], session["device"].encode("utf-8", "surrogatepass")
 
 

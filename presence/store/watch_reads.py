@@ -4,9 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from redis.exceptions import RedisError, ResponseError
-
-from presence.store.client import Redis
+from presence.store.client import Redis, RedisError, ResponseError
 from presence.store.error_classes import as_failure, passes
 from presence.store.keys import Keys
 from presence.store.records import online_state, read_states, seen_ms

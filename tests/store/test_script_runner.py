@@ -14,7 +14,7 @@ def test_scripts_are_read_on_import_and_not_when_they_are_called(monkeypatch: py
         raise AssertionError("an upgrade may have changed the files since")
 
     shard, records, forget, lease = (
-        (FOLDER / f"{name}.lua").read_text() for name in ("lib/shard", "lib/records", "forget", "lease")
+        (FOLDER / f"{name}.lua").read_text() for name in ("lib/shard", "lib/record_cache", "forget", "lease")
     )
     monkeypatch.setattr(Path, "read_text", refuse)
     assert script_runner.source.__wrapped__("forget") == shard + records + forget

@@ -1,4 +1,4 @@
--- requires: shard records news events changes
+-- requires: shard record_cache news events shown_state changes
 -- Applies one numbered batch of one node to one shard: all of it or, when refused, nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua. ARGV

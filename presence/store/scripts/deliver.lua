@@ -1,4 +1,4 @@
--- requires: shard records
+-- requires: shard record_cache
 -- Sends messages to the nodes that have their recipients, over the control channels of these nodes. Writes nothing.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (of ARGV only 4 and 7 are used). ARGV

@@ -1,4 +1,4 @@
--- requires: shard records
+-- requires: shard record_cache
 -- Erases when offline users were last seen.
 --
 -- KEYS and ARGV 1-9: see lib/shard.lua (ARGV is not used: the caller is no node). ARGV
