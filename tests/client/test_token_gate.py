@@ -76,7 +76,7 @@ async def test_a_client_stays_online_far_longer_than_a_tokens_lifetime(
         await trio.sleep(5 * LIFE_S)
         assert (client.statistics().logins, client.statistics().losses) == (1, 0)
     assert 7 <= issuer.made <= 9  # 70 to 80 % of an hour each
-    assert server.story() == [("login", "ann", "login"), ("end", "ann", "logout")]
+    assert server.history() == [("login", "ann", "login"), ("end", "ann", "logout")]
 
 
 async def test_without_a_fresh_token_in_time_it_reconnects_with_one_and_stays_online(

@@ -90,7 +90,7 @@ async def test_a_broken_connection_is_replaced_within_the_grace_period(
         await network.cut()
         assert await kinds(client, 3) == ["Connected", "Disconnected", "Connected"]
         await trio.sleep(60)
-        assert {story[0] for story in server.story()} == {"login"}
+        assert {story[0] for story in server.history()} == {"login"}
 
 
 async def test_a_peer_that_reads_nothing_does_not_stop_the_timers(autojump_clock: MockClock) -> None:

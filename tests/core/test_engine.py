@@ -49,7 +49,9 @@ def test_a_keepalive_counts_for_the_session_that_sent_it_and_no_other(world: Wor
     world.engine.keepalives_received(senders)
     assert world.engine.sessions.slot_sizes(2 * int(MAX_IDLE_TIMEOUT))[0] == 0
     world.pass_time(GRACE + SLOT)
-    assert world.story()[-1] == ended(Code.CLOSED, "bob"), "its grace is no longer than without the keepalive"
+    assert world.history()[-1] == ended(Code.CLOSED, "bob"), (
+        "its grace is no longer than without the keepalive"
+    )
     assert world.session().last_seen == START + 10
     world.pass_time(MAX_IDLE_TIMEOUT - GRACE - TICK)
     assert world.registry.has_user("ada"), "silent for less than its idle time-out"
@@ -63,14 +65,14 @@ def test_an_end_has_the_time_of_the_last_packet_and_keepalives_are_counted(world
     world.pass_time(7.25)
     world.beat(default, longer)
     world.pass_time(T + TICK)
-    assert world.story()[2:] == [ended(Code.IDLE_TIMEOUT)]
+    assert world.history()[2:] == [ended(Code.IDLE_TIMEOUT)]
     assert world.changes[-1].last_seen_ms == 1_700_000_007_250
     assert world.engine.statistics().beats == 2
 
 
 def test_only_the_delay_of_idle_time_outs_is_measured(world: World) -> None:
     world.sockets.close(world.login("bob"))
-    world.say(world.login("eve"), protocol.logout())
+    world.send(world.login("eve"), protocol.logout())
     world.now += 0.25
     world.login()
     world.now = START
@@ -114,7 +116,7 @@ def test_an_unread_packet_rescues_its_session(world: World) -> None:
     world.sockets.arrive(world.login(), protocol.KEEPALIVE)
     until_due(world)
     world.pass_time(TICK)
-    assert world.story() == [LOGIN]
+    assert world.history() == [LOGIN]
     assert world.engine.statistics().saved_by_a_last_look == 1
 
 
@@ -123,7 +125,7 @@ def test_an_unread_packet_rescues_its_session(world: World) -> None:
     [
         (lambda world: world.sockets.feed(0, protocol.KEEPALIVE), [LOGIN]),
         (lambda world: world.login(), [LOGIN, LOGIN]),
-        (lambda world: world.say(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
+        (lambda world: world.send(0, protocol.logout()), [LOGIN, ended(Code.LOGOUT)]),
         (lambda world: world.sockets.close(0), [LOGIN, ended(Code.CLOSED)]),
         (
             lambda world: world.engine.terminator.supersede("ada", world.changes[0].session),
@@ -144,7 +146,7 @@ def test_a_packet_read_during_expiry_rescues_its_session(
         action(world)
 
     world.run_tick(between=run_reader)
-    assert world.story() == changes
+    assert world.history() == changes
 
 
 def test_a_step_of_the_wall_clock_changes_no_time() -> None:
@@ -183,7 +185,7 @@ def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
     world.pass_time(GRACE / 2)
     world.login()
     world.pass_time(T - 1)
-    assert world.story() == [LOGIN, LOGIN]
+    assert world.history() == [LOGIN, LOGIN]
     assert world.engine.statistics().returned_in_grace == 1
     assert world.engine.statistics().taken_over == 0
 
@@ -191,7 +193,7 @@ def test_a_return_within_grace_is_one_login_and_no_end(world: World) -> None:
 def test_without_a_grace_the_session_ends_immediately() -> None:
     world = World(grace=0.0)
     world.sockets.close(world.login())
-    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+    assert world.history() == [LOGIN, ended(Code.CLOSED)]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -265,11 +267,11 @@ def test_a_stale_session_registers_with_its_next_packet(world: World) -> None:
     handle = silent_through_a_stall(world)
     assert [each.op for each in world.engine.registration.registrations([*world.registry])] == [Op.STALE]
     world.run_tick()
-    assert world.story() == [LOGIN], "still silent"
+    assert world.history() == [LOGIN], "still silent"
     world.beat(handle)
     world.run_tick()
     world.run_tick()
-    assert world.story() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "one registration"
+    assert world.history() == [LOGIN, (Op.REGISTER, "ada", "", int(Code.RETURNED))], "one registration"
 
 
 def test_a_session_with_an_unread_packet_is_not_stale(world: World) -> None:
@@ -287,7 +289,7 @@ def test_a_session_that_logs_out_while_its_connection_is_polled_ends(world: Worl
     handle = silent_through_a_stall(world)
     world.sockets.arrive(handle, protocol.encode(protocol.logout()))
     list(world.engine.registration.registrations([*world.registry]))
-    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
+    assert world.history() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
 
 
 def test_a_superseded_stale_session_does_not_register(world: World) -> None:
@@ -295,7 +297,7 @@ def test_a_superseded_stale_session_does_not_register(world: World) -> None:
     assert [each.op for each in world.engine.registration.registrations([*world.registry])] == [Op.STALE]
     world.login()
     world.pass_time(3.0)
-    assert world.story() == [LOGIN, LOGIN]
+    assert world.history() == [LOGIN, LOGIN]
 
 
 def test_an_unread_logout_at_the_stop_counts(world: World) -> None:
@@ -306,4 +308,4 @@ def test_an_unread_logout_at_the_stop_counts(world: World) -> None:
         list(world.registry), lambda: protocol.encode(protocol.goodbye(Code.SERVER_DRAIN))
     )
     assert [brief(each)[:2] for each in world.sockets.answers(handle)] == [(Kind.OK, 2)]
-    assert world.story() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]
+    assert world.history() == [LOGIN, (Op.END, "ada", "", int(Code.LOGOUT))]

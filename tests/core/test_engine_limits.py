@@ -29,23 +29,23 @@ def logins(world: World, *devices: str) -> list[int]:
 def test_the_oldest_session_ends_after_the_login() -> None:
     world = World(session_limit=OLDEST_GO)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
-    assert world.heard(phone)[-1] == TOO_MANY
+    assert world.received(phone)[-1] == TOO_MANY
     assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [True, False, False]
-    assert world.story()[2:] == [
+    assert world.history()[2:] == [
         (Op.LOGIN, "ada", "desk", Code.LOGIN),
         ended(Code.SESSION_LIMIT, device="phone"),
     ]
-    assert world.heard(desk)[-1][0] == Kind.OK
+    assert world.received(desk)[-1][0] == Kind.OK
     world.sockets.close(tablet)  # it counts during its grace, but gets no goodbye
     logins(world, "car")
-    assert world.story()[5:] == [ended(Code.SESSION_LIMIT, device="tablet")]
+    assert world.history()[5:] == [ended(Code.SESSION_LIMIT, device="tablet")]
     assert not world.is_hung_up(desk)
 
 
 def test_the_newest_session_is_refused_with_a_reason() -> None:
     world = World(session_limit=NEWEST_IS_REFUSED)
     phone, tablet, desk = logins(world, "phone", "tablet", "desk")
-    assert world.heard(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
+    assert world.received(desk)[-1] == (Kind.ERROR, None, Code.SESSION_LIMIT)
     assert [world.is_hung_up(each) for each in (phone, tablet, desk)] == [False, False, True]
     assert len(world.changes) == 2
     assert world.engine.statistics().refused == {"session_limit": 1}
@@ -57,7 +57,7 @@ def test_a_device_that_reconnects_is_counted_once(limit: SessionQuota) -> None:
     phone, tablet = logins(world, "phone", "tablet")
     again = world.login(device="phone")
     assert [world.is_hung_up(each) for each in (phone, tablet, again)] == [True, False, False]
-    assert world.heard(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
+    assert world.received(phone)[-1] == (Kind.GOODBYE, None, Code.REPLACED)
     assert world.engine.statistics().taken_over == 1
 
 
@@ -67,8 +67,8 @@ def test_a_session_beyond_the_cluster_wide_quota_ends_for_good() -> None:
     name = world.changes[0].session
     assert not world.engine.terminator.limit(("ada", "phone"), "another")
     assert world.engine.terminator.limit(("ada", "phone"), name)
-    assert world.heard(phone)[-1] == TOO_MANY
-    assert world.story()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
+    assert world.received(phone)[-1] == TOO_MANY
+    assert world.history()[1:] == [ended(Code.SESSION_LIMIT, device="phone")]
     assert not world.engine.terminator.limit(("ada", "phone"), name), "it has ended"
 
 
@@ -104,7 +104,7 @@ def test_no_grace_exceeds_the_idle_deadline_and_a_logout_has_none() -> None:
     world.sockets.close(handle)
     world.pass_time(T - 10.0 + SLOT)
     assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, MAX_GRACE * 1000)
-    world.say(world.login(), protocol.logout())
+    world.send(world.login(), protocol.logout())
     assert (world.changes[-1].op, world.changes[-1].grace_ms) == (Op.END, 0)
 
 

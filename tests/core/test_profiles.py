@@ -29,7 +29,7 @@ def codes(world: World) -> list[int]:
 
 
 def update(world: World, handle: int, **parts: Any) -> list[tuple[Kind, int | None, int | None]]:
-    return world.say(handle, protocol.update(id=7, **parts))
+    return world.send(handle, protocol.update(id=7, **parts))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_update_of_the_idle_timeout_is_refused_completely_and_the_connection_
     world = World()
     handle = world.login()
     request = Packet(Kind.UPDATE, 7, {"idle_timeout": 300, "status": "away"})
-    assert world.say(handle, request) == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
+    assert world.send(handle, request) == [(Kind.ERROR, 7, Code.UNSUPPORTED)]
     assert len(world.changes) == 1
     assert not world.is_hung_up(handle)
 
@@ -96,7 +96,7 @@ def test_too_many_updates_are_refused_and_the_connection_stays() -> None:
 def test_login_updates_and_logout_in_one_read_are_changes_in_order() -> None:
     world = World()
     packets = (protocol.update(status="away"), protocol.update(meta=APP), protocol.logout())
-    world.say(world.sockets.connect(), protocol.login("ada"), *packets)
+    world.send(world.sockets.connect(), protocol.login("ada"), *packets)
     assert codes(world) == [Code.AWAY, Code.UPDATED, Code.LOGOUT]
 
 
@@ -107,14 +107,14 @@ def test_a_session_with_nothing_but_keepalives_becomes_away() -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login(meta=APP)
     began = world.now
-    world.stay(handle, AWAY_AFTER / 2)
-    world.say(handle, protocol.keepalive(1))  # nor does one that requests an answer
-    world.stay(handle, AWAY_AFTER / 2 - 1)
+    world.keep_alive(handle, AWAY_AFTER / 2)
+    world.send(handle, protocol.keepalive(1))  # nor does one that requests an answer
+    world.keep_alive(handle, AWAY_AFTER / 2 - 1)
     assert len(world.changes) == 1
     world.pass_time(2.0)
     assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, Profile(True, APP_TEXT))]
     assert AWAY_AFTER <= world.changes[1].at - began <= AWAY_AFTER + TICK / 2
-    world.stay(handle, 3 * AWAY_AFTER)
+    world.keep_alive(handle, 3 * AWAY_AFTER)
     assert len(world.changes) == 2, "one change only"
     assert world.engine.statistics().away == 1
 
@@ -129,14 +129,14 @@ def test_any_other_packet_postpones_auto_away_and_ends_it_immediately(packet: Pa
     world.engine.request_handler = NotingDesk()
     handle = world.login()
     for _ in range(3):
-        world.stay(handle, AWAY_AFTER - 5)
-        world.say(handle, packet)
-    world.stay(handle, AWAY_AFTER - 0.1)
+        world.keep_alive(handle, AWAY_AFTER - 5)
+        world.send(handle, packet)
+    world.keep_alive(handle, AWAY_AFTER - 0.1)
     world.sockets.arrive(handle, protocol.encode(packet))  # still unread when the time is up
-    world.stay(handle, AWAY_AFTER - 5)
+    world.keep_alive(handle, AWAY_AFTER - 5)
     assert len(world.changes) == 1
-    world.stay(handle, 10)
-    world.say(handle, packet)
+    world.keep_alive(handle, 10)
+    world.send(handle, packet)
     assert shown(world)[1:] == [(Op.UPDATE, Code.AWAY, AWAY), (Op.UPDATE, Code.BACK, PLAIN)]
     assert world.changes[-1].at == world.now
 
@@ -155,12 +155,12 @@ def test_a_session_set_away_by_its_client_stays_away_when_it_sends(
 ) -> None:
     world = World(away_after=AWAY_AFTER)
     handle = world.login()
-    world.stay(handle, AWAY_AFTER + TICK if by_itself else 1)
+    world.keep_alive(handle, AWAY_AFTER + TICK if by_itself else 1)
     update(world, handle, **parts)
-    world.say(handle, Packet(9))
-    world.stay(handle, AWAY_AFTER - 5)
+    world.send(handle, Packet(9))
+    world.keep_alive(handle, AWAY_AFTER - 5)
     assert codes(world) == expected
     assert world.engine.statistics().away == (expected[-1] is Code.AWAY)
     update(world, handle, status="online")
-    world.stay(handle, AWAY_AFTER + TICK)
+    world.keep_alive(handle, AWAY_AFTER + TICK)
     assert codes(world)[-1] == Code.AWAY

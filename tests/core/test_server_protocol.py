@@ -37,7 +37,7 @@ def test_a_cell_of_the_table(cell: Cell, frame: bytes) -> None:
     world.now += 2.5
     world.sockets.feed(handle, frame)
 
-    assert world.heard(handle) == [*answers_expected(reaction, frame)]
+    assert world.received(handle) == [*answers_expected(reaction, frame)]
     assert world.is_hung_up(handle) == (reaction.then is ConnectionState.CLOSING)
     if reaction.then is not ConnectionState.CLOSING:
         assert world.is_guest(handle) == (reaction.then is ConnectionState.CONNECTED)
@@ -68,7 +68,7 @@ def test_the_answer_to_a_login_has_the_granted_values(world: World) -> None:
 def test_a_login_with_a_token_alone_is_refused(world: World) -> None:
     handle = world.sockets.connect()
     world.sockets.feed(handle, protocol.encode(protocol.login(None, token="secret", id=3)))
-    assert world.heard(handle) == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
+    assert world.received(handle) == [(Kind.ERROR, 3, Code.AUTH_FAILED)]
     assert world.changes == []
 
 
@@ -79,7 +79,7 @@ def test_packets_after_a_logout_are_ignored(world: World) -> None:
     handle = world.login()
     world.sockets.answers(handle)
     world.sockets.feed(handle, protocol.encode(protocol.logout(id=1)) + LOGIN_ADA + b"\xff" * 100)
-    assert world.heard(handle) == [(Kind.OK, 1, None)]
+    assert world.received(handle) == [(Kind.OK, 1, None)]
 
 
 @pytest.mark.parametrize("excess", [0, 1])
@@ -89,7 +89,7 @@ def test_frame_limits_are_enforced_from_the_first_four_bytes(world: World, exces
     for handle, limit in zip((guest, session), limits, strict=True):
         world.sockets.feed(handle, (limit + excess).to_bytes(4, "big"))
         assert world.is_hung_up(handle) == bool(excess)
-    assert world.heard(guest) == [(Kind.ERROR, None, Code.TOO_LARGE)] * excess
+    assert world.received(guest) == [(Kind.ERROR, None, Code.TOO_LARGE)] * excess
 
 
 def test_frames_in_pieces_of_any_size_give_the_same_packets() -> None:
@@ -101,7 +101,7 @@ def test_frames_in_pieces_of_any_size_give_the_same_packets() -> None:
         for start in range(0, len(data), size):
             world.sockets.feed(handle, data[start : start + size])
         counts = world.engine.statistics()
-        seen = world.heard(handle), (counts.frames, counts.beats)
+        seen = world.received(handle), (counts.frames, counts.beats)
         expected = expected or seen
         assert seen == expected
         assert world.session().partial is None
@@ -116,7 +116,7 @@ def test_the_age_of_a_login_counts_from_its_arrival_and_one_too_old_is_refused(
     world: World,
 ) -> None:
     world.sockets.lain_s = 5.1
-    assert world.say(world.sockets.connect(), protocol.login("ada")) == [
+    assert world.send(world.sockets.connect(), protocol.login("ada")) == [
         (Kind.ERROR, None, Code.LOGIN_TIMEOUT)
     ]
     assert world.changes == []
@@ -133,7 +133,7 @@ def test_the_later_of_two_unread_logins_wins_in_any_read_order(world: World) -> 
     session = world.session()
     world.sockets.lain_s = 2.0
     world.sockets.feed(abandoned, LOGIN_ADA)
-    assert world.heard(abandoned) == [(Kind.ERROR, None, Code.REPLACED)]
+    assert world.received(abandoned) == [(Kind.ERROR, None, Code.REPLACED)]
     assert world.is_hung_up(abandoned)
     assert not world.is_hung_up(present)
     assert world.session() is session
@@ -149,7 +149,7 @@ def test_the_order_of_two_unread_logins_may_be_uncertain(
     first, second = world.sockets.connect(), world.sockets.connect()
     for handle, world.sockets.lain_s in zip((first, second), lain_s, strict=True):
         world.sockets.feed(handle, LOGIN_ADA)
-    assert world.heard(first)[-1] == (Kind.GOODBYE, None, expected)
+    assert world.received(first)[-1] == (Kind.GOODBYE, None, expected)
     assert not world.is_hung_up(second)
 
 
@@ -162,7 +162,7 @@ def test_a_failure_after_a_login_in_the_same_read_ends_its_session(
     assert len(world.sockets.failures) == 1
     assert world.is_hung_up(handle)
     world.pass_time(GRACE + 1)
-    assert world.story() == [LOGIN, ended(Code.SERVER_ERROR)]
+    assert world.history() == [LOGIN, ended(Code.SERVER_ERROR)]
     assert len(world.registry) == 0
 
 

@@ -49,8 +49,8 @@ def update(world: World, handle: int, **parts: Any) -> Packet:
 def test_the_user_is_the_one_of_the_token(
     world: World, authenticator: WordAuthenticator, uid: str | None
 ) -> None:
-    assert world.heard(login(world, uid=uid))[0][0] == Kind.OK
-    assert world.story() == [LOGIN]
+    assert world.received(login(world, uid=uid))[0][0] == Kind.OK
+    assert world.history() == [LOGIN]
     assert authenticator.addresses == ["127.0.0.1"]
 
 
@@ -63,7 +63,7 @@ def test_all_invalid_tokens_are_refused_with_the_same_bytes(
     handle = login(world, token, uid, id=3)
     assert bytes(world.sockets.sent[handle]) == protocol.encode(protocol.error(3, Code.AUTH_FAILED, "no"))
     assert world.is_hung_up(handle)
-    assert world.story() == []
+    assert world.history() == []
     assert world.engine.statistics().refused == {"auth_failed": 1}
 
 
@@ -97,8 +97,8 @@ def test_a_login_refused_by_admission_costs_no_token_check(
 def test_without_an_authenticator_tokens_are_ignored_and_renewals_not_supported() -> None:
     world = World()
     handle = login(world, "nonsense", "ada")
-    world.stay(handle, 3 * T)
-    assert world.story() == [LOGIN]
+    world.keep_alive(handle, 3 * T)
+    assert world.history() == [LOGIN]
     assert world.engine.statistics().expiring == 0
     assert brief(update(world, handle, token="ada:100")) == (Kind.ERROR, 7, Code.UNSUPPORTED)
     assert not world.is_hung_up(handle)
@@ -111,24 +111,24 @@ def test_without_an_authenticator_tokens_are_ignored_and_renewals_not_supported(
 def test_an_expired_token_closes_its_connection_with_a_grace(world: World, seconds: int) -> None:
     handle = login(world, f"ada:{seconds}")
     world.sockets.answers(handle)
-    world.stay(handle, seconds - SLOT_S)
+    world.keep_alive(handle, seconds - SLOT_S)
     assert not world.is_hung_up(handle)
-    world.stay(handle, 3 * SLOT_S)
+    world.keep_alive(handle, 3 * SLOT_S)
     assert world.is_hung_up(handle)
     (goodbye,) = world.sockets.answers(handle)
     assert brief(goodbye) == (Kind.GOODBYE, None, Code.AUTH_EXPIRED)
     assert goodbye.payload["reconnect"]
-    assert world.story() == [LOGIN], "it has the grace of a lost connection"
+    assert world.history() == [LOGIN], "it has the grace of a lost connection"
     assert world.engine.statistics().tokens_expired == 1
     world.pass_time(GRACE + SLOT_S)
-    assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
+    assert world.history() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
 def test_without_a_grace_the_session_ends_with_its_token(authenticator: WordAuthenticator) -> None:
     world = World(authenticator=authenticator, grace=0.0)
     login(world, "ada:1")
     world.pass_time(1 + SLOT_S)
-    assert world.story() == [LOGIN, ended(Code.AUTH_EXPIRED)]
+    assert world.history() == [LOGIN, ended(Code.AUTH_EXPIRED)]
 
 
 def test_a_stall_does_not_extend_a_token(world: World) -> None:
@@ -137,15 +137,15 @@ def test_a_stall_does_not_extend_a_token(world: World) -> None:
     assert world.begin_tick() > 0, "idle deadlines are extended"
     world.run_tick()
     assert world.is_hung_up(handle)
-    assert world.story() == [LOGIN]
+    assert world.history() == [LOGIN]
 
 
 def test_a_lost_connection_keeps_its_own_grace(world: World) -> None:
     world.sockets.close(login(world, "ada:3"))
     world.pass_time(GRACE - SLOT_S)
-    assert world.story() == [LOGIN]
+    assert world.history() == [LOGIN]
     world.pass_time(2 * SLOT_S)
-    assert world.story() == [LOGIN, ended(Code.CLOSED)]
+    assert world.history() == [LOGIN, ended(Code.CLOSED)]
     assert world.engine.statistics().tokens_expired == 0
 
 
@@ -165,12 +165,12 @@ def test_many_tokens_that_expire_together_are_handled_in_batches(world: World) -
 
 def test_a_new_token_extends_the_session(world: World) -> None:
     handle = login(world, "ada:20")
-    world.stay(handle, 10)
+    world.keep_alive(handle, 10)
     assert brief(update(world, handle, token="ada:20", status="away")) == GRANTED
     assert [each.op for each in world.changes] == [Op.LOGIN, Op.UPDATE]
-    world.stay(handle, 15)
+    world.keep_alive(handle, 15)
     assert not world.is_hung_up(handle)
-    world.stay(handle, 6)
+    world.keep_alive(handle, 6)
     assert world.is_hung_up(handle)
 
 
@@ -191,10 +191,10 @@ def test_an_invalid_new_token_changes_nothing(world: World, token: str) -> None:
     handle = login(world, "ada:20")
     answer = update(world, handle, token=token, status="away", meta={"a": 1})
     assert brief(answer) == (Kind.ERROR, 7, Code.AUTH_FAILED)
-    assert world.story() == [LOGIN]
-    world.stay(handle, 19)
+    assert world.history() == [LOGIN]
+    world.keep_alive(handle, 19)
     assert not world.is_hung_up(handle)
-    world.stay(handle, 2)
+    world.keep_alive(handle, 2)
     assert world.is_hung_up(handle)
 
 
@@ -209,7 +209,7 @@ def test_a_new_token_does_not_end_auto_away(authenticator: WordAuthenticator) ->
     world = World(authenticator=authenticator, away_after=40.0)
     handle = login(world, "ada:1000")
     for _ in range(5):
-        world.stay(handle, 10)
+        world.keep_alive(handle, 10)
         update(world, handle, token="ada:1000")
     assert world.engine.statistics().away == 1
     update(world, handle, token="ada:1000", meta={"a": 1})

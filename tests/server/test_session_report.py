@@ -134,7 +134,7 @@ def test_session_that_is_ending_has_no_slot(world: World) -> None:
 def test_report_has_away_time_and_token_expiry() -> None:
     world = World(away_after=20.0, authenticator=WordAuthenticator())
     handle = world.sockets.connect()
-    world.say(handle, protocol.login(None, token="ada:100"))
+    world.send(handle, protocol.login(None, token="ada:100"))
     world.pass_time(5)
     assert only(world)["away_in_s"] == 15.0
     assert only(world)["token_expires_in_s"] == pytest.approx(95, abs=0.5)

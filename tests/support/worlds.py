@@ -181,17 +181,17 @@ class World:
         self.sockets.feed(handle, protocol.encode(protocol.login(uid, **parts)))
         return handle
 
-    def say(self, handle: int, *packets: Packet) -> list[tuple[Kind, int | None, int | None]]:
-        """Send packets in one read; return what is said from then on, in brief."""
+    def send(self, handle: int, *packets: Packet) -> list[tuple[Kind, int | None, int | None]]:
+        """Send packets in one read; return what is received from then on, in brief."""
         self.sockets.answers(handle)
         self.sockets.feed(handle, b"".join(map(protocol.encode, packets)))
-        return self.heard(handle)
+        return self.received(handle)
 
-    def heard(self, handle: int) -> list[tuple[Kind, int | None, int | None]]:
-        """Return what was said since the last call, in brief."""
+    def received(self, handle: int) -> list[tuple[Kind, int | None, int | None]]:
+        """Return what was received since the last call, in brief."""
         return [brief(each) for each in self.sockets.answers(handle)]
 
-    def stay(self, handle: int, seconds: float, beat_s: float = 5.0) -> None:
+    def keep_alive(self, handle: int, seconds: float, beat_s: float = 5.0) -> None:
         """Let time pass in which the client sends plain keepalives, as long as it is connected."""
         until = self.now + seconds
         while self.now < until:
@@ -242,7 +242,7 @@ class World:
             self.run_tick()
         self.now = until
 
-    def story(self) -> list[tuple[Op, str, str, int]]:
+    def history(self) -> list[tuple[Op, str, str, int]]:
         """Return what changed so far: operation, uid, device, code."""
         return [(each.op, each.uid, each.device, each.code) for each in self.changes]
 

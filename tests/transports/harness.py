@@ -196,7 +196,7 @@ class Harness:
         """The outbox."""
         self.changes.append(change)
 
-    def story(self) -> list[tuple[str, str, str]]:
+    def history(self) -> list[tuple[str, str, str]]:
         """Return the changes so far: operation, uid, reason."""
         return [(each.op.value, each.uid, Code(each.code).reason) for each in self.changes]
 

@@ -87,7 +87,7 @@ async def test_a_login_keepalives_and_a_logout(kind: TransportKind) -> None:
             await client.beat()
         await client.send(protocol.logout(id=9))
         assert [brief(each) for each in await client.rest()] == [(Kind.OK, 9, None)]
-        assert server.story() == [("login", "ada", "login"), ("end", "ada", "logout")]
+        assert server.history() == [("login", "ada", "login"), ("end", "ada", "logout")]
 
 
 @every_kind
@@ -125,7 +125,7 @@ async def test_a_reset_has_a_grace_period_and_is_no_login_timeout_before_the_log
         await server.remain(0)
         (await server.logged_in()).reset()
         await server.until(server.ends)
-        assert server.story()[1:] == [("end", "ada", "closed")]
+        assert server.history()[1:] == [("end", "ada", "closed")]
         assert (server.counted.connections, server.counted.login_timeouts) == (0, 0)
         assert server.engine.statistics().refused == {}
 
@@ -142,7 +142,7 @@ async def test_a_frame_that_trickles_in_is_no_activity(kind: TransportKind) -> N
                     break
                 await client.stream.send_all(frame[number : number + 1])
                 await trio.sleep(0.05)
-        assert server.story()[1:] == [("end", "ada", "idle_timeout")]
+        assert server.history()[1:] == [("end", "ada", "idle_timeout")]
         assert server.ends()[0].at - began >= 0.6
         assert [brief(each) for each in await client.rest()] == [(Kind.GOODBYE, None, Code.IDLE_TIMEOUT)]
 
@@ -196,7 +196,7 @@ async def test_the_engine_can_hang_up_and_a_displaced_client_gets_a_goodbye(kind
         assert [brief(each) for each in await old.rest()] == [(Kind.GOODBYE, None, Code.REPLACED)]
         await old.stream.aclose()
         await new.beat()
-        assert server.story() == [("login", "ada", "login")] * 2
+        assert server.history() == [("login", "ada", "login")] * 2
         farewell = protocol.encode(protocol.goodbye(Code.SERVER_DRAIN, retry_after=1.5))
         server.engine.terminator.say_goodbye_all([server.session("ada")], lambda: farewell)
         (goodbye,) = await new.rest()

@@ -355,4 +355,4 @@ async def test_a_login_that_cannot_be_watched_ends_its_own_connection_only() -> 
         await other.beat()
         assert server.counted.connections == 1
         await server.until(server.ends)
-        assert server.story()[1:] == [("login", "ada", "login"), ("end", "ada", "server_error")]
+        assert server.history()[1:] == [("login", "ada", "login"), ("end", "ada", "server_error")]

@@ -232,7 +232,7 @@ async def test_a_client_may_renew_the_keys_of_both_sides() -> None:
     async with serving("tls") as server:
         login = protocol.encode(protocol.login("ada", id=1))
         await trio.to_thread.run_sync(lambda: _renew_keys(server.address, 3, of_both=True, then=login))
-        assert server.story() == [("login", "ada", "login")]
+        assert server.history() == [("login", "ada", "login")]
 
 
 async def test_endless_key_renewals_end_the_connection() -> None:

@@ -296,4 +296,4 @@ async def test_it_logs_in_with_a_token_over_tls(node_client: Path, secured: Harn
         *("auth_failed", "no_token"),  # of another user's token; the file has no other
         *("unreachable", True),  # for whoever does not trust its certificate
     )
-    assert secured.story() == [("login", "ann", "login"), ("end", "ann", "logout")]
+    assert secured.history() == [("login", "ann", "login"), ("end", "ann", "logout")]
