@@ -1,1 +1,1 @@
-"""One module per subcommand, loaded when it is called, so that no command waits for another's rooms."""
+"""One module per subcommand, loaded when it is called, so that no command loads what only another needs."""
