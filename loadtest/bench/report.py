@@ -119,7 +119,7 @@ class Results:
         parts = {
             f"{load.rate:,.0f} keepalives/s, {load.kind}": self._load_table(load) for load in self.loads()
         }
-        parts["MemorySlope"] = self._memory_table()
+        parts["Memory"] = self._memory_table()
         if self.trips:
             parts["Round trips under these loads, ms"] = self._trips_table()
         return self._report("This server beside others", parts, NOTES)
