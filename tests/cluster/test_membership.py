@@ -1,6 +1,7 @@
 """Leases, failure detection, and the sweep of dead nodes, in virtual time."""
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from trio.testing import MockClock
 from presence.cluster.failure_detector import ContactClock, FailureDetector, PeerNode
 from presence.cluster.leases import LeaseRow, LeaseTable
 from presence.cluster.membership import Membership
-from presence.common.errors import StoreError
+from presence.common.circuit_breaker import BACKOFF_FIRST_S
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.event_counts import EventCount, Transitions
 from presence.outbox.relay import Relay
 from presence.outbox.replies import Reply, ReplyStatus
@@ -199,6 +201,28 @@ async def test_a_hanging_loop_lets_its_lease_expire(clock: MockClock, redis: Red
     with trio.move_on_after(2 * LEASE_S):
         await made(redis, healthy=False).run()
     assert (redis.reports, redis.calls) == ([], [])
+
+
+async def test_failed_renewals_are_counted_and_repeated_after_a_pause(
+    clock: MockClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [StoreUnavailable("away"), StoreError("NOPERM"), StoreUnavailable("away again")]
+    renew, renewed_at = redis.renew, list[float]()
+
+    def failing(node: str, counter: int, report: str, *more: object) -> Mapping[str, LeaseRow]:
+        renewed_at.append(trio.current_time())
+        if len(renewed_at) <= len(failures):
+            raise failures[len(renewed_at) - 1]
+        return renew(node, counter, report, *more)
+
+    monkeypatch.setattr(redis, "renew", failing)
+    cluster = made(redis)
+    with trio.move_on_after(LEASE_S):
+        await cluster.run()
+    assert len(renewed_at) > len(failures)
+    pauses_s = [later - earlier for earlier, later in itertools.pairwise(renewed_at)]
+    assert min(pauses_s) >= BACKOFF_FIRST_S / 2
+    assert (cluster.statistics().errors, cluster.statistics().last_error) == (3, "away again")
 
 
 async def test_no_node_is_claimed_too_early(clock: MockClock, redis: Redis) -> None:
