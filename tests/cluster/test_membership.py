@@ -394,6 +394,14 @@ def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_c
     assert not sight.detector.is_swept(sight.other(), 2)
 
 
+def test_the_next_step_is_due_when_the_rest_of_a_shard_is(sight: Sight) -> None:
+    fenced(sight)
+    swept(sight, cursor="0", wait_ms=20_000)
+    assert sight.detector.next_due_s() == pytest.approx(20)
+    swept(sight, done=True)
+    assert sight.detector.next_due_s() == math.inf
+
+
 def test_a_refused_sweep_is_tried_again_later(sight: Sight) -> None:
     fenced(sight)
     swept(sight, ReplyStatus.UNKNOWN)
