@@ -1,13 +1,14 @@
-"""What a snapshot has."""
+"""A snapshot, and the events that follow it."""
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
 from presence.store.client import Redis
-from presence.subscriber import Shown, Snapshot, follow_sync
-from tests.subscriber.streams import Streams
+from presence.subscriber import Gap, Shown, Snapshot, follow_sync
+from tests.subscriber.streams import Streams, uids
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,17 @@ def test_a_snapshot_has_the_status_and_meta_of_each_record(
         snapshot = next(events)
     assert isinstance(snapshot, Snapshot)
     assert snapshot.shown == ({"ann": shown} if shown else {})
+
+
+def test_no_event_from_before_a_new_snapshot_follows_it(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.write("seen")
+    with follow_sync(url) as events:
+        assert isinstance(next(events), Snapshot)
+        streams.write("in the snapshot", "also in it")
+        client.xdel(streams.keys.events(0), "1-0")
+        gap, snapshot = itertools.islice(events, 2)
+        assert isinstance(gap, Gap)
+        assert isinstance(snapshot, Snapshot)
+        streams.write("new")
+        assert uids([next(events)]) == ["new"]  # type: ignore[list-item]  # it is no snapshot
