@@ -1,6 +1,7 @@
 """Leases, failure detection, and the sweep of dead nodes, in virtual time."""
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from trio.testing import MockClock
 from presence.cluster.failure_detector import ContactClock, FailureDetector, PeerNode
 from presence.cluster.leases import LeaseRow, LeaseTable
 from presence.cluster.membership import Membership
-from presence.common.errors import StoreError
+from presence.common.circuit_breaker import BACKOFF_FIRST_S
+from presence.common.errors import StoreError, StoreUnavailable
 from presence.outbox.event_counts import EventCount, Transitions
 from presence.outbox.relay import Relay
 from presence.outbox.replies import Reply, ReplyStatus
@@ -201,6 +203,28 @@ async def test_a_hanging_loop_lets_its_lease_expire(clock: MockClock, redis: Red
     assert (redis.reports, redis.calls) == ([], [])
 
 
+async def test_failed_renewals_are_counted_and_repeated_after_a_pause(
+    clock: MockClock, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [StoreUnavailable("away"), StoreError("NOPERM"), StoreUnavailable("away again")]
+    renew, renewed_at = redis.renew, list[float]()
+
+    def failing(node: str, counter: int, report: str, *more: object) -> Mapping[str, LeaseRow]:
+        renewed_at.append(trio.current_time())
+        if len(renewed_at) <= len(failures):
+            raise failures[len(renewed_at) - 1]
+        return renew(node, counter, report, *more)
+
+    monkeypatch.setattr(redis, "renew", failing)
+    cluster = made(redis)
+    with trio.move_on_after(LEASE_S):
+        await cluster.run()
+    assert len(renewed_at) > len(failures)
+    pauses_s = [later - earlier for earlier, later in itertools.pairwise(renewed_at)]
+    assert min(pauses_s) >= BACKOFF_FIRST_S / 2
+    assert (cluster.statistics().errors, cluster.statistics().last_error) == (3, "away again")
+
+
 async def test_no_node_is_claimed_too_early(clock: MockClock, redis: Redis) -> None:
     await live(redis, LEASE_S + IDLE_S - 0.1)
     assert redis.kinds == ["fence", "fence"]
@@ -368,6 +392,14 @@ def test_a_shard_is_swept_no_sooner_than_t_after_its_fence_was_seen_in_bounded_c
     assert not sight.is_due()
     assert sight.detector.is_swept(sight.other(), 1)
     assert not sight.detector.is_swept(sight.other(), 2)
+
+
+def test_the_next_step_is_due_when_the_rest_of_a_shard_is(sight: Sight) -> None:
+    fenced(sight)
+    swept(sight, cursor="0", wait_ms=20_000)
+    assert sight.detector.next_due_s() == pytest.approx(20)
+    swept(sight, done=True)
+    assert sight.detector.next_due_s() == math.inf
 
 
 def test_a_refused_sweep_is_tried_again_later(sight: Sight) -> None:

@@ -203,6 +203,29 @@ async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relay
     assert len(relaying.fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
 
 
+class YieldCountingRuntime(InlineCallsRuntime):
+    """Counts the sleeps that only let other tasks run."""
+
+    yields = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.yields += seconds == 0
+        await super().sleep(seconds)
+
+
+@pytest.mark.parametrize("uids", [["u0"], ["u0", "u1", "u2"]], ids=["one shard", "three shards"])
+async def test_other_tasks_run_after_each_shard_with_a_step(
+    clock: MockClock, nursery: trio.Nursery, uids: list[str]
+) -> None:
+    runtime = YieldCountingRuntime()
+    relaying = await Relaying(runtime=runtime).run(nursery)
+    await trio.sleep(1)
+    before = runtime.yields
+    relaying.outbox.extend([login(uid) for uid in uids])
+    await until(lambda: relaying.applied)
+    assert runtime.yields - before == len(uids)
+
+
 # Fences
 
 

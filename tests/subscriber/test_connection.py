@@ -1,13 +1,16 @@
 """When a subscriber retries, and what is logged."""
 
 import logging
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from redis import RedisError
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from presence.subscriber.connection import RedisConnections, Retry
+from presence.store.shard_clients import ShardClients
+from presence.subscriber.connection import PollInterval, RedisConnections, Retry
 
 
 @pytest.fixture
@@ -73,3 +76,14 @@ def test_an_error_for_the_operator_is_logged_once_and_retried(
             retry.delay_after(parsed("NOPERM this user has no permissions"))
         retry.succeeded()
     assert levels(caplog) == ["ERROR", "WARNING"]
+
+
+def test_polling_lasts_as_long_as_given_or_until_something_comes() -> None:
+    pauses_s: list[float] = []
+    clients = cast(ShardClients, SimpleNamespace(pause=pauses_s.append))
+    interval = PollInterval()
+    assert interval.wait(0.5, clients, list[str]) == []
+    assert sum(pauses_s) == pytest.approx(0.5)
+    pauses_s.clear()
+    assert interval.wait(0.5, clients, lambda: ["event"]) == ["event"]
+    assert len(pauses_s) == 1

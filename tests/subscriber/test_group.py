@@ -1,6 +1,7 @@
 """A consumer group: at least once, acknowledged by the next iteration, claimed from dead consumers."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from presence.store.client import Redis, RedisError
 from presence.store.shard_clients import ShardClients
 from presence.subscriber import BlockingSubscription, Event, subscribe_sync
+from presence.subscriber.connection import RedisConnections
 from presence.subscriber.cursor import GroupCursor
 from presence.subscriber.events import Entry, Gap
-from presence.subscriber.group import PendingEntries
+from presence.subscriber.group import ConsumerOptions, GroupConsumer, PendingEntries
 from tests.subscriber.streams import Streams, take, uids
 
 DEADLINE_S = 10.0
@@ -99,6 +101,26 @@ def test_a_consumer_whose_events_were_claimed_does_not_return_them(url: str, cli
         assert paused.poll() is None
     assert uids([first]) == names[:1]
     assert others == names
+
+
+def test_an_entry_read_ahead_that_others_may_soon_claim_is_left_to_them(url: str, client: Redis) -> None:
+    streams = Streams(client)
+    streams.create_group()
+    streams.write("a", "b", "c")
+    key, now = streams.keys.events(0), 0.0
+    options = ConsumerOptions("g", "c1", claim_idle_s=60.0)
+    with closing(GroupConsumer(RedisConnections(url), "presence", options, clock=lambda: now)) as source:
+        source.fetch()
+        source.next()
+        for entry_id, idle_ms in (("2-0", 54_000), ("3-0", 30_000)):
+            client.xclaim(key, "g", "c1", 0, [entry_id], idle=idle_ms, justid=True)
+        now = 30.0  # a renewal is due
+        source.fetch()
+        assert [getattr(source.next(), "id", None) for _ in range(2)] == ["3-0", None]
+    rows: Any = client.xpending_range(key, "g", "2-0", "3-0", 2)
+    left, renewed = (row["time_since_delivered"] for row in rows)
+    assert left >= 54_000
+    assert renewed < 30_000
 
 
 def test_entries_of_an_unknown_type_are_skipped_and_acknowledged(url: str, client: Redis) -> None:

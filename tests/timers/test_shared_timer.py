@@ -190,6 +190,7 @@ def test_the_next_due_time_is_reported(timer: SharedTimer) -> None:
 def test_events_are_counted(timer: SharedTimer, client: Redis) -> None:
     timer.schedule_many([Event("a", 0.0), Event("b", 99.0)])
     wait_for(timer)
+    assert timer.state().counts == {"scheduled": 2, "handed": 1}
     let_pass(client)
     timer.done(timer.due())
     timer.cancel("b")
