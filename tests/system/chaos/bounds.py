@@ -23,6 +23,7 @@ REPORT_S = 1.0  # from a decision to its entry, on a machine that is busy
 LOGIN_LAG_S = 1.0  # the same for a login
 RECOVERY_S = 3.0  # back-off, an opening and its batches: then a node has told what it had to
 BRIEF_OUTAGE_S = 1.0  # after shorter outages of Redis ends do not wait for logins elsewhere
+ENTRY_ID_STEP_S = 0.001  # entry ids are whole milliseconds: an entry may be written so much later
 RACE_S = 0.03  # a packet so close to a decision was in a race with it
 PROXY_DELAY_S = 0.5  # the way through a proxy on a busy machine
 LOSS_REPORT_S = 30.0  # after which the end of a connection is told at the latest
@@ -175,7 +176,8 @@ class Bounds:
         """Return what speaks for a session at an offline event of its user; see the rule `false`."""
         if login.granted_at == math.inf:
             return NO_CLAIM
-        return Claim(login.granted_at + RACE_S, self._known_from(login), self.alive_until(login, at))
+        alive_until = self.alive_until(login, at) - ENTRY_ID_STEP_S
+        return Claim(login.granted_at + RACE_S, self._known_from(login), alive_until)
 
     def _known_from(self, login: DeviceLogin) -> float:
         """Return from when on no other node may report an end without regard to a login.
