@@ -190,7 +190,7 @@ def _check_last_event(world: SimulatedWorld, judge: SimulationJudge, online: set
         if judge.periods.last_events.get(uid) == "online":
             last = max(lives, key=lambda life: life.handled)
             judge.add_violation(
-                "conserved", "{} is offline since {} ended, and nobody was told", uid, last.id
+                "conserved", "{} is offline since {} ended, and no event says so", uid, last.id
             )
 
 

@@ -5,7 +5,7 @@ repeat one. Each state equals the entry of its id. Between two states that a wat
 there is no entry (`hole`): what is written after the answer is pushed, everything, in order. The answer to a
 watch is how things stood when it was asked, or later. In the end each watcher's view equals the streams.
 
-An answer names no entry for whoever is offline: it stands for any moment at which the user was.
+An answer names no entry for a user who is offline: it stands for any moment at which the user was.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from loadtest.checker import id_order
 from loadtest.outcome import BrokenPromises
 from tests.system.channel.entries import OFFLINE, ChannelEntry, EntryId, State, differences
 
-NO_ENTRY = -1  # the place of whoever has no entry yet
+NO_ENTRY = -1  # the place of a user without an entry
 
 
 class AnsweredWatch(NamedTuple):

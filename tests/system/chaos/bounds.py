@@ -26,7 +26,7 @@ BRIEF_OUTAGE_S = 1.0  # after shorter outages of Redis ends do not wait for logi
 ENTRY_ID_STEP_S = 0.001  # entry ids are whole milliseconds: an entry may be written so much later
 RACE_S = 0.03  # a packet so close to a decision was in a race with it
 PROXY_DELAY_S = 0.5  # the way through a proxy on a busy machine
-LOSS_REPORT_S = 30.0  # after which the end of a connection is told at the latest
+LOSS_REPORT_S = 30.0  # within which the end of a connection is reported
 UNSURE_S = 5.0  # two logins that are nearer may be taken for one another's successor
 # Between two troubles of a node, in which it may have renewed nothing: a call that hung, a pause, a beat.
 JOIN_S = 3.5

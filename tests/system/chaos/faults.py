@@ -181,7 +181,7 @@ class Injector:
         time.sleep(fault.seconds)
         was_unreachable = not self._store.is_answering(ANSWER_TIMEOUT_S)
         self._store.start()
-        return "nobody answered meanwhile" if was_unreachable else ""
+        return "no answer meanwhile" if was_unreachable else ""
 
     def _redis_stop(self, fault: ChaosFault) -> str:
         self._store.freeze()
@@ -189,7 +189,7 @@ class Injector:
         was_unreachable = not self._store.is_answering(ANSWER_TIMEOUT_S)
         time.sleep(fault.seconds / 2)
         self._store.thaw()
-        return "nobody answered meanwhile" if was_unreachable else ""
+        return "no answer meanwhile" if was_unreachable else ""
 
     def _redis_empty(self, fault: ChaosFault) -> str:
         with self._collector.writes_paused():

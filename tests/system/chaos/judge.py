@@ -66,7 +66,7 @@ class ChaosJudge:
         self._troubles = troubles
         self._setup = setup
         self._snapshots: dict[int, tuple[dict[str, str], dict[str, ShownState]]] = {}
-        self._reported: dict[str, str] = {}  # of whom it was said already, until it is right again
+        self._reported: dict[str, str] = {}  # by user, what was reported already, until it is right again
         self._bounds = Bounds(setup, [])
 
     def recent_faults(self, at: float) -> str:
@@ -106,7 +106,7 @@ class ChaosJudge:
             return
         user = self._users.get(event.uid)
         if user is None:
-            self.add_finding(event.written_at, "invented", f"{event} of somebody who was not there")
+            self.add_finding(event.written_at, "invented", f"{event} of an unknown user")
             return
         broken = self.periods.check_order(event.uid, event.id)
         login = user.find_login(event.session, event.written_at)

@@ -15,7 +15,7 @@ from tests.system.chaos.plan import ChaosFaultKind, Place
 PACKETS_KEPT = 48  # of a login; at a keepalive each 0.4 T as much as 19 T, far above any lag of an event
 LOGINS_KEPT = 16  # of a user
 RUNNING = math.inf
-PROPAGATION_S = 1.0  # until Redis knows what somebody did, on a machine that is busy
+PROPAGATION_S = 1.0  # until Redis knows what a client did, on a busy machine
 
 
 @dataclass(slots=True, eq=False)
