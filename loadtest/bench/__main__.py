@@ -16,6 +16,7 @@ named.
 - A figure is not valid, and the exit status 1, if the generator used more than 70 % of a core, was late by
   more than 0.1 s, or missed more than 1 % of the answers.
 
+``visits`` as the first word measures clients that come and go instead (`loadtest.bench.visits`).
 ``--sizes`` measures cost against size instead: 1,000 to 19,000 connections at 3,300 keepalives per second
 and at one per connection each 4.5 s, and the wheel with up to 1,000,000 keys. Writes tables (Markdown), all
 figures (JSON) and plots (PNG) to ``bench-results/``; ``--pictures`` also to ``loadtest/bench/pictures/``.
@@ -33,7 +34,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from loadtest import usage
-from loadtest.bench import plots, wheel
+from loadtest.bench import plots, visits, wheel
 from loadtest.bench.generator import COMMAND_TIMEOUT_S, CONNECTS_PER_S, UNANSWERED, LoadGenerator, settle_s
 from loadtest.bench.progress import Bar
 from loadtest.bench.report import Cpu, KeepaliveLoad, MemorySlope, Results, Trips
@@ -239,6 +240,9 @@ def measure_sizes(given: argparse.Namespace, plan: BenchPlan, results: Results) 
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["visits"]:
+        return visits.main(words[1:])
     usage.require_linux()
     given = parse(words)
     connections = max(SIZES) if given.sizes else given.connections

@@ -2,8 +2,9 @@
  *
  * `floor [MAXEVENTS]` listens on 127.0.0.1, prints `ready 127.0.0.1:PORT` on standard error and serves until
  * it is terminated. One thread, level-triggered epoll_wait, one recv per ready connection: the loop of a plain
- * C server. No session, no timer, no memory per connection. A frame `[1, id, {...}]` (login) or `[3, id]`
- * (keepalive that asks for an answer) is answered with `[64, id]`; the plain keepalive `[3]` with nothing.
+ * C server. No session, no timer, no memory per connection. A frame `[1, id, {...}]` (login), `[3, id]`
+ * (keepalive that asks for an answer) or `[4, id]` (logout) is answered with `[64, id]`; the plain keepalive
+ * `[3]` with nothing.
  *
  * A yardstick and no server: a frame that comes in pieces is not put together, and who reads too slowly loses
  * answers. The load generator sends whole frames.
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 enum { MAXEVENTS_LIMIT = 4096, BACKLOG = 4096, READ_BYTES = 4096, HEADER_BYTES = 4 };
-enum { LOGIN = 1, KEEPALIVE = 3, OK = 64 };
+enum { LOGIN = 1, KEEPALIVE = 3, LOGOUT = 4, OK = 64 };
 
 static void fail(const char *what)
 {
@@ -43,7 +44,7 @@ static void answer(int fd, const uint8_t *body, size_t size)
     uint8_t reply[HEADER_BYTES + 2 + 5] = {0, 0, 0, 0, 0x92, OK};
     size_t id;
 
-    if (size < 3 || (body[1] != LOGIN && body[1] != KEEPALIVE))
+    if (size < 3 || (body[1] != LOGIN && body[1] != KEEPALIVE && body[1] != LOGOUT))
         return;
     id = integer_bytes(body[2]);
     if (id == 0 || 2 + id > size)

@@ -51,6 +51,8 @@ class Dialect:
     is_login_answered: Callable[[bytes], bool]
     keepalives: dict[str, bytes]  # the packet for each kind of keepalive that there is
     answer: bytes  # what the server sends for each answered keepalive
+    logout: bytes = b""  # what a client sends at last; "" if nothing
+    is_logout_answered: bool = False  # whether the server answers that
 
 
 def _presence_login(uid: str) -> bytes:
@@ -101,8 +103,10 @@ PRESENCE = Dialect(
     _presence_welcome,
     {UNANSWERED: protocol.KEEPALIVE, ANSWERED: _ACKNOWLEDGED},
     protocol.keepalive_answer(_ACKNOWLEDGED),
+    logout=protocol.encode(protocol.logout(id=2)),
+    is_logout_answered=True,
 )
-MQTT = Dialect(_mqtt_login, _mqtt_welcome, {ANSWERED: b"\xc0\x00"}, b"\xd0\x00")
+MQTT = Dialect(_mqtt_login, _mqtt_welcome, {ANSWERED: b"\xc0\x00"}, b"\xd0\x00", logout=b"\xe0\x00")
 NATS = Dialect(_nats_login, _nats_welcome, {ANSWERED: b"PING\r\n"}, b"PONG\r\n")
 
 DIALECTS = {"presence": PRESENCE, "mqtt": MQTT, "nats": NATS}

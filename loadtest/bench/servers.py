@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtest.bench.generator import ANSWERED, UNANSWERED
@@ -70,12 +70,27 @@ def floor(maxevents: int) -> Contender:
     return Contender("floor", says, "presence", BOTH, command, needs="gcc")
 
 
+SERVE = ("presence", "serve", "--no-admin", "--port", "0", "--log-format", "json")
+
+
+def installed(name: str, python: str) -> Contender:
+    """Return the server that another Python has installed."""
+    return Contender(name, f"{python} -m presence", "presence", BOTH, lambda *_: [python, "-m", *SERVE])
+
+
+def with_workers(contender: Contender, workers: int) -> Contender:
+    """Return a presence server with so many workers."""
+    command, flags = contender.command, ["--workers", str(workers)]
+    name, says = f"{contender.name}-{workers}", f"{contender.says}, {workers} workers"
+    return replace(contender, name=name, says=says, command=lambda *given: [*command(*given), *flags])
+
+
 def contenders(maxevents: int) -> dict[str, Contender]:
     """Return all servers by name, in the order of the tables."""
-    serve, peers = ("presence", "serve", "--no-admin", "--port", "0"), "loadtest.bench.peers"
+    peers = "loadtest.bench.peers"
     once = (ANSWERED,)
     every = [
-        _python(OWN, "this server", *serve, "--log-format", "json", probed=True),
+        _python(OWN, "this server", *SERVE, probed=True),
         floor(maxevents),
         _python("uvloop", "asyncio Protocol on uvloop", peers, "uvloop", probed=True),
         _python("asyncio", "asyncio Protocol, its own loop", peers, "asyncio"),

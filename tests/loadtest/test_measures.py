@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.bench import visits
 from loadtest.bench.generator import ANSWERED, UNANSWERED, GeneratorReport
 from loadtest.compare.player import ComparePlan, CompareRow, Schedule, Telling, judge
 from loadtest.usage import WINDOW_SAMPLES, Stolen
@@ -29,6 +30,22 @@ def test_a_generator_that_was_the_bottleneck_reports_it(
     changed: dict[str, Any], kind: str, word: str
 ) -> None:
     complaints = dataclasses.replace(FINE, **changed).complaints(kind)
+    assert bool(complaints) is bool(word)
+    assert all(word in each for each in complaints)
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({}, ""),
+        ({"core_share": 0.71}, "of a core"),
+        ({"late_max_s": 0.2}, "late"),
+        ({"finished": 980}, "end"),
+    ],
+)
+def test_a_load_of_visits_that_was_not_as_ordered_reports_it(changed: dict[str, Any], word: str) -> None:
+    fine = visits.VisitReport(visits=1000, finished=1000, login_ms=[], core_share=0.3, late_max_s=0.01)
+    complaints = visits.complaints(dataclasses.replace(fine, **changed))
     assert bool(complaints) is bool(word)
     assert all(word in each for each in complaints)
 

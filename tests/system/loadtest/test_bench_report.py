@@ -28,3 +28,15 @@ def test_the_command_measures_and_writes(
     assert {each["probe"] for each in results["trips"] if each["trips_ms"]} == {*KINDS}
     assert {path.name for path in tmp_path.iterdir()} == {"bench.json", "bench.md", "cpu.png"}
     assert (tmp_path / "bench.md").read_text() in capsys.readouterr().out
+
+
+def test_visits_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "visits --rates 100 --seconds 0.5 --rounds 1 --others 30 --servers presence,presence-2 --workers 2"
+    status = command.main([*line.split(), "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "visits.json").read_text())["visits"]
+    assert status == (1 if any(row["complaints"] for row in found) else 0)
+    assert [row["server"] for row in found] == ["presence", "presence-2"]
+    assert all(0 < row["cpu_us"] < 50_000 and row["redis_us"] > 0 for row in found)
+    assert all(row["login_p99_ms"] > 0 and row["keepalive_p99_ms"] > 0 for row in found)
+    assert {path.name for path in tmp_path.iterdir()} == {"visits.json", "visits.md", "visits.png"}
+    assert (tmp_path / "visits.md").read_text() in capsys.readouterr().out

@@ -1,0 +1,379 @@
+"""``python -m loadtest.bench visits``: clients that log in, stay for half a second and log out.
+
+The load is open-loop, made in a process of its own: so many visits per second, each when it is due. A visit
+is connect, login, its answer, logout 0.5 s later, the answer to that, close. Compared in the same rounds:
+`presence` with one worker and with several, `floor` (floor.c: accept, recv, send, close), and `mosquitto`
+(CONNECT, DISCONNECT; it writes no event anywhere); with ``--also NAME=PYTHON`` the server that another
+Python has installed, such as an earlier version.
+
+CPU is user and kernel time of all threads of the server's processes; that of its Redis stands beside it.
+Login times are from before the connect until the answer. With ``--others N``, N more connections each ask for
+an answer every 3 s meanwhile, and round trips of keepalives are measured; CPU is then of both together.
+Needs Linux and the ``loadtest`` and ``embedded`` extras.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import psutil
+
+from loadtest import usage
+from loadtest.bench import plots
+from loadtest.bench.generator import ANSWERED, CORE_LIMIT, DIALECTS, LATE_S, KeepaliveGenerator
+from loadtest.bench.prober import ALWAYS
+from loadtest.bench.progress import Bar
+from loadtest.bench.report import median
+from loadtest.bench.servers import OWN, Contender, contenders, installed, running, with_workers
+from loadtest.connection import raise_file_limit, source_addresses
+from loadtest.outcome import markdown, percentile
+
+STAY_S = 0.5  # from the answer to the login until the logout
+WARM_UP_S = 2.0
+START_S = 4.0  # of a server, a guess for the progress bar
+LAST_ANSWERS_TIMEOUT_S = 2.0
+OTHERS_INTERVAL_S = 3.0  # of the keepalives of other connections
+PROBE_SETTLE_S = 3.5
+PROBE_TIMEOUT_S = 30.0
+VISITS_PER_SOURCE = 4_000  # addresses in turn, because the kernel's search for a port gets slow
+SOURCES = 250
+BIND_ADDRESS_NO_PORT = 24  # linux/in.h
+MISSED_LIMIT = 0.01
+PICTURES = Path(__file__).with_name("pictures")
+
+
+@dataclass(frozen=True)
+class VisitReport:
+    """What the generator saw of one load."""
+
+    visits: int  # begun
+    finished: int  # logged in, out and closed
+    login_ms: list[float]  # of each login
+    core_share: float  # of the generator, of a core
+    late_max_s: float  # how much later than due a visit began, at most
+
+
+class VisitGenerator:
+    """Clients that come and go."""
+
+    def __init__(self, address: tuple[str, int], dialect: str, first: int) -> None:
+        self._address = address
+        self._dialect = DIALECTS[dialect]
+        self._sources = [*islice(source_addresses(address[0], SOURCES), SOURCES)]
+        self._number = first  # of the next visitor
+        self._epoll = select.epoll()
+        self._begun: dict[int, tuple[socket.socket, float]] = {}  # by descriptor, until the login is answered
+        self._leaving: dict[int, socket.socket] = {}  # until the logout is answered
+        self._staying: deque[tuple[float, socket.socket]] = deque()  # by the time of the logout
+        self._login_ms: list[float] = []
+        self._finished = 0
+
+    def play(self, rate: float, seconds: float) -> VisitReport:
+        """Begin `rate` visits per second for some seconds; return when all have ended."""
+        self._login_ms, self._finished = [], 0
+        total, late_max, visits = round(rate * seconds), 0.0, 0
+        cpu, started = time.process_time(), time.monotonic()
+        busy_until = started + seconds
+        while self._begun or self._leaving or self._staying or visits < total:
+            now = time.monotonic()
+            while visits < total and started + visits / rate <= now:
+                late_max = max(late_max, now - started - visits / rate)
+                self._begin()
+                visits += 1
+            while self._staying and self._staying[0][0] <= now:
+                self._log_out(self._staying.popleft()[1])
+            due = [started + visits / rate] if visits < total else []
+            due += [self._staying[0][0]] if self._staying else []
+            self._handle_answers(max(0.0, min(due, default=now + 0.05) - time.monotonic()))
+            if now > busy_until + STAY_S + LAST_ANSWERS_TIMEOUT_S:
+                break
+        elapsed = time.monotonic() - started
+        return VisitReport(
+            visits, self._finished, self._login_ms, (time.process_time() - cpu) / elapsed, late_max
+        )
+
+    def _begin(self) -> None:
+        source = self._sources[self._number // VISITS_PER_SOURCE % SOURCES]
+        self._number += 1
+        sock = socket.socket()
+        begun = time.monotonic()
+        if source is not None:
+            sock.setsockopt(socket.IPPROTO_IP, BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((source, 0))
+        sock.connect(self._address)
+        sock.setblocking(False)
+        sock.send(self._dialect.login(f"visitor-{self._number}"))
+        self._begun[sock.fileno()] = (sock, begun)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _log_out(self, sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            sock.send(self._dialect.logout)
+            if self._dialect.is_logout_answered:
+                self._leaving[sock.fileno()] = sock
+                return
+        self._close(sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        sock.close()
+        self._finished += 1
+
+    def _handle_answers(self, wait_s: float) -> None:
+        for fd, _ in self._epoll.poll(wait_s, 256):
+            if (sock := self._leaving.pop(fd, None)) is not None:
+                with contextlib.suppress(OSError):
+                    sock.recv(4096)  # closing with unread input would send a reset
+                self._close(sock)
+            elif fd in self._begun:
+                sock, begun = self._begun[fd]
+                with contextlib.suppress(OSError):
+                    if self._dialect.is_login_answered(sock.recv(4096)):
+                        now = time.monotonic()
+                        del self._begun[fd]
+                        self._login_ms.append((now - begun) * 1000)
+                        self._staying.append((now + STAY_S, sock))
+            else:
+                self._epoll.unregister(fd)  # closed by the server before the logout
+
+
+def play(address: tuple[str, int], dialect: str, first: int, rate: float, seconds: float) -> VisitReport:
+    """Let visitors come and go; `first` is the number of the first."""
+    return VisitGenerator(address, dialect, first).play(rate, seconds)
+
+
+@dataclass(frozen=True)
+class Visits:
+    """One server under one load in one round."""
+
+    server: str
+    round: int
+    rate: float  # visits per second
+    cpu_us: float  # of the server's processor time per visit
+    redis_us: float  # of its Redis' processor time per visit; 0 without one
+    wakes: float  # how often threads of the server went to sleep, per visit
+    login_p50_ms: float
+    login_p99_ms: float
+    keepalive_p99_ms: float  # of other connections; NaN without any
+    complaints: list[str]  # why it is not valid; empty when it is
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each server goes through in a round."""
+
+    rates: tuple[float, ...]
+    seconds: float
+    others: int
+
+    def planned_s(self) -> float:
+        return START_S + len(self.rates) * (self.seconds + WARM_UP_S + 2 * STAY_S)
+
+
+def measure(contender: Contender, number: int, plan: Plan, bar: Bar) -> list[Visits]:
+    """Measure one server from start to end."""
+    bar.begin(f"round {number}: {contender.name}", plan.planned_s())
+    found, first, spawn = [], 0, multiprocessing.get_context("spawn")
+    with (
+        running(contender) as server,
+        ProcessPoolExecutor(1, spawn) as generator,
+        ProcessPoolExecutor(1, spawn) as others,
+    ):
+        address = server.host, server.port
+        if plan.others:
+            others.submit(connect_others, address, contender.dialect, plan.others).result()
+        time.sleep(START_S / 2)  # until the start is over
+        for rate in plan.rates:
+            for seconds, is_measured in ((WARM_UP_S, False), (plan.seconds, True)):
+                pids = usage.server_processes(server.pid)
+                redis = [each.pid for each in psutil.Process(server.pid).children() if each.pid not in pids]
+                before = _spent(pids), _spent(redis), sum(map(usage.count_wakes, pids))
+                load = generator.submit(play, address, contender.dialect, first, rate, seconds)
+                with _probing(address, bool(plan.others) and is_measured, seconds) as trips_ms:
+                    if plan.others:
+                        others.submit(keep_others, plan.others / OTHERS_INTERVAL_S, seconds).result()
+                    while not load.done():
+                        time.sleep(0.1)
+                        bar.tick()
+                report = load.result()
+                first += report.visits
+            after = _spent(pids), _spent(redis), sum(map(usage.count_wakes, pids))
+            cpu, redis_cpu, wakes = ((b - a) / report.visits for a, b in zip(before, after, strict=True))
+            found.append(
+                Visits(
+                    contender.name,
+                    number,
+                    rate,
+                    cpu_us=cpu * 1e6,
+                    redis_us=redis_cpu * 1e6,
+                    wakes=wakes,
+                    login_p50_ms=percentile(report.login_ms, 0.5),
+                    login_p99_ms=percentile(report.login_ms, 0.99),
+                    keepalive_p99_ms=percentile(trips_ms, 0.99),
+                    complaints=complaints(report),
+                )
+            )
+    cells = ", ".join(
+        f"{each.cpu_us:.0f} µs{'!' * bool(each.complaints)} ({each.rate:g}/s)" for each in found
+    )
+    bar.print_line(f"round {number}: {contender.name}, µs: {cells}")
+    return found
+
+
+_others: list[KeepaliveGenerator] = []  # of the process that has the other connections
+
+
+def connect_others(address: tuple[str, int], dialect: str, connections: int) -> None:
+    """Log in other connections, in a process of their own."""
+    _others.append(KeepaliveGenerator(address, DIALECTS[dialect], 0.0))
+    _others[0].connect(connections)
+
+
+def keep_others(rate: float, seconds: float) -> None:
+    """Let the other connections send keepalives that ask for an answer."""
+    _others[0].send_keepalives(ANSWERED, rate, seconds)
+
+
+@contextlib.contextmanager
+def _probing(address: tuple[str, int], wanted: bool, seconds: float) -> Iterator[list[float]]:
+    """Measure round trips of keepalives meanwhile, in ms; the list is filled at the end."""
+    trips_ms: list[float] = []
+    if not wanted:
+        yield trips_ms
+        return
+    settle_s = min(PROBE_SETTLE_S, seconds / 2)
+    command = [sys.executable, "-m", "loadtest.bench.prober", address[0], str(address[1])]
+    command += [str(settle_s), str(seconds - settle_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as prober:
+        yield trips_ms
+        output, _ = prober.communicate(timeout=seconds + PROBE_TIMEOUT_S)
+    trips_ms += json.loads(output)["trips_ms"][ALWAYS]
+
+
+def _spent(pids: Iterable[int]) -> float:
+    return sum(usage.cpu_seconds_by_pid(pids).values())
+
+
+def complaints(report: VisitReport) -> list[str]:
+    """Return why this measured something else than the server; empty if it did not."""
+    found = []
+    if report.core_share > CORE_LIMIT:
+        found.append(f"the generator used {report.core_share:.0%} of a core")
+    if report.late_max_s > LATE_S:
+        found.append(f"the generator was late, by up to {report.late_max_s * 1000:.0f} ms")
+    if report.finished < report.visits * (1 - MISSED_LIMIT):
+        found.append(f"{report.visits - report.finished:,} visits did not end")
+    return found
+
+
+def report(found: Sequence[Visits], servers: Sequence[Contender]) -> str:
+    """Return a table for each rate; medians over the rounds."""
+    head = "server | µs of CPU a visit | ÷ mosquitto | its Redis | wakes | login p50 ms | p99 | keepalive p99"
+    parts = [*(f"- {each.name}: {each.says}" for each in servers), ""]
+    for rate in dict.fromkeys(each.rate for each in found):
+        peer = _median(found, "mosquitto", rate, "cpu_us")
+        body = [
+            [
+                each.name,
+                f"{(cpu := _median(found, each.name, rate, 'cpu_us')):.0f}",
+                f"{cpu / peer:.1f}",
+                *(
+                    f"{_median(found, each.name, rate, name):.{digits}f}"
+                    for name, digits in (
+                        *(("redis_us", 0), ("wakes", 1), ("login_p50_ms", 1)),
+                        *(("login_p99_ms", 1), ("keepalive_p99_ms", 1)),
+                    )
+                ),
+            ]
+            for each in servers
+        ]
+        parts += [f"## {rate:g} visits per second", "", markdown(head, body), ""]
+    return "\n".join(parts)
+
+
+def _median(found: Iterable[Visits], server: str, rate: float, name: str) -> float:
+    return median(getattr(each, name) for each in found if (each.server, each.rate) == (server, rate))
+
+
+def draw(found: Sequence[Visits], servers: Sequence[Contender], folder: Path) -> None:
+    """Draw cost against rate: ``visits.png``."""
+    rates = sorted({each.rate for each in found})
+    drawing, (axes,) = plots.figure(1, 1, 7, 3.4, "µs of CPU for each visit (less is better)")
+    for each in servers:
+        colour = plots.OWN_COLOUR if each.name.startswith(OWN) else plots.PEER_COLOUR
+        values = [_median(found, each.name, rate, "cpu_us") for rate in rates]
+        axes.loglog(rates, values, "o-", color=colour)
+        axes.annotate(f" {each.name}", (rates[-1], values[-1]), color=plots.INK, fontsize=8)
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    axes.set_xlabel("visits per second", color=plots.INK, fontsize=8)
+    axes.margins(x=0.2)
+    plots.save(drawing, folder / "visits.png")
+
+
+def choose_servers(names: str, workers: int, also: Sequence[str]) -> list[Contender]:
+    """Return the servers to measure."""
+    known = contenders(512)
+    every = [known[OWN], with_workers(known[OWN], workers), known["floor"], known["mosquitto"]]
+    for name, python in (each.split("=", 1) for each in also):
+        other = installed(name, python)
+        every += [other, with_workers(other, workers)]
+    chosen = [each for each in every if not names or each.name in names.split(",")]
+    for each in chosen:
+        if why := each.missing():
+            print(f"{each.name} is skipped: {why}", file=sys.stderr)
+    return [each for each in chosen if not each.missing()]
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.bench visits",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--rates", default="50,200,1000,3000", help="visits per second (50,200,1000,3000)")
+    add("--seconds", type=float, default=8.0, help="of measuring, a rate and round (8)")
+    add("--rounds", type=int, default=3)
+    add("--workers", type=int, default=6, help="of the server with several (6)")
+    add("--servers", default="", help="comma-separated names (all)")
+    add("--also", action="append", default=[], metavar="NAME=PYTHON", help="another installation")
+    add("--others", type=int, default=0, help="further connections that send keepalives (0)")
+    add("--out", type=Path, default=Path("bench-results"), help="folder (bench-results)")
+    add("--pictures", action="store_true", help=f"write the plot into {PICTURES.name}/ too")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    usage.require_linux()
+    raise_file_limit()
+    given = parse(words)
+    plan = Plan(tuple(float(rate) for rate in given.rates.split(",")), given.seconds, given.others)
+    servers = choose_servers(given.servers, given.workers, given.also)
+    found: list[Visits] = []
+    with Bar(given.rounds * len(servers) * plan.planned_s()) as bar:
+        for number in range(1, given.rounds + 1):
+            for each in servers if number % 2 else reversed(servers):
+                found += measure(each, number, plan, bar)
+    text = report(found, servers)
+    for folder in [given.out, *([PICTURES] if given.pictures else [])]:
+        folder.mkdir(parents=True, exist_ok=True)
+        draw(found, servers, folder)
+    rows = {"machine": usage.machine_facts(), "visits": [asdict(each) for each in found]}
+    (given.out / "visits.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (given.out / "visits.md").write_text(text)
+    print(text)
+    invalid = [f"{each.server}, {each.rate:g}/s: {why}" for each in found for why in each.complaints]
+    for line in invalid:
+        print(f"not valid: {line}", file=sys.stderr)
+    return 1 if invalid else 0
