@@ -53,4 +53,4 @@ class LeaseTable(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connection, even while a call waits for its answer; any thread may call this."""
+        """Close the connection, even while a call waits for its answer."""

@@ -66,8 +66,8 @@ class Membership:
         self, lease_s: float, idle_timeout_s: float, latencies: LatencyHistograms | None
     ) -> None:
         self._renew_interval_s = lease_s / RENEWALS_PER_LEASE
-        self._thread = TimedCaller(
-            self.runtime.thread_caller(self._interrupt),
+        self._caller = TimedCaller(
+            self.runtime.loop_caller(),
             (latencies or LatencyHistograms()).redis_call,
             self.clock,
         )
@@ -92,7 +92,7 @@ class Membership:
             self.detector,
             self.table,
             self.store,
-            thread=self._thread,
+            caller=self._caller,
             counters=self._counters,
             lease_ms=round(lease_s * 1000),
             is_renewal_due=lambda: self.clock() >= self._next_renewal,
@@ -145,7 +145,7 @@ class Membership:
         if await self._renew():
             row = LeaseRow(str(self._counters.renewals), str(self._counters.renewals))
             left = row.left_at(self._leaves_at_ms)
-            await self._thread.call(lambda: self.table.claim(me, row.text, left.text))
+            await self._caller.call(lambda: self.table.claim(me, row.text, left.text))
         self._has_left.set()
 
     def run_soon(self) -> None:
@@ -170,7 +170,7 @@ class Membership:
         counter, stats = self._counters.renewals, json.dumps(description)
         sweeping = self._sweeping(me)
         self._next_renewal = self.clock() + self._renew_interval_s
-        rows = await self._thread.call(lambda: self.table.renew(me, counter, stats, sweeping))
+        rows = await self._caller.call(lambda: self.table.renew(me, counter, stats, sweeping))
         if rows is None:
             self.relay.mark_fenced(me)
             self._wake_event.set()  # enter the table under the new id immediately
@@ -188,10 +188,6 @@ class Membership:
         self._counters.errors += 1
         self._counters.last_error = str(error)
         await self.runtime.sleep(self._outage.failed("beat", error))
-
-    def _interrupt(self) -> None:
-        self.store.close()
-        self.table.close()
 
     def statistics(self) -> ClusterStatistics:
         """Return the counters as they are now."""

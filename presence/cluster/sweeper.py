@@ -37,7 +37,7 @@ class Sweeper:
     table: LeaseTable  # the leases
     store: Store  # for fences and sweeps; another connection than the relay's
     _: KW_ONLY
-    thread: TimedCaller  # calls Redis
+    caller: TimedCaller  # calls Redis
     counters: ClusterStatistics
     lease_ms: int
     is_renewal_due: Callable[[], bool]  # ends the present work
@@ -92,7 +92,7 @@ class Sweeper:
         if not self._can_sweep(each):
             return False  # a sweeper that has to wait would keep all other nodes from sweeping
         wanted = (row or LeaseRow("", NEVER_RENEWED)).claimed_by(me)
-        if not await self.thread.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
+        if not await self.caller.call(lambda: self.table.claim(each.node, each.text, wanted.text)):
             return False
         self.counters.certificates += 1
         before = row.sweeper if row else ""
@@ -144,7 +144,7 @@ class Sweeper:
             return True
         if not self.detector.is_swept(each, len(self.relay.writers)):
             return False
-        stats = await self.thread.call(lambda: self.table.remove(each.node, each.text))
+        stats = await self.caller.call(lambda: self.table.remove(each.node, each.text))
         if stats is not None:
             self.counters.swept += 1
             for writer in self.relay.writers:
@@ -174,7 +174,7 @@ class Sweeper:
             StoreError: one or more were refused.
             StoreUnavailable: none was answered.
         """
-        answers = await self.thread.call(lambda: self.store.apply(steps))
+        answers = await self.caller.call(lambda: self.store.apply(steps))
         failures = [answer for answer in answers if not isinstance(answer, Reply)]
         for step, answer in zip(steps, answers, strict=True):
             if isinstance(answer, Reply):

@@ -1,15 +1,16 @@
-"""The waits of a node's tasks: time, a wake event, an answer from a thread.
+"""The waits of a node's tasks: time, a wake event, the answer to a call.
 
 Relay, membership and ticker wait only here. So the same tasks run on trio, and in a simulation with virtual
 time, where a node can be stopped and killed between any two steps.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import trio
 
 from presence.common.histogram import Histogram
+from presence.common.loop_calls import InThread, LoopCall, Wait
 
 CALL_TIMEOUT_S: Final = 10.0  # reading a key file takes milliseconds; with 100 RS256 keys, one second
 
@@ -55,8 +56,8 @@ class WakeEvent(Protocol):
         """Wait until it is set, or return if it is already, and reset it; False: not within `timeout_s`."""
 
 
-class ThreadCaller(Protocol):
-    """Runs blocking calls in a thread, one at a time."""
+class Caller(Protocol):
+    """Runs blocking calls, one at a time, while other tasks run."""
 
     async def call(self, blocking: Callable[[], T]) -> T:
         """Return what `blocking` returns. A cancelled wait interrupts the call."""
@@ -71,20 +72,23 @@ class Runtime(Protocol):
     def wake_event(self) -> WakeEvent:
         """Return a new event."""
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> ThreadCaller:
-        """Return a caller; `interrupt` has to make a running call fail."""
+    def loop_caller(self) -> Caller:
+        """Return a caller for Redis: its calls wait on the event loop."""
+
+    def thread_caller(self, interrupt: Callable[[], None]) -> Caller:
+        """Return a caller with a thread; `interrupt` has to make a running call fail."""
 
 
 class TimedCaller:
     """Lets a histogram observe the seconds that another caller's calls take, failed ones included."""
 
-    def __init__(self, caller: ThreadCaller, took: Histogram, clock: Callable[[], float]) -> None:
+    def __init__(self, caller: Caller, took: Histogram, clock: Callable[[], float]) -> None:
         self._caller = caller
         self._took = took
         self._clock = clock
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `ThreadCaller`."""
+        """See `Caller`."""
         begun = self._clock()
         try:
             return await self._caller.call(blocking)
@@ -93,7 +97,7 @@ class TimedCaller:
 
 
 class TrioRuntime:
-    """Runs tasks on trio, and calls in threads."""
+    """Runs tasks on trio."""
 
     async def sleep(self, seconds: float) -> None:
         """See `Runtime`."""
@@ -102,6 +106,10 @@ class TrioRuntime:
     def wake_event(self) -> "TrioWakeEvent":
         """See `Runtime`."""
         return TrioWakeEvent()
+
+    def loop_caller(self) -> "LoopCaller":
+        """See `Runtime`."""
+        return LoopCaller()
 
     def thread_caller(self, interrupt: Callable[[], None]) -> "TrioThreadCaller":
         """See `Runtime`."""
@@ -128,8 +136,34 @@ class TrioWakeEvent:
         return is_set
 
 
+class LoopCaller:
+    """See `Caller` and `presence.common.loop_calls`; a call must not compute for long between its waits."""
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        """See `Caller`; a cancelled wait is raised in the call, at the point where it waits."""
+        running = LoopCall(blocking)
+        result: Any = running.switch()
+        while not running.dead:
+            try:
+                answer = await self._perform(result)
+            except BaseException as error:  # the call decides what it means
+                result = running.throw(error)
+            else:
+                result = running.switch(answer)
+        return cast(T, result)
+
+    @staticmethod
+    async def _perform(request: Wait | InThread) -> object:
+        if isinstance(request, InThread):
+            return await trio.to_thread.run_sync(request.function, abandon_on_cancel=True)
+        with trio.move_on_after(request.timeout_s) as scope:
+            wait = trio.lowlevel.wait_readable if request.is_read else trio.lowlevel.wait_writable
+            await wait(request.sock)
+        return not scope.cancelled_caught
+
+
 class TrioThreadCaller:
-    """See `ThreadCaller`: one worker thread at a time.
+    """See `Caller`: one worker thread at a time.
 
     A cancelled call leaves its thread behind; the next call waits for that thread to end.
     """
@@ -139,7 +173,7 @@ class TrioThreadCaller:
         self._thread = trio.CapacityLimiter(1)
 
     async def call(self, blocking: Callable[[], T]) -> T:
-        """See `ThreadCaller`."""
+        """See `Caller`."""
         try:
             return await trio.to_thread.run_sync(blocking, limiter=self._thread, abandon_on_cancel=True)
         except trio.Cancelled:

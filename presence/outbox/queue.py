@@ -19,10 +19,7 @@ from typing import Final
 
 from presence.common.histogram import Histogram
 from presence.core.changes import Change
-from presence.protocol import Code
 
-# A user who logs out may log in on another node immediately; Redis should receive both in that order.
-PROMPT_CODES = frozenset({Code.LOGOUT, Code.BACKGROUND})
 # Memory of a change beside the characters of its texts: the tuple, its numbers, the texts' headers, a place
 # in the queue (sys.getsizeof and 8: 306).
 CHANGE_BYTES = 310
@@ -125,7 +122,6 @@ class Outbox:
 
     Attributes:
         shard_of, shards: as above.
-        has_logouts: whether a logout was queued since the reader set this to False.
     """
 
     def __init__(
@@ -146,7 +142,6 @@ class Outbox:
         self._skipping = [False] * shards
         self._held_in = [0] * shards
         self._own_room = max(1, max_items // (4 * shards)) if shards > 1 else 0
-        self.has_logouts = False
         self._notify_at = 0  # number of queued changes at which `_notify` is called; 0: never
         self._notify: Callable[[], None] = lambda: None
 
@@ -179,9 +174,7 @@ class Outbox:
         if self._ages is not None:
             self._ages.add(change)
         counted.high_water = max(counted.high_water, counted.held)
-        if change.code in PROMPT_CODES:
-            self.has_logouts = True
-        if self._notify_at and (self.has_logouts or self._notify_at <= counted.queued):
+        if self._notify_at and self._notify_at <= counted.queued:
             self._notify_at = 0
             self._notify()
 
@@ -240,7 +233,7 @@ class Outbox:
         return gap
 
     def notify_at(self, queued: int, notify: Callable[[], None]) -> None:
-        """Call `notify` once, when so many changes or a logout are queued; 0: never. Replaces the last."""
+        """Call `notify` once, when so many changes are queued; 0: never. Replaces the last."""
         if 0 < queued <= self._counters.queued:
             self._notify_at = 0
             notify()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import ThreadCaller
+from presence.common.runtime import Caller
 from presence.core.changes import SessionName
 from presence.core.profiles import PLAIN, Profile
 from presence.outbox.outage_log import Failures
@@ -130,7 +130,7 @@ class ReconcilerTask:
 
     outbox: Outbox  # its pending changes explain differences
     store: Store  # Redis
-    thread: ThreadCaller  # makes the relay's calls
+    caller: Caller  # makes the relay's calls
     local_sessions: InitVar[LocalSessions]
     _: KW_ONLY
     node: Callable[[], str]  # the node's id now
@@ -160,7 +160,7 @@ class ReconcilerTask:
             return []
         self._compared_at = now
         try:
-            await self.thread.call(self.store.check_meta)  # its key may be lost alone
+            await self.caller.call(self.store.check_meta)  # its key may be lost alone
         except StoreUnavailable:
             pass  # it may be on another server than the shards
         except StoreError as error:
@@ -180,7 +180,7 @@ class ReconcilerTask:
         steps = self._reconciler.next(writer for writer in reachable if writer.is_idle(now))
         if not steps:
             return
-        answers = await self.thread.call(lambda: self.store.apply(steps))
+        answers = await self.caller.call(lambda: self.store.apply(steps))
         if node != self.node() or offered != self.outbox.total_offered:
             self._reconciler.unanswered(steps)  # they have changed meanwhile
             return

@@ -1,7 +1,7 @@
 """The task that moves changes from the outbox to Redis.
 
-Redis is called in a worker thread, one call at a time, so the event loop never waits for it. Each round sends
-the next step of every shard's writer.
+Redis is called one call at a time; other tasks run while a call waits. Each round sends the next step of
+every shard's writer.
 
 A failed step is sent again after a pause; no change is ever dropped for a failure. An answer that a retry may
 not cure is logged as an error, once until it changes, and retried too.
@@ -31,8 +31,9 @@ from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
 
-GATHER_S: Final = 0.020  # a change may wait this long for others, which makes calls few
-LOGOUT_PAUSE_S: Final = 0.004  # logouts do not wait for others; this is the time from one call to the next
+# From one call to the next: changes gather meanwhile, so calls are few. After a pause a change is sent
+# immediately.
+GATHER_S: Final = 0.040
 PROBE_INTERVAL_S: Final = 2.5  # a loss of data in Redis is detected within it
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while ends are held back until peers have registered
 _DRAIN_POLL_INTERVAL_S: Final = 0.02
@@ -115,14 +116,14 @@ class Relay:
             )
             for shard in range(self.outbox.shards)
         ]
-        self._thread = TimedCaller(
-            self.runtime.thread_caller(self.store.close),
+        self._caller = TimedCaller(
+            self.runtime.loop_caller(),
             (latencies or LatencyHistograms()).redis_call,
             self.clock,
         )
         self._wake_event = self.runtime.wake_event()
         self._reconciler = ReconcilerTask(
-            self.outbox, self.store, self._thread, local_sessions, node=lambda: self.node, clock=self.clock
+            self.outbox, self.store, self._caller, local_sessions, node=lambda: self.node, clock=self.clock
         )
         self._breakers = [CircuitBreaker() for _ in self.writers]
         self._ends_deferred_until: dict[int, float] = {}  # by shard whose next step has ends
@@ -141,7 +142,7 @@ class Relay:
             StoreError: it answered with another error.
         """
         shards = range(len(self.writers))
-        await self._thread.call(lambda: self.store.check_meta(shards))
+        await self._caller.call(lambda: self.store.check_meta(shards))
         failures = await self._probe(self.writers)
         if len(failures) == len(self.writers) or any(isinstance(each, StoreError) for each in failures):
             raise first_of(failures)
@@ -195,7 +196,7 @@ class Relay:
             return []
         node, read = self.node, {writer.shard: writer.inbox_read for writer in writers}
         sent_at = self.clock()
-        probes = await self._thread.call(lambda: self.store.probe(node, read))
+        probes = await self._caller.call(lambda: self.store.probe(node, read))
         now = self.clock()
         notices: list[NodeNotice] = []
         failures: Failures = []
@@ -236,14 +237,13 @@ class Relay:
         """Send the next step of every shard, if there is one, and handle the answers."""
         if any(writer.is_fenced for writer in self.writers):
             self._take_new_id()
-        self.outbox.has_logouts = False
         node = self.node
         planned, failures = await self._steps_to_send()
         if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
             return failures
         steps, sent_at = [step for _, step in planned], self.clock()
         self._sent_at = sent_at
-        answers = await self._thread.call(lambda: self.store.apply(steps))
+        answers = await self._caller.call(lambda: self.store.apply(steps))
         now = self.clock()
         superseded: list[Superseded] = []
         failed: list[ShardWriter] = []
@@ -319,7 +319,7 @@ class Relay:
             return planned, []
         shards = [writer.shard for writer in openings]
         try:
-            await self._thread.call(lambda: self.store.check_meta(shards))
+            await self._caller.call(lambda: self.store.check_meta(shards))
         except StoreUnavailable:
             pass  # it may be on another server than these shards; the comparison checks it later
         except StoreError as error:
@@ -335,7 +335,7 @@ class Relay:
             writer.rename(self.node)
 
     async def _wait_for_work(self) -> None:
-        """Wait until there is something to send, and a little longer for more."""
+        """Wait until there is something to send and, soon after the last call, a little longer for more."""
         now = self.clock()
         waiting = {shard for shard, at in self._ends_deferred_until.items() if now < at}
         reachable = [writer for writer in self._reachable() if writer.shard not in waiting]
@@ -350,11 +350,10 @@ class Relay:
         stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
         woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
-        if woken and not self.outbox.has_logouts:
+        rest = self._sent_at + GATHER_S - self.clock()
+        if woken and rest > 0:
             self.outbox.notify_at(stuck + BATCH_ITEMS, self._wake_event.set)
-            await self._wake_event.wait(GATHER_S)
-        if self.outbox.has_logouts:
-            await self.runtime.sleep(self._sent_at + LOGOUT_PAUSE_S - self.clock())
+            await self._wake_event.wait(rest)
         self.outbox.notify_at(0, self._wake_event.set)
 
     def statistics(self) -> RelayStatistics:

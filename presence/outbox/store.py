@@ -9,7 +9,7 @@ from presence.outbox.steps import Step
 
 
 class Store(Protocol):
-    """Redis as the relay uses it: blocking calls, from one thread at a time.
+    """Redis as the relay uses it: blocking calls, one at a time.
 
     A call fails with `StoreUnavailable` when Redis cannot be reached or cannot answer now, and with
     `StoreError` for an answer that a retry may not cure. After either, and after `close`, the next call opens
@@ -35,4 +35,4 @@ class Store(Protocol):
         """Return how shards stand to a node; `inbox_read` has the number read so far of each inbox."""
 
     def close(self) -> None:
-        """Close the connection, even while a call waits for its answer; any thread may call this."""
+        """Close the connection, even while a call waits for its answer."""

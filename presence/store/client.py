@@ -8,6 +8,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from presence.store.loop_socket import LoopConnect
 from presence.store.tls import TlsConnection
 
 # For all that call Redis by this client, so that few modules import redis-py.
@@ -22,6 +23,21 @@ CALL_TIMEOUT_S = 2.0  # far above any script of ours, far below what an outage m
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
+
+
+class _TcpConnection(LoopConnect, redis.Connection):
+    pass
+
+
+class _UnixConnection(LoopConnect, redis.UnixDomainSocketConnection):
+    pass
+
+
+class _TlsConnection(LoopConnect, TlsConnection):
+    pass
+
+
+_CONNECTIONS: Final = {"redis": _TcpConnection, "rediss": _TlsConnection, "unix": _UnixConnection}
 
 
 def open_client(
@@ -42,8 +58,7 @@ def open_client(
         connect_timeout_s: how long connecting may take.
         connection: further arguments of redis-py's class for that kind of URL.
     """
-    if url.startswith("rediss:"):
-        connection.setdefault("connection_class", TlsConnection)
+    connection.setdefault("connection_class", _CONNECTIONS[url.partition(":")[0]])
     return redis.Redis.from_url(
         url,
         socket_timeout=call_timeout_s,

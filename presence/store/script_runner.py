@@ -103,6 +103,7 @@ class Scripting:
     def __init__(self, url: str, connect: Connect = open_client) -> None:
         self.url = url
         self._routes = Routes(url, connect)
+        self._idle: dict[redis.Redis, Any] = {}  # connections that redis-py's pools need not lend again
 
     @property
     def is_cluster(self) -> bool:
@@ -111,6 +112,7 @@ class Scripting:
 
     def close(self) -> None:
         """Close the connections; a call in another thread fails. The next call opens them again."""
+        self._idle.clear()
         self._routes.close()
 
     def shut_down(self) -> None:
@@ -160,7 +162,7 @@ class Scripting:
         no_owner = NoOwner("no server of the cluster has it")
         answers: list[Any] = [no_owner] * len(commands)
         try:
-            exchanges = [_Exchange(client, places) for client, places in self._routes.groups(keys)]
+            exchanges = [_Exchange(*group, self._idle) for group in self._routes.groups(keys)]
             for exchange in exchanges:
                 exchange.send([commands[place] for place in exchange.places], self._routes.check)
             # Several hanging servers take no longer than one.
@@ -195,28 +197,41 @@ def _leads_elsewhere(answer: object) -> bool:
 class _Exchange:
     """One exchange with one server."""
 
-    def __init__(self, client: "redis.Redis", places: list[int]) -> None:
+    def __init__(self, client: "redis.Redis", places: list[int], idle: dict["redis.Redis", Any]) -> None:
         self.client = client
         self.places = places  # positions of its commands
+        self._idle = idle
         self.failure: Exception | None = None  # what broke it; nothing more is read then
-        self._pool: Any = client.connection_pool  # redis-py's, whose types are loose
-        self._connection: Any = None
+        self._connection: Any = None  # redis-py's, whose types are loose
 
     def send(self, commands: Sequence[Command], check: Callable[["redis.Redis"], None]) -> None:
         """Send commands, after checking the server."""
         try:
             check(self.client)
-            self._connection = self._pool.get_connection()
+            self._connection = self._connect()
             self._connection.send_packed_command(self._connection.pack_commands(commands))
         except CALL_ERRORS as error:
             self.failure = self._interrupted(error)
+
+    def _connect(self) -> Any:
+        """Return the idle connection, unless it was closed meanwhile, or a new one."""
+        pool: Any = self.client.connection_pool
+        if (connection := self._idle.pop(self.client, None)) is not None:
+            try:
+                if not connection.can_read():
+                    return connection
+            except CALL_ERRORS:
+                pass
+            connection.disconnect()
+            pool.release(connection)
+        return pool.get_connection()
 
     def receive(self, answers: list[Any], deadline: float | None) -> None:
         """Store the answers, or what broke the exchange, at their positions; without a deadline if None."""
         for place in self.places:
             answers[place] = self.failure or self._read_one(deadline)
         if self.failure is None:
-            self._pool.release(self._connection)
+            self._idle[self.client] = self._connection
 
     def _read_one(self, deadline: float | None) -> Any:
         try:

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import ThreadCaller, TrioWakeEvent
+from presence.common.runtime import Caller, TrioWakeEvent
 from presence.outbox.outage_log import Outage
 from presence.timers.interface import Due, LeasedTimer, TimerError
 
@@ -65,7 +65,7 @@ class Leases:
         self,
         timer: LeasedTimer,
         lease_s: float,
-        caller: ThreadCaller,
+        caller: Caller,
         outage: Outage,
         reported: Callable[[], None],
     ) -> None:

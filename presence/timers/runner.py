@@ -32,7 +32,7 @@ from presence.common import logs
 from presence.common.backoff import jittered
 from presence.common.errors import StoreError, StoreUnavailable
 from presence.common.redis_url import redacted
-from presence.common.runtime import ThreadCaller, TrioThreadCaller, TrioWakeEvent
+from presence.common.runtime import Caller, TrioThreadCaller, TrioWakeEvent
 from presence.outbox.outage_log import Outage
 from presence.prefork.control_pipe import ControlPipe
 from presence.timers import handlers
@@ -78,7 +78,7 @@ class Runner:
     """
 
     def __init__(
-        self, timer: LeasedTimer, handler: Handler, options: WorkerOptions, caller: ThreadCaller | None = None
+        self, timer: LeasedTimer, handler: Handler, options: WorkerOptions, caller: Caller | None = None
     ) -> None:
         self._timer = timer
         self._handler = handler

@@ -33,7 +33,7 @@ CONSTANTS = {
     "presence.outbox.peer_barrier.RECOVERY_SETTLE_TIMEOUT_S": "seconds without ends after a Redis outage",
     "presence.outbox.peer_barrier.SETTLE_TIMEOUT_S": "maximum seconds without expirations after a resync",
     "presence.store.client.CALL_TIMEOUT_S": "time-out of a Redis call in seconds",
-    "presence.outbox.relay.GATHER_S": "seconds that a change may wait for others in its batch",
+    "presence.outbox.relay.GATHER_S": "seconds from one batch of changes to the next",
     "presence.transports.epoll.ANSWER_WINDOW_S": "seconds between two batches while clients wait for replies",
     "presence.core.slots.SLOTS_PER_TICK": "slots of the wheel in one `tick`",
     "presence.outbox.queue.CHANGE_BYTES": "bytes of a change in the outbox, without its texts",

@@ -14,7 +14,7 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
-from presence.outbox.relay import GATHER_S, LOGOUT_PAUSE_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
+from presence.outbox.relay import GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
@@ -179,28 +179,29 @@ async def test_a_start_needs_one_shard_and_no_refusal(clock: MockClock, nursery:
 # Batches
 
 
-@pytest.mark.parametrize(("code", "waits"), [(100, False), (101, False), (201, True)])
-async def test_changes_share_a_batch_and_a_logout_does_not_wait(
-    clock: MockClock, relaying: Relaying, code: int, waits: bool
+async def test_a_change_after_a_pause_is_sent_immediately_and_those_after_it_share_a_batch(
+    clock: MockClock, relaying: Relaying
 ) -> None:
-    before = len(relaying.fake.batches)
-    relaying.outbox.append(login("u"))
-    await trio.sleep(GATHER_S / 4)
-    assert not relaying.applied
-    relaying.outbox.append(end("u", code))
-    await trio.sleep(GATHER_S / 4)
-    assert len(relaying.applied) == (0 if waits else 2)
     await trio.sleep(GATHER_S)
-    assert (len(relaying.applied), len(relaying.fake.batches)) == (2, before + 1)
+    relaying.outbox.append(login("u"))
+    await trio.sleep(GATHER_S / 8)
+    assert len(relaying.applied) == 1
+    before = len(relaying.fake.batches)
+    for number in range(3):
+        relaying.outbox.append(login(f"u{number}0"))
+        await trio.sleep(GATHER_S / 8)
+    assert len(relaying.applied) == 1
+    await trio.sleep(GATHER_S)
+    assert (len(relaying.applied), len(relaying.fake.batches)) == (4, before + 1)
 
 
-async def test_crowds_of_logouts_share_batches(clock: MockClock, relaying: Relaying) -> None:
+async def test_crowds_of_changes_share_batches(clock: MockClock, relaying: Relaying) -> None:
     before = len(relaying.fake.batches)
     for i in range(1000):
         relaying.outbox.append(end(f"u{i}0", 100))
         await trio.sleep(0.001)
     await until(lambda: len(relaying.applied) == 1000)
-    assert len(relaying.fake.batches) - before <= 1.1 / LOGOUT_PAUSE_S
+    assert len(relaying.fake.batches) - before <= 1.1 / GATHER_S
 
 
 class YieldCountingRuntime(InlineCallsRuntime):

@@ -73,9 +73,12 @@ class VirtualRuntime:
     def wake_event(self) -> "VirtualWakeEvent":
         return VirtualWakeEvent(self._machine)
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualThreadCaller":
+    def loop_caller(self) -> "VirtualCaller":
         """Return a caller; nothing is ever cancelled: a process that ends takes its connections with it."""
-        return VirtualThreadCaller(self._machine)
+        return VirtualCaller(self._machine)
+
+    def thread_caller(self, interrupt: Callable[[], None]) -> "VirtualCaller":
+        return self.loop_caller()
 
 
 class VirtualWakeEvent:
@@ -107,8 +110,8 @@ class VirtualWakeEvent:
         return rung
 
 
-class VirtualThreadCaller:
-    """See `presence.common.runtime.ThreadCaller`."""
+class VirtualCaller:
+    """See `presence.common.runtime.Caller`."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

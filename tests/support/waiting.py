@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import trio
 
-from presence.common.runtime import ThreadCaller, TrioRuntime
+from presence.common.runtime import Caller, TrioRuntime
 
 WAIT_TIMEOUT_S = 20.0  # a machine under load
 POLL_INTERVAL_S = 0.01
@@ -35,7 +35,10 @@ async def until(
 class InlineCallsRuntime(TrioRuntime):
     """Calls are made between two steps of the loop, so that mock time waits for no thread."""
 
-    def thread_caller(self, interrupt: Callable[[], None]) -> ThreadCaller:  # type: ignore[override]  # as in `Runtime`
+    def loop_caller(self) -> Caller:  # type: ignore[override]  # as in `Runtime`
+        return self
+
+    def thread_caller(self, interrupt: Callable[[], None]) -> Caller:  # type: ignore[override]  # as in `Runtime`
         return self
 
     async def call(self, blocking: Callable[[], Found]) -> Found:

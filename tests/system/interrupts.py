@@ -21,7 +21,7 @@ import trio
 
 from loadtest.outcome import spread_ms
 from presence.common.errors import StoreError, StoreUnavailable
-from presence.common.runtime import ThreadCaller, TrioRuntime
+from presence.common.runtime import Caller, TrioRuntime
 from presence.core.changes import Change, Op
 from presence.outbox.replies import Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Item, Opening, Step
@@ -214,7 +214,7 @@ class Way:
         self.is_proxied = is_proxied
         self.range_s = 0.001  # after a call has begun, in which it is cancelled
         self.store = RedisStore(url, SHAPE, connect)
-        self.caller: ThreadCaller = TrioRuntime().thread_caller(self.store.close)
+        self.caller: Caller = TrioRuntime().loop_caller()
 
 
 class Cancelled:

@@ -44,6 +44,9 @@ class Runtime:
     def wake_event(self) -> TrioWakeEvent:
         return TrioWakeEvent()
 
+    def loop_caller(self) -> "Runtime":
+        return self
+
     def thread_caller(self, interrupt: Callable[[], None]) -> "Runtime":
         return self
 

@@ -51,9 +51,6 @@ class FakeClient:
     def get_connection(self) -> "_FakeConnection":
         return _FakeConnection(self)
 
-    def release(self, connection: "_FakeConnection") -> None:
-        """Do nothing: a fake connection has no state that a lost answer could spoil."""
-
     def disconnect(self, inuse_connections: bool = True) -> None:
         pass
 
@@ -75,11 +72,14 @@ class _FakeConnection:
         self._commands: Packed = []
         self._answers: Iterator[Any] | None = None
 
+    def can_read(self) -> bool:
+        return False
+
     def pack_commands(self, commands: Iterable[Sequence[Any]]) -> Packed:
         return [packed(words) for words in commands]
 
     def send_packed_command(self, commands: Packed) -> None:
-        self._commands = commands
+        self._commands, self._answers = commands, None
 
     def read_response(self) -> Any:
         if self._answers is None:

@@ -1,0 +1,48 @@
+"""Blocking code on the event loop, without a thread.
+
+A hand-off to a thread and back costs more processor time than the call itself, and two threads delay each
+other by the interpreter's lock. So a call runs in a greenlet of the loop's thread: where it would block, it
+passes what it waits for to the task that made the call, and other tasks run meanwhile. Code that knows
+nothing of this, such as redis-py, needs only sockets that do so (`presence/store/loop_socket.py`).
+
+This half belongs to the call, and knows no event loop; `presence.common.runtime.LoopCaller` is the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from socket import socket
+from typing import Any, TypeVar, cast
+
+from greenlet import getcurrent, greenlet
+
+T = TypeVar("T")
+
+
+class LoopCall(greenlet):  # type: ignore[misc]  # it has no types
+    """A blocking function that runs on the loop; a switch to it returns a request or its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Asks to wait until a socket is readable, or else writable; the answer is whether it is so in time."""
+
+    sock: socket
+    is_read: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InThread:
+    """Asks to run a function in a thread; the answer is what it returns or raises."""
+
+    function: Callable[[], Any]
+
+
+def is_on_loop() -> bool:
+    """Whether the running function was called on the loop."""
+    return isinstance(getcurrent(), LoopCall)
+
+
+def ask_loop(request: Wait | InThread) -> Any:
+    """Let the task that made the call do something; return or raise the result. Needs `is_on_loop`."""
+    return cast(LoopCall, getcurrent()).parent.switch(request)

@@ -1,0 +1,69 @@
+"""Sockets to Redis for calls on the event loop, see `presence/common/loop_calls.py`.
+
+`LoopConnect` goes before a connection class of redis-py. In a call on the loop its sockets never block: they
+let the task wait. In any other call, such as in a command or a thread, they are ordinary sockets.
+"""
+
+import math
+import socket
+import ssl
+from typing import Any
+
+from presence.common.loop_calls import InThread, Wait, ask_loop, is_on_loop
+
+
+class LoopConnect:
+    """Connects in a thread if the call runs on the loop, because names are resolved there too."""
+
+    def _connect(self) -> Any:
+        connect = super()._connect  # type: ignore[misc]  # of redis-py's class
+        return LoopSocket(ask_loop(InThread(connect))) if is_on_loop() else connect()
+
+
+class LoopSocket:
+    """A connected socket; what redis-py waits for, the task of the call waits for.
+
+    Args:
+        sock: owned from now on.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._timeout_s = sock.gettimeout()
+        sock.setblocking(False)
+        # no other method waits
+        self.fileno, self.recv, self.shutdown, self.close = sock.fileno, sock.recv, sock.shutdown, sock.close
+        if isinstance(sock, ssl.SSLSocket):
+            self.pending = sock.pending
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Set for how long one wait may last; None: for ever."""
+        self._timeout_s = seconds
+
+    def recv_into(self, buffer: bytearray) -> int:
+        """Receive something, at most as much as fits."""
+        while True:
+            try:
+                return self._sock.recv_into(buffer)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._wait(is_read=True)
+            except ssl.SSLWantWriteError:
+                self._wait(is_read=False)
+
+    def sendall(self, data: bytes) -> None:
+        """Send everything."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._wait(is_read=False)
+            except ssl.SSLWantReadError:
+                self._wait(is_read=True)
+
+    def _wait(self, *, is_read: bool) -> None:
+        timeout_s = math.inf if self._timeout_s is None else self._timeout_s
+        if timeout_s == 0:
+            raise BlockingIOError
+        if not ask_loop(Wait(self._sock, is_read, timeout_s)):
+            raise TimeoutError("timed out")
