@@ -7,6 +7,8 @@ let the task wait. In any other call, such as in a command or a thread, they are
 import math
 import socket
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from presence.common.loop_calls import InThread, Wait, ask_loop, is_on_loop
@@ -17,7 +19,30 @@ class LoopConnect:
 
     def _connect(self) -> Any:
         connect = super()._connect  # type: ignore[misc]  # of redis-py's class
-        return LoopSocket(ask_loop(InThread(connect))) if is_on_loop() else connect()
+        return LoopSocket(_connected_in_thread(connect)) if is_on_loop() else connect()
+
+
+def _connected_in_thread(connect: Callable[[], socket.socket]) -> socket.socket:
+    """Return what `connect` returns; if the call is cancelled meanwhile, the socket is closed."""
+    made: list[socket.socket] = []
+    is_cancelled = False
+
+    def close_unwanted() -> None:
+        with suppress(IndexError):  # the other thread does it
+            made.pop().close()
+
+    def connect_in_thread() -> None:
+        made.append(connect())
+        if is_cancelled:
+            close_unwanted()
+
+    try:
+        ask_loop(InThread(connect_in_thread))
+    except BaseException:
+        is_cancelled = True
+        close_unwanted()
+        raise
+    return made.pop()
 
 
 class LoopSocket:

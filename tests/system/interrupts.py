@@ -156,7 +156,7 @@ class Talker:
 
 
 class _Careless:
-    """Connects as `open_client` does; but closing a connection ends the wait for its answer only.
+    """Connects as `open_client` does, but keeps its connection when a call is interrupted.
 
     For comparison. It stands for a client, its pool and the pool's one connection.
     """
@@ -168,23 +168,18 @@ class _Careless:
         self._connection: Any = pool.get_connection()
         self.pack_commands = self._connection.pack_commands
         self.send_packed_command = self._connection.send_packed_command
-        self._is_interrupted = threading.Event()
 
     def get_connection(self) -> "_Careless":
-        self._is_interrupted.clear()
         return self
 
-    def release(self, connection: "_Careless") -> None:
-        pass
+    def can_read(self) -> bool:
+        return False
 
     def disconnect(self, *, inuse_connections: bool) -> None:
-        self._is_interrupted.set()
+        pass
 
     def read_response(self) -> Any:
-        while not self._connection.can_read(POLL_INTERVAL_S):
-            if self._is_interrupted.is_set():
-                raise InterruptedError("the call was interrupted")
-        return self._connection.read_response()
+        return self._connection.read_response(disconnect_on_error=False)
 
     def close(self) -> None:
         self._client.connection_pool.disconnect()
@@ -232,10 +227,9 @@ class Cancelled:
         """Make the call."""
         self.has_begun = True
         self.start()
-        try:
-            return self._blocking()
-        finally:
-            self.has_ended = True
+        answer = self._blocking()
+        self.has_ended = True
+        return answer
 
     def start(self) -> None:
         """Let the time run, if it does not yet."""
@@ -281,7 +275,7 @@ class InterruptTrial:
             self._check(answer, judge)
         elif not call.has_begun:
             figures.not_begun += 1
-        elif not call.has_ended:
+        elif not call.has_ended:  # the cancellation was raised in it
             figures.interrupted += 1
             way.range_s *= LONGER
             figures.by_proxy += way.is_proxied
