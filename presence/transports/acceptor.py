@@ -19,6 +19,8 @@ import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
+from time import perf_counter
 
 import structlog
 import trio
@@ -34,7 +36,12 @@ from presence.core.registry import Guest, Link
 from presence.protocol import Code
 from presence.transports import sockets
 from presence.transports.connections import READ, Connections
-from presence.transports.limits import LOGIN_TIMED_OUT, TOO_MANY_CONNECTIONS, encode_refusal
+from presence.transports.limits import (
+    LOGIN_TIMED_OUT,
+    TOO_MANY_CONNECTIONS,
+    TURN_BUDGET_S,
+    encode_refusal,
+)
 from presence.transports.proxy_protocol import ProxyHeaders
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
@@ -42,7 +49,6 @@ from presence.transports.tls_handshake import Handshakes
 
 MAX_ACCEPTS_PER_TURN = 256  # from the kernel's queue: a few milliseconds
 MAX_UNADMITTED = 20_000  # an acceptable burst, about a second of work; beyond it the refusal is "busy"
-MAX_ADMISSIONS_PER_TURN = 64  # usually each with its login: some milliseconds
 ACCEPT_PAUSE_S = 0.25  # without descriptors accepting pauses, because the listener would spin
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -90,6 +96,8 @@ class Acceptor:
         for listener in self._listeners:
             listener.setblocking(False)
         self._unadmitted: deque[int] = deque()  # accepted, not admitted yet
+        # whether a connection is admitted without knowing its client's address
+        self._ignores_addresses = not proxies and not admission.counts_connections
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self.headers = ProxyHeaders(proxies, connections.close, self._resume, connections.counters)
         self.handshakes = Handshakes(connections, tls, self._admit, reader.serve_other, self.contained)
@@ -108,8 +116,11 @@ class Acceptor:
         try:
             yield
         except Exception as error:
-            self.headers.stop_awaiting(fd)
-            self._reader.connection_failed(fd, error)
+            self._failed(fd, error)
+
+    def _failed(self, fd: int, error: Exception) -> None:
+        self.headers.stop_awaiting(fd)
+        self._reader.connection_failed(fd, error)
 
     # From the kernel's queue
 
@@ -122,12 +133,20 @@ class Acceptor:
                     await trio.lowlevel.wait_readable(listener)
             except trio.ClosedResourceError:  # closed meanwhile
                 return
-            accept_again_at = trio.current_time()
-            if not self._accept(listener):
-                accept_again_at += ACCEPT_PAUSE_S
-            while self._admit_some() and trio.current_time() < accept_again_at:
-                await trio.lowlevel.checkpoint()  # admitting goes on while accepting pauses
-            await trio.sleep_until(accept_again_at)
+            before = self._connections.counters.accepted
+            has_room = self._accept(listener)
+            self._admit_some()
+            for fd in islice(reversed(self._unadmitted), self._connections.counters.accepted - before):
+                self._connections.expect_login(fd)
+            if not has_room:
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Stop accepting for a while; admitting goes on."""
+        accept_again_at = trio.current_time() + ACCEPT_PAUSE_S
+        while self._admit_some() and trio.current_time() < accept_again_at:
+            await trio.lowlevel.checkpoint()
+        await trio.sleep_until(accept_again_at)
 
     def _accept(self, listener: socket.socket) -> bool:
         """Take some connections from the kernel's queue; return False if there is no room for more."""
@@ -148,9 +167,11 @@ class Acceptor:
                 continue  # the client left the queue
             os.set_blocking(fd, False)
             counters.accepted += 1
-            with self.contained(fd):
+            try:
                 if self._enter(fd, is_tls, address[0] if isinstance(address, tuple) else ""):
                     self._unadmitted.append(fd)
+            except Exception as error:
+                self._failed(fd, error)
         return True
 
     def _record_accept_error(self, error: OSError) -> None:
@@ -193,7 +214,7 @@ class Acceptor:
         if retry_after is not None:
             self._refuse(fd, Refusal(Code.BUSY, TOO_MANY_CONNECTIONS, retry_after))
             return False
-        return self.headers.expect(fd, address) or self._identify(fd, address)
+        return self._ignores_addresses or self.headers.expect(fd, address) or self._identify(fd, address)
 
     def _identify(self, fd: int, address: str, *, from_proxy: bool = False) -> bool:
         """Count a connection by its client's address; refuse it and return False if there are too many."""
@@ -212,16 +233,19 @@ class Acceptor:
 
     def _admit_some(self) -> bool:
         """Admit some waiting connections; return whether there are more."""
-        unadmitted, failure = self._unadmitted, None
-        for _ in range(min(MAX_ADMISSIONS_PER_TURN, len(unadmitted))):
-            with self.contained(fd := unadmitted.popleft()):
-                try:
-                    self._admit(fd)
-                except OSError as error:  # it could not be watched, and was closed
-                    failure = error
+        unadmitted, until = self._unadmitted, perf_counter() + TURN_BUDGET_S
+        while unadmitted:
+            fd = unadmitted.popleft()
+            try:
+                self._admit(fd)
+                self._connections.expect_login(fd)
+            except OSError as error:  # it could not be watched, and was closed
+                self._record_accept_error(error)
+            except Exception as error:
+                self._failed(fd, error)
+            if perf_counter() > until:
+                break
         self._connections.flush_replies()
-        if failure is not None:
-            self._record_accept_error(failure)
         return bool(unadmitted)
 
     def _resume(self, fd: int) -> None:

@@ -171,6 +171,9 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._wheel)
 
+    def __contains__(self, fd: int) -> bool:
+        return fd in self._wheel
+
     def set(self, fd: int, seconds: float) -> None:
         """Set the deadline of a descriptor, replacing an earlier one."""
         if not self._wheel:  # the wheel was not advanced meanwhile
@@ -241,7 +244,7 @@ class Connections:
         self.counters = TransportStatistics()
 
     def add(self, fd: int, guest: Guest, *, is_tls: bool = False) -> None:
-        """Add an accepted descriptor, not watched yet, and start its login time-out."""
+        """Add an accepted descriptor, not watched yet and without a login time-out."""
         if (missing := fd + 1 - len(self.fd_states)) > 0:
             self.fd_states.extend([None] * missing)
             self.latency_class.extend(bytes([LatencyClass.UNWATCHED]) * missing)
@@ -250,7 +253,11 @@ class Connections:
         if is_tls:
             self.tls[fd] = TlsConnectionState(fd)
         self.counters.connections += 1
-        self.deadlines.set(fd, self._limits.login_timeout)
+
+    def expect_login(self, fd: int) -> None:
+        """Start the login time-out of a connection that was added, unless it runs or the login came."""
+        if isinstance(self.fd_states[fd], Guest) and fd not in self.deadlines:
+            self.deadlines.set(fd, self._limits.login_timeout)
 
     def watch_for_login(self, fd: int) -> None:
         """Watch a new connection for its login, unless the first read has closed it.
@@ -387,6 +394,27 @@ class Connections:
         """Send a last packet; then half-close, drain, close."""
         if self.begin_close(fd, close_packet):
             self.send_close(fd)
+
+    def finish(self, fd: int, last_packet: bytes | bytearray) -> None:
+        """Send the last packet to a client that sends nothing more, and close.
+
+        So no later read finds the end of the input. What the client sends nevertheless is answered by the
+        kernel, with a reset.
+        """
+        if fd in self.tls or fd in self.unsent:
+            self.hang_up(fd, last_packet)
+            return
+        data = self.pending_replies.pop(fd, b"") + last_packet
+        try:
+            sent = os.write(fd, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # the connection is lost
+            sent = len(data)
+        if sent == len(data):
+            self.close(fd)
+        else:
+            self.hang_up(fd, data[sent:])
 
     def begin_close(self, fd: int, close_packet: bytes | bytearray) -> bool:
         """Ignore the input of a connection from now on; return whether `send_close` must follow."""

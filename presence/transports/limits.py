@@ -21,7 +21,7 @@ MAX_LOGINS_PER_TURN = 128  # of connections not logged in: a login costs ten tim
 # deferred until all ready connections were read, and handled in slices, with a turn for other tasks after
 # each `TURN_BUDGET_S`.
 MAX_PACKETS_PER_SLICE = 32
-TURN_BUDGET_S = 0.004
+TURN_BUDGET_S = 0.002
 MAX_READS_PER_POLL = 24  # each at most 16 KB of TLS: enough for the longest packet in records of one byte
 MAX_TIMEOUTS_PER_TURN = 16  # each costs as much as a login, and logins wait meanwhile
 

@@ -35,6 +35,7 @@ from presence.transports.limits import (
 )
 
 QUICK_READ_BYTES = 64  # any keepalive; such a small object costs no system allocation
+_LOGOUTS = (Code.LOGOUT, Code.BACKGROUND)
 
 
 class ConnectionReader:
@@ -235,7 +236,10 @@ class ConnectionReader:
         if isinstance(peer_after, Session) and peer_after is not peer and not self._log_in(fd, peer_after):
             return
         if outcome.end_code is not None:
-            self._connections.hang_up(fd, outcome.reply)
+            if outcome.end_code in _LOGOUTS and 0 < len(data) < QUICK_READ_BYTES:  # nothing is unread
+                self._connections.finish(fd, outcome.reply)
+            else:
+                self._connections.hang_up(fd, outcome.reply)
         elif outcome.reply or outcome.requests:
             if outcome.reply:
                 self._connections.queue_reply(fd, outcome.reply)

@@ -1,11 +1,10 @@
 """TCP sockets: open listeners, and ask the kernel about connections."""
 
-import contextlib
+import _socket
 import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
 
 import trio
 
@@ -74,17 +73,25 @@ def _bind(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     return listeners
 
 
-@contextlib.contextmanager
-def borrowed(fd: int) -> Iterator[socket.socket]:
-    """Wrap a descriptor in a socket for the length of a ``with`` block, without owning it."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
-    try:
-        yield sock
-    finally:
-        sock.detach()
+class borrowed:
+    """Wraps a descriptor in a socket for the length of a ``with`` block, without owning it.
+
+    In the hot path, so it is no generator, and its socket is that of C.
+    """
+
+    __slots__ = ("_sock",)
+
+    def __init__(self, fd: int) -> None:
+        self._sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fd)
+
+    def __enter__(self) -> _socket.socket:
+        return self._sock
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.detach()
 
 
-def peer_address(sock: "socket.socket | trio.socket.SocketType") -> str:
+def peer_address(sock: "_socket.socket | trio.socket.SocketType") -> str:
     """Return the address of the peer without its port; "" if the connection is lost."""
     try:
         peer = sock.getpeername()
@@ -93,7 +100,7 @@ def peer_address(sock: "socket.socket | trio.socket.SocketType") -> str:
     return peer[0] if isinstance(peer, tuple) else ""
 
 
-def receive_queue_age_s(sock: "socket.socket | trio.socket.SocketType", now: float, clock: Clock) -> float:
+def receive_queue_age_s(sock: "_socket.socket | trio.socket.SocketType", now: float, clock: Clock) -> float:
     """Return for how many seconds, at `now`, the last data had been here; 0.0 where no kernel tells.
 
     Args:

@@ -15,7 +15,7 @@ import trio
 
 from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
-from presence.transports.acceptor import MAX_ADMISSIONS_PER_TURN
+from presence.transports.acceptor import MAX_ACCEPTS_PER_TURN
 from presence.transports.connections import DEMOTE_AFTER_BEATS, LatencyClass
 from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.support.desks import NotingDesk
@@ -289,7 +289,7 @@ async def test_connections_in_the_accept_queue_are_served_in_turns_while_stoppin
             nursery.start_soon(count)
             await server.transport.stop_accepting()
             nursery.cancel_scope.cancel()
-        assert turns >= 1000 / MAX_ADMISSIONS_PER_TURN / 2
+        assert turns >= 1000 / MAX_ACCEPTS_PER_TURN
         for sock in sockets:
             sock.settimeout(2)
             assert protocol.decode(sock.recv(4096)[4:]).kind == Kind.OK
