@@ -10,6 +10,7 @@ from presence.protocol.codec import (
     KEEPALIVE_PACKET,
     decode,
     encode,
+    encode_unchecked,
     frame_end,
     keepalive_answer,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "decode",
     "deliver",
     "encode",
+    "encode_unchecked",
     "error",
     "frame_end",
     "goodbye",

@@ -13,6 +13,7 @@ from presence.protocol.schema import check_payload
 
 HEADER_BYTES: Final = 4
 _MAX_ELEMENTS: Final = 3  # kind, id, payload
+_SHORT_BYTES, _SHORT_TAG, _SMALL = 3, 0x92, 0x80  # `[kind, id]` of numbers of one byte, as most logouts are
 _header = struct.Struct("!I")
 _unpack_header = _header.unpack_from
 
@@ -83,11 +84,8 @@ def encode(packet: Packet, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> bytes
     Raises:
         EncodeError: the packet breaks a rule of the protocol, or its body is longer than ``limit_bytes``.
     """
-    elements: list[Any] = [packet.kind, packet.id, dict(packet.payload)]
-    if not packet.payload:
-        del elements[2 if packet.id is not None else 1 :]
     try:
-        body: bytes = msgpack.packb(elements)
+        body = _packed(packet)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise EncodeError(f"kind {packet.kind} cannot be packed: {error}") from error
     if len(body) > limit_bytes:
@@ -99,7 +97,24 @@ def encode(packet: Packet, limit_bytes: int = SERVER_FRAME_LIMIT_BYTES) -> bytes
     return _header.pack(len(body)) + body
 
 
+def encode_unchecked(packet: Packet) -> bytes:
+    """Do the same without checks: for frequent packets of which the caller has made every part itself."""
+    body = _packed(packet)
+    return _header.pack(len(body)) + body
+
+
+def _packed(packet: Packet) -> bytes:
+    elements: list[Any] = [packet.kind, packet.id, dict(packet.payload)]
+    if not packet.payload:
+        del elements[2 if packet.id is not None else 1 :]
+    body: bytes = msgpack.packb(elements)
+    return body
+
+
 def _decode(body: bytes) -> Packet:
+    if len(body) == _SHORT_BYTES and body[0] == _SHORT_TAG and body[1] < _SMALL and body[2] < _SMALL:
+        check_payload(body[1], NO_PAYLOAD)
+        return Packet(body[1], body[2])
     # The scan bounds what unpackb may build, and leaves it nothing to refuse but bad UTF-8.
     if end_of_value(body, 0, DEPTH_MAX + 1) != len(body):
         raise _malformed("bytes follow the array")

@@ -59,6 +59,10 @@ class TokenBucket:
         self._tokens -= tokens
         return True
 
+    def spend(self, tokens: float = 1.0) -> None:
+        """Take tokens that there are, as `has` has just said."""
+        self._tokens -= tokens
+
     def refuse(self, tokens: float = 1.0) -> None:
         """Count missing tokens; the client that asked for them is expected to retry."""
         self.refused += 1
@@ -122,12 +126,13 @@ class KeyedRateLimiter(Generic[K]):
 
     def tidy(self, now: float, most: int = MAX_TIDIED_PER_TICK) -> None:
         """Examine at most `most` buckets, and drop those that are full."""
-        for _ in range(min(most, len(self._full_at))):
-            key = next(iter(self._full_at))
-            if self._full_at[key] <= now:
+        buckets = self._full_at
+        for _ in range(min(most, len(buckets))):
+            key, full_at = next(iter(buckets.items()))
+            if full_at <= now:
                 self.drop(key)
             else:
-                self._full_at.move_to_end(key)
+                buckets.move_to_end(key)
 
     def drop(self, key: K) -> None:
         """Drop a bucket that is full, or whose owner has gone."""

@@ -155,23 +155,20 @@ class Admission:
             self._logins.refuse()
             message = "this server takes no more logins at present"
             return Refusal(Code.BUSY, message, self._logins.retry_after())
-        if self.counts_logins and address:
-            return _check(self._by_address, address, now, "there are too many logins from this address")
+        if self.counts_logins and address and not self._by_address.has(address, now):
+            self._by_address.refuse(address, now)
+            return _refusal(self._by_address, address, now, "there are too many logins from this address")
         return None
 
     def admit_login(self, now: float, address: str = "", uid: str = "") -> Refusal | None:
         """Count a login and return None if it is admitted; else count nothing."""
         if (refusal := self.check_login(now, address)) is not None:
             return refusal
-        if self._counts_uids and uid:
-            if (
-                refusal := _check(self._by_uid, uid, now, "there are too many logins of this user")
-            ) is not None:
-                return refusal
-            self._by_uid.take(uid, now)
+        if self._counts_uids and uid and not self._by_uid.take(uid, now):
+            return _refusal(self._by_uid, uid, now, "there are too many logins of this user")
         if self.counts_logins and address:
             self._by_address.take(address, now)
-        self._logins.take(now)
+        self._logins.spend()
         return None
 
     def tidy(self, now: float) -> None:
@@ -194,9 +191,5 @@ class Admission:
         )
 
 
-def _check(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal | None:
-    """Return the refusal of a key whose bucket is empty; None if it has a token."""
-    if buckets.has(key, now):
-        return None
-    buckets.refuse(key, now)
+def _refusal(buckets: KeyedRateLimiter[str], key: str, now: float, message: str) -> Refusal:
     return Refusal(Code.RATE_LIMITED, message, buckets.retry_after(key, now))

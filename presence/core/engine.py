@@ -110,8 +110,9 @@ class Engine:
             if isinstance(after, Session):
                 if packets and after is peer and after in self.registry:  # a login has set its deadline
                     self.sessions.packet_received(after, now)
-                if self.packet_rate is not None and outcome.end_code is None:
-                    self._count_packets(after.uid, packets, outcome, now)
+                after_login = packets if after is peer else packets - 1
+                if self.packet_rate is not None and outcome.end_code is None and (after_login or not packets):
+                    self._count_packets(after.uid, after_login, outcome, now)
             if outcome.end_code is not None:
                 if not isinstance(after, Session) or outcome.end_code not in (Code.LOGOUT, Code.BACKGROUND):
                     _count(self._counters.refused, outcome.end_code)
@@ -175,7 +176,7 @@ class Engine:
                 self._counters.taken_over += 1
                 self.terminator.hang_up(superseded, _SUPERSEDED_GOODBYES[grant.superseded_code])
         self.terminator.evict_excess(grant.excess_sessions, now)
-        outcome.reply += protocol.encode(
+        outcome.reply += protocol.encode_unchecked(
             protocol.ok(
                 login.id,
                 session=self.registry.session_id(session),

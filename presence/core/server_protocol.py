@@ -130,12 +130,12 @@ class ServerProtocol:
         kind, payload = packet.kind, packet.payload
         if kind == Kind.KEEPALIVE:
             if packet.id is not None:
-                outcome.reply += protocol.encode(protocol.ok(packet.id))
+                outcome.reply += protocol.encode_unchecked(protocol.ok(packet.id))
             return Answered.KEEPALIVE
         if kind == Kind.UPDATE:
             return self._update(packet, outcome)
         if kind == Kind.LOGOUT:
-            outcome.reply += protocol.encode(protocol.ok(packet.id))
+            outcome.reply += protocol.encode_unchecked(protocol.ok(packet.id))
             return Logout(Code.BACKGROUND if payload.get("reason") == "background" else Code.LOGOUT)
         if kind in _MISPLACED:
             return _misplaced(packet, outcome, _MISPLACED[Kind(kind)])

@@ -32,5 +32,6 @@ class RequestRouter:
 
     def session_disconnected(self, session: Session) -> None:
         """See `presence.core.requests.RequestHandler`."""
-        with self.faults.contained("watch"):
-            self.watching.left(session)
+        if session in self.watching.askers:
+            with self.faults.contained("watch"):
+                self.watching.left(session)

@@ -86,6 +86,7 @@ class Watching:
             USERS_PER_S, BURST_FACTOR * max(max_watches, UIDS_MAX)
         )
         self._quota = WatchQuota(OWN_WATCHES, max_shared_watches)
+        self.askers: set[Session] = set()
         self._taken = self._refused = self._full = self._timed_out = 0
 
     async def run(self) -> None:
@@ -102,6 +103,7 @@ class Watching:
         """See `RequestHandler.handle`."""
         if session.link is None:
             return
+        self.askers.add(session)
         now = trio.current_time()
         if isinstance(request, Unwatch):
             self._budget.charge(session, now, 1 + len(request.uids or ()))
@@ -128,6 +130,7 @@ class Watching:
 
     def left(self, session: Session) -> None:
         """See `RequestHandler.session_disconnected`."""
+        self.askers.discard(session)
         self._pushes.discard(session)
         self._budget.drop(session)
         self._quota.set_count(session, 0)

@@ -132,7 +132,7 @@ KEEPALIVES = protocol.KEEPALIVE * 2  # in one read; the engine does not count a 
 def test_a_user_beyond_the_packet_rate_is_disconnected_and_gets_no_new_burst() -> None:
     world = World(packet_rate=PacketRate(RATE, BURST))
     ada = world.login()
-    for number in range(BURST - 1):
+    for number in range(BURST):  # the login does not count
         world.sockets.feed(ada, protocol.encode(protocol.keepalive(number)))
     assert not world.is_hung_up(ada)
     world.sockets.feed(ada, protocol.encode(protocol.keepalive(99)))
@@ -159,8 +159,8 @@ def test_bytes_that_complete_no_packet_are_counted_too() -> None:
     world = World(packet_rate=PacketRate(RATE, BURST))
     ada = world.login()
     packet = protocol.encode(protocol.message("bob", "x" * 2 * BURST))
-    for number, byte in enumerate(packet[: BURST + 1]):
-        assert world.is_hung_up(ada) is (number >= BURST)
+    for number, byte in enumerate(packet[: BURST + 2]):
+        assert world.is_hung_up(ada) is (number > BURST)
         world.sockets.feed(ada, bytes([byte]))
     assert world.engine.statistics().refused == {"rate_limited": 1}
 
