@@ -74,8 +74,8 @@ SERVE = ("presence", "serve", "--no-admin", "--port", "0", "--log-format", "json
 
 
 def installed(name: str, python: str) -> Contender:
-    """Return the server that another Python has installed."""
-    return Contender(name, f"{python} -m presence", "presence", BOTH, lambda *_: [python, "-m", *SERVE])
+    """Return the server that another Python has installed, not the one in this folder."""
+    return Contender(name, f"{python} -m presence", "presence", BOTH, lambda *_: [python, "-P", "-m", *SERVE])
 
 
 def with_workers(contender: Contender, workers: int) -> Contender:

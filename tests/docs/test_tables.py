@@ -87,7 +87,7 @@ def test_every_setting_is_on_a_page_for_its_users() -> None:
 
 def test_the_documented_limits_per_turn_are_those_of_the_code() -> None:
     bounds = re.findall(r"`((?:presence|protocol)[.\w]*\.[A-Z_]+)` = ([\d.]+)", PAGES["architecture"])
-    assert len(bounds) > 20
+    assert len(bounds) >= 20
     assert [each for each in bounds if pkgutil.resolve_name(each[0]) != float(each[1])] == []
 
 
