@@ -4,8 +4,8 @@ Relay, membership and ticker wait only here. So the same tasks run on trio, and 
 time, where a node can be stopped and killed between any two steps.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import trio
 
@@ -63,6 +63,16 @@ class Caller(Protocol):
         """Return what `blocking` returns. A cancelled wait interrupts the call."""
 
 
+Linger: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class PatientCaller(Protocol):
+    """A `Caller` that can do something else before it reads an answer."""
+
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
+        """As `Caller.call`; `linger` is awaited once the call has been sent, None: nothing is."""
+
+
 class Runtime(Protocol):
     """Where a node's tasks run."""
 
@@ -72,7 +82,7 @@ class Runtime(Protocol):
     def wake_event(self) -> WakeEvent:
         """Return a new event."""
 
-    def loop_caller(self) -> Caller:
+    def loop_caller(self) -> PatientCaller:
         """Return a caller for Redis: its calls wait on the event loop."""
 
     def thread_caller(self, interrupt: Callable[[], None]) -> Caller:
@@ -82,16 +92,23 @@ class Runtime(Protocol):
 class TimedCaller:
     """Lets a histogram observe the seconds that another caller's calls take, failed ones included."""
 
-    def __init__(self, caller: Caller, took: Histogram, clock: Callable[[], float]) -> None:
+    def __init__(self, caller: PatientCaller, took: Histogram, clock: Callable[[], float]) -> None:
         self._caller = caller
         self._took = took
         self._clock = clock
 
-    async def call(self, blocking: Callable[[], T]) -> T:
-        """See `Caller`."""
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
+        """See `Caller`; lingering does not count."""
         begun = self._clock()
+
+        async def timed() -> None:
+            nonlocal begun
+            lingers_from = self._clock()
+            await cast(Linger, linger)()
+            begun += self._clock() - lingers_from
+
         try:
-            return await self._caller.call(blocking)
+            return await self._caller.call(blocking, timed if linger else None)
         finally:
             self._took.observe(self._clock() - begun)
 
@@ -139,13 +156,17 @@ class TrioWakeEvent:
 class LoopCaller:
     """See `Caller` and `presence.common.loop_calls`; a call must not compute for long between its waits."""
 
-    async def call(self, blocking: Callable[[], T]) -> T:
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
         """See `Caller`; a cancelled wait is raised in the call, at the point where it waits."""
         running = LoopCall(blocking)
         result: Any = running.switch()
         while not running.dead:
             try:
-                answer = await self._perform(result)
+                if linger is not None and isinstance(result, Wait):
+                    await linger()
+                    linger, answer = None, True  # if nothing came meanwhile, it asks again
+                else:
+                    answer = await self._perform(result)
             except BaseException as error:  # the call decides what it means
                 result = running.throw(error)
             else:
@@ -153,7 +174,7 @@ class LoopCaller:
         return cast(T, result)
 
     @staticmethod
-    async def _perform(request: Wait | InThread) -> object:
+    async def _perform(request: Wait | InThread) -> Any:
         if isinstance(request, InThread):
             return await trio.to_thread.run_sync(request.function, abandon_on_cancel=True)
         with trio.move_on_after(request.timeout_s) as scope:

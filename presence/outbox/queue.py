@@ -151,6 +151,11 @@ class Outbox:
         return self._counters.held
 
     @property
+    def queued_total(self) -> int:
+        """Changes that were not taken yet."""
+        return self._counters.queued
+
+    @property
     def total_offered(self) -> int:
         """Changes accepted and skipped since the start."""
         return self._counters.appended_total + self._counters.dropped_total

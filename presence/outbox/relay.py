@@ -33,7 +33,7 @@ from presence.outbox.store import Store
 
 # From one call to the next: changes gather meanwhile, so calls are few. After a pause a change is sent
 # immediately.
-GATHER_S: Final = 0.040
+GATHER_S: Final = 0.100
 PROBE_INTERVAL_S: Final = 2.5  # a loss of data in Redis is detected within it
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while ends are held back until peers have registered
 _DRAIN_POLL_INTERVAL_S: Final = 0.02
@@ -128,6 +128,7 @@ class Relay:
         self._breakers = [CircuitBreaker() for _ in self.writers]
         self._ends_deferred_until: dict[int, float] = {}  # by shard whose next step has ends
         self._probed_at = self._sent_at = -math.inf
+        self._lingered_s = 0.0  # in the last call
         self._outages = Outages(self._breakers)
         self._counters = RelayStatistics()
 
@@ -242,9 +243,10 @@ class Relay:
         if not planned or node != self.node:  # the id was given up meanwhile: the plan is void
             return failures
         steps, sent_at = [step for _, step in planned], self.clock()
-        self._sent_at = sent_at
-        answers = await self._caller.call(lambda: self.store.apply(steps))
-        now = self.clock()
+        self._sent_at, self._lingered_s = sent_at, 0.0
+        is_usual = all(writer.is_steady and not _is_full(step) for writer, step in planned)
+        answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
+        now = self.clock() - self._lingered_s  # no answer is younger
         superseded: list[Superseded] = []
         failed: list[ShardWriter] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
@@ -263,6 +265,17 @@ class Relay:
         if superseded:
             self.callbacks.superseded(superseded)
         return failures
+
+    async def _linger(self) -> None:
+        """Let changes gather before an answer is read: one wake for it and for the next batch."""
+        self.outbox.notify_at(self._stuck() + BATCH_ITEMS, self._wake_event.set)
+        await self._wake_event.wait(GATHER_S)
+        self.outbox.notify_at(0, self._wake_event.set)
+        self._lingered_s = self.clock() - self._sent_at
+
+    def _stuck(self) -> int:
+        """Return the number of queued changes that cannot be sent, for their shards are unreachable."""
+        return sum(self.outbox.queued(each.shard) for each in self.writers if not self.is_reachable(each))
 
     async def _steps_to_send(self) -> tuple[list[PlannedStep], Failures]:
         """Return the steps that may be sent now, and the failures of the calls that this took."""
@@ -286,7 +299,7 @@ class Relay:
             step = writer.next_step(now)
             if step is not None:
                 planned.append((writer, step))
-            if step is not None or writer.is_planning:
+            if len(self.writers) > 1 and (step is not None or writer.is_planning):
                 await self.runtime.sleep(0)  # many shards' batches take tens of milliseconds to make
         return planned
 
@@ -348,6 +361,8 @@ class Relay:
             await self.runtime.sleep(max(0.0, min(due) - now))
             return
         stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
+        if now >= self._sent_at + GATHER_S and self.outbox.queued_total > stuck:
+            return
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
         woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
         rest = self._sent_at + GATHER_S - self.clock()
@@ -371,6 +386,11 @@ class Relay:
             away_since=outages.since,
             backlog=self.outbox.pending,
         )
+
+
+def _is_full(step: Batch | Retirement) -> bool:
+    """Whether there may be more to send immediately."""
+    return isinstance(step, Retirement) or len(step.items) >= BATCH_ITEMS
 
 
 def _is_opening(step: Batch | Retirement) -> bool:

@@ -162,6 +162,13 @@ class ShardWriter:
             return True
         return now >= self.barrier.open_at and (self._backlog.has_held_items or self._may_retire())
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether all that is left to do is to send changes as they come."""
+        backlog = self._backlog
+        is_done = self.phase is Phase.COMPLETE and self._cursor is None
+        return is_done and not (backlog.is_replaying or backlog.has_held_items)
+
     def wakes_at(self, now: float) -> float | None:
         """Return when held or skipped items become due, monotonic seconds; None: no such time."""
         due = [self.barrier.open_at] if self._backlog.has_held_items or self._cursor is not None else []

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ from trio.testing import MockClock
 
 from presence.common import runtime
 from presence.common.histogram import QUICK_S, Histogram
-from presence.common.runtime import AbandonableThread, T, ThreadTimeout, TimedCaller
+from presence.common.runtime import AbandonableThread, Linger, T, ThreadTimeout, TimedCaller
 
 PATIENCE_S = 30.0
 
@@ -63,9 +64,17 @@ def test_a_negative_value_counts_as_zero() -> None:
 class Slow:
     """A caller whose calls take half a second."""
 
-    async def call(self, blocking: Callable[[], T]) -> T:
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
         await trio.sleep(0.5)
+        if linger is not None:
+            await linger()
         return blocking()
+
+
+async def test_time_spent_lingering_is_no_time_of_the_call(autojump_clock: MockClock) -> None:
+    took = Histogram((0.4, 0.6))
+    await TimedCaller(Slow(), took, trio.current_time).call(lambda: 7, partial(trio.sleep, 10))
+    assert took.report()["counts"] == [0, 1, 0]
 
 
 async def test_a_failed_call_is_timed_too(autojump_clock: MockClock) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from greenlet import greenlet
 
+from presence.common.runtime import Linger
 from tests.simulation.machine import Machine
 
 T = TypeVar("T")
@@ -116,7 +117,13 @@ class VirtualCaller:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    async def call(self, blocking: Callable[[], T]) -> T:
+    async def call(self, blocking: Callable[[], T], linger: Linger | None = None) -> T:
+        answer = await self._call(blocking)
+        if linger is not None:
+            await linger()
+        return answer
+
+    async def _call(self, blocking: Callable[[], T]) -> T:
         def begin(wake: Wake) -> None:
             thread = greenlet(lambda _: _outcome(blocking))
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import trio
 
-from presence.common.runtime import Caller, TrioRuntime
+from presence.common.runtime import Caller, Linger, PatientCaller, TrioRuntime
 
 WAIT_TIMEOUT_S = 20.0  # a machine under load
 POLL_INTERVAL_S = 0.01
@@ -35,12 +35,15 @@ async def until(
 class InlineCallsRuntime(TrioRuntime):
     """Calls are made between two steps of the loop, so that mock time waits for no thread."""
 
-    def loop_caller(self) -> Caller:  # type: ignore[override]  # as in `Runtime`
+    def loop_caller(self) -> PatientCaller:  # type: ignore[override]  # as in `Runtime`
         return self
 
     def thread_caller(self, interrupt: Callable[[], None]) -> Caller:  # type: ignore[override]  # as in `Runtime`
         return self
 
-    async def call(self, blocking: Callable[[], Found]) -> Found:
+    async def call(self, blocking: Callable[[], Found], linger: Linger | None = None) -> Found:
         await trio.lowlevel.checkpoint()
-        return blocking()
+        answer = blocking()
+        if linger is not None:
+            await linger()
+        return answer

@@ -270,6 +270,14 @@ async def test_a_hung_up_client_that_stays_is_closed_after_the_drain() -> None:
         assert trio.current_time() - began < DRAIN_TIMEOUT_S + 0.5
 
 
+async def test_a_logout_closes_the_connection_without_waiting_for_the_client() -> None:
+    async with serving("epoll") as server:
+        client = await server.logged_in()
+        await client.send(protocol.logout(id=1))
+        await server.remain(0)  # the client has not closed it yet
+        assert [brief(each) for each in await client.rest()] == [(Kind.OK, 1, None)]
+
+
 async def test_connections_in_the_accept_queue_are_served_in_turns_while_stopping() -> None:
     async with serving("epoll") as server:
         sockets = []

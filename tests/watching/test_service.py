@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from presence.common.errors import StoreUnavailable
 from presence.common.faults import Faults
-from presence.common.runtime import TrioWakeEvent
+from presence.common.runtime import PatientCaller, TrioWakeEvent
 from presence.core.registry import Session
 from presence.core.requests import Query, Unwatch, Watch
 from presence.protocol import Code, Kind
@@ -44,8 +44,8 @@ class Runtime:
     def wake_event(self) -> TrioWakeEvent:
         return TrioWakeEvent()
 
-    def loop_caller(self) -> "Runtime":
-        return self
+    def loop_caller(self) -> PatientCaller:
+        raise NotImplementedError
 
     def thread_caller(self, interrupt: Callable[[], None]) -> "Runtime":
         return self
