@@ -362,6 +362,7 @@ class Relay:
             return
         stuck = sum(self.outbox.queued(writer.shard) for writer in self.writers if writer not in reachable)
         if now >= self._sent_at + GATHER_S and self.outbox.queued_total > stuck:
+            await self.runtime.sleep(0)  # the last answer may have taken milliseconds to handle
             return
         self.outbox.notify_at(stuck + 1, self._wake_event.set)
         woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)

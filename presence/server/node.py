@@ -159,6 +159,7 @@ class Node:
             clock,
             runtime=runtime,
             lags=self.delays.tick_lag,
+            loop_lags=self.delays.loop_lag,
         )
         self.relay = Relay(
             self.outbox,

@@ -31,7 +31,6 @@ from presence.server.request_router import RequestRouter
 from presence.server.session_report import SessionReporter
 from presence.server.statistics import ServerStatistics
 from presence.server.stats_socket import Answers, ExplainResponder, Readiness, StatsResponder
-from presence.server.ticker import watch_lag
 from presence.store.ask_nodes import AnswerKeys
 from presence.store.channels import ControlChannel
 from presence.store.redis_store import Deliveries
@@ -185,7 +184,6 @@ class Server:
             self._explain_responder.run,
             self._watching.run,
             self._report,
-            partial(watch_lag, self.node.delays.loop_lag, self.clock, TrioRuntime()),
             partial(self._credentials.run, self.node.faults),
             self._reload_on_request,
             self._tick,

@@ -14,21 +14,9 @@ from presence.common.runtime import Runtime, TrioRuntime
 from presence.core.slots import SlotClock
 from presence.core.stall_guard import StallGuard
 
-LAG_INTERVAL_S: Final = 0.25
 LAG_LOGGED_S: Final = 2.0  # clients that wait for replies do not notice less
 
 _log = structlog.get_logger(__name__)
-
-
-async def watch_lag(lags: Histogram, clock: Clock, runtime: Runtime) -> None:
-    """Measure the lag of the event loop until cancelled; may miss up to `LAG_INTERVAL_S` of a stall."""
-    while True:
-        due = clock.now() + LAG_INTERVAL_S
-        await runtime.sleep(LAG_INTERVAL_S)
-        lag_s = clock.now() - due
-        lags.observe(lag_s)
-        if lag_s >= LAG_LOGGED_S:
-            _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
 
 class Expiring(Protocol):
@@ -74,8 +62,9 @@ class Ticker:
     _: KW_ONLY
     credit: bool = True  # whether stalls are credited; tests switch it off to show that it matters
     runtime: Runtime = field(default_factory=TrioRuntime)  # runs the task
-    # records how late each tick begins; see `LatencyHistograms.tick_lag`
+    # record how late each tick begins, and how late the loop ran this task; see `LatencyHistograms`
     lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
+    loop_lags: Histogram = field(default_factory=lambda: Histogram(QUICK_S))
 
     def __post_init__(self) -> None:
         self._counted = TickerStatistics()
@@ -93,8 +82,11 @@ class Ticker:
             due = self.slot_clock.start_of(tick + 1)
             # A credit may have moved the deadline by up to T. Sleeping that long would count as the next
             # stall, and the lease of a node with few clients would expire.
-            await self.runtime.sleep(min(due - self.clock.now(), self.slot_clock.slot_s))
             now = self.clock.now()
+            wakes_at = min(due, now + self.slot_clock.slot_s)
+            await self.runtime.sleep(wakes_at - now)
+            now = self.clock.now()
+            self._note_lag(max(0.0, now - wakes_at))
             self._note_overrun(max(0.0, now - due))
             self.guard.loop_ran(now)
             credit = self.guard.take_credit(now)
@@ -103,6 +95,11 @@ class Ticker:
             # A credit can move the clock back before the tick that was due: then nothing is due.
             tick = max(tick, self.slot_clock.at_or_before(now))
             await self._expire(tick)
+
+    def _note_lag(self, lag_s: float) -> None:
+        self.loop_lags.observe(lag_s)
+        if lag_s >= LAG_LOGGED_S:
+            _log.warning("event loop stalled", seconds=round(lag_s, 1))
 
     def _note_overrun(self, overrun_s: float) -> None:
         self._counted.ticks += 1
