@@ -14,6 +14,7 @@ All of this has to finish within the login time-out, which starts at the accept 
 """
 
 import errno
+import math
 import os
 import socket
 from collections import deque
@@ -69,6 +70,7 @@ class Acceptor:
 
     Attributes:
         headers, handshakes: connections at these steps.
+        admits_since: while connections are admitted, a time before which none of them was there.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Acceptor:
         self._unadmitted: deque[int] = deque()  # accepted, not admitted yet
         # whether a connection is admitted without knowing its client's address
         self._ignores_addresses = not proxies and not admission.counts_connections
+        self.admits_since = -math.inf
+        self._has_emptied = False  # whether the last turn took all that the kernel's queue had
         self._log = RateLimited(structlog.get_logger("presence.transport"))
         self.headers = ProxyHeaders(proxies, connections.close, self._resume, connections.counters)
         self.handshakes = Handshakes(connections, tls, self._admit, reader.serve_other, self.contained)
@@ -125,6 +129,7 @@ class Acceptor:
     # From the kernel's queue
 
     async def _accept_from(self, listener: socket.socket) -> None:
+        emptied_at = -math.inf  # shortly before the kernel's queue was empty
         while listener.fileno() >= 0:
             try:
                 if self._unadmitted:
@@ -133,10 +138,15 @@ class Acceptor:
                     await trio.lowlevel.wait_readable(listener)
             except trio.ClosedResourceError:  # closed meanwhile
                 return
-            before = self._connections.counters.accepted
+            if not self._unadmitted:
+                self.admits_since = emptied_at
+            now, before = self._clock.now(), self._connections.counters.accepted
             has_room = self._accept(listener)
+            accepted = self._connections.counters.accepted - before
             self._admit_some()
-            for fd in islice(reversed(self._unadmitted), self._connections.counters.accepted - before):
+            self.admits_since = -math.inf
+            emptied_at = now if self._has_emptied else -math.inf
+            for fd in islice(reversed(self._unadmitted), accepted):
                 self._connections.expect_login(fd)
             if not has_room:
                 await self._pause()
@@ -153,12 +163,14 @@ class Acceptor:
         # What `accept` calls; the socket object that `accept` makes costs as much as the call itself.
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
         is_tls, counters = listener in self._tls_listeners, self._connections.counters
+        self._has_emptied = False
         for _ in range(MAX_ACCEPTS_PER_TURN if listener.fileno() >= 0 else 0):
             if not self._admission.has_room(counters.connections):
                 return False
             try:
                 fd, address = accept()
             except BlockingIOError:
+                self._has_emptied = True
                 return True
             except OSError as error:
                 if error.errno in _OUT_OF_RESOURCES:

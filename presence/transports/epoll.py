@@ -45,6 +45,8 @@ from presence.transports.tls import TlsListening
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
 SHORT_WINDOW_S = 10.0  # for so long the batched class has that window, too, after one of it wanted an answer
 
+KERNEL_ERROR_S = 0.01  # of the times that it gives: its ticks
+
 # When thousands of sessions end together, reporting them comes before their goodbyes: 8,000 per second.
 MAX_CLOSES_PER_TURN = 32
 CLOSE_PAUSE_S = 0.004
@@ -204,7 +206,9 @@ class EpollTransport:
         return True
 
     def receive_queue_age_s(self, handle: int, now: float) -> float:
-        """See `Link`: the kernel knows when the last data arrived."""
+        """See `Link`: the kernel knows when the last data arrived, to about `KERNEL_ERROR_S`."""
+        if now - self._acceptor.admits_since < KERNEL_ERROR_S:
+            return 0.0
         with sockets.borrowed(handle) as sock:
             return sockets.receive_queue_age_s(sock, now, self._clock)
 

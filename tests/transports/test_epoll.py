@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import math
 import os
 import select
 import socket
@@ -17,6 +18,7 @@ from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports.acceptor import MAX_ACCEPTS_PER_TURN
 from presence.transports.connections import DEMOTE_AFTER_BEATS, LatencyClass
+from presence.transports.epoll import KERNEL_ERROR_S
 from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
@@ -268,6 +270,16 @@ async def test_a_hung_up_client_that_stays_is_closed_after_the_drain() -> None:
         assert [brief(each) for each in await client.rest()] == [(Kind.ERROR, None, Code.NOT_LOGGED_IN)]
         await server.remain(0)
         assert trio.current_time() - began < DRAIN_TIMEOUT_S + 0.5
+
+
+async def test_the_kernel_is_not_asked_for_the_age_of_data_that_came_a_moment_ago() -> None:
+    async with serving("epoll") as server:
+        await server.logged_in()
+        await trio.sleep(0.1)
+        handle, now = server.session("ada").handle, server.clock.now()
+        for since, is_asked in ((-math.inf, True), (now - 2 * KERNEL_ERROR_S, True), (now, False)):
+            server.epoll._acceptor.admits_since = since
+            assert (server.epoll.receive_queue_age_s(handle, now) > 0) is is_asked
 
 
 async def test_a_logout_closes_the_connection_without_waiting_for_the_client() -> None:
