@@ -315,7 +315,9 @@ def draw(found: Sequence[Visits], servers: Sequence[Contender], folder: Path) ->
         values = [_median(found, each.name, rate, "cpu_us") for rate in rates]
         axes.loglog(rates, values, "o-", color=colour)
         axes.annotate(f" {each.name}", (rates[-1], values[-1]), color=plots.INK, fontsize=8)
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
+    for pick, ticks in ((axes.set_xticks, rates), (axes.set_yticks, (50, 100, 200, 500, 1000, 2000))):
+        pick(ticks, [f"{tick:g}" for tick in ticks])
+        pick([], minor=True)
     axes.set_xlabel("visits per second", color=plots.INK, fontsize=8)
     axes.margins(x=0.2)
     plots.save(drawing, folder / "visits.png")
