@@ -162,7 +162,7 @@ class LoopCaller:
         result: Any = running.switch()
         while not running.dead:
             try:
-                if linger is not None and isinstance(result, Wait):
+                if linger is not None and isinstance(result, Wait) and result.is_read:
                     await linger()
                     linger, answer = None, True  # if nothing came meanwhile, it asks again
                 else:

@@ -34,6 +34,7 @@ from presence.outbox.store import Store
 # From one call to the next: changes gather meanwhile, so calls are few. After a pause a change is sent
 # immediately.
 GATHER_S: Final = 0.100
+PROMPT_S: Final = 0.01  # to read an answer that has arrived
 PROBE_INTERVAL_S: Final = 2.5  # a loss of data in Redis is detected within it
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while ends are held back until peers have registered
 _DRAIN_POLL_INTERVAL_S: Final = 0.02
@@ -246,7 +247,9 @@ class Relay:
         self._sent_at, self._lingered_s = sent_at, 0.0
         is_usual = all(writer.is_steady and not _is_full(step) for writer, step in planned)
         answers = await self._caller.call(lambda: self.store.apply(steps), self._linger if is_usual else None)
-        now = self.clock() - self._lingered_s  # no answer is younger
+        now = self.clock()
+        if now - self._lingered_s - sent_at < PROMPT_S:
+            now = sent_at  # the answer came while changes gathered, perhaps immediately
         superseded: list[Superseded] = []
         failed: list[ShardWriter] = []
         for (writer, step), answer in zip(planned, answers, strict=True):
@@ -268,10 +271,11 @@ class Relay:
 
     async def _linger(self) -> None:
         """Let changes gather before an answer is read: one wake for it and for the next batch."""
+        began = self.clock()
         self.outbox.notify_at(self._stuck() + BATCH_ITEMS, self._wake_event.set)
         await self._wake_event.wait(GATHER_S)
         self.outbox.notify_at(0, self._wake_event.set)
-        self._lingered_s = self.clock() - self._sent_at
+        self._lingered_s = self.clock() - began
 
     def _stuck(self) -> int:
         """Return the number of queued changes that cannot be sent, for their shards are unreachable."""

@@ -47,14 +47,9 @@ PROXY_FAULTS: Final = ProxyFaults(jitter_s=0.001, slice_bytes=200)
 UNCANCELLED_SHARE: Final = (
     0.7  # share of the attempts after which a call is left alone; else the next one connects
 )
-NOT_BEGUN_SHARE: Final = (
-    0.05  # share of the attempts that are cancelled whether a thread has begun with them or not
-)
+NOT_BEGUN_SHARE: Final = 0.05  # share of the attempts that are cancelled whether they have begun or not
 LONGER, SHORTER = 1.01, 0.97  # the range of moments grows and shrinks so that three of four are in time
 SWITCH_S: Final = 0.0001  # in which threads take turns: finer than a call is long
-POLL_INTERVAL_S: Final = (
-    0.0005  # between two looks of a careless client whether the wait for an answer was ended
-)
 SHOWN: Final = 5
 
 
