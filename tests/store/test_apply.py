@@ -452,6 +452,19 @@ def test_a_pending_login_is_removed_by_the_login(a: Hand, server: Server) -> Non
     assert not server.client.exists(KEYS.pending(0, "a"), KEYS.holding(0))
 
 
+@pytest.mark.parametrize(("is_clock_known", "stays_online"), [(True, True), (False, False)])
+def test_a_pending_login_whose_call_came_late_is_no_younger_than_an_end_that_it_precedes(
+    a: Hand, b: Hand, server: Server, is_clock_known: bool, stays_online: bool
+) -> None:
+    a.apply(login("u", "s1"))
+    sent_ms = record(server.client, "u")["sessions"][""]["login_ms"]
+    time.sleep(0.2)  # on its way: the login seems to be 0.2 s younger than it is
+    batch = b.batch([hold("u", "s2")], b.n + 1)
+    b.send(replace(batch, sent_ms=sent_ms if is_clock_known else 0))
+    a.apply(end("u", "s1", age_s=0.1))
+    assert (online_sessions(server.client) == {("u", "", "s2")}) is stays_online
+
+
 @pytest.mark.parametrize("by", ["retirement", "sweep"])
 def test_pending_logins_restored_with_lost_writes_are_removed(
     a: Hand, b: Hand, server: Server, by: str

@@ -116,9 +116,11 @@ end
 
 local has_pending_logins = redis.call('EXISTS', pending_key(node)) == 1
 
+-- A call that arrives late makes the login look younger, so its earliest possible time is kept, too.
 local function add_pending_login(uid, device, session, age_ms, idle_timeout_ms, profile)
   local logins = read_pending_logins(node, uid)
-  logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile}
+  local earliest_ms = (sent_ms > 0 and sent_ms < now_ms and sent_ms or now_ms) - age_ms
+  logins[#logins + 1] = {device, session, generation, now_ms - age_ms, idle_timeout_ms, profile, earliest_ms}
   pending[uid], has_pending_logins = cjson.encode(logins), true
 end
 

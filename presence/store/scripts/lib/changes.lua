@@ -60,7 +60,7 @@ end
 -- Pending logins. After an outage the ends of a node wait until other nodes have registered, and later changes of the
 -- same user wait with them. A login that waits so is stored as pending: the end of the user's last session elsewhere must
 -- not make the user offline, but hands the record to the pending login. A pending login: [device, session, generation,
--- login_ms, idle_timeout_ms, profile].
+-- login_ms, idle_timeout_ms, profile, earliest possible login_ms].
 local pending_nodes
 local function nodes_with_pending_logins()
   pending_nodes = pending_nodes or redis.call('SMEMBERS', holding_key)
@@ -86,7 +86,8 @@ local function hand_to_pending_login(record, uid, ended_ms)
       if type(login) ~= 'table' then login = {} end
       local entry = {session = login[2], node = id, generation = login[3], login_ms = login[4], arrived_ms = now_ms,
         idle_timeout_ms = login[5]}
-      if type(login[1]) == 'string' and is_session(entry) and login[3] == present and login[4] <= ended_ms then
+      local earliest_ms = type(login[7]) == 'number' and login[7] or login[4]
+      if type(login[1]) == 'string' and is_session(entry) and login[3] == present and earliest_ms <= ended_ms then
         if type(login[6]) == 'string' then show_as(entry, login[6]) end
         record.sessions[login[1]] = entry
         set_owned(id, uid .. ' ' .. login[1], digits(login[3]) .. ' ' .. login[2])
