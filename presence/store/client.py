@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 import redis
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
 from presence.store.loop_socket import LoopConnect
@@ -37,6 +38,7 @@ class _TlsConnection(LoopConnect, TlsConnection):
     pass
 
 
+_DRIVER: Final = DriverInfo()  # once: finding the version reads and parses the package's metadata
 _CONNECTIONS: Final = {"redis": _TcpConnection, "rediss": _TlsConnection, "unix": _UnixConnection}
 
 
@@ -67,6 +69,7 @@ def open_client(
         health_check_interval=0,
         protocol=2,
         decode_responses=False,
+        driver_info=_DRIVER,
         **connection,
     )
 
