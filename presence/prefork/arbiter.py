@@ -284,9 +284,9 @@ class Arbiter:
             if self.reread is not None:
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it handles it; its files are read later
             # The pipe of a sibling must close when the parent dies, not when this process does.
-            for key in list(self._selector.get_map().values()):
-                if isinstance(key.fileobj, socket.socket):
-                    key.fileobj.close()
+            for each in self._slots:
+                if each.pipe is not None:
+                    each.pipe.close()
             self._selector.close()
             ours.close()
             status = self.work(number, theirs, not self._all_were_ready)
@@ -298,6 +298,8 @@ class Arbiter:
             return
         try:
             data = each.pipe.recv(READ_BYTES)
+        except BlockingIOError:
+            return
         except OSError:
             data = b""
         if not data:
@@ -306,6 +308,7 @@ class Arbiter:
             each.watch.heartbeat()
         if control_pipe.READY in data:
             each.is_ready = True
+            self._selector.unregister(each.pipe)  # heartbeats wait for the next check
             if each is self._successor:
                 self._hand_over(each)
             if not self._all_were_ready and all(other.is_ready for other in self._workers):
@@ -314,9 +317,10 @@ class Arbiter:
                 self.notifier.ready(self.ready_line)
 
     def _abort_hung(self) -> None:
-        """Abort workers whose event loop hangs; not during a stop, which has a time-out of its own."""
+        """Read heartbeats, and abort workers whose event loop hangs; a stop has a time-out of its own."""
         now = time.monotonic()
         for each in self._slots:
+            self._read_pipe(each)
             if each.pid and each.watch.is_hung(now) and not self._stopping and not each.is_hung:
                 each.is_hung = True
                 silent_s = round(each.watch.silent_s, 1)
@@ -326,7 +330,8 @@ class Arbiter:
 
     def _close_pipe(self, each: WorkerSlot) -> None:
         if each.pipe is not None:
-            self._selector.unregister(each.pipe)
+            if not each.is_ready:
+                self._selector.unregister(each.pipe)
             each.pipe.close()
             each.pipe = None
 
@@ -340,8 +345,8 @@ class Arbiter:
     def _on_exit(self, each: WorkerSlot, status: int) -> None:
         """Handle the exit of a process; `status` is negative if a signal killed it."""
         uptime_s, was_ready = time.monotonic() - each.started_at, each.is_ready
-        each.pid, each.is_ready = 0, False
         self._close_pipe(each)
+        each.pid, each.is_ready = 0, False
         if self._stopping:
             # SIGTERM kills a worker that does not handle it yet, or no longer.
             if status not in (0, -signal.SIGTERM):
