@@ -104,10 +104,12 @@ class ControlPipe:
                 nursery.cancel_scope.cancel()
 
     async def _send_heartbeats(self) -> None:
+        every_s = interval_s(self._hang_timeout_s)
         while True:
             with suppress(OSError):  # the supervisor is suspended, which it will notice, or dead
                 self._socket.send(ALIVE)
-            await trio.sleep(interval_s(self._hang_timeout_s))
+            # At whole intervals, as the ticker of a server: one wake of the loop for both.
+            await trio.sleep_until((trio.current_time() // every_s + 1) * every_s)
 
     async def _follow_supervisor(self, once: "_OnceEach", retire: Callable[[], None]) -> None:
         stream = trio.socket.from_stdlib_socket(self._socket)

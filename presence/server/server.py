@@ -81,6 +81,9 @@ class Server:
             describe=lambda: self._statistics.description(self._transport),
             authenticator=self._credentials.authenticator,
         )
+        # No deadline is set yet. Slots begin where those of trio's clock do, as heartbeats: one wake.
+        slots = self.node.ticker.slot_clock
+        slots.credit(-(trio.current_time() % slots.slot_s))
         deliveries = Deliveries(redis_url, startup.shape(settings))
         self._router = MessageRouter(
             self.node.engine.registry,
