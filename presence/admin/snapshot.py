@@ -17,7 +17,7 @@ Point: TypeAlias = Sequence[float | None]
 """Unix ms, users online, sessions, connections; per second: packets, users come, users gone, logins."""
 
 STEP_S: Final = 1
-POINTS: Final = 600  # ten minutes
+POINTS: Final = 600  # ten minutes of a page that is watched
 LONG_STEP_S: Final = 60
 LONG_POINTS: Final = 1440  # a day; both rings together take some 300 KB
 
@@ -31,7 +31,7 @@ class History:
         self._pending: list[Point] = []
 
     def add(self, point: Point) -> None:
-        """Add the point of a second."""
+        """Add a point: of a second, or of several while nobody looks."""
         self._points.append(point)
         at_ms = point[0] or 0
         if self._pending and at_ms // (LONG_STEP_S * 1000) != (self._pending[0][0] or 0) // (

@@ -4,6 +4,7 @@ import { byId, themeColour, element, setText } from "./dom.js";
 import { count, isNumber, rate, timeOfDay } from "./text.js";
 
 const SHORT = { points: 600, stepMs: 1000 };
+const LONGEST_STEP_MS = 6000; // while nobody looks, the server takes a point every five seconds
 const LONG = { points: 1440, stepMs: 60_000 };
 const ONLINE = 1;
 const PACKETS = 4;
@@ -108,7 +109,7 @@ export class Charts {
 function append(history, point, { points, stepMs }) {
   const last = history.at(-1);
   if (last && point[0] <= last[0]) return;
-  if (last && point[0] - last[0] > 3 * stepMs) history.push([last[0] + stepMs]);
+  if (last && point[0] - last[0] > Math.max(3 * stepMs, LONGEST_STEP_MS)) history.push([last[0] + stepMs]);
   history.push(point);
   const earliest = point[0] - points * stepMs;
   while (history.length && history[0][0] < earliest) history.shift();
