@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import math
 import multiprocessing
 import random
 import secrets
@@ -15,13 +16,15 @@ from multiprocessing.connection import Connection
 from operator import add
 from typing import Any
 
-from loadtest.client_loop import ClientLoop, LoopClient, LoopThread, backoff_s
+from loadtest.client_loop import NO_CONNECTION, ClientLoop, LoopClient, LoopThread, backoff_s
 from loadtest.connection import raise_file_limit, source_addresses
 from loadtest.scale.verdict import LastPacket
 from presence.protocol import KEEPALIVE
 
-SLOT_S = 0.002  # at the first interval; the longer, the larger the bursts of keepalives
-SOURCES = 4  # addresses of one generator: 17,000 connections are 4,250 ports of each
+SLOTS_PER_S = (
+    3000  # of all generators, at the first interval: more cost wakes, fewer make bursts of keepalives
+)
+CONNECTIONS_PER_SOURCE = 4000  # address, of one generator
 END_TIMEOUT_S = 20.0
 
 
@@ -109,19 +112,24 @@ class OrderedLoop(ClientLoop):
         servers: their addresses; each client goes to a random one.
         name: prefix of the uids.
         connections: how many there are.
-        first_source: the index of its first source address.
+        sources: the addresses to connect from.
+        slot_s: of the keepalives, seconds at the first interval.
     """
 
     def __init__(
-        self, servers: Sequence[tuple[str, int]], name: str, connections: int, first_source: int
+        self,
+        servers: Sequence[tuple[str, int]],
+        name: str,
+        connections: int,
+        sources: Sequence[str | None],
+        slot_s: float,
     ) -> None:
-        sources = source_addresses(servers[0][0], first_source + SOURCES)
-        mine = [*itertools.islice(sources, first_source, first_source + SOURCES)]
-        super().__init__(servers[0], slot_s=SLOT_S, sources=mine)
+        super().__init__(servers[0], slot_s=slot_s, sources=sources)
         self.status = FleetStatus()
         self.clients = [
             _Steady(self, f"{name}-{number}", random.choice(servers)) for number in range(connections)
         ]
+        self._silent: list[_Steady] = []
         self._cpu_mark_s = time.process_time()
 
     def on_keepalives_sent(self, sent: int, late_s: float) -> None:
@@ -136,23 +144,29 @@ class OrderedLoop(ClientLoop):
             client.is_expected = True
         self.connect_all(away, per_second)
 
-    def fall_silent(self, last_beat_s: float = 0.0) -> None:
-        """Stop all keepalives; with `last_beat_s` each client sends one more within that time.
+    def fall_silent(self, last_beat_s: float = 0.0, share: float = 1.0) -> None:
+        """Stop the keepalives of all clients or a share; with `last_beat_s` each sends one more in that time.
 
-        From now on clients read nothing, as without a network.
+        From now on these clients read nothing, as without a network.
         """
-        self._set_reading_all(on=False)
+        self._silent = self.clients[: round(share * len(self.clients))]
+        self._set_reading(on=False)
+        if share < 1:
+            for client in self._silent:
+                client.sends_keepalives = False
+            return
         self.stop_keepalives()
         if last_beat_s:
             self.start_keepalives(last_beat_s, turns=1)
 
     def resume_reading(self) -> None:
         """Read what the server has sent, and close where it said goodbye."""
-        self._set_reading_all(on=True)
+        self._set_reading(on=True)
 
-    def _set_reading_all(self, *, on: bool) -> None:
-        for client in self.connected_clients():
-            self.set_reading(client, on=on)
+    def _set_reading(self, *, on: bool) -> None:
+        for client in self._silent:
+            if client.fd != NO_CONNECTION:
+                self.set_reading(client, on=on)
 
     def begin_phase(self) -> None:
         status = self.status
@@ -168,10 +182,10 @@ class OrderedLoop(ClientLoop):
         return FleetStatus(**found if in_full else found | {"late_s": [], "login_s": []})
 
     def last_packets(self) -> list[LastPacket]:
-        """Return the last packets of each client that was ever logged in."""
+        """Return the last packets of each silent client that was ever logged in."""
         return [
             LastPacket(each.uid, each.session, each.last_sent_at, each.previous_sent_at)
-            for each in self.clients
+            for each in self._silent
             if each.session
         ]
 
@@ -196,13 +210,19 @@ class Fleet:
     """
 
     def __init__(self, servers: Sequence[tuple[str, int]], connections: int, processes: int) -> None:
-        self.size = processes
-        name, context = secrets.token_hex(3), multiprocessing.get_context("spawn")
+        self.size, self.connections = processes, connections
+        # All are forked from one process that has loaded the modules, and share the memory of that.
+        name, context = secrets.token_hex(3), multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        per_process = math.ceil(connections / processes / CONNECTIONS_PER_SOURCE)
+        sources = source_addresses(servers[0][0], per_process * processes)
         self._processes, self._pipes = [], []
         for number in range(processes):
             share = connections * (number + 1) // processes - connections * number // processes
             pipe, theirs = context.Pipe()
-            arguments = (theirs, servers, f"{name}-{number}", share, number * SOURCES)
+            addresses = [*itertools.islice(sources, per_process)]
+            slot_s = processes / SLOTS_PER_S
+            arguments = (theirs, servers, f"{name}-{number}", share, addresses, slot_s)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,9 @@ SHORT = (
 )
 
 
-def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
+def figures_of(directory: Path, *more: str) -> dict[str, Any]:
     run = subprocess.run(
-        [sys.executable, "-m", "loadtest.scale", *SMALL, *SHORT, "--out", str(tmp_path)],
+        [sys.executable, "-m", "loadtest.scale", *SMALL, *SHORT, "--out", str(directory), *more],
         cwd=LOCUSTFILE.parent.parent,
         capture_output=True,
         text=True,
@@ -29,7 +30,12 @@ def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
     )
     print(run.stdout)
     assert run.returncode == 0, run.stdout + run.stderr
-    figures = json.loads((tmp_path / "scale.json").read_text())
+    figures: dict[str, Any] = json.loads((directory / "scale.json").read_text())
+    return figures
+
+
+def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
+    figures = figures_of(tmp_path)
     silence = figures["silence"]
     assert silence["offline"] == figures["silence after a last beat"]["offline"] == 600
     assert min(silence["decided, s"]) >= 1
@@ -37,3 +43,9 @@ def test_six_hundred_connections_are_held_and_judged(tmp_path: Path) -> None:
     assert hold["beats"] == pytest.approx(600 * 3, abs=180)
     assert hold["cpu_us"] > 1
     assert "600 of 600" in (tmp_path / "scale.md").read_text()
+
+
+def test_those_who_stay_are_not_offline(tmp_path: Path) -> None:
+    figures = figures_of(tmp_path, "--silent", "60", "--floor-hold", "0")
+    assert figures["silence"]["offline"] == figures["silence"]["clients"] == 60
+    assert "silence after a last beat" not in figures
