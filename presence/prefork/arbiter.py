@@ -20,14 +20,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from presence.common.backoff import backoff_s
 from presence.common.logs import DirectWriter
 from presence.prefork import control_pipe
-from presence.prefork.control_pipe import ALIVE, SilenceWatch, interval_s
+from presence.prefork.control_pipe import ALIVE, STOP_SIGNALS, SilenceWatch, interval_s
 from presence.prefork.systemd import SILENT, Notifier, Watchdog
 
 # A worker that lived this long is replaced immediately, and earlier failures no longer count.
@@ -39,7 +39,7 @@ KILL_TIMEOUT_S: Final = 1.0  # for killed processes to exit: one that waits for 
 READ_BYTES: Final = 4096
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
-HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCHLD)
+HANDLED: Final = (*STOP_SIGNALS, signal.SIGUSR2, signal.SIGCHLD)
 FAILED: Final = 1
 START_TIMED_OUT: Final = "worker start timed out, killing it"
 STOP_TIMED_OUT: Final = "worker stop timed out, killing it"
@@ -86,28 +86,16 @@ class WorkerSlot:
                 self.pipe.send(command)
 
 
-class PendingSignals(NamedTuple):
-    """How many signals of each kind arrived."""
-
-    stops: int
-    restarts: int
-    reloads: int
-
-
 class SignalPipe:
     """Makes signals selectable for the length of a ``with`` block (a self-pipe).
 
-    The pipe is registered with None as data. SIGTERM and SIGINT request a stop, SIGUSR2 a rolling restart,
-    SIGHUP a reload; SIGCHLD only wakes. Without `reloads` the handler of SIGHUP stays.
+    The pipe is registered with None as data. Without `reloads` the handler of SIGHUP stays.
     """
 
     def __init__(self, selector: selectors.BaseSelector, *, reloads: bool = False) -> None:
         self._selector = selector
         self._handled = (*HANDLED, signal.SIGHUP) if reloads else HANDLED
         self._before: dict[int, object] = {}
-        # Since the start, because a signal may arrive at any moment.
-        self._stops = self._restarts = self._reloads = 0
-        self._seen = PendingSignals(0, 0, 0)
 
     def __enter__(self) -> "SignalPipe":
         self._reader, self._writer = socket.socketpair()
@@ -115,7 +103,7 @@ class SignalPipe:
         self._writer.setblocking(False)
         self._selector.register(self._reader, selectors.EVENT_READ)
         for number in self._handled:
-            self._before[number] = signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, lambda *_: None)  # the pipe has its number
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         return self
 
@@ -127,21 +115,11 @@ class SignalPipe:
         self._reader.close()
         self._writer.close()
 
-    def _note(self, number: int, _frame: object) -> None:
-        if number == signal.SIGUSR2:
-            self._restarts += 1
-        elif number == signal.SIGHUP:
-            self._reloads += 1
-        elif number != signal.SIGCHLD:
-            self._stops += 1
-
-    def take(self) -> PendingSignals:
-        """Return the signals that arrived since the last call."""
+    def take(self) -> bytes:
+        """Return the numbers of the signals that arrived since the last call."""
         with suppress(BlockingIOError):
-            while self._reader.recv(4096):
-                pass
-        seen, self._seen = self._seen, PendingSignals(self._stops, self._restarts, self._reloads)
-        return PendingSignals(*(now - before for now, before in zip(self._seen, seen, strict=True)))
+            return self._reader.recv(READ_BYTES)
+        return b""
 
 
 @dataclass(eq=False, repr=False)
@@ -197,12 +175,13 @@ class Arbiter:
             ):
                 if key.data is not None:
                     self._read_pipe(key.data)
-            pending = signal_pipe.take()
-            for _ in range(pending.stops):
-                self._stop()
-            if pending.reloads:
+            pending = signal_pipe.take()  # SIGCHLD only wakes
+            for number in pending:
+                if number in STOP_SIGNALS:
+                    self._stop()
+            if signal.SIGHUP in pending:
                 self._reload()
-            if pending.restarts:
+            if signal.SIGUSR2 in pending:
                 self._begin_rolling_restart()
             self._reap()
             self._abort_hung()
