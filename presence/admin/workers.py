@@ -8,7 +8,7 @@ import math
 import random
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
@@ -35,6 +35,15 @@ class WorkerAnswer:
     at: float  # time of the answer, of trio's clock
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A question to all workers, the numbers of those that may still answer, and the answers so far."""
+
+    awaited: set[int]
+    answers: dict[int, WorkerAnswer] = field(default_factory=dict)
+    is_complete: trio.Event = field(default_factory=trio.Event)
+
+
 class Workers:
     """Sends requests to workers. Lines survive the replacement of workers.
 
@@ -49,7 +58,7 @@ class Workers:
         self._lines = dict(enumerate(lines, first_number))
         # Random, because a previous process may have left answers in the lines.
         self._first_id = self._next_id = random.randrange(2**48)  # noqa: S311 - not a secret
-        self._waiting: dict[int, dict[int, tuple[trio.Event, list[Any]]]] = {n: {} for n in self._lines}
+        self._waiting: dict[int, _Round] = {}  # by id of the question
         self._round: trio.Event | None = None  # of samples in progress; set when it is complete
         self._explaining = trio.Semaphore(MAX_CONCURRENT_EXPLAINS)
         self._last: list[WorkerAnswer] = []
@@ -107,35 +116,24 @@ class Workers:
         return [dict(each.sample) for each in answers if each.sample]
 
     async def _ask_all(self, verb: str, arguments: Mapping[str, Any]) -> list[WorkerAnswer]:
-        answers: dict[int, WorkerAnswer] = {}
-
-        async def ask(number: int) -> None:
-            reply = await self._ask(number, verb, arguments)
-            answers[number] = WorkerAnswer(number, reply, trio.current_time())
-
-        async with trio.open_nursery() as nursery:
-            for number in self._lines:
-                nursery.start_soon(ask, number)
-        return [answers[number] for number in self._lines]
-
-    async def _ask(self, number: int, verb: str, arguments: Mapping[str, Any]) -> Any:
-        """Return a worker's answer, or None without one in time."""
+        """Return the answers of all workers, with None for those that gave none in time."""
         identity, self._next_id = self._next_id, self._next_id + 1
-        arrived, replies = trio.Event(), list[Any]()
-        self._waiting[number][identity] = (arrived, replies)
-        self.questions += 1
+        asked = question(identity, verb, arguments)
+        self._waiting[identity] = found = _Round(set(self._lines))
+        self.questions += len(self._lines)
+        for number, line in self._lines.items():
+            try:
+                line.send(asked)
+            except OSError:  # the line is full: the worker has not read for long
+                found.awaited.discard(number)
         try:
-            self._lines[number].send(question(identity, verb, arguments))
-            with trio.move_on_after(ANSWER_TIMEOUT_S):
-                await arrived.wait()
-        except OSError:  # the line is full: the worker has not read for long
-            await trio.lowlevel.checkpoint()
+            with trio.move_on_after(ANSWER_TIMEOUT_S if found.awaited else 0):
+                await found.is_complete.wait()
         finally:
-            del self._waiting[number][identity]
-        if replies:
-            return replies[0]
-        self.unanswered += 1
-        return None
+            del self._waiting[identity]
+        now = trio.current_time()
+        self.unanswered += len(self._lines) - len(found.answers)
+        return [found.answers.get(number, WorkerAnswer(number, None, now)) for number in self._lines]
 
     async def _listen(self, number: int, line: trio.socket.SocketType) -> None:
         while True:
@@ -148,7 +146,8 @@ class Workers:
             if not self._first_id <= identity < self._next_id:
                 continue
             self.answered_at[number] = trio.current_time()
-            if waiting := self._waiting[number].get(identity):
-                arrived, replies = waiting
-                replies.append(reply)
-                arrived.set()
+            if waiting := self._waiting.get(identity):
+                waiting.answers[number] = WorkerAnswer(number, reply, trio.current_time())
+                waiting.awaited.discard(number)
+                if not waiting.awaited:
+                    waiting.is_complete.set()
