@@ -59,15 +59,16 @@ class Sampler:
 
     def subscribe(self, show: Callable[[bytes], None]) -> None:
         """Call `show` with each snapshot from now on, as a message of an event stream."""
+        if not self._viewers:
+            self._viewer_came.set()
         self._viewers.add(show)
-        self._viewer_came.set()
 
     def unsubscribe(self, show: Callable[[bytes], None]) -> None:
         """Stop calling `show`."""
         self._viewers.discard(show)
 
     async def _sample_all(self) -> None:
-        due, is_logged = trio.current_time(), False
+        is_logged = False
         while True:
             try:
                 await self._sample()
@@ -76,14 +77,9 @@ class Sampler:
                 if not is_logged:
                     log.exception("cannot build snapshot from workers")
                 is_logged = True
-            if self._viewers:
-                due = max(due + SAMPLE_INTERVAL_S, trio.current_time())
-                await trio.sleep_until(due)
-            else:
-                self._viewer_came = trio.Event()
-                with trio.move_on_after(UNSEEN_INTERVAL_S):
-                    await self._viewer_came.wait()
-                due = trio.current_time()
+            self._viewer_came = trio.Event()
+            with trio.move_on_after(SAMPLE_INTERVAL_S if self._viewers else UNSEEN_INTERVAL_S):
+                await self._viewer_came.wait()
 
     async def _sample(self) -> None:
         answers = await self._workers.samples()
