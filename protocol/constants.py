@@ -1,6 +1,7 @@
 """Numbers of protocol version 1: kinds, reason codes and limits."""
 
 from enum import IntEnum
+from functools import cached_property
 from typing import Final
 
 VERSION: Final = 1
@@ -56,7 +57,7 @@ class Code(IntEnum):
     SERVER_ERROR = 403
     BUSY = 404
 
-    @property
+    @cached_property
     def reason(self) -> str:
         """The code's name on the wire and in events, for example ``idle_timeout``."""
         return self.name.lower()

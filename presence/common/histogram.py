@@ -16,7 +16,7 @@ from typing import Any, Final
 QUICK_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Idle sessions end half a tick late at the median, and at most one tick: seconds.
 DETECTION_S: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-# A change waits up to 20 ms for others, and in an outage of Redis as long as that lasts: seconds.
+# A change waits up to 0.2 s for others, and in an outage of Redis as long as that lasts: seconds.
 OUTBOX_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 

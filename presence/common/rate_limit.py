@@ -82,6 +82,7 @@ class KeyedRateLimiter(Generic[K]):
     def __init__(self, rate: float, burst: float, size: int = TABLE_SIZE) -> None:
         self._token_s = 1 / rate
         self._span_s = burst / rate
+        self._full_span_s = self._span_s * (1 + 1e-9)  # allows for rounding errors
         self._size = size
         self._full_at: OrderedDict[K, float] = OrderedDict()  # ordered by the last use or examination
         self._served_at: dict[K, float] = {}  # of refused keys: when all refused tokens will be available
@@ -92,7 +93,7 @@ class KeyedRateLimiter(Generic[K]):
 
     def has(self, key: K, now: float, tokens: float = 1) -> bool:
         """Return whether there are enough tokens."""
-        return self.wait_s(key, now, tokens) <= 1e-9 * self._span_s  # allows for rounding errors
+        return max(self._full_at.get(key, now), now) + tokens * self._token_s - now <= self._full_span_s
 
     def wait_s(self, key: K, now: float, tokens: float = 1) -> float:
         """Return in how many seconds there will be enough tokens, if none is taken meanwhile."""
@@ -101,10 +102,11 @@ class KeyedRateLimiter(Generic[K]):
 
     def take(self, key: K, now: float, tokens: float = 1) -> bool:
         """Take tokens if there are enough; else take none, and count them as refused."""
-        if not self.has(key, now, tokens):
+        full_at = max(self._full_at.get(key, now), now) + tokens * self._token_s
+        if full_at - now > self._full_span_s:
             self.refuse(key, now, tokens)
             return False
-        self._move(key, now, max(self._full_at.get(key, now), now) + tokens * self._token_s)
+        self._move(key, now, full_at)
         return True
 
     def charge(self, key: K, now: float, tokens: float = 1) -> None:

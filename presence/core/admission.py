@@ -114,12 +114,12 @@ class Admission:
         self._by_uid = KeyedRateLimiter[str](limits.uid_login_rate or 1, limits.uid_login_burst)
         self._counters = AdmissionStatistics()
 
-    def has_room(self, open_now: int) -> bool:
-        """Whether one more connection may be open, if only to be refused.
+    def room(self, open_now: int) -> int:
+        """Return how many more connections may be open beside `open_now`, if only to be refused.
 
         Connections beyond `max_connections` use descriptors that are reserved for Redis and files.
         """
-        return open_now < self._limits.max_connections + self._limits.max_refused_open
+        return max(0, self._limits.max_connections + self._limits.max_refused_open - open_now)
 
     def admit_connection(self, open_now: int, now: float) -> float | None:
         """Return None if a connection is admitted beside `open_now` others, else seconds until a retry."""

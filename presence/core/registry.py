@@ -233,10 +233,12 @@ class Registry:
             self._devices[uid] = rest if len(rest) > 1 else rest[0]
 
     def _change(self, op: Op, session: Session, code: Code, at: float, now: float) -> Change:
+        key = session.key
+        uid, device = (key, "") if isinstance(key, str) else key
         return Change(
             op,
-            session.uid,
-            session.device,
+            uid,
+            device,
             self.session_id(session),
             int(code),
             at,

@@ -34,7 +34,7 @@ class SlotClock:
     def at_or_after(self, deadline: float) -> int:
         """Return the first slot boundary at or after `deadline`: never early nor rounded up a slot."""
         tick = math.floor((deadline - self._origin) / self.slot_s)
-        return tick if self.start_of(tick) >= deadline else tick + 1
+        return tick if self._origin + tick * self.slot_s >= deadline else tick + 1
 
     def start_of(self, tick: int) -> float:
         """Return the monotonic time of a slot boundary."""

@@ -31,9 +31,10 @@ from presence.outbox.shard_writer import BATCH_ITEMS, ShardWriter
 from presence.outbox.steps import Batch, Retirement
 from presence.outbox.store import Store
 
-# From one call to the next: changes gather meanwhile, so calls are few. After a pause a change is sent
-# immediately.
-GATHER_S: Final = 0.100
+# From one call to the next, or until so many changes have gathered, so calls are few, and short for Redis
+# and for the event loop. After a pause a change is sent immediately.
+GATHER_ITEMS: Final = 128
+GATHER_S: Final = 0.200
 PROMPT_S: Final = 0.01  # to read an answer that has arrived
 PROBE_INTERVAL_S: Final = 2.5  # a loss of data in Redis is detected within it
 SETTLING_PROBE_INTERVAL_S: Final = 0.5  # while ends are held back until peers have registered
@@ -272,7 +273,7 @@ class Relay:
     async def _linger(self) -> None:
         """Let changes gather before an answer is read: one wake for it and for the next batch."""
         began = self.clock()
-        self.outbox.notify_at(self._stuck() + BATCH_ITEMS, self._wake_event.set)
+        self.outbox.notify_at(self._stuck() + GATHER_ITEMS, self._wake_event.set)
         await self._wake_event.wait(GATHER_S)
         self.outbox.notify_at(0, self._wake_event.set)
         self._lingered_s = self.clock() - began
@@ -372,7 +373,7 @@ class Relay:
         woken = await self._wake_event.wait(min([self._next_probe(now), *due]) - now)
         rest = self._sent_at + GATHER_S - self.clock()
         if woken and rest > 0:
-            self.outbox.notify_at(stuck + BATCH_ITEMS, self._wake_event.set)
+            self.outbox.notify_at(stuck + GATHER_ITEMS, self._wake_event.set)
             await self._wake_event.wait(rest)
         self.outbox.notify_at(0, self._wake_event.set)
 

@@ -20,7 +20,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, repeat
 from time import perf_counter
 
 import structlog
@@ -50,6 +50,12 @@ from presence.transports.tls_handshake import Handshakes
 
 MAX_ACCEPTS_PER_TURN = 256  # from the kernel's queue: a few milliseconds
 MAX_UNADMITTED = 20_000  # an acceptable burst, about a second of work; beyond it the refusal is "busy"
+# While connections come faster than one per `BUSY_GAP_S`, over the last `RECENT` of them, a rest after each
+# wake-up gathers some: a wake-up costs as much as a login.
+RECENT = 16
+BUSY_GAP_S = 0.0015
+REST_CONNECTIONS = 4  # that a rest gathers
+REST_S = 0.004  # the longest; the system's timers round it up to milliseconds
 ACCEPT_PAUSE_S = 0.25  # without descriptors accepting pauses, because the listener would spin
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -130,10 +136,15 @@ class Acceptor:
 
     async def _accept_from(self, listener: socket.socket) -> None:
         emptied_at = -math.inf  # shortly before the kernel's queue was empty
+        recent = deque([-math.inf], RECENT)  # when the last connections were accepted
+        accepted = 0
         while listener.fileno() >= 0:
+            gap_s = (self._clock.now() - recent[0]) / RECENT
             try:
                 if self._unadmitted:
                     await trio.lowlevel.checkpoint()
+                elif accepted and gap_s < BUSY_GAP_S:
+                    await trio.sleep(min(REST_S, gap_s * REST_CONNECTIONS))
                 else:
                     await trio.lowlevel.wait_readable(listener)
             except trio.ClosedResourceError:  # closed meanwhile
@@ -146,6 +157,7 @@ class Acceptor:
             self._admit_some()
             self.admits_since = -math.inf
             emptied_at = now if self._has_emptied else -math.inf
+            recent.extend(repeat(now, accepted))
             for fd in islice(reversed(self._unadmitted), accepted):
                 self._connections.expect_login(fd)
             if not has_room:
@@ -164,9 +176,10 @@ class Acceptor:
         accept = listener._accept  # type: ignore[attr-defined] # typeshed has it on the base class only
         is_tls, counters = listener in self._tls_listeners, self._connections.counters
         self._has_emptied = False
-        for _ in range(MAX_ACCEPTS_PER_TURN if listener.fileno() >= 0 else 0):
-            if not self._admission.has_room(counters.connections):
-                return False
+        if listener.fileno() < 0:
+            return True
+        room = self._admission.room(counters.connections)
+        for _ in range(min(room, MAX_ACCEPTS_PER_TURN)):
             try:
                 fd, address = accept()
             except BlockingIOError:
@@ -184,7 +197,7 @@ class Acceptor:
                     self._unadmitted.append(fd)
             except Exception as error:
                 self._failed(fd, error)
-        return True
+        return room > 0
 
     def _record_accept_error(self, error: OSError) -> None:
         counters = self._connections.counters

@@ -9,8 +9,9 @@ a set *rests* for its window, and what arrives meanwhile is the next batch. How 
 depends on what it sends, hence three latency classes (see `connections.py`): connections that have not logged
 in or have recently sent more than keepalives are served without a pause, keepalives that want an answer
 within 25 ms, the rest within the batching window. That window shortens while some batched connections turn
-out to want answers after all. TLS connections are in the same sets once their handshakes are over (see
-`tls_handshake.py`). One trio task waits for each set; tasks do not grow with connections.
+out to want answers after all, and while batches have many packets that are more work than keepalives. TLS
+connections are in the same sets once their handshakes are over (see `tls_handshake.py`). One trio task waits
+for each set; tasks do not grow with connections.
 
 The events of a set are handled without a checkpoint in between, and a descriptor closed meanwhile has no
 state any more; accepts run in turns of their own. So no event can reach the wrong connection.
@@ -43,6 +44,9 @@ from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
+# Connections in a batch that sent more than a keepalive: a millisecond of work, for which new ones wait.
+BATCH_REQUESTS = 32
+MIN_PAUSE_S = 0.004
 SHORT_WINDOW_S = 10.0  # for so long the batched class has that window, too, after one of it wanted an answer
 
 KERNEL_ERROR_S = 0.01  # of the times that it gives: its ticks
@@ -50,6 +54,17 @@ KERNEL_ERROR_S = 0.01  # of the times that it gives: its ticks
 # When thousands of sessions end together, reporting them comes before their goodbyes: 8,000 per second.
 MAX_CLOSES_PER_TURN = 32
 CLOSE_PAUSE_S = 0.004
+
+
+def pause_after(requests: int, pause_s: float, window_s: float) -> float:
+    """Return the seconds until the next batch: at most the window, less if batches have many requests.
+
+    Args:
+        requests: connections of the last batch that sent more than a keepalive.
+        pause_s: how long the last batch gathered.
+        window_s: the window of the latency class.
+    """
+    return min(window_s, max(pause_s, MIN_PAUSE_S) * BATCH_REQUESTS / max(1, requests))
 
 
 class EpollTransport:
@@ -116,6 +131,7 @@ class EpollTransport:
     async def _serve_set(self, latency_class: int) -> None:
         epoll = self._connections.sets[latency_class]
         turn = MAX_LOGINS_PER_TURN if latency_class == LatencyClass.IMMEDIATE else MAX_CONNECTIONS_PER_TURN
+        pause_s, requests = self._window_s, 0
         while True:
             events = epoll.poll(0, turn)
             if not events:
@@ -123,9 +139,11 @@ class EpollTransport:
                 continue
             begun = trio.current_time()
             is_whole = self._reader.serve(events, latency_class)
+            requests += self._reader.requests
             window_s = self._window_after(latency_class, begun)
             if is_whole and len(events) < turn and window_s:
-                await trio.sleep_until(begun + window_s)
+                pause_s, requests = pause_after(requests, pause_s, window_s), 0
+                await trio.sleep_until(begun + pause_s)
             else:
                 await trio.lowlevel.checkpoint()
 

@@ -149,7 +149,7 @@ class StreamTransport:
             stream: is closed at the end.
             login_until: when the login times out, on trio's clock; None for a full time-out from now.
         """
-        if not self._admission.has_room(self._counters.connections):
+        if not self._admission.room(self._counters.connections):
             await trio.aclose_forcefully(stream)
             return
         connection = _Connection(stream)

@@ -14,7 +14,7 @@ from presence.common.runtime import TrioWakeEvent
 from presence.core.changes import Change, Op
 from presence.outbox.queue import Outbox
 from presence.outbox.reconciler import LocalSessions
-from presence.outbox.relay import GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
+from presence.outbox.relay import GATHER_ITEMS, GATHER_S, PROBE_INTERVAL_S, Relay, RelayCallbacks
 from presence.outbox.replies import CounterSnapshot, Opened, Probe, Reply, ReplyStatus
 from presence.outbox.steps import Batch, Counter, Step
 from tests.support.waiting import InlineCallsRuntime, until
@@ -197,11 +197,19 @@ async def test_a_change_after_a_pause_is_sent_immediately_and_those_after_it_sha
 
 async def test_crowds_of_changes_share_batches(clock: MockClock, relaying: Relaying) -> None:
     before = len(relaying.fake.batches)
-    for i in range(1000):
+    for i in range(100):
         relaying.outbox.append(end(f"u{i}0", 100))
-        await trio.sleep(0.001)
-    await until(lambda: len(relaying.applied) == 1000)
-    assert len(relaying.fake.batches) - before <= 1.1 / GATHER_S
+        await trio.sleep(0.01)
+    await until(lambda: len(relaying.applied) == 100)
+    assert len(relaying.fake.batches) - before <= 1 + 1.1 / GATHER_S
+
+
+async def test_a_crowd_of_changes_is_sent_sooner(clock: MockClock, relaying: Relaying) -> None:
+    relaying.outbox.append(end("first0", 100))
+    await until(lambda: len(relaying.applied) == 1)
+    relaying.outbox.extend([end(f"u{i}0", 100) for i in range(GATHER_ITEMS)])
+    await trio.sleep(GATHER_S / 4)
+    assert len(relaying.applied) == 1 + GATHER_ITEMS
 
 
 class YieldCountingRuntime(InlineCallsRuntime):

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -18,7 +19,7 @@ from presence import protocol
 from presence.protocol import KEEPALIVE, Code, Kind
 from presence.transports.acceptor import MAX_ACCEPTS_PER_TURN
 from presence.transports.connections import DEMOTE_AFTER_BEATS, LatencyClass
-from presence.transports.epoll import KERNEL_ERROR_S
+from presence.transports.epoll import KERNEL_ERROR_S, pause_after
 from presence.transports.limits import DRAIN_TIMEOUT_S
 from tests.support.desks import NotingDesk
 from tests.support.state_table import brief
@@ -70,6 +71,38 @@ async def test_a_burst_of_a_thousand_is_accepted() -> None:
         assert server.counted.accept_errors == 0
         for sock in sockets:
             sock.close()
+
+
+@pytest.mark.parametrize(("gap_s", "connections_per_turn"), [(0.0003, 2.0), (0.01, 1.0)])
+async def test_connections_in_quick_succession_are_accepted_together(
+    gap_s: float, connections_per_turn: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving("epoll") as server:
+        accept = Mock(wraps=server.epoll._acceptor._accept)
+        monkeypatch.setattr(server.epoll._acceptor, "_accept", accept)
+        sockets = []
+        for _ in range(100):
+            sockets.append(socket.create_connection(server.address))
+            await trio.sleep(gap_s)
+        await server.until(lambda: server.counted.accepted == 100)
+        assert accept.call_count <= 110 / connections_per_turn
+        for sock in sockets:
+            sock.close()
+
+
+@pytest.mark.parametrize(
+    ("requests", "last_s", "next_s"),
+    [
+        (0, 0.1, 0.1),
+        (32, 0.1, 0.1),
+        (320, 0.1, 0.01),
+        (8, 0.01, 0.04),
+        (1, 0.01, 0.1),
+        (10_000, 0.0001, 0.0000128),
+    ],
+)
+def test_a_batch_with_many_requests_is_followed_sooner(requests: int, last_s: float, next_s: float) -> None:
+    assert pause_after(requests, last_s, window_s=0.1) == pytest.approx(next_s)
 
 
 def leave(address: tuple[str, int], number: int, *, secured: bool) -> None:
