@@ -33,7 +33,7 @@ from presence.outbox.store import Store
 
 # From one call to the next, or until so many changes have gathered, so calls are few, and short for Redis
 # and for the event loop. After a pause a change is sent immediately.
-GATHER_ITEMS: Final = 128
+GATHER_ITEMS: Final = 256
 GATHER_S: Final = 0.200
 PROMPT_S: Final = 0.01  # to read an answer that has arrived
 PROBE_INTERVAL_S: Final = 2.5  # a loss of data in Redis is detected within it
