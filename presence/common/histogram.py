@@ -34,11 +34,11 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value; a negative one counts as 0."""
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, once or several times; a negative one counts as 0."""
         value = max(0.0, value)
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def report(self) -> dict[str, Any]:
         """Return bounds, the counts of each bucket (not cumulative), and the sum."""

@@ -12,7 +12,7 @@ taken but not yet acknowledged count too.
 
 import math
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -89,20 +89,20 @@ class PendingAges:
         step = change.at_ms // STEP_MS
         self._pending_steps[step] = self._pending_steps.get(step, 0) + 1
 
-    def remove(self, change: Change) -> None:
-        """Remove a change that was added, whether it was acknowledged or dropped."""
-        step = change.at_ms // STEP_MS
-        remaining = self._pending_steps[step] - 1
-        if remaining:
-            self._pending_steps[step] = remaining
-        else:
-            del self._pending_steps[step]
+    def remove(self, changes: Iterable[Change]) -> None:
+        """Remove changes that were added, whether they were acknowledged or dropped."""
+        for step, number in Counter(change.at_ms // STEP_MS for change in changes).items():
+            remaining = self._pending_steps[step] - number
+            if remaining:
+                self._pending_steps[step] = remaining
+            else:
+                del self._pending_steps[step]
 
     def acknowledge(self, changes: Iterable[Change]) -> None:
         """Observe the ages of changes that Redis has acknowledged."""
         now_ms = self._now_ms()
-        for change in changes:
-            self._acknowledged.observe((now_ms - change.at_ms) / 1000)
+        for at_ms, number in Counter(change.at_ms for change in changes).items():
+            self._acknowledged.observe((now_ms - at_ms) / 1000, number)
 
     def oldest_s(self) -> float:
         """Return the age of the oldest pending change; 0.0 if there is none."""
@@ -204,12 +204,12 @@ class Outbox:
 
     def release(self, shard: int, changes: Iterable[Change]) -> None:
         """Drop changes of a shard that were taken."""
-        for change in changes:
-            self._held_in[shard] -= 1
-            self._counters.held -= 1
-            self._counters.held_bytes -= size_of(change)
-            if self._ages is not None:
-                self._ages.remove(change)
+        changes = list(changes)
+        self._held_in[shard] -= len(changes)
+        self._counters.held -= len(changes)
+        self._counters.held_bytes -= sum(map(size_of, changes))
+        if self._ages is not None:
+            self._ages.remove(changes)
 
     def acknowledge(self, shard: int, changes: Iterable[Change]) -> None:
         """Drop changes of a shard that were taken and acknowledged by Redis."""

@@ -39,6 +39,7 @@ from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
+from presence.transports.turns import Turns
 
 REPORT_INTERVAL_S: Final = 60.0
 CONNECTIONS_INTERVAL_S: Final = 0.02  # between two checks whether all connections have drained
@@ -272,6 +273,10 @@ class Server:
             tls = TlsListening(listening.secured, self._credentials.certificate, handshakes)
         if hasattr(select, "epoll"):
             window_s = self.settings.batch_window_ms / 1000
+            turns = None
+            if self.worker and self.settings.workers > 1:
+                shared = [*listening.plain, *listening.secured]
+                turns = Turns(shared, self.worker - 1, self.settings.workers, self.clock)
             epoll = EpollTransport(
                 self.node.engine,
                 listening.plain,
@@ -281,6 +286,7 @@ class Server:
                 clock=self.clock,
                 tls=tls,
                 proxies=networks.parse(self.settings.proxy_from or ""),
+                turns=turns,
             )
             self._transport = epoll
             nursery.start_soon(epoll.run)

@@ -42,6 +42,7 @@ from presence.transports.limits import (
 )
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
+from presence.transports.turns import Turns
 
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
 # Connections in a batch that sent more than a keepalive: a millisecond of work, for which new ones wait.
@@ -79,6 +80,7 @@ class EpollTransport:
         clock: monotonic time.
         tls: listeners for TLS; None for none.
         proxies: networks whose connections must begin with a header of the PROXY protocol.
+        turns: of the workers that share the listeners' port; None: there are no others.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class EpollTransport:
         clock: Clock,
         tls: TlsListening | None = None,
         proxies: tuple[networks.Network, ...] = (),
+        turns: Turns | None = None,
     ) -> None:
         self._window_s = window_s
         self._clock = clock
@@ -108,6 +111,7 @@ class EpollTransport:
             proxies=proxies,
             admission=admission,
             clock=clock,
+            turns=turns,
         )
         self._closing: deque[int] = deque()
         self._close_begun = trio.Event()

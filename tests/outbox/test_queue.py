@@ -99,12 +99,14 @@ class Waiting:
 
 def test_ages_are_counted_when_redis_has_the_changes() -> None:
     waiting = Waiting()
+    waiting.append()  # two at the same time
     for _ in range(4):
         waiting.append()
         waiting.now_ms += 500
-    waiting.outbox.acknowledge(0, waiting.outbox.take_batch(0, 3))
+    waiting.outbox.acknowledge(0, waiting.outbox.take_batch(0, 4))
     waiting.outbox.release(0, waiting.outbox.take_batch(0, 1))  # dropped without an answer
-    assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 2], "sum": 4.5}
+    assert waiting.took.report() == {"bounds": [0.1, 1.0], "counts": [0, 1, 3], "sum": 6.5}
+    assert (waiting.outbox.pending, waiting.ages.oldest_s()) == (0, 0.0)
 
 
 def test_the_oldest_age_is_correct_in_any_order_of_removal() -> None:
