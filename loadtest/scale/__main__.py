@@ -20,9 +20,9 @@ truth about a client is the moments before and after its last packet was handed 
 that all processes share. Load is open-loop, in slots of 2 ms; a remark says so if p99 of its lateness is
 above 0.25 s.
 
-A million connections, of which 100,000 fall silent, take 56 workers and generators of 17,858 each:
-``--connections 1000000 --workers 56 --processes 56 --logins 3400 --idle-timeout 120 --beat 48 --hold 600
---silent 100000 --slack 2 --floor-hold 0``.
+A million connections, of which 100,000 fall silent, take 54 workers and generators of 18,519 each:
+``--connections 1000000 --workers 54 --processes 54 --logins 3500 --idle-timeout 120 --beat 48 --hold 600
+--silent 100000 --slack 2 --floor-hold 0 --batch-window-ms 250``.
 
 Results go to ``--out DIR`` as ``scale.md`` and ``scale.json``; the exit status is 1 if a promise was
 broken. Needs Linux, the ``loadtest`` and ``embedded`` extras, and for the full size 2 GB of memory and
