@@ -53,7 +53,7 @@ SETTLE_S = 1.0  # after the start, before memory is looked at
 def play_server(report: ScenarioReport, given: argparse.Namespace) -> None:
     flags = ["--workers", str(given.workers), "--no-admin"]
     flags += ["--idle-timeout", str(given.idle_timeout), "--tick", str(given.tick)]
-    flags += ["--batch-window-ms", str(given.batch_window_ms)]
+    flags += ["--batch-window-ms", str(given.batch_window_ms)] if given.batch_window_ms else []
     flags += ["--redis", given.redis] if given.redis else []
     promise = ScaleDeadlines(given.idle_timeout, given.tick, given.slack)
     with contextlib.ExitStack() as stack:
@@ -118,7 +118,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     add("--last-beat", type=float, default=2.0, help="seconds in which all send one last beat")
     add("--logins", type=float, default=4000.0, help="a second, while all log in")
     add("--idle-timeout", type=float, default=30.0, help="the server's T, seconds")
-    add("--batch-window-ms", type=int, default=100, help="the server's, a quarter of its tick at most")
+    add("--batch-window-ms", type=int, help="the server's, if not its default")
     add("--tick", type=float, default=1.0, help="the server's tick, seconds")
     add("--redis", help="URL of a Redis that is there; without it the server brings its own")
     add("--floor-hold", type=float, default=60.0, help="seconds that the C floors are held; 0: no floors")
