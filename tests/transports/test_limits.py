@@ -52,6 +52,7 @@ async def test_refused_and_silent_clients_do_not_keep_their_places() -> None:
         first = await server.logged_in()
         for _ in range(20):  # none of them closes, or reads
             await server.connect()
+        await server.until(lambda: server.counted.accepted == 21)
         first.close()
         await all_free()
         silent = await server.dial()
