@@ -83,10 +83,10 @@ class _Meter:
         return calls.get("cmdstat_evalsha", 0), sum(calls.values())
 
     def memory(self) -> tuple[int, int]:
-        """Return bytes in use without the streams, and bytes of the streams."""
+        """Return bytes of the data without the streams, and bytes of the streams."""
         events = [self._keys.events(shard) for shard in range(self._keys.shards)]
         streams = sum(self._client.memory_usage(each, samples=0) or 0 for each in events)
-        return self._client.info("memory")["used_memory"] - streams, streams
+        return self._client.info("memory")["used_memory_dataset"] - streams, streams
 
     async def idle(self, seconds: float) -> None:
         """Measure what an idle Redis uses."""
