@@ -35,9 +35,7 @@ sys.addaudithook(log)
 def test_workers_share_a_port_and_sixteen_shards(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, "--workers", "3", "--shards", "16", *FAST) as server:
         with Swarm(server.address, beat_s=0.4) as swarm:
-            for first in range(0, 150, 15):  # over three rounds of turns
-                swarm.log_in((f"user-{n}" for n in range(first, first + 15)), beating=False)
-                swarm.run(0.23)
+            swarm.log_in_everywhere((f"user-{n}" for n in range(150)), beating=False)
             swarm.run(5, until=lambda: all(client.is_closed for client in swarm.clients))
             swarm.run(0.2)
     stopped = {line["worker"]: line for line in server.logged("stopped")}
@@ -92,7 +90,7 @@ def test_a_stop_drains_all_workers(redis_server: EmbeddedRedis, how: str) -> Non
 def test_a_killed_worker_is_replaced_after_a_pause_that_doubles(redis_server: EmbeddedRedis) -> None:
     with running_server("--redis", redis_server.url, "--workers", "2") as server:
         with Swarm(server.address, beat_s=12) as swarm:
-            swarm.log_in(f"user-{n}" for n in range(40))
+            swarm.log_in_everywhere(f"user-{n}" for n in range(40))
             swarm.run(5, until=swarm.logged_in)
             for kill in range(3):
                 os.kill(server.workers()[1], signal.SIGKILL)
