@@ -19,8 +19,9 @@ MAX_BYTES: Final = 16 * 1024 * 1024  # 2 KiB for each of `MAX_ITEMS`
 MAX_SENDER_ITEMS: Final = 256  # of one connection: a flood of it delays other senders by milliseconds
 MAX_ITEMS_PER_CALL: Final = 512  # a few milliseconds of a script
 MAX_BYTES_PER_CALL: Final = 1024 * 1024  # the same for packing and copying
-# A login reaches Redis within some 20 ms, so a recipient not found at first may be found then.
-RETRY_DELAY_S: Final = 0.06
+# A login reaches Redis up to `outbox.relay.GATHER_S` after its answer: a recipient not found at first may be
+# found then. The rest is for the call.
+RETRY_DELAY_S: Final = 0.25
 
 
 class PendingMessage:

@@ -16,6 +16,7 @@ from presence.messaging.queue import (
     PendingMessage,
     QueueBounds,
 )
+from presence.outbox import relay
 from tests.messaging.desks import Wire
 
 NOW = 1000.0
@@ -71,6 +72,10 @@ def test_deferred_messages_beyond_a_full_call_stay_in_order() -> None:
     assert taken(queue) == []
     assert taken(queue, NOW + RETRY_DELAY_S) == [("x", id) for id in range(MAX_ITEMS_PER_CALL)]
     assert taken(queue, NOW + RETRY_DELAY_S) == [("x", MAX_ITEMS_PER_CALL)]
+
+
+def test_the_second_try_comes_after_a_login_of_that_moment_has_reached_redis() -> None:
+    assert RETRY_DELAY_S > relay.GATHER_S
 
 
 def answer(queue: MessageQueue, some: Iterable[PendingMessage]) -> list[tuple[Session, str, int | None]]:

@@ -83,16 +83,6 @@ async def got_round(client: Client, uid: str) -> None:
             await trio.sleep(0.02)
 
 
-async def sent(client: Client, uid: str, body: str) -> int:
-    """Send a message as soon as Redis knows where the user is now."""
-    with trio.fail_after(DEADLINE_S):
-        while True:
-            try:
-                return await client.send_message(uid, body)
-            except RecipientOffline:
-                await trio.sleep(0.02)
-
-
 class Line:
     """Connections of one client that the test can cut."""
 
@@ -214,7 +204,7 @@ async def test_a_server_that_is_killed_and_started_anew_costs_no_change(ann: str
                         assert await changed(watcher) == ("away", "meanwhile")
                         await client.back()
                         assert await changed(watcher) == ("online", "back")
-                        assert await sent(client, ann, "welcome back") == 1
+                        assert await client.send_message(ann, "welcome back") == 1
                         assert (await taken(watcher, Delivered)).body == "welcome back"
                         await watcher.logout()
 
