@@ -35,11 +35,11 @@ from presence.store.ask_nodes import AnswerKeys
 from presence.store.channels import ControlChannel
 from presence.store.redis_store import Deliveries
 from presence.store.watch_reads import StoredStates
+from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.epoll import EpollTransport
 from presence.transports.limits import DRAIN_TIMEOUT_S, Limits
 from presence.transports.stream import StreamTransport
 from presence.transports.tls import TlsListening
-from presence.transports.turns import Turns
 
 REPORT_INTERVAL_S: Final = 60.0
 CONNECTIONS_INTERVAL_S: Final = 0.02  # between two checks whether all connections have drained
@@ -273,10 +273,10 @@ class Server:
             tls = TlsListening(listening.secured, self._credentials.certificate, handshakes)
         if hasattr(select, "epoll"):
             window_s = self.settings.batch_window_ms / 1000
-            turns = None
+            rotation = None
             if self.worker and self.settings.workers > 1:
                 shared = [*listening.plain, *listening.secured]
-                turns = Turns(shared, self.worker - 1, self.settings.workers, self.clock)
+                rotation = AcceptRotation(shared, self.worker - 1, self.settings.workers, self.clock)
             epoll = EpollTransport(
                 self.node.engine,
                 listening.plain,
@@ -286,7 +286,7 @@ class Server:
                 clock=self.clock,
                 tls=tls,
                 proxies=networks.parse(self.settings.proxy_from or ""),
-                turns=turns,
+                rotation=rotation,
             )
             self._transport = epoll
             nursery.start_soon(epoll.run)

@@ -1,9 +1,9 @@
 """Several workers on one port.
 
 Each worker is a server process of its own; the kernel distributes connections among their listeners
-(`SO_REUSEPORT`), in turns (see `presence.transports.turns`). The supervisor reserves the addresses with
-sockets that are bound and never listen, and handles no connection. The users of a worker that dies do not go
-offline: they log in again at another one.
+(`SO_REUSEPORT`), in rotation (see `presence.transports.accept_rotation`). The supervisor reserves the
+addresses with sockets that are bound and never listen, and handles no connection. The users of a worker that
+dies do not go offline: they log in again at another one.
 """
 
 import secrets

@@ -36,6 +36,7 @@ from presence.core.engine import Engine
 from presence.core.registry import Guest, Link
 from presence.protocol import Code
 from presence.transports import sockets
+from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.connections import READ, Connections
 from presence.transports.limits import (
     LOGIN_TIMED_OUT,
@@ -47,7 +48,6 @@ from presence.transports.proxy_protocol import ProxyHeaders
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
 from presence.transports.tls_handshake import Handshakes
-from presence.transports.turns import Turns
 
 MAX_ACCEPTS_PER_TURN = 256  # from the kernel's queue: a few milliseconds
 MAX_UNADMITTED = 20_000  # an acceptable burst, about a second of work; beyond it the refusal is "busy"
@@ -74,7 +74,7 @@ class Acceptor:
         proxies: networks whose connections must begin with a header of the PROXY protocol.
         admission: decides which connections are accepted.
         clock: monotonic time.
-        turns: of the workers that share the listeners' port; None: there are no others.
+        rotation: of the workers that share the listeners' port; None: there are no others.
 
     Attributes:
         headers, handshakes: connections at these steps.
@@ -93,7 +93,7 @@ class Acceptor:
         proxies: tuple[networks.Network, ...],
         admission: Admission,
         clock: Clock,
-        turns: Turns | None = None,
+        rotation: AcceptRotation | None = None,
     ) -> None:
         self._engine = engine
         self._link = link
@@ -101,7 +101,7 @@ class Acceptor:
         self._reader = reader
         self._admission = admission
         self._clock = clock
-        self._turns = turns
+        self._rotation = rotation
         tls_listeners = () if tls is None else tls.listeners
         self._listeners = [*listeners, *tls_listeners]
         self._tls_listeners = frozenset(tls_listeners)
@@ -121,8 +121,8 @@ class Acceptor:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.handshakes.run)
             nursery.start_soon(self.headers.run)
-            if self._turns is not None:
-                nursery.start_soon(self._turns.run)
+            if self._rotation is not None:
+                nursery.start_soon(self._rotation.run)
             for listener in self._listeners:
                 nursery.start_soon(self._accept_from, listener)
 
@@ -160,8 +160,8 @@ class Acceptor:
             now, before = self._clock.now(), self._connections.counters.accepted
             has_room = self._accept(listener)
             accepted = self._connections.counters.accepted - before
-            if self._turns is not None:
-                self._turns.note_accepted(accepted)
+            if self._rotation is not None:
+                self._rotation.note_accepted(accepted)
             self._admit_some()
             self.admits_since = -math.inf
             emptied_at = now if self._has_emptied else -math.inf

@@ -31,6 +31,7 @@ from presence.core.admission import Admission
 from presence.core.engine import Engine
 from presence.core.registry import ConnectionInfo, Guest, Session
 from presence.transports import sockets
+from presence.transports.accept_rotation import AcceptRotation
 from presence.transports.acceptor import Acceptor
 from presence.transports.connections import SERVED_CLASSES, Connections, LatencyClass
 from presence.transports.limits import (
@@ -42,12 +43,12 @@ from presence.transports.limits import (
 )
 from presence.transports.reader import ConnectionReader
 from presence.transports.tls import TlsListening
-from presence.transports.turns import Turns
 
 ANSWER_WINDOW_S = 0.025  # between two batches that want answers: half of it at the median
-# Connections in a batch that sent more than a keepalive: a millisecond of work, for which new ones wait.
-BATCH_REQUESTS = 32
-MIN_PAUSE_S = 0.004
+# How many costly reads, of connections that sent more than keepalives, a batch should have: a millisecond of
+# work, for which new connections wait.
+BATCH_COSTLY_READS = 32
+MIN_GATHERED_S = 0.004  # a batch after a shorter pause says little about how fast they come
 SHORT_WINDOW_S = 10.0  # for so long the batched class has that window, too, after one of it wanted an answer
 
 KERNEL_ERROR_S = 0.01  # of the times that it gives: its ticks
@@ -57,15 +58,15 @@ MAX_CLOSES_PER_TURN = 32
 CLOSE_PAUSE_S = 0.004
 
 
-def pause_after(requests: int, pause_s: float, window_s: float) -> float:
-    """Return the seconds until the next batch: at most the window, less if batches have many requests.
+def pause_after(costly_reads: int, pause_s: float, window_s: float) -> float:
+    """Return the seconds until the next batch: at most the window, less if batches have many costly reads.
 
     Args:
-        requests: connections of the last batch that sent more than a keepalive.
+        costly_reads: connections of the last batch that sent more than a keepalive.
         pause_s: how long the last batch gathered.
         window_s: the window of the latency class.
     """
-    return min(window_s, max(pause_s, MIN_PAUSE_S) * BATCH_REQUESTS / max(1, requests))
+    return min(window_s, max(pause_s, MIN_GATHERED_S) * BATCH_COSTLY_READS / max(1, costly_reads))
 
 
 class EpollTransport:
@@ -80,7 +81,7 @@ class EpollTransport:
         clock: monotonic time.
         tls: listeners for TLS; None for none.
         proxies: networks whose connections must begin with a header of the PROXY protocol.
-        turns: of the workers that share the listeners' port; None: there are no others.
+        rotation: of the workers that share the listeners' port; None: there are no others.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class EpollTransport:
         clock: Clock,
         tls: TlsListening | None = None,
         proxies: tuple[networks.Network, ...] = (),
-        turns: Turns | None = None,
+        rotation: AcceptRotation | None = None,
     ) -> None:
         self._window_s = window_s
         self._clock = clock
@@ -111,7 +112,7 @@ class EpollTransport:
             proxies=proxies,
             admission=admission,
             clock=clock,
-            turns=turns,
+            rotation=rotation,
         )
         self._closing: deque[int] = deque()
         self._close_begun = trio.Event()
@@ -135,7 +136,7 @@ class EpollTransport:
     async def _serve_set(self, latency_class: int) -> None:
         epoll = self._connections.sets[latency_class]
         turn = MAX_LOGINS_PER_TURN if latency_class == LatencyClass.IMMEDIATE else MAX_CONNECTIONS_PER_TURN
-        pause_s, requests = self._window_s, 0
+        pause_s, costly_reads = self._window_s, 0
         while True:
             events = epoll.poll(0, turn)
             if not events:
@@ -143,10 +144,10 @@ class EpollTransport:
                 continue
             begun = trio.current_time()
             is_whole = self._reader.serve(events, latency_class)
-            requests += self._reader.requests
+            costly_reads += self._reader.costly_reads
             window_s = self._window_after(latency_class, begun)
             if is_whole and len(events) < turn and window_s:
-                pause_s, requests = pause_after(requests, pause_s, window_s), 0
+                pause_s, costly_reads = pause_after(costly_reads, pause_s, window_s), 0
                 await trio.sleep_until(begun + pause_s)
             else:
                 await trio.lowlevel.checkpoint()

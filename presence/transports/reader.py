@@ -47,7 +47,7 @@ class ConnectionReader:
 
     Attributes:
         late_answer_seen: whether a batched connection wanted an answer; reset by the caller.
-        requests: how many connections of the last turn had more than keepalives.
+        costly_reads: connections of the last turn that had more than keepalives.
     """
 
     def __init__(self, engine: Engine, connections: Connections) -> None:
@@ -58,7 +58,7 @@ class ConnectionReader:
         self._deferred: dict[int, Peer] = {}
         self._has_deferred = trio.Event()
         self.late_answer_seen = False
-        self.requests = 0
+        self.costly_reads = 0
 
     def serve(self, events: list[tuple[int, int]], latency_class: int) -> bool:
         """Read ready connections once each. The first lines of the loop are the hot path of the server.
@@ -72,7 +72,7 @@ class ConnectionReader:
         peers, send, tls = connections.fd_states, connections.send, connections.tls
         plain: list[Session] = []
         answered: list[Session] = []
-        requests = 0
+        costly_reads = 0
         fd = -1
         try:
             for fd, mask in events:
@@ -92,13 +92,13 @@ class ConnectionReader:
                         if peers[fd] is peer:  # not dropped as a slow reader
                             answered.append(peer)
                         continue
-                    requests += 1
+                    costly_reads += 1
                     # There may be more, and in this set the next read would come a window later.
                     if mask == READ and len(data) == QUICK_READ_BYTES:
                         data += _read_rest(fd)
                     self._receive(fd, peer, data)
                 else:
-                    requests += 1
+                    costly_reads += 1
                     self.serve_other(fd, mask)
                 if perf_counter() > until:
                     break
@@ -110,7 +110,7 @@ class ConnectionReader:
             connections.flush_replies()
         connections.counters.batches += 1
         self._record_keepalives(latency_class, plain, answered)
-        self.requests = requests
+        self.costly_reads = costly_reads
         return until == math.inf
 
     async def run_deferred(self) -> None:

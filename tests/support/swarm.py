@@ -13,9 +13,10 @@ from typing import Any, Self
 from loadtest.client_loop import ClientLoop, LoopClient
 from presence import protocol
 from presence.protocol import Kind, Packet
-from presence.transports.turns import TURN_S
+from presence.transports.accept_rotation import PERIOD_S
 
 CONNECT_TIMEOUT_S = 10.0
+LOGIN_GROUPS = 10  # 0.8 of a period each: eight periods
 POLL_INTERVAL_S = 0.25  # at what is waited for
 
 
@@ -97,12 +98,11 @@ class Swarm:
         return new
 
     def log_in_everywhere(self, uids: Iterable[str], *, beating: bool = True) -> None:
-        """Log in over two rounds of the turns of four workers, so that each gets some."""
+        """Log in over two rounds of the accept rotation of four workers, so that each gets some."""
         waiting = [*uids]
-        groups = math.ceil(2 * 4 * TURN_S / (0.8 * TURN_S))
-        for group in range(groups):
-            self.log_in(waiting[group::groups], beating=beating)
-            self.run(0.8 * TURN_S)
+        for group in range(LOGIN_GROUPS):
+            self.log_in(waiting[group::LOGIN_GROUPS], beating=beating)
+            self.run(0.8 * PERIOD_S)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Run the clients for a while, or until a condition holds (checked after each wake-up)."""

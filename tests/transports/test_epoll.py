@@ -92,7 +92,7 @@ async def test_connections_in_quick_succession_are_accepted_together(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("requests", "last_s", "next_s"),
+    ("costly_reads", "last_s", "next_s"),
     [
         (0, 0.1, 0.1),
         (32, 0.1, 0.1),
@@ -102,8 +102,10 @@ async def test_connections_in_quick_succession_are_accepted_together(monkeypatch
         (10_000, 0.0001, 0.0000128),
     ],
 )
-def test_a_batch_with_many_requests_is_followed_sooner(requests: int, last_s: float, next_s: float) -> None:
-    assert pause_after(requests, last_s, window_s=0.1) == pytest.approx(next_s)
+def test_a_batch_of_many_costly_reads_is_followed_sooner(
+    costly_reads: int, last_s: float, next_s: float
+) -> None:
+    assert pause_after(costly_reads, last_s, window_s=0.1) == pytest.approx(next_s)
 
 
 def leave(address: tuple[str, int], number: int, *, secured: bool) -> None:

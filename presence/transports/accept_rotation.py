@@ -1,17 +1,17 @@
-"""Workers take turns: for a quarter of a second the kernel gives all new connections to one of them.
+"""The accept rotation: the kernel gives all new connections to one worker for 0.25 s, then to the next.
 
 Left alone, the kernel gives each connection to a random worker. Then every worker wakes for every few
 connections, with cold caches, and sends batches of few changes to Redis: with six workers and 200 visits per
 second, a visit costs twice the processor time that it costs one worker alone.
 
 A program of the listeners' group (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.6) returns the index of the listener
-that gets a connection. Workers need not talk: their turns follow the clock that all processes of a machine
-share, and in its own turn a worker attaches its own number. The listener of that index may be another
-worker's, but each index has its turns. A worker that hangs attaches nothing, and gets the connections of one
-turn in n, as many as without turns.
+that gets a connection. Workers need not talk: their periods follow the clock that all processes of a machine
+share, and at the start of its own period a worker attaches its own number. The listener of that index may be
+another worker's, but each index has its periods. A worker that hangs attaches nothing, and gets the
+connections of one period in n, as many as without a rotation.
 
 An index that no listener has lets the kernel choose as before. So it is while workers start, and when a crowd
-arrives: a worker that finds many connections waiting attaches such an index until the next turn begins.
+arrives: a worker that finds many connections waiting attaches such an index until the next period begins.
 """
 
 import math
@@ -27,8 +27,8 @@ import trio
 from presence.common.clock import Clock
 from presence.common.runtime import TrioRuntime
 
-TURN_S: Final = 0.25  # the longest, and shorter with many workers: a burst should not fill one of them
-ROUND_S: Final = 2.0  # in which each of more than eight workers has its turn
+PERIOD_S: Final = 0.25  # at most; less with more than eight workers: a burst should not fill one of them
+ROUND_S: Final = 2.0  # at most, in which each worker has its period
 CROWD: Final = 64  # connections that waited for one accept: a worker that keeps up finds a few
 _ANY: Final = 0xFFFF  # the index of no listener
 _SO_ATTACH_REUSEPORT_CBPF: Final = 51  # asm-generic/socket.h
@@ -39,8 +39,8 @@ _PROGRAM: Final = struct.Struct("HP")  # linux/filter.h, struct sock_fprog
 log = structlog.get_logger("presence.transport")
 
 
-class Turns:
-    """One worker's part in the turns.
+class AcceptRotation:
+    """One worker's part in the rotation.
 
     Args:
         listeners: its listening sockets.
@@ -53,19 +53,19 @@ class Turns:
         self._listeners = listeners
         self._number = number
         self._workers = workers
-        self._turn_s = min(TURN_S, ROUND_S / workers)
+        self._period_s = min(PERIOD_S, ROUND_S / workers)
         self._clock = clock
         self._crowd_came = TrioRuntime().wake_event()
 
     async def run(self) -> None:
-        """Attach this worker's index in each of its turns, until cancelled or the listeners are closed."""
+        """Attach this worker's index in each of its periods, until cancelled or the listeners are closed."""
         while True:
-            is_crowd = await self._crowd_came.wait(self.next_turn_s())
+            is_crowd = await self._crowd_came.wait(self.next_period_s())
             try:
                 # The kernel waits there for milliseconds.
                 await trio.to_thread.run_sync(self._attach, _ANY if is_crowd else self._number)
             except OSError as error:  # closed, or a system without such programs
-                log.debug("turns of workers ended", error=error.strerror)
+                log.debug("accept rotation ended", error=error.strerror)
                 return
 
     def note_accepted(self, connections: int) -> None:
@@ -73,12 +73,12 @@ class Turns:
         if connections >= CROWD:
             self._crowd_came.set()
 
-    def next_turn_s(self) -> float:
-        """Return the seconds until this worker's next turn begins."""
+    def next_period_s(self) -> float:
+        """Return the seconds until this worker's next period begins."""
         now = self._clock.now()
-        turn = math.floor(now / self._turn_s) + 1
-        turn += (self._number - turn) % self._workers
-        return turn * self._turn_s - now
+        period = math.floor(now / self._period_s) + 1
+        period += (self._number - period) % self._workers
+        return period * self._period_s - now
 
     def _attach(self, index: int) -> None:
         for listener in self._listeners:

@@ -1,4 +1,4 @@
-"""Turns of workers: which listener of a shared port gets a connection."""
+"""The accept rotation: which listener of a shared port gets a connection."""
 
 import socket
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from presence.common.clock import Clock
-from presence.transports import sockets, turns
-from presence.transports.turns import CROWD, ROUND_S, TURN_S, Turns
+from presence.transports import accept_rotation, sockets
+from presence.transports.accept_rotation import CROWD, PERIOD_S, ROUND_S, AcceptRotation
 
 CONNECTIONS = 40  # by chance all at one of two listeners: once in 2**39
 
@@ -51,66 +51,68 @@ def accept_all(listener: socket.socket) -> int:
 def test_the_listener_of_the_index_gets_all_connections() -> None:
     with listening(3) as listeners:
         for index in (1, 0, 2):
-            turns.attach(listeners[0], index)
+            accept_rotation.attach(listeners[0], index)
             assert connect(listeners)[index] == CONNECTIONS
 
 
 def test_an_index_without_a_listener_lets_the_kernel_choose() -> None:
     with listening(2) as listeners:
-        turns.attach(listeners[0], 1)
-        turns.attach(listeners[0], 2)
+        accept_rotation.attach(listeners[0], 1)
+        accept_rotation.attach(listeners[0], 2)
         assert all(connect(listeners))
 
 
 def test_the_index_of_a_closed_listener_goes_to_another() -> None:
     with listening(2) as listeners:
-        turns.attach(listeners[0], 1)
+        accept_rotation.attach(listeners[0], 1)
         listeners.pop().close()
         assert connect(listeners) == [CONNECTIONS]
 
 
-async def test_workers_get_connections_in_turn(nursery: trio.Nursery) -> None:
+async def test_workers_get_connections_in_rotation(nursery: trio.Nursery) -> None:
     with listening(2) as listeners:
         for number in range(2):
-            nursery.start_soon(Turns([listeners[number]], number, 2, Clock()).run)
-        await trio.sleep(3 * TURN_S)
+            nursery.start_soon(AcceptRotation([listeners[number]], number, 2, Clock()).run)
+        await trio.sleep(3 * PERIOD_S)
         got = [0, 0]
         for _ in range(48):
             sock = socket.create_connection(listeners[0].getsockname())
             got = [each + accept_all(listener) for each, listener in zip(got, listeners, strict=True)]
             sock.close()
-            await trio.sleep(TURN_S / 8)
-        assert min(got) > 10  # of 48, in six turns
+            await trio.sleep(PERIOD_S / 8)
+        assert min(got) > 10  # of 48, in six periods
         nursery.cancel_scope.cancel()
 
 
 async def test_a_crowd_is_left_to_the_kernel(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 1000.0)
-    monkeypatch.setattr(turns, "ROUND_S", 2000.0)
+    monkeypatch.setattr(accept_rotation, "PERIOD_S", 1000.0)
+    monkeypatch.setattr(accept_rotation, "ROUND_S", 2000.0)
     with listening(2) as listeners:
-        turns.attach(listeners[0], 0)
-        own = Turns([listeners[0]], 0, 2, Clock())
+        accept_rotation.attach(listeners[0], 0)
+        own = AcceptRotation([listeners[0]], 0, 2, Clock())
         nursery.start_soon(own.run)
         own.note_accepted(CROWD - 1)
-        await trio.sleep(TURN_S)
+        await trio.sleep(PERIOD_S)
         assert connect(listeners) == [CONNECTIONS, 0]
         own.note_accepted(CROWD)
-        await trio.sleep(TURN_S)
+        await trio.sleep(PERIOD_S)
         assert all(connect(listeners))
         nursery.cancel_scope.cancel()
 
 
-async def test_without_a_shared_port_there_are_no_turns() -> None:
+async def test_without_a_shared_port_there_is_no_rotation() -> None:
     (listener,) = sockets.open_listeners("127.0.0.1", 0)
-    with listener, trio.fail_after(10 * TURN_S):
-        await Turns([listener], 0, 1, Clock()).run()
+    with listener, trio.fail_after(10 * PERIOD_S):
+        await AcceptRotation([listener], 0, 1, Clock()).run()
 
 
-def test_every_worker_has_its_turn_in_a_round() -> None:
+def test_every_worker_has_its_period_in_a_round() -> None:
     now = 1000.0
     clock = Clock(monotonic=lambda: now, wall=lambda: 0.0)
     for workers in (2, 8, 54):
-        turn_s = min(TURN_S, ROUND_S / workers)
-        begins = sorted(now + Turns([], number, workers, clock).next_turn_s() for number in range(workers))
-        assert [b - a for a, b in pairwise(begins)] == pytest.approx([turn_s] * (workers - 1))
-        assert now < begins[0] <= now + turn_s + 1e-9
+        period_s = min(PERIOD_S, ROUND_S / workers)
+        begins = sorted(
+            now + AcceptRotation([], number, workers, clock).next_period_s() for number in range(workers)
+        )
+        assert [b - a for a, b in pairwise(begins)] == pytest.approx([period_s] * (workers - 1))
+        assert now < begins[0] <= now + period_s + 1e-9
