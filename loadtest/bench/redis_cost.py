@@ -3,7 +3,7 @@ nodes need.
 
 A node without sockets runs against a private Redis. Calls are from ``INFO commandstats``, CPU from ``INFO
 cpu`` less that of an idle Redis. Keepalives cost Redis nothing; probes of each shard and transitions do.
-Transitions travel together where many come within 20 ms, and alone where few do, so both are measured.
+Transitions travel together where many come within 0.2 s, and alone where few do, so both are measured.
 """
 
 import argparse
