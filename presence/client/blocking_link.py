@@ -174,6 +174,10 @@ class BlockingLink:
                 send_failed = True
             if send_failed:
                 unsent.clear()
+            elif not unsent:
+                with self.changed:
+                    self.machine.written(time.monotonic())
+                    deadline = self.machine.deadline
             self._wait(sock, READABLE | (WRITABLE if unsent else 0), deadline)
             self._read(sock)
 

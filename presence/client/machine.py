@@ -3,8 +3,9 @@
 A shell moves the bytes. It connects while the state is CONNECTING, reads and writes while `connected` is
 true, closes the connection as soon as it is false, and calls `tick` at `deadline`. It must read all received
 bytes before that call, or an answer that arrived in time would count as missing. Each input returns its
-effects, in order; `take_outgoing` returns the bytes to send. While `wants_token` is true, the shell asks the
-program for a token, one call at a time, and passes the result to `token_fetched`.
+effects, in order; `take_outgoing` returns the bytes to send, and the shell calls `written` after it has sent
+them. While `wants_token` is true, the shell asks the program for a token, one call at a time, and passes the
+result to `token_fetched`.
 
     FETCHING_TOKEN → CONNECTING → LOGGING_IN → ONLINE → LOGGING_OUT → ENDED
           ↑ ↓           ↑ ↓           ↓          ↓
@@ -142,6 +143,11 @@ class ClientMachine:
         return data
 
     # Inputs of the shell
+
+    def written(self, now: float) -> None:
+        """The bytes taken so far have been written to the connection."""
+        if self._connection is not None and not self._outgoing:
+            self._connection.keepalives.note_written(now)
 
     def token_fetched(self, token: str | Exception, now: float) -> Effects:
         """The program returned a token, or raised; ignored if no token is wanted any more."""
@@ -333,7 +339,7 @@ class ClientMachine:
 
     def _tick_online(self, connection: Connection, now: float) -> Effects:
         effects = connection.tick(now)
-        if now >= connection.keepalives.dead_at:
+        if connection.keepalives.is_dead(now):
             loss = Loss("dead_server", "the server did not answer a keepalive in time")
             return effects + self._connection_lost(loss, now)
         self.keepalives_sent += connection.send_keepalive(now, self._chance)

@@ -12,6 +12,7 @@ from presence.client.state import PersistentState
 from presence.protocol import Code, Kind, Packet
 
 KEEPALIVE_JITTER = 0.1  # each comes up to this share of the interval early, never late
+WRITE_GRACE_S = 0.05  # for a keepalive that a pause of the program held up before it was written
 MIN_KEEPALIVE_INTERVAL_S = 0.02  # whatever the server asks for, a client must not flood it
 # Each keepalive asks for an answer. A dead server is then detected within two intervals, 0.8 of the idle
 # time-out, so a client whose path broke is back before it counts as offline. With 3 it would take four.
@@ -40,12 +41,15 @@ class Keepalives:
     together do not send together. The first of every `ask_every` keepalives asks for an answer; after it
     something must arrive within an interval, or the server counts as dead. A server that stops is therefore
     detected after at most ``ask_every + 1`` intervals, and one interval after the first unanswered request.
+    The interval begins when the keepalive is written: a program that holds up its own event loop between the
+    decision to send and the write has not waited for the server.
     """
 
     def __init__(self, interval_s: float, ask_every: int, now: float, chance: Chance) -> None:
         self._interval_s = max(MIN_KEEPALIVE_INTERVAL_S, interval_s)
         self._ask_every = ask_every
         self._question_sent_at = 0.0
+        self._is_written = self._had_grace = False  # the keepalive that awaits an answer
         self.next_at = now + self._interval_s * chance()
         self.dead_at = math.inf  # when the server counts as dead, while an answer is due
         self.unanswered_id: int | None = None  # id of the keepalive that awaits an answer
@@ -65,8 +69,26 @@ class Keepalives:
     def expect_answer(self, id: int, now: float) -> None:
         """Note that the keepalive just counted carries this id."""
         self.unanswered_id = id
+        self._is_written = self._had_grace = False
         self._question_sent_at = now
         self.dead_at = now + self._interval_s
+
+    def note_written(self, now: float) -> None:
+        """Note that everything was written, and with it the keepalive that asks for an answer."""
+        if self.unanswered_id is not None and not self._is_written:
+            self._is_written = True
+            self._question_sent_at = now
+            self.dead_at = now + self._interval_s
+
+    def is_dead(self, now: float) -> bool:
+        """Whether the server counts as dead; a keepalive not yet written gets a moment for that first."""
+        if now < self.dead_at:
+            return False
+        if self._is_written or self._had_grace:
+            return True
+        self._had_grace = True
+        self.dead_at = now + WRITE_GRACE_S
+        return False
 
     def note_received(self, now: float) -> None:
         """Note received bytes: the server is alive, although the answer may come behind other packets."""

@@ -149,6 +149,7 @@ class TrioLink:
                     await stream.send_all(data)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     return  # the reading task may still find the reason
+                self.machine.written(trio.current_time())
             else:
                 await self._outgoing_ready.wait()
 

@@ -71,6 +71,7 @@ class Driven:
             else:
                 self.pushes.append(each)
         self._decoder.feed(self.machine.take_outgoing())
+        self.machine.written(self.now)
         while (packet := self._decoder.next()) is not None:
             self.sent.append(packet)
             self.sent_at.append(self.now)

@@ -35,7 +35,13 @@ from presence.client import (
 )
 from presence.client.machine import CONNECT_TIMEOUT_S, LOGIN_TIMEOUT_S, LOGOUT_TIMEOUT_S
 from presence.client.reconnect import Backoff
-from presence.client.session import ASK_EVERY, KEEPALIVE_JITTER, MESSAGE_RETRY_INTERVAL_S, Keepalives
+from presence.client.session import (
+    ASK_EVERY,
+    KEEPALIVE_JITTER,
+    MESSAGE_RETRY_INTERVAL_S,
+    WRITE_GRACE_S,
+    Keepalives,
+)
 from presence.protocol import Code, Kind, Packet
 from tests.client.machine_driver import KEEPALIVE, Driven, login_ok
 
@@ -480,6 +486,25 @@ def test_any_received_packet_is_a_sign_of_life_and_an_answer_gives_the_round_tri
     assert keepalives.dead_at == 32.0
     keepalives.note_answered(20.25)
     assert (keepalives.round_trip_s, keepalives.dead_at) == (10.25, math.inf)
+
+
+def test_the_time_for_an_answer_begins_when_the_keepalive_is_written() -> None:
+    keepalives = Keepalives(12.0, 1, 0.0, most)
+    keepalives.expect_answer(5, 10.0)
+    assert not keepalives.is_dead(40.0), "the program was busy all the time"
+    keepalives.note_written(40.01)
+    assert not keepalives.is_dead(52.0)
+    assert keepalives.is_dead(52.02)
+    keepalives.note_answered(52.03)
+    assert keepalives.round_trip_s == pytest.approx(12.02)
+
+
+def test_a_keepalive_that_cannot_be_written_has_only_a_moment_more() -> None:
+    keepalives = Keepalives(12.0, 1, 0.0, most)
+    keepalives.expect_answer(5, 10.0)
+    assert not keepalives.is_dead(22.0)
+    assert not keepalives.is_dead(22.0 + WRITE_GRACE_S - 0.001)
+    assert keepalives.is_dead(22.0 + WRITE_GRACE_S)
 
 
 def test_a_server_cannot_make_its_client_flood() -> None:

@@ -56,6 +56,7 @@ class AnythingHappens(RuleBasedStateMachine):
 
     def sent(self) -> list[Packet]:
         data = self.machine.take_outgoing()
+        self.machine.written(self.now)
         assert self.held or not data, "nothing is sent without a connection"
         self.to_server.feed(data)
         packets = []
