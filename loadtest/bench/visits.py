@@ -51,6 +51,7 @@ VISITS_PER_SOURCE = 4_000  # addresses in turn, because the kernel's search for 
 SOURCES = 250
 BIND_ADDRESS_NO_PORT = 24  # linux/in.h
 MISSED_LIMIT = 0.01
+LABEL_DISTANCE = 1.15  # of two lines that have labels of their own
 PICTURES = Path(__file__).with_name("pictures")
 
 
@@ -310,16 +311,22 @@ def draw(found: Sequence[Visits], servers: Sequence[Contender], folder: Path) ->
     """Draw cost against rate: ``visits.png``."""
     rates = sorted({each.rate for each in found})
     drawing, (axes,) = plots.figure(1, 1, 7, 3.4, "µs of CPU for each visit (less is better)")
-    for each in servers:
+    labels: list[tuple[float, str]] = []
+    for each in sorted(servers, key=lambda each: _median(found, each.name, rates[0], "cpu_us")):
         colour = plots.OWN_COLOUR if each.name.startswith(OWN) else plots.PEER_COLOUR
         values = [_median(found, each.name, rate, "cpu_us") for rate in rates]
         axes.loglog(rates, values, "o-", color=colour)
-        axes.annotate(f" {each.name}", (rates[-1], values[-1]), color=plots.INK, fontsize=8)
+        if labels and values[0] < LABEL_DISTANCE * labels[-1][0]:
+            labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {each.name}")
+        else:
+            labels.append((values[0], each.name))
+    for value, text in labels:
+        axes.annotate(f"{text}  ", (rates[0], value), color=plots.INK, fontsize=8, ha="right", va="center")
     for pick, ticks in ((axes.set_xticks, rates), (axes.set_yticks, (50, 100, 200, 500, 1000, 2000))):
         pick(ticks, [f"{tick:g}" for tick in ticks])
         pick([], minor=True)
     axes.set_xlabel("visits per second", color=plots.INK, fontsize=8)
-    axes.margins(x=0.2)
+    axes.margins(x=0.25)
     plots.save(drawing, folder / "visits.png")
 
 
@@ -352,7 +359,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--also", action="append", default=[], metavar="NAME=PYTHON", help="another installation")
     add("--others", type=int, default=0, help="further connections that send keepalives (0)")
     add("--out", type=Path, default=Path("bench-results"), help="folder (bench-results)")
-    add("--pictures", action="store_true", help=f"write the plot into {PICTURES.name}/ too")
+    add("--pictures", action="store_true", help=f"write the plot into {PICTURES.name}/ too, without --also")
     return parser.parse_args(words)
 
 
@@ -368,9 +375,10 @@ def main(words: Sequence[str] | None = None) -> int:
             for each in servers if number % 2 else reversed(servers):
                 found += measure(each, number, plan, bar)
     text = report(found, servers)
-    for folder in [given.out, *([PICTURES] if given.pictures else [])]:
-        folder.mkdir(parents=True, exist_ok=True)
-        draw(found, servers, folder)
+    given.out.mkdir(parents=True, exist_ok=True)
+    draw(found, servers, given.out)
+    if given.pictures:
+        draw(found, choose_servers(given.servers, given.workers, ()), PICTURES)
     rows = {"machine": usage.machine_facts(), "visits": [asdict(each) for each in found]}
     (given.out / "visits.json").write_text(json.dumps(rows, indent=1) + "\n")
     (given.out / "visits.md").write_text(text)
